@@ -1,0 +1,22 @@
+"""The one exception that people are meant to read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+
+class UserError(Exception):
+    """Bad input or a bad environment. The message names the thing, its value, the place and the next action.
+
+    A verb prints it without a traceback and exits with code 2; any other exception is a bug of ours and keeps its traceback.
+    """
+
+
+def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
+    """Run a verb's body; a `UserError` becomes a message on stderr and exit code 2."""
+    try:
+        return verb(argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2

@@ -1,0 +1,205 @@
+"""Every change to the disk passes through here: whole files by one rename, whole folders by one rename.
+
+A reader therefore sees the old content or the new one, never a half. Nothing in this module imports torch.
+`watch` lets a test see, or fail, each operation in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import UserError
+
+TEMPORARY = ".tmp-"
+TRASH = ".trash-"
+
+_watcher: Callable[[str, Path], None] | None = None
+
+
+@contextlib.contextmanager
+def watch(callback: Callable[[str, Path], None]) -> Iterator[None]:
+    """Call `callback(operation, path)` before each operation (`write`, `sync`, `rename`, `remove`, `mkdir`); it may raise."""
+    global _watcher
+    previous, _watcher = _watcher, callback
+    try:
+        yield
+    finally:
+        _watcher = previous
+
+
+def _about_to(operation: str, path: Path) -> None:
+    if _watcher is not None:
+        _watcher(operation, path)
+
+
+def make_folder(path: Path) -> Path:
+    """Create a folder and its parents; one that exists is fine."""
+    if not path.is_dir():
+        _about_to("mkdir", path)
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
+    """Replace the file by `data` in one step: temporary file beside it, sync, rename, sync of the folder."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
+    try:
+        write_in_place(temporary, data)
+        _rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_in_place(path: Path, data: bytes | bytearray | memoryview) -> None:
+    """Write and sync a file of a folder that is still temporary (see `fresh_folder`). Not atomic by itself."""
+    _about_to("write", path)
+    with no_space_explained(path, len(data)), path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        _about_to("sync", path)
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a UTF-8 text file in one step."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file in one step; NaN and infinity are refused, since other readers could not parse them."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Replace a JSONL file in one step, streaming; returns the number of rows."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
+    count = 0
+    try:
+        _about_to("write", temporary)
+        with no_space_explained(path, 0), temporary.open("wb") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
+                count += 1
+            file.flush()
+            _about_to("sync", temporary)
+            os.fsync(file.fileno())
+        _rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+    return count
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a log or ledger. A torn last line is possible after a crash; readers must drop it."""
+    make_folder(path.parent)
+    _about_to("write", path)
+    with no_space_explained(path, len(line)), path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def fresh_folder(parent: Path, name: str) -> Path:
+    """An empty temporary folder inside `parent`, to be filled and then given its name by `commit_folder`."""
+    make_folder(parent)
+    folder = parent / f".{name}{TEMPORARY}{secrets.token_hex(4)}"
+    _about_to("mkdir", folder)
+    folder.mkdir()
+    return folder
+
+
+def commit_folder(temporary: Path, final: Path) -> None:
+    """Give a filled temporary folder its final name: sync all of it, one rename, sync the parent.
+
+    Raises `UserError` if `final` exists: nothing that was committed is ever overwritten.
+    """
+    if final.exists():
+        raise UserError(f"{final} exists already and would be overwritten; remove it or choose another name")
+    for path in sorted(temporary.rglob("*")):
+        if path.is_dir():
+            sync_folder(path)
+    sync_folder(temporary)
+    _rename(temporary, final)
+    sync_folder(final.parent)
+
+
+def discard(path: Path) -> None:
+    """Delete a file or folder so that a killed delete cannot leave a half that looks whole: rename first, then remove."""
+    if not path.exists():
+        return
+    trash = path if TRASH in path.name or TEMPORARY in path.name else path.with_name(f".{path.name}{TRASH}{secrets.token_hex(4)}")
+    if trash != path:
+        _rename(path, trash)
+    _about_to("remove", trash)
+    shutil.rmtree(trash) if trash.is_dir() else trash.unlink()
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove what killed processes left in `parent`: temporaries and trash. Only for the owner of the folder."""
+    left = [path for path in parent.glob(".*") if TEMPORARY in path.name or TRASH in path.name]
+    for path in left:
+        discard(path)
+    return left
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's content, as hex; read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def resolve_under(root: Path, relative: str) -> Path:
+    """The real path of `relative` inside `root`, links followed. Raises `UserError` if it leads outside."""
+    path = (root / relative).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise UserError(f"{relative!r} leads outside of {root}; only files under that folder are read (move or copy it there)")
+    return path
+
+
+def require_space(folder: Path, needed: int, purpose: str) -> None:
+    """Refuse before work is spent: raises `UserError` if fewer than `needed` bytes are free where `folder` will live."""
+    place = next(path for path in [folder, *folder.absolute().parents] if path.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(f"{purpose} needs {needed:,} bytes at {folder}, and {free:,} are free; make room or choose another disk")
+
+
+@contextlib.contextmanager
+def no_space_explained(path: Path, needed: int) -> Iterator[None]:
+    """Turn the system's "no space" or "quota" into a `UserError` that names the place and the bytes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        free = shutil.disk_usage(path.parent).free
+        wanted = f"{needed:,} bytes" if needed else "more room"
+        raise UserError(f"the disk is full: {path} needs {wanted}, {free:,} are free; make room and run the same command again") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    _about_to("sync", folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _rename(source: Path, target: Path) -> None:
+    _about_to("rename", target)
+    source.replace(target)

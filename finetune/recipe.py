@@ -1,0 +1,151 @@
+"""What a recipe is: a frozen bundle of small functions, found by its folder.
+
+`recipes/<name>/recipe.py` defines one `RECIPE = Recipe(...)`. The loop knows nothing but these functions, and a new recipe is a new
+folder and no other edit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from torch import Tensor, nn
+
+    from finetune.config import Config
+
+Sample = dict[str, "Tensor"]
+"""One row as tensors without a batch dimension."""
+
+
+class Term(NamedTuple):
+    """One part of the loss, or, with weight 0, a metric."""
+
+    sum: Tensor
+    """fp32 scalar: summed over the supervised targets of this micro-batch, never a mean."""
+    weight: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch as the recipe collated it."""
+
+    tensors: dict[str, Tensor]
+    """What the model's forward takes; the first dimension is the sample."""
+    targets: dict[str, int]
+    """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that exists in shape only, with all that is needed to fill, shard and train it."""
+
+    model: nn.Module
+    """Parameters on the meta device, buffers real. `forward(tensors)` must reach every trainable parameter (sharding hooks in there)."""
+    processor: Any
+    """Handed to `read`: tokenizer, ids, speaker table."""
+    blocks: tuple[type[nn.Module], ...]
+    """The classes that are sharded, checkpointed and compiled one by one."""
+    base: Path
+    """Folder whose *.safetensors hold the parameters under the model's own names (a superset is fine)."""
+    trainable: Callable[[str], bool] = lambda name: True
+    """Which parameter names full fine-tuning trains; the others stay frozen and out of the checkpoints."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """JSON that export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """How a recipe turns trained tensors into the folder that a stock package loads."""
+
+    keep: Callable[[str], bool] = lambda name: True
+    """Which names of the base's tensors the exported weights hold."""
+    edit: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    """Last change to a tensor, in fp32, by name; the shape stays."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Content of files to write, by path relative to the folder (config.json, README.md)."""
+    copy: tuple[str, ...] = ()
+    """Paths relative to the base folder, files or folders, copied as they are."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The contract. Shapes and units stand in each recipe's own docstrings."""
+
+    Options: type[BaseModel]
+    """The config's `options` section."""
+    load: Callable[[Config], Loaded]
+    """Build the model on meta. Called on every rank, after `prepare`."""
+    read: Callable[[dict[str, Any], Any], Sample]
+    """(row, processor) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file and line)."""
+    length: Callable[[Sample], int]
+    """Positions that a sample occupies: what `micro_tokens` and `global_batch_tokens` count."""
+    collate: Callable[[list[Sample]], Batch]
+    loss: Callable[[nn.Module, Batch], dict[str, Term]]
+    """One forward of the model. The names are the keys of `Batch.targets`."""
+    export: Callable[[Path, dict[str, Any], dict[str, Tensor], str], ExportPlan]
+    """(base folder, state, buffers, format) → plan."""
+    formats: tuple[str, ...]
+    """Export formats, the default first."""
+    generate: Callable[[Path, list[str]], int]
+    """(exported folder, remaining arguments) → exit code."""
+    lora_targets: str = "all-linear"
+    """Regular expression over module names that LoRA adapts unless the config says otherwise."""
+    prepare: Callable[[Config], None] = lambda config: None
+    """Once per run, on one process, before `load`: what is derived from data and base, cached under `run.dir`."""
+
+
+def find_recipe(name: str) -> Path:
+    """Folder of a recipe: a name under `recipes/`, or the path of a folder that holds `recipe.py`. Imports nothing."""
+    places = [Path(name)] if "/" in name or name.startswith(".") else [*_roots(name)]
+    for folder in places:
+        if (folder / "recipe.py").is_file():
+            return folder.resolve()
+    known = ", ".join(sorted({path.parent.name for root in _recipe_roots() for path in root.glob("*/recipe.py")}))
+    raise UserError(f"--recipe {name}: no recipe.py in {' or '.join(map(str, places))}; known recipes: {known}, or give the path of a folder")
+
+
+def load_recipe(folder: Path) -> Recipe:
+    """Import `<folder>/recipe.py` and return its `RECIPE`."""
+    if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
+        module = importlib.import_module(f"recipes.{folder.name}.recipe")
+    else:
+        module = _import_outside(folder)
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe):
+        raise UserError(f"{folder / 'recipe.py'} must define RECIPE = Recipe(...); see docs/add_a_recipe.md")
+    return recipe
+
+
+def _recipe_roots() -> list[Path]:
+    return [Path(__file__).resolve().parent.parent / "recipes"]
+
+
+def _roots(name: str) -> list[Path]:
+    return [root / name for root in _recipe_roots()]
+
+
+def _import_outside(folder: Path) -> Any:
+    """A folder outside the tree becomes a package of its own, so that its files can import each other relatively."""
+    package = f"outside_recipe_{folder.name}"
+    for name, file in ((package, folder / "__init__.py"), (f"{package}.recipe", folder / "recipe.py")):
+        if name in sys.modules:
+            continue
+        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(folder)] if name == package else None)
+        if spec is None or spec.loader is None or (name != package and not file.is_file()):
+            raise UserError(f"{file} cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        if file.is_file():
+            spec.loader.exec_module(module)
+    return sys.modules[f"{package}.recipe"]
