@@ -1,0 +1,35 @@
+# Every target makes the environment first, when it is missing or older than what it is made from.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test test-all check bench
+
+demo: $(STAMP)  ## the whole chain on the embedded sample; figures in runs/demo/summary.json
+	$(BIN)/python -m recipes.voice_clone.demo
+
+# Tests start several processes themselves: one thread each, or they take each other's cores.
+test: $(STAMP)  ## everything but the slow proofs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 16 GB of memory
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+check: $(STAMP)  ## lint, types, and the rules of the house
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+bench: $(STAMP)  ## one file per claim; each prints its table
+	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+# torch comes first and by itself: whichever build of that version is there (CPU or CUDA), nothing later may replace it.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,test]'
+	$(BIN)/python -m pip check
+	touch $@
