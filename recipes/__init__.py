@@ -1,0 +1,1 @@
+"""One folder per recipe; what a recipe must offer stands in `finetune/recipe.py`."""
