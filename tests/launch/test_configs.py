@@ -1,0 +1,113 @@
+"""The launch files start the processes that they promise, really, on this machine; and own nothing that the recipe owns."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.yaml"))}
+PROCESSES = {
+    "compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port",
+    "gpu_ids", "rdzv_backend", "same_network", "use_cpu", "mixed_precision", "fsdp_config",
+}  # fmt: skip
+PRESET = {"fsdp_version", "fsdp_reshard_after_forward", "fsdp_offload_params", "fsdp_cpu_ram_efficient_loading"}
+
+ROLL_CALL = """
+import json, os, sys
+from pathlib import Path
+import torch
+from accelerate import Accelerator
+
+world = Accelerator(cpu=not torch.cuda.is_available())
+total = torch.ones((), device=world.device)
+if torch.distributed.is_initialized():
+    torch.distributed.all_reduce(total)
+seen = {"size": world.num_processes, "sum": int(total), "environment": dict(os.environ)}
+Path(sys.argv[1], f"rank{world.process_index}.json").write_text(json.dumps(seen))
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_every_launch_file_is_here() -> None:
+    assert set(CONFIGS) == {"cpu", "ddp", "fsdp2", "one_gpu", "two_nodes"}
+    assert len(CONFIGS) == 5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_launch_file_is_short_and_begins_with_its_command(name: str) -> None:
+    lines = CONFIGS[name].read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 25
+    assert lines[0].startswith("# accelerate launch ") and f"--config_file configs/{name}.yaml" in lines[0]
+    assert "finetune/train.py --recipe voice_clone" in lines[0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_launch_file_owns_processes_and_the_preset_only(name: str) -> None:
+    values: dict[str, Any] = yaml.safe_load(CONFIGS[name].read_text(encoding="utf-8"))
+    assert set(values) <= PROCESSES
+    assert set(values.get("fsdp_config", {})) <= PRESET
+    assert values["mixed_precision"] == "no"
+    assert values["distributed_type"] != "MULTI_CPU", "accelerate would start one process, whatever num_processes says"
+
+
+@pytest.mark.parametrize(("name", "processes"), [("cpu", 1), ("cpu", 2), ("ddp", 2), ("fsdp2", 1), ("fsdp2", 2)])
+def test_as_many_processes_start_as_were_asked_for(name: str, processes: int, tmp_path: Path) -> None:
+    _finish([_launch(tmp_path, "--config_file", str(CONFIGS[name]), "--num_processes", str(processes))])
+    for seen in _roll(tmp_path, processes):
+        assert seen["environment"].get("ACCELERATE_USE_FSDP", "false") == ("true" if name == "fsdp2" else "false")
+        assert seen["environment"]["ACCELERATE_MIXED_PRECISION"] == "no"
+        assert seen["environment"].get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false") == "false"
+        assert name != "cpu" or seen["environment"]["CUDA_VISIBLE_DEVICES"] == "-1,-1"
+
+
+def test_two_launchers_meet_as_two_machines_would(tmp_path: Path) -> None:
+    port = str(_free_port())
+    world = ["--config_file", str(CONFIGS["two_nodes"]), "--num_processes", "2"]
+    meeting_point = ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
+    _finish([_launch(tmp_path, *world, *meeting_point, "--machine_rank", str(rank)) for rank in (0, 1)])
+    assert {seen["environment"]["ACCELERATE_USE_FSDP"] for seen in _roll(tmp_path, 2)} == {"true"}
+
+
+def test_one_gpu_starts_one_process(tmp_path: Path) -> None:
+    _finish([_launch(tmp_path, "--config_file", str(CONFIGS["one_gpu"]))])
+    (seen,) = _roll(tmp_path, 1)
+    assert "WORLD_SIZE" not in seen["environment"]
+
+
+def _launch(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    script = folder / "roll_call.py"
+    script.write_text(ROLL_CALL, encoding="utf-8")
+    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments, str(script), str(folder)]
+    launcher = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}
+    clean = {key: value for key, value in os.environ.items() if key not in launcher and not key.startswith(("ACCELERATE_", "FSDP_"))}
+    environment = clean | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _finish(launchers: list[subprocess.Popen[str]]) -> None:
+    for launcher in launchers:
+        output, _ = launcher.communicate(timeout=120)
+        assert launcher.returncode == 0, output
+
+
+def _roll(folder: Path, processes: int) -> list[dict[str, Any]]:
+    """What each rank saw; asserts that there were exactly `processes` of them, in one world."""
+    seen = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
+    assert [(each["size"], each["sum"]) for each in seen] == [(processes, processes)] * processes
+    return seen
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
