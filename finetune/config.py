@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
@@ -235,7 +235,10 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str,
 def help_text(options: type[BaseModel] | None) -> str:
     """One line for each key. With a recipe's options, those too."""
     model = Config if options is None else create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
-    lines = ["  --recipe NAME              a folder under recipes/, or a path", "  --config FILE              YAML on top of the recipe's; repeatable"]
+    lines = [
+        "  --recipe NAME              a folder under recipes/, or a path",
+        "  --config FILE              YAML on top of the recipe's; repeatable",
+    ]
     for key, kind, text in fields(model):
         if key not in ("recipe", "options"):
             lines.append(f"  --{key:<24} {text} ({kind})")
@@ -245,7 +248,7 @@ def help_text(options: type[BaseModel] | None) -> str:
 class _Yaml12(yaml.SafeLoader):
     """Safe YAML with the 1.2 core rules: `1e-5` is a number, `yes` and `off` are text, a key stands once."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
 
 for _tag, _pattern, _first in (
@@ -254,7 +257,9 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
 ):
-    _Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first) + ([""] if _tag == "null" else []))
+    _Yaml12.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first) + ([""] if _tag == "null" else [])
+    )
 
 
 def read_layer(path: Path) -> Layer:

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,37 @@ def write_in_place(path: Path, data: bytes | bytearray | memoryview) -> None:
         file.flush()
         _about_to("sync", path)
         os.fsync(file.fileno())
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a streamed file came to hold, known without reading it again."""
+
+    bytes: int
+    digest: str
+    """SHA-256, hex."""
+
+
+def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
+    """Stream blocks into a file of a temporary folder (see `fresh_folder`), hashing on the way. Not atomic by itself."""
+    total, size = hashlib.sha256(), 0
+    _about_to("write", path)
+    with no_space_explained(path, 0), path.open("wb") as file:
+        for block in blocks:
+            file.write(block)
+            total.update(block)
+            size += len(block)
+        file.flush()
+        _about_to("sync", path)
+        os.fsync(file.fileno())
+    return Written(size, total.hexdigest())
+
+
+def copy_into(source: Path, target: Path) -> None:
+    """Copy a file into a temporary folder, streamed and synced."""
+    make_folder(target.parent)
+    with source.open("rb") as file:
+        write_blocks(target, iter(lambda: file.read(2**22), b""))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -26,6 +26,14 @@ Sample = dict[str, "Tensor"]
 """One row as tensors without a batch dimension."""
 
 
+def _every_name(_: str) -> bool:
+    return True
+
+
+def _nothing(_: Config) -> None:
+    return None
+
+
 class Term(NamedTuple):
     """One part of the loss, or, with weight 0, a metric."""
 
@@ -56,7 +64,7 @@ class Loaded:
     """The classes that are sharded, checkpointed and compiled one by one."""
     base: Path
     """Folder whose *.safetensors hold the parameters under the model's own names (a superset is fine)."""
-    trainable: Callable[[str], bool] = lambda name: True
+    trainable: Callable[[str], bool] = _every_name
     """Which parameter names full fine-tuning trains; the others stay frozen and out of the checkpoints."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
@@ -68,7 +76,7 @@ class Loaded:
 class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
-    keep: Callable[[str], bool] = lambda name: True
+    keep: Callable[[str], bool] = _every_name
     """Which names of the base's tensors the exported weights hold."""
     edit: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     """Last change to a tensor, in fp32, by name; the shape stays."""
@@ -101,7 +109,7 @@ class Recipe:
     """(exported folder, remaining arguments) → exit code."""
     lora_targets: str = "all-linear"
     """Regular expression over module names that LoRA adapts unless the config says otherwise."""
-    prepare: Callable[[Config], None] = lambda config: None
+    prepare: Callable[[Config], None] = _nothing
     """Once per run, on one process, before `load`: what is derived from data and base, cached under `run.dir`."""
 
 
@@ -112,7 +120,9 @@ def find_recipe(name: str) -> Path:
         if (folder / "recipe.py").is_file():
             return folder.resolve()
     known = ", ".join(sorted({path.parent.name for root in _recipe_roots() for path in root.glob("*/recipe.py")}))
-    raise UserError(f"--recipe {name}: no recipe.py in {' or '.join(map(str, places))}; known recipes: {known}, or give the path of a folder")
+    raise UserError(
+        f"--recipe {name}: no recipe.py in {' or '.join(map(str, places))}; known recipes: {known}, or give the path of a folder"
+    )
 
 
 def load_recipe(folder: Path) -> Recipe:

@@ -1,0 +1,113 @@
+"""From a resolved config to a run that is ready to train: base, data, model, shards, optimizer, and where it stopped last time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from finetune import batches, checkpoint, files, models, optim, parallel
+from finetune.batches import Order, Place, Rows
+from finetune.config import Config
+from finetune.errors import UserError
+from finetune.events import Events
+from finetune.loop import Progress, Training
+from finetune.recipe import Loaded, Recipe
+from finetune.world import World, once, together
+
+
+def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progress]:
+    """Everything that trains, sharded and filled, and the place where it starts. Collective: call on every rank."""
+    strategy = together(world, lambda: parallel.choose_strategy(config, os.environ))
+    cache = config.run.dir / "cache"
+    once(world, lambda: str(files.make_folder(cache)))
+    base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
+    once(world, lambda: recipe.prepare(config))
+    loaded = together(world, lambda: recipe.load(config))
+    key = f"{config.recipe} {base_digest} {config.options.model_dump_json()}"
+    rows, val = (open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
+    assert rows is not None  # train.check_inputs made sure
+    together(world, lambda: choose_trained(loaded, recipe, config))
+    mesh = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
+    together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed))
+    parallel.check_sharding(loaded.model, mesh, world)
+    loaded.model.train()
+    optimizer = optim.make_optimizer(loaded.model, config.train)
+    total = config.train.steps or batches.count_steps(Order.of(config), rows.lengths, config.train.epochs)
+    identity = identify(config, rows, base_digest, loaded)
+    training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity)
+    return training, resume(training)
+
+
+def identify(config: Config, rows: Rows, base_digest: str, loaded: Loaded) -> dict[str, Any]:
+    """What must be equal for two processes to be the same run; it stands in each checkpoint's state.json."""
+    return {
+        "recipe": config.recipe,
+        "data": {"digest": rows.digest, "rows": len(rows)},
+        "base": {"source": config.model.source, "revision": config.model.revision, "digest": base_digest},
+        "order": Order.of(config).as_json(),
+        "lora": None if config.model.lora is None else config.model.lora.model_dump(),
+        "recipe_state": loaded.state,
+    }
+
+
+def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
+    """Full fine-tuning of what the recipe trains, or adapters alone; everything frozen is kept in the compute type."""
+    if config.model.lora is None:
+        models.freeze(loaded.model, loaded.trainable, parallel.compute_dtype(config))
+        return
+    models.add_lora(loaded.model, config.model.lora, recipe.lora_targets)
+    models.freeze(loaded.model, models.is_adapter, parallel.compute_dtype(config))
+
+
+def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows | None:
+    """Index the file on one rank, open it on all. Collective: call on every rank."""
+    if path is None:
+        return None
+    once(world, lambda: batches.build_index(path, cache, key, lambda row: recipe.length(recipe.read(row, loaded.processor))))
+    rows = together(world, lambda: batches.open_rows(path, cache))
+    together(world, lambda: batches.check_lengths(rows, config.train.micro_tokens))
+    return rows
+
+
+def resume(training: Training) -> Progress:
+    """Adopt the newest good checkpoint of the run's folder, or start fresh. Collective: call on every rank."""
+    newest, passed_over = once(training.world, lambda: newest_checkpoint(training.config.run.dir))
+    for problem in passed_over if training.world.is_main else []:
+        print(f"warning: passed over {problem}", file=sys.stderr, flush=True)
+    return Progress() if newest is None else together(training.world, lambda: adopt(training, Path(newest)))
+
+
+def newest_checkpoint(run_dir: Path) -> list[Any]:
+    """Path as text, and warnings: JSON for the other ranks."""
+    path, passed_over = checkpoint.newest_good(run_dir)
+    return [None if path is None else str(path), passed_over]
+
+
+def adopt(training: Training, path: Path) -> Progress:
+    """Continue from a checkpoint. Raises `UserError` naming each difference if it belongs to another run."""
+    state = checkpoint.read_state(path)
+    differences = [f"{key} was {state.get(key)}, now {value}" for key, value in training.identity.items() if state.get(key) != value]
+    if differences:
+        raise UserError(
+            f"{path} belongs to a run with other data, base or order, and going on from it would not be the same run:\n  "
+            + "\n  ".join(differences)
+            + "\nRun with what it was made with, or choose another --run.dir"
+        )
+    checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
+    return Progress(state["step"], Place(**state["place"]), state["validation_loss"])
+
+
+def introduce(training: Training, progress: Progress, events: Events) -> None:
+    """Say what is about to happen, before it takes hours."""
+    world, config = training.world, training.config
+    trained = sum(parameter.numel() for parameter in training.model.parameters() if parameter.requires_grad)
+    everything = sum(parameter.numel() for parameter in training.model.parameters())
+    start = f"going on from step {progress.step}" if progress.step else f"a fresh start in {config.run.dir}"
+    events.say(
+        f"{config.recipe}: {trained:,} of {everything:,} parameters train, {training.strategy} on {world.size} × {world.device.type}, "
+        f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
+    )
+    kind = "resumed" if progress.step else "started"
+    events.note(kind, progress.step, world=world.size, strategy=training.strategy, total=training.total)

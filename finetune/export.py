@@ -1,0 +1,259 @@
+"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER [--format NAME] [--step N] [--dtype bf16|fp32]
+
+Turns a checkpoint into the folder that the model's own package loads: trained tensors from the checkpoint, the rest from the base, LoRA
+merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from finetune import __version__, files
+from finetune.errors import UserError, exit_code
+from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from finetune.models import Reader
+    from finetune.shards import Entry
+
+CARD = "overtone.json"
+LARGEST_FILE_BYTES = 5 * 10**9
+"""Weights beyond this are split, as the hub's tools do."""
+BLOCK_BYTES = 64 * 2**20
+"""A LoRA update is merged and written by blocks of rows of about this size in fp32."""
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser("finetune export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="RUN_OR_CHECKPOINT",
+        help="a run's folder (its newest good checkpoint) or one checkpoints/step-* folder",
+    )
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where the model will stand; must not exist yet")
+    parser.add_argument(
+        "--format", help="one of the recipe's formats; for voice_clone custom_voice (named speakers) or base (can be trained again)"
+    )
+    parser.add_argument("--step", type=int, help="a step of the run instead of its newest")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights; by default each tensor keeps the base's")
+    arguments = parser.parse_args(argv)
+    export(arguments.checkpoint, arguments.to, arguments.format, arguments.step, arguments.dtype)
+    print(f"{arguments.to} is ready")
+    return 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an exported model's tensors come from."""
+
+    state: dict[str, Any]
+    trained: Reader
+    shapes: dict[str, tuple[int, ...]]
+    """Of everything in the checkpoint."""
+    base: Reader
+    plan: ExportPlan
+    dtype: torch.dtype | None
+
+    @property
+    def lora(self) -> dict[str, Any] | None:
+        return self.state["lora"]
+
+
+def export(place: Path, target: Path, form: str | None = None, step: int | None = None, dtype: str | None = None) -> Path:
+    """Export a checkpoint to `target`; raises `UserError` before any work if something does not fit. Nothing is left behind on failure."""
+    from finetune import checkpoint, models, shards
+
+    if target.exists():
+        raise UserError(f"--to {target} exists already; choose another folder or remove that one")
+    chosen = checkpoint.find(place, step)
+    state = checkpoint.read_state(chosen)
+    recipe = load_recipe(find_recipe(state["recipe"]))
+    form = choose_format(recipe, form)
+    base = find_base(state)
+    with shards.open_shards(chosen) as (trained, shapes), models.open_base(base) as read_base:
+        buffers = {name: trained(name, None) for name in state["buffers"]}
+        plan = recipe.export(base, state["recipe_state"], buffers, form)
+        source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
+        write(source, base, target, {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": str(chosen)})
+    return target
+
+
+def choose_format(recipe: Recipe, form: str | None) -> str:
+    if form is not None and form not in recipe.formats:
+        raise UserError(f"--format {form}: the recipe offers {', '.join(recipe.formats)}")
+    return form or recipe.formats[0]
+
+
+def find_base(state: dict[str, Any]) -> Path:
+    """The base that the checkpoint was trained on, and no other."""
+    from finetune import models
+
+    told = state["base"]
+    base = models.resolve_source(told["source"], told["revision"])
+    if (found := models.content_digest(base)) != told["digest"]:
+        raise UserError(
+            f"the base at {base} is not the one that was trained on "
+            f"(digest {found[:12]}…, expected {told['digest'][:12]}…); bring that one back"
+        )
+    return base
+
+
+def as_dtype(name: str | None) -> torch.dtype | None:
+    import torch
+
+    return {"bf16": torch.bfloat16, "fp32": torch.float32}[name] if name else None
+
+
+def write(source: Source, base: Path, target: Path, card: dict[str, Any]) -> None:
+    """Fill a temporary folder and commit it by one rename; on any failure it is removed."""
+    entries = [entry for entry in exported_entries(source, base) if source.plan.keep(entry.name)]
+    check_accounted(source, {entry.name for entry in entries})
+    copied = sum(path.stat().st_size for name in source.plan.copy for path in every_file(base / name))
+    files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
+    temporary = files.fresh_folder(target.parent, target.name)
+    try:
+        digests = write_weights(source, entries, temporary)
+        for name in source.plan.copy:
+            for path in every_file(base / name):
+                files.copy_into(path, temporary / path.relative_to(base))
+        documents = {**source.plan.files, CARD: describe(source.state, card, digests)}
+        for name, content in documents.items():
+            files.write_blocks(temporary / name, [content])
+        check_written(temporary, digests)
+        files.commit_folder(temporary, target)
+    except BaseException:
+        files.discard(temporary)
+        raise
+
+
+def exported_entries(source: Source, base: Path) -> list[Entry]:
+    """Name, type and shape of every tensor of the base, as it will be written."""
+    from safetensors import safe_open
+
+    from finetune.models import tensor_files
+    from finetune.shards import DTYPES, Entry
+
+    types = {text: dtype for dtype, text in DTYPES.items()}
+    entries = []
+    for name, path in sorted(tensor_files(base).items()):
+        with safe_open(path, framework="pt") as file:
+            part = file.get_slice(name)
+            own = types[part.get_dtype()]
+            entries.append(Entry(name, source.dtype if source.dtype and own.is_floating_point else own, tuple(part.get_shape())))
+    return entries
+
+
+def check_accounted(source: Source, exported: set[str]) -> None:
+    """Everything that was trained must reach the export, or the export is refused."""
+    from finetune.models import base_name, is_adapter
+
+    owners = {
+        name: name.split(".lora_")[0] + ".weight" if is_adapter(name) else base_name(name)
+        for name in source.shapes
+        if not name.startswith("optimizer.")
+    }
+    lost = sorted(name for name, owner in owners.items() if owner not in exported and name not in source.state["buffers"])
+    if lost:
+        raise UserError(f"the export would lose trained tensors: {', '.join(lost[:5])}; this recipe's plan does not keep them")
+
+
+def write_weights(source: Source, entries: list[Entry], folder: Path) -> dict[str, str]:
+    """One model.safetensors, or several with an index. Returns the digest of each file."""
+    from finetune import shards
+
+    groups = split(entries)
+    names = (
+        ["model.safetensors"]
+        if len(groups) == 1
+        else [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
+    )
+    digests = {}
+    for name, group in zip(names, groups, strict=True):
+        blocks = (block for entry in group for block in blocks_of(source, entry))
+        digests[name] = shards.write_stream(folder / name, group, blocks, {}).digest
+    if len(groups) > 1:
+        index = {
+            "metadata": {"total_size": sum(entry.bytes for entry in entries)},
+            "weight_map": {entry.name: name for name, group in zip(names, groups, strict=True) for entry in group},
+        }
+        files.write_blocks(folder / "model.safetensors.index.json", [json.dumps(index, indent=1).encode()])
+    return digests
+
+
+def split(entries: list[Entry]) -> list[list[Entry]]:
+    groups: list[list[Entry]] = [[]]
+    for entry in entries:
+        if groups[-1] and sum(other.bytes for other in groups[-1]) + entry.bytes > LARGEST_FILE_BYTES:
+            groups.append([])
+        groups[-1].append(entry)
+    return groups
+
+
+def blocks_of(source: Source, entry: Entry) -> Iterator[Tensor]:
+    """The final values of one tensor, in its final type, by blocks of rows."""
+    edit = source.plan.edit.get(entry.name)
+    if edit is not None:
+        import torch
+
+        whole = torch.cat(list(merged_rows(source, entry)))
+        yield edit(whole.float()).to(entry.dtype)
+        return
+    for block in merged_rows(source, entry):
+        yield block.to(entry.dtype)
+
+
+def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
+    """Trained values where there are some; the base's plus the LoRA update, in fp32, where an adapter was trained; else the base's."""
+    if entry.name in source.shapes:
+        yield source.trained(entry.name, None)
+        return
+    module = entry.name.removesuffix(".weight")
+    down, up = f"{module}.lora_A.default.weight", f"{module}.lora_B.default.weight"
+    if source.lora is None or down not in source.shapes:
+        yield source.base(entry.name, None)
+        return
+    scale, a = source.lora["alpha"] / source.lora["rank"], source.trained(down, None)
+    rows = max(1, BLOCK_BYTES // (4 * entry.shape[1]))
+    for start in range(0, entry.shape[0], rows):
+        part = slice(start, min(start + rows, entry.shape[0]))
+        b = source.trained(up, (part, slice(0, a.shape[0])))
+        yield source.base(entry.name, (part, slice(0, entry.shape[1]))).float() + scale * (b @ a)
+
+
+def every_file(path: Path) -> list[Path]:
+    return sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
+
+
+def describe(state: dict[str, Any], card: dict[str, Any], digests: dict[str, str]) -> bytes:
+    """What made this model, for people and for `generate`."""
+    facts = {**card, "overtone": __version__, "base": state["base"], "data": state["data"], "lora": state["lora"], "weights": digests}
+    return json.dumps(facts, indent=1).encode()
+
+
+def check_written(folder: Path, digests: dict[str, str]) -> None:
+    """Read the weights back: a disk that lied is found here and not by the listener."""
+    for name, digest in digests.items():
+        if files.digest(folder / name) != digest:
+            raise UserError(f"{folder / name} does not read back as it was written; the disk may be failing, nothing was kept")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

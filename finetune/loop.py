@@ -1,0 +1,207 @@
+"""The only training loop: take a step's micro-batches, update, tell, evaluate, save, stop."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from finetune import batches, checkpoint, config, optim, parallel
+from finetune.batches import Loader, MicroBatch, Place, Rows, Turn
+from finetune.config import Config
+from finetune.events import Events
+from finetune.guards import StopSignals, check_finite
+from finetune.recipe import Batch, Loaded, Recipe, Term
+from finetune.world import World, sums
+
+
+@dataclass(frozen=True)
+class Training:
+    """All that stays the same while a run trains."""
+
+    world: World
+    config: Config
+    recipe: Recipe
+    loaded: Loaded
+    model: nn.Module
+    strategy: parallel.Strategy
+    optimizer: torch.optim.AdamW
+    rows: Rows
+    val: Rows | None
+    total: int
+    """Optimizer steps of the whole run."""
+    identity: dict[str, Any]
+    """What a checkpoint of this run must agree with (data, base, order, recipe)."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All that changes, besides weights and moments."""
+
+    step: int = 0
+    place: Place = field(default_factory=Place)
+    validation_loss: float | None = None
+    """Of the last evaluation."""
+
+
+def fit(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, signals: StopSignals) -> tuple[Progress, str]:
+    """Train to the end or to a request to stop; returns where it stands and why. Collective: call on every rank."""
+    chosen, total = training.config, training.total
+    order = batches.Order.of(chosen)
+    epochs = None if chosen.train.steps else chosen.train.epochs
+    loader = Loader(training.rows, training.recipe, training.loaded.processor, training.world.rank, training.world.size)
+    todo = batches.steps(order, training.rows.lengths, progress.place, epochs)
+    reason = "finished"
+    try:
+        for step, turns in loader.over(_first(todo, total - progress.step)):
+            numbers = train_step(training, turns, progress.step)
+            progress = replace(progress, step=progress.step + 1, place=step.after)
+            if progress.step % chosen.log.every == 0 or progress.step == total:
+                events.step(progress.step, numbers)
+            stopping = sums(training.world, [float(signals.received is not None)])[0] > 0
+            last = progress.step == total or stopping
+            if training.val is not None and (progress.step % chosen.eval.every == 0 or progress.step == total):
+                measured = evaluate(training, training.val)
+                progress = replace(progress, validation_loss=measured["loss"])
+                events.evaluation(progress.step, measured)
+            if progress.step % chosen.checkpoint.every == 0 or last:
+                save(training, progress, saver)
+            _tell_commit(events, progress.step, saver.finish() if last else saver.poll())
+            if stopping:
+                reason = f"stopped by {signals.received or 'a signal on another rank'}"
+                break
+    finally:
+        loader.close()
+    return progress, reason
+
+
+def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, float]:
+    """One optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
+    depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank."""
+    started, world = time.perf_counter(), training.world
+    train = training.config.train
+    names = sorted(turns[0].batch.targets)
+    counts = dict(
+        zip(names, sums(world, [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]), strict=True)
+    )
+    rate = optim.learning_rate(step, training.total, train)
+    totals = {name: torch.zeros((), device=world.device) for name in names}
+    weights: dict[str, float] = {}
+    for number, turn in enumerate(turns):
+        parallel.sync_gradients(training.model, training.strategy, last=number == len(turns) - 1)
+        torch.manual_seed(turn.micro.key)
+        terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
+        weights = {name: term.weight for name, term in terms.items()}
+        # fully_shard averages over ranks; times the world, the average is the sum.
+        (objective(terms, counts) * (world.size if turn.counts else 0.0)).backward()
+        for name in names if turn.counts else []:
+            totals[name] += terms[name].sum.detach()
+    norm = parallel.clip_gradients((parameter for group in training.optimizer.param_groups for parameter in group["params"]), train.clip)
+    *summed, tokens = sums(
+        world, [*(float(totals[name]) for name in names), float(sum(turn.micro.tokens for turn in turns if turn.counts))]
+    )
+    numbers = means(dict(zip(names, summed, strict=True)), counts, weights)
+    check_finite(step + 1, numbers["loss"], norm, [training.rows.where(row) for turn in turns for row in turn.micro.ids])
+    for group in training.optimizer.param_groups:
+        group["lr"] = rate
+    training.optimizer.step()
+    training.optimizer.zero_grad(set_to_none=True)
+    seconds = time.perf_counter() - started
+    return {
+        **numbers,
+        "grad_norm": norm,
+        "lr": rate,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds,
+        "memory_gib": memory_gib(world.device),
+    }
+
+
+def objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
+    """Σ weight · sum / count over the terms that have targets anywhere in this step; zero, but with a graph, if none has."""
+    parts = [term.weight * term.sum / max(counts[name], 1.0) for name, term in terms.items() if term.weight]
+    return torch.stack(parts).sum()
+
+
+def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+    """Each term's mean, and the weighted total as `loss`."""
+    each = {name: summed[name] / max(counts[name], 1.0) for name in summed}
+    return {"loss": sum(weights[name] * each[name] for name in each), **each}
+
+
+@torch.no_grad()
+def evaluate(training: Training, rows: Rows) -> dict[str, float]:
+    """Means over all of `rows`, with the exact counts of training. Collective: call on every rank."""
+    world = training.world
+    loader = Loader(rows, training.recipe, training.loaded.processor, world.rank, world.size)
+    training.model.eval()
+    totals: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    try:
+        for group in _by(world.size, _in_order(rows, training.config.train.micro_tokens)):
+            for turn in loader.turns(group):
+                terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
+                for name, term in terms.items():
+                    weights[name] = term.weight
+                    totals[name] = totals.get(name, 0.0) + (float(term.sum) if turn.counts else 0.0)
+                    counts[name] = counts.get(name, 0.0) + (turn.batch.targets[name] if turn.counts else 0)
+    finally:
+        loader.close()
+        parallel.reshard(training.model)
+        training.model.train()
+    names = sorted(totals)
+    summed = sums(world, [totals[name] for name in names] + [counts[name] for name in names])
+    return means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
+
+
+def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> None:
+    """Begin a checkpoint of this moment. Collective: call on every rank."""
+    tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
+    state = {
+        **training.identity,
+        "buffers": sorted(training.loaded.buffers),
+        "place": asdict(progress.place),
+        "optimizer_steps": progress.step,
+        "validation_loss": progress.validation_loss,
+        "world": training.world.size,
+        "strategy": training.strategy,
+    }
+    saver.begin(progress.step, tensors, state, config.dump(training.config))
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    return replace(batch, tensors={name: tensor.to(device, non_blocking=True) for name, tensor in batch.tensors.items()})
+
+
+def memory_gib(device: torch.device) -> float:
+    """Peak memory so far of this process, in GiB: the allocator's on a GPU, resident on a CPU."""
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak / 2**30
+
+
+def _in_order(rows: Rows, micro_tokens: int) -> list[MicroBatch]:
+    by_length = np.argsort(rows.lengths, kind="stable")
+    groups = batches.fill(by_length, rows.lengths[by_length], micro_tokens)
+    return [MicroBatch(tuple(int(row) for row in group), int(rows.lengths[group].sum()), 0) for group in groups]
+
+
+def _by(size: int, micros: list[MicroBatch]) -> Iterator[tuple[MicroBatch, ...]]:
+    for start in range(0, len(micros), size):
+        yield tuple(micros[start : start + size])
+
+
+def _first(todo: Iterator[batches.Step], count: int) -> Iterator[batches.Step]:
+    for _, step in zip(range(count), todo, strict=False):
+        yield step
+
+
+def _tell_commit(events: Events, step: int, folder: Any) -> None:
+    if folder is not None:
+        events.note("committed", step, folder=folder.name)

@@ -1,0 +1,164 @@
+"""From a base model's files to trainable shards: find it, freeze, adapt, and read each rank's slice straight from safetensors."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from finetune import files
+from finetune.config import Lora
+from finetune.errors import UserError
+from finetune.parallel import plain_name
+
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+"""What is fetched of a hub repository: data only, never code and never pickled weights."""
+
+
+def resolve_source(source: str | None, revision: str | None) -> Path:
+    """Local folder of a base model: `source` itself if it is a folder, otherwise a snapshot from the hub.
+
+    Raises `UserError` if it is neither or cannot be fetched.
+    """
+    if source is None:
+        raise UserError("model.source is not set: give a hub name or a folder, as in --model.source Qwen/Qwen3-TTS-12Hz-0.6B-Base")
+    folder = Path(source)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model.source {source}: the folder holds no config.json, so it is no model")
+        return folder.resolve()
+    if source.startswith((".", "/")) or source.count("/") != 1:
+        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model)")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=HUB_PATTERNS))
+    except Exception as error:  # the hub client raises a dozen unrelated types for "not there" and "no network"
+        raise UserError(
+            f"model.source {source}: no such folder here, and the hub could not deliver it: {type(error).__name__}: {error}"
+        ) from error
+
+
+def content_digest(folder: Path) -> str:
+    """SHA-256 over the weights and config of a base: what a checkpoint of trainable parts refers to."""
+    total = hashlib.sha256()
+    for path in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
+        total.update(f"{path.name} {files.digest(path)}\n".encode())
+    return total.hexdigest()
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Tensor name → the safetensors file in `folder` that holds it. Raises `UserError` if there is none."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            found |= dict.fromkeys(file.keys(), path)
+    if not found:
+        raise UserError(f"{folder} holds no *.safetensors weights; other formats can run code when read, so convert the model first")
+    return found
+
+
+def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: torch.dtype) -> None:
+    """Mark what is trained, and keep the rest in the compute type: no master, no gradient, no optimizer state. Parameters are on meta."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trainable(name))
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(frozen_dtype)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("nothing would be trained: every parameter is frozen; look at options and model.lora")
+
+
+def add_lora(model: nn.Module, lora: Lora, targets: str) -> None:
+    """Inject adapters into the linear layers whose name matches; everything else is frozen. Parameters are on meta."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    pattern = lora.targets or targets
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=pattern)
+    try:
+        inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
+    except ValueError as error:
+        raise UserError(f"model.lora.targets {pattern!r} fits no layer of the model: {error}") from error
+
+
+def is_adapter(name: str) -> bool:
+    return ".lora_A." in name or ".lora_B." in name
+
+
+def base_name(name: str) -> str:
+    """A parameter's name in the base's files: without what wrappers and adapters put into it."""
+    return plain_name(name).replace(".base_layer.", ".")
+
+
+def materialise(model: nn.Module, base: Path, buffers: dict[str, Tensor], device: torch.device, seed: int) -> None:
+    """Give a sharded meta model its storage and values: each rank reads only its own slices.
+
+    Raises `UserError` naming every parameter that the base lacks or holds in another shape.
+    """
+    # Not `to_empty`: that would also wipe the buffers, and a rotary table filled with garbage trains without an error.
+    model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
+    with torch.no_grad(), open_base(base) as read:
+        problems = [problem for name, parameter in model.named_parameters() if (problem := _fill(name, parameter, read, seed))]
+        if problems:
+            raise UserError(f"{base} does not fit the model:\n  " + "\n  ".join(problems[:20]))
+        own = dict(model.named_buffers())
+        for name, value in buffers.items():
+            own[name].copy_(value)
+
+
+Reader = Callable[[str, tuple[slice, ...] | None], Tensor]
+"""(name, slices or None for all of it) → tensor; KeyError if there is no such name."""
+
+
+@contextlib.contextmanager
+def open_base(folder: Path) -> Iterator[Reader]:
+    """Read tensors, or slices of them, from a base's safetensors; each file is opened once and mapped, not read."""
+    places = tensor_files(folder)
+    with contextlib.ExitStack() as stack:
+        handles = {path: stack.enter_context(safe_open(path, framework="pt")) for path in set(places.values())}
+
+        def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
+            handle = handles[places[name]]
+            return handle.get_tensor(name) if slices is None else handle.get_slice(name)[slices]
+
+        yield read
+
+
+def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> str | None:
+    shape, slices = local_slices(parameter)
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    if is_adapter(name):
+        local.copy_(_fresh_adapter(plain_name(name), parameter.shape, seed)[slices])
+        return None
+    try:
+        value = read(base_name(name), slices if parameter.dim() else None)
+    except KeyError:
+        return f"{base_name(name)} is missing"
+    if tuple(value.shape) != shape:
+        return f"{base_name(name)}: this rank's slice is {tuple(value.shape)}, the model has {shape}"
+    local.copy_(value)
+    return None
+
+
+def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """Shape of this rank's part, and where it lies in the whole."""
+    if not isinstance(tensor, DTensor):
+        return tuple(tensor.shape), tuple(slice(0, size) for size in tensor.shape)
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(shape), tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+
+
+def _fresh_adapter(name: str, shape: torch.Size, seed: int) -> Tensor:
+    """B starts at zero, A uniform in ±1/sqrt(fan_in) (peft's Kaiming start), keyed by name so that no world size changes it."""
+    if ".lora_B." in name:
+        return torch.zeros(shape)
+    key = int.from_bytes(hashlib.sha256(json.dumps([seed, name]).encode()).digest()[:8], "big") % 2**63
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(key)) * 2 - 1) / math.sqrt(shape[1])

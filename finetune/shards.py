@@ -1,0 +1,163 @@
+"""Sharded tensors on disk: one safetensors file a rank, each part with its offset in the whole, readable as slices of any shape.
+
+The header carries the offsets under the key that torch's `HuggingFaceStorageReader` looks for, so torch reads these files too. Writing
+streams tensor by tensor (torch's own writer builds the whole shard as one bytes object: twice the memory), hashes while it writes, and
+needs no collective, hence no thread of it can disturb training, and no plan is exchanged as a pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+from finetune import files
+from finetune.models import Reader, local_slices
+
+OFFSETS_KEY = "DCP_SHARDING_INFO"
+DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's piece of a tensor."""
+
+    value: Tensor
+    offset: tuple[int, ...]
+
+
+def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, Part]:
+    """What this rank writes: its shards, and its fair share of what several ranks hold alike."""
+    parts = {}
+    for number, (name, tensor) in enumerate(tensors.items()):
+        if _writes(tensor, number, rank, size):
+            _, slices = local_slices(tensor)
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            if local.numel():
+                parts[name] = Part(local.detach(), tuple(part.start for part in slices))
+    return parts
+
+
+def _writes(tensor: Tensor, number: int, rank: int, size: int) -> bool:
+    if not isinstance(tensor, DTensor):
+        return number % size == rank
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None
+    copies = [axis for axis, placement in enumerate(tensor.placements) if isinstance(placement, Replicate)]
+    return all(number % tensor.device_mesh.size(axis) == coordinate[axis] for axis in copies)
+
+
+def stage(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Copies in host memory, which training may no longer change."""
+    return {name: Part(part.value.to("cpu", copy=True), part.offset) for name, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file that is to be streamed."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_shard(path: Path, parts: Mapping[str, Part]) -> files.Written:
+    """Stream one rank's parts into a safetensors file."""
+    offsets = json.dumps({name: {"saved_offsets": part.offset} for name, part in parts.items()})
+    entries = [Entry(name, part.value.dtype, tuple(part.value.shape)) for name, part in parts.items()]
+    return write_stream(path, entries, (part.value for part in parts.values()), {OFFSETS_KEY: offsets})
+
+
+def write_stream(path: Path, entries: Sequence[Entry], values: Iterable[Tensor], metadata: dict[str, str]) -> files.Written:
+    """Write a safetensors file whose values come one block after the other: all of `entries` in order, each in one block or in several.
+
+    Format: 8 bytes of header length, a JSON header, then the raw values (huggingface/safetensors, README "Format").
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    end = 0
+    for entry in entries:
+        start, end = end, end + entry.bytes
+        header[entry.name] = {"dtype": DTYPES[entry.dtype], "shape": list(entry.shape), "data_offsets": [start, end]}
+    encoded = _encode(header)
+    written = files.write_blocks(path, itertools.chain([encoded], (_bytes(value) for value in values)))
+    if written.bytes != len(encoded) + end:
+        raise RuntimeError(f"{path}: {written.bytes - len(encoded)} bytes of values were written, the header says {end}")
+    return written
+
+
+def _encode(header: dict[str, object]) -> bytes:
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+@dataclass(frozen=True)
+class _Piece:
+    file: Path
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...]]]]:
+    """A reader over all ranks' files of a checkpoint, and the whole shape of each tensor. Any slice can be read on any world size."""
+    with contextlib.ExitStack() as stack:
+        handles = {path: stack.enter_context(safe_open(path, framework="pt")) for path in sorted(folder.glob("*.safetensors"))}
+        pieces: dict[str, list[_Piece]] = {}
+        for path, handle in handles.items():
+            offsets = json.loads(handle.metadata()[OFFSETS_KEY])
+            for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
+                pieces.setdefault(name, []).append(
+                    _Piece(path, tuple(offsets[name]["saved_offsets"]), tuple(handle.get_slice(name).get_shape()))
+                )
+        shapes = {name: _whole(of_name) for name, of_name in pieces.items()}
+
+        def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
+            wanted = slices if slices is not None else tuple(slice(0, size) for size in shapes[name])
+            found = [(piece, _overlap(piece, wanted)) for piece in pieces[name]]
+            parts = [(piece, box) for piece, box in found if box is not None]
+            if len(parts) == 1 and slices is None:
+                return handles[parts[0][0].file].get_tensor(name)
+            result = None
+            for piece, box in parts:
+                values = handles[piece.file].get_slice(name)[
+                    tuple(_shift(part, start) for part, start in zip(box, piece.offset, strict=True))
+                ]
+                result = result if result is not None else torch.empty([part.stop - part.start for part in wanted], dtype=values.dtype)
+                result[tuple(_shift(part, want.start) for part, want in zip(box, wanted, strict=True))] = values
+            return result if result is not None else torch.empty([max(0, part.stop - part.start) for part in wanted])
+
+        yield read, shapes
+
+
+def _whole(pieces: list[_Piece]) -> tuple[int, ...]:
+    return tuple(max(piece.offset[axis] + piece.shape[axis] for piece in pieces) for axis in range(len(pieces[0].shape)))
+
+
+def _overlap(piece: _Piece, wanted: tuple[slice, ...]) -> tuple[slice, ...] | None:
+    box = tuple(
+        slice(max(start, want.start), min(start + size, want.stop))
+        for start, size, want in zip(piece.offset, piece.shape, wanted, strict=True)
+    )
+    return box if all(part.start < part.stop for part in box) else None
+
+
+def _shift(part: slice, by: int) -> slice:
+    return slice(part.start - by, part.stop - by)

@@ -1,0 +1,116 @@
+"""accelerate launch finetune/train.py --recipe NAME [--config FILE …] [--section.key value …]
+
+Trains a recipe on whatever the launcher started: one process or many, CPU or GPU. The run's folder holds its checkpoints, log and curve;
+the same command again goes on from the newest good checkpoint. `--recipe NAME --help` lists every key.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import platform
+from typing import Any
+
+from finetune.config import Config, help_text, parse_arguments, resolve
+from finetune.errors import UserError, exit_code
+from finetune.recipe import Recipe, find_recipe, load_recipe
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    """From the command line to the exit code. Raises `UserError` for what a person can mend."""
+    arguments = parse_arguments(argv)
+    if arguments.recipe is None:
+        if arguments.help:
+            print(f"{__doc__}\n{help_text(None)}")
+            return 0
+        raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
+    folder = find_recipe(arguments.recipe)
+    recipe = load_recipe(folder)
+    if arguments.help:
+        print(f"{__doc__}\n{help_text(recipe.Options)}")
+        return 0
+    config = resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides)
+    check_inputs(config)
+    return train(config, recipe)
+
+
+def check_inputs(config: Config) -> None:
+    """What can be known before torch is imported or a device touched."""
+    if config.data.train is None:
+        raise UserError(
+            "no training data: give --data.train FOLDER/train.jsonl. To make some from recordings:\n"
+            "  python -m data_prep voice my_recordings/ --out data/me --whisper small --speaker me\n"
+            "  python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-0.6B-Base\n"
+            "or see the whole chain on a small example: make demo"
+        )
+    for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
+        if path is not None and not path.is_file():
+            raise UserError(
+                f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` makes it"
+            )
+
+
+def train(config: Config, recipe: Recipe) -> int:
+    """Join the world, build, resume, fit. Collective: call on every rank."""
+    from finetune import world as worlds
+    from finetune.assembly import build, introduce
+    from finetune.checkpoint import Saver
+    from finetune.events import Events, draw_curve
+    from finetune.guards import NotFiniteError, StopSignals
+    from finetune.loop import fit
+
+    world = worlds.join(config.log.trackers, config.run.dir)
+    training, progress = build(config, recipe, world)
+    saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
+    events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config))
+    introduce(training, progress, events)
+    reason = "failed"
+    try:
+        with StopSignals() as signals:
+            progress, reason = fit(training, progress, events, saver, signals)
+    except NotFiniteError:
+        reason = "not finite"
+        raise
+    finally:
+        saver.close()
+        events.note("stopped", progress.step, reason=reason)
+        events.close()
+        if world.is_main:
+            leave_word(config.run.dir, progress.step, reason)
+    if world.is_main and events.log_path.is_file():
+        draw_curve(events.log_path, config.run.dir / "loss.png")
+    events.say(f"{reason} at step {progress.step}; next: python -m finetune export {config.run.dir} --to exports/{config.run.dir.name}")
+    worlds.leave()
+    return 0
+
+
+def leave_word(run_dir: Path, step: int, reason: str) -> None:
+    """Why the run ended, for whoever finds it: the launcher turns every exit code into 1."""
+    from finetune import checkpoint, files
+
+    committed = checkpoint.steps_in(checkpoint.folder_of(run_dir))
+    word = {"reason": reason, "step": step, "last_commit": committed[0].name if committed else None, "host": platform.node()}
+    files.write_json(run_dir / "exit.json", word)
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Dotted keys with plain values, as trackers want them."""
+
+    def walk(value: Any, prefix: str) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return {key: leaf for name, child in value.items() for key, leaf in walk(child, f"{prefix}.{name}" if prefix else name).items()}
+        return {prefix: value if isinstance(value, int | float | bool) else str(value)}
+
+    return walk(config.model_dump(mode="json"), "")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""Who takes part: rank, device, process groups, and the few agreements that ranks make on the main thread.
+
+Agreements are sums of small numbers or JSON from rank 0, over a gloo group of their own; nothing is pickled, and nothing here can
+interleave with the collectives of training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+
+from finetune.errors import UserError
+
+PATIENCE = timedelta(hours=6)
+"""How long ranks wait for rank 0 to index the data or to fetch the base; far longer than NCCL's default would let them."""
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes of the run, seen from this one."""
+
+    rank: int
+    size: int
+    device: torch.device
+    accelerator: Accelerator
+    votes: dist.ProcessGroup
+    """gloo group for agreements, on the main thread only."""
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def join(trackers: tuple[str, ...], folder: Path) -> World:
+    """Join the processes that the launcher started. Collective: call on every rank.
+
+    Raises `UserError` if the world that came to be is not the one that was launched.
+    """
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
+    if not dist.is_initialized():
+        _world_of_one(accelerator.device)
+    check_world(dist.get_world_size(), os.environ)
+    return World(
+        rank=dist.get_rank(),
+        size=dist.get_world_size(),
+        device=accelerator.device,
+        accelerator=accelerator,
+        votes=dist.new_group(backend="gloo", timeout=PATIENCE),
+    )
+
+
+def leave() -> None:
+    """Part in good order. Without it, a rank that ends first tears connections that others still use."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def check_world(size: int, environ: Any) -> None:
+    """Refuse a launcher's silent fallback to lone processes: each would train alone and write the same folder."""
+    launched = int(environ.get("WORLD_SIZE", "1"))
+    if size != launched:
+        raise UserError(
+            f"{launched} processes were launched (WORLD_SIZE), but this one sees a world of {size}; "
+            "start with configs/cpu.yaml or configs/fsdp2.yaml"
+        )
+
+
+def sums(world: World, values: list[float]) -> list[float]:
+    """Element-wise sum over ranks, in fp64. Collective: call on every rank."""
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, group=world.votes)
+    return [float(value) for value in tensor]
+
+
+def share(world: World, value: Any) -> Any:
+    """Rank 0's JSON value on every rank. Collective: call on every rank."""
+    payload = json.dumps(value).encode() if world.is_main else b""
+    length = torch.tensor([len(payload)])
+    dist.broadcast(length, src=0, group=world.votes)
+    data = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if world.is_main else torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(data, src=0, group=world.votes)
+    return json.loads(bytes(data.tolist()))
+
+
+def gather(world: World, value: Any) -> list[Any]:
+    """Every rank's JSON value, on every rank, by rank. Collective: call on every rank."""
+    payload = json.dumps(value).encode()
+    longest = torch.tensor([len(payload)])
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=world.votes)
+    padded = torch.frombuffer(bytearray(payload.ljust(int(longest))), dtype=torch.uint8)
+    parts = [torch.empty_like(padded) for _ in range(world.size)]
+    dist.all_gather(parts, padded, group=world.votes)
+    return [json.loads(bytes(part.tolist())) for part in parts]
+
+
+def together(world: World, action: Callable[[], Any]) -> Any:
+    """Run `action` on every rank; if it fails on any, raise on all, so that nobody waits for a rank that is gone.
+
+    Collective: call on every rank. A `UserError` stays one; the first failing rank's message is what the others raise.
+    """
+    result, failure = None, None
+    try:
+        result = action()
+    except Exception as error:  # any failure must reach the other ranks before it is raised here
+        failure = error
+    reports = gather(world, None if failure is None else [isinstance(failure, UserError), f"{type(failure).__name__}: {failure}"])
+    if failure is not None:
+        raise failure
+    for rank, report in enumerate(reports):
+        if report is not None:
+            raise (UserError if report[0] else RuntimeError)(f"rank {rank} failed: {report[1]}")
+    return result
+
+
+def once(world: World, action: Callable[[], Any]) -> Any:
+    """Run `action` on rank 0 and give its JSON result to all; its failure is everybody's. Collective: call on every rank."""
+    result = together(world, lambda: action() if world.is_main else None)
+    return share(world, result)
+
+
+def _world_of_one(device: torch.device) -> None:
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
