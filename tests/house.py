@@ -1,0 +1,286 @@
+"""The rules of the house as functions from source text to complaints, so that each can be shown a house that breaks it.
+
+A house is a mapping from a path relative to the repository root (`finetune/loop.py`) to that file's source.
+A complaint is one line: place and fault.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+House = Mapping[str, str]
+
+PACKAGES = ("finetune", "data_prep", "recipes")
+
+ORDER: tuple[frozenset[str], ...] = (
+    frozenset({"errors"}),
+    frozenset({"files", "config"}),
+    frozenset({"recipe"}),
+    frozenset({"world"}),
+    frozenset({"parallel", "models", "batches", "optim"}),
+    frozenset({"shards"}),
+    frozenset({"checkpoint", "guards", "events"}),
+    frozenset({"loop"}),
+    frozenset({"assembly"}),
+    frozenset({"train", "export", "generate", "where"}),
+    frozenset({"__main__"}),
+)
+"""The rooms of finetune/. A module imports from its own row and from rows above, never from below."""
+
+FOR_DATA_PREP = frozenset({"finetune.errors", "finetune.files", "finetune.config"})
+EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
+PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
+DISK_OWNER = "finetune/files.py"
+
+
+def read_house(root: Path) -> House:
+    """Every Python file of the three packages."""
+    paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
+    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def module_name(path: str) -> str:
+    """`finetune/loop.py` → `finetune.loop`; a package is called by its folder."""
+    parts = PurePosixPath(path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph(house: House) -> dict[str, set[str]]:
+    """Module → modules of the house that it imports anywhere, inside functions and for type checking included."""
+    modules = {module_name(path): path for path in house}
+    return {name: _imports_of(name, house[path], path, set(modules)) - {name} for name, path in modules.items()}
+
+
+def _imports_of(name: str, source: str, path: str, modules: set[str]) -> set[str]:
+    package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base for alias in node.names}
+    return found & modules
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parent, *([node.module] if node.module else [])])
+
+
+def import_cycles(house: House) -> list[str]:
+    graph = import_graph(house)
+    return [f"{' → '.join(cycle)}: a cycle of imports" for cycle in _cycles(graph)]
+
+
+def _cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    done: set[str] = set()
+
+    def visit(module: str, trail: list[str]) -> Iterator[list[str]]:
+        if module in trail:
+            yield [*trail[trail.index(module) :], module]
+        elif module not in done:
+            for target in sorted(graph[module]):
+                yield from visit(target, [*trail, module])
+            done.add(module)
+
+    for module in sorted(graph):
+        yield from visit(module, [])
+
+
+def arrows_back(house: House) -> list[str]:
+    """Imports against the order of the house, and modules of finetune/ that have no place in it."""
+    level = {f"finetune.{name}": row for row, names in enumerate(ORDER) for name in names} | {"finetune": 0}
+    homeless = [f"{name}: no place in ORDER; say which row it belongs to" for name in _modules_of("finetune", house) if name not in level]
+    return homeless + [
+        f"{module} imports {target}: against the order of the house"
+        for module, targets in import_graph(house).items()
+        for target in sorted(targets)
+        if not _may_import(module, target, level)
+    ]
+
+
+def _modules_of(package: str, house: House) -> list[str]:
+    return [module_name(path) for path in house if path.startswith(f"{package}/")]
+
+
+def _may_import(module: str, target: str, level: dict[str, int]) -> bool:
+    package, other = module.partition(".")[0], target.partition(".")[0]
+    if package == other == "finetune":
+        return level.get(target, 0) <= level.get(module, len(ORDER))
+    if package == other == "recipes":
+        return module.split(".")[:2] == target.split(".")[:2]
+    if package == "data_prep":
+        return other == "data_prep" or target in FOR_DATA_PREP or target == "finetune"
+    return package == "recipes"
+
+
+def forbidden_names(house: House, dependencies: frozenset[str]) -> list[str]:
+    """A script launch puts the script's folder first on the import path: a module there would hide what bears the same name."""
+    taken = (frozenset(sys.stdlib_module_names) | dependencies) - {"__main__"}
+    complaints = []
+    for path in house:
+        pure = PurePosixPath(path)
+        if pure.stem in EMPTY_NAMES:
+            complaints.append(f"{path}: the name says nothing about what is inside")
+        if pure.parts[0] in ("finetune", "data_prep") and pure.stem in taken:
+            complaints.append(f"{path}: hides the module {pure.stem} when its folder comes first on the import path")
+    return complaints
+
+
+def missing_tests(house: House, tests: set[str]) -> list[str]:
+    """`finetune/loop.py` is tested in `tests/finetune/test_loop.py`. Entry points and an `__init__` without functions go free."""
+    complaints = []
+    for path, source in house.items():
+        pure = PurePosixPath(path)
+        if pure.name == "__main__.py" or (pure.name == "__init__.py" and not _defines(source)):
+            continue
+        wanted = f"tests/{pure.parent}/test_{pure.name}"
+        if wanted not in tests:
+            complaints.append(f"{path}: has no {wanted}")
+    return complaints
+
+
+def _defines(source: str) -> bool:
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.walk(ast.parse(source)))
+
+
+def dangerous_calls(house: House) -> list[str]:
+    """What runs code that came as data: pickles, unsafe YAML, eval, exec, shells, remote code."""
+    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _dangers(ast.parse(source))]
+
+
+def _dangers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            imported = [f"{names[0]}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            yield from ((node.lineno, f"imports {name}") for name in names if name.partition(".")[0] in PICKLERS)
+            yield from ((node.lineno, f"imports {name}") for name in imported if _is_dangerous(name))
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load) and _is_dangerous(_dotted(node)):
+            yield node.lineno, _dotted(node)
+        elif isinstance(node, ast.keyword) and _is_dangerous_keyword(node):
+            yield node.value.lineno, f"passes {node.arg}"
+        elif isinstance(node, ast.Constant) and node.value == "trust_remote_code":
+            yield node.lineno, "names trust_remote_code"
+
+
+def _is_dangerous(name: str) -> bool:
+    if name in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"):
+        return True
+    if re.fullmatch(r"(torch|yaml)\.(load|load_all|unsafe_load|full_load)|torch\.(jit|package|hub)\.\w+", name):
+        return True
+    return re.fullmatch(r"(dist|distributed|torch\.distributed)\.\w+_object(_list)?", name) is not None
+
+
+def _is_dangerous_keyword(node: ast.keyword) -> bool:
+    if node.arg in ("shell", "allow_pickle"):
+        return not (isinstance(node.value, ast.Constant) and node.value.value is False)
+    return node.arg == "trust_remote_code" or (node.arg == "weights_only" and not _is_true(node.value))
+
+
+def _is_true(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else "?"
+
+
+def disk_writes(house: House) -> list[str]:
+    """Changes to the disk that do not pass through `finetune.files`. Writing into an `io.BytesIO` is no such change."""
+    return [f"{path}:{line}: {call}" for path, source in house.items() if path != DISK_OWNER for line, call in _writes(ast.parse(source))]
+
+
+PATH_METHODS = frozenset({"write_text", "write_bytes", "unlink", "rename", "mkdir", "rmdir", "touch", "symlink_to", "hardlink_to", "chmod"})
+OS_CHANGES = re.compile(
+    r"os\.(rename|renames|replace|remove|unlink|mkdir|makedirs|rmdir|removedirs|link|symlink|truncate|chmod|mkfifo)"
+    r"|shutil\.(copy\w*|move|rmtree|make_archive|unpack_archive)"
+    r"|tempfile\.(NamedTemporaryFile|TemporaryDirectory|mkdtemp|mkstemp)"
+)
+SAVERS = re.compile(
+    r"(np|numpy)\.(save|savez|savez_compressed|savetxt)|torch\.save|(soundfile|sf)\.write"
+    r"|(.*\.)?(tofile|savefig|imsave|save_file|save_model|save_pretrained|to_csv)"
+)
+OPENERS = frozenset({"open", "fdopen", "SoundFile", "memmap", "ZipFile"})
+
+
+def _writes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    buffers = _buffers(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _changes_disk(node, buffers):
+            yield node.lineno, ast.unparse(node.func)
+
+
+def _changes_disk(call: ast.Call, buffers: set[str]) -> bool:
+    name = _dotted(call.func)
+    receiver, _, method = name.rpartition(".")
+    if receiver == "files":
+        return False
+    if OS_CHANGES.fullmatch(name) or method in PATH_METHODS:
+        return True
+    if method == "replace":  # Path.replace takes one argument, str.replace at least two, dataclasses.replace keywords
+        return len(call.args) == 1 and not call.keywords
+    if method in OPENERS:
+        return any(re.fullmatch(r"[rbt]*[wax+][rwabtx+]*", text) for text in _texts(call))
+    into_memory = bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id in buffers
+    return SAVERS.fullmatch(name) is not None and not into_memory
+
+
+def _texts(call: ast.Call) -> list[str]:
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+
+
+def _buffers(tree: ast.Module) -> set[str]:
+    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    in_memory = [node for node in assignments if _dotted(node.value.func).rpartition(".")[2] == "BytesIO"]  # type: ignore[attr-defined]
+    return {target.id for node in in_memory for target in node.targets if isinstance(target, ast.Name)}
+
+
+def undeclared_imports(house: House, declared: frozenset[str]) -> list[str]:
+    """Third-party packages that are imported and that pyproject.toml does not name."""
+    known = frozenset(sys.stdlib_module_names) | declared | frozenset(PACKAGES)
+    complaints = []
+    for path, source in house.items():
+        for node in ast.walk(ast.parse(source)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            complaints += [f"{path}:{node.lineno}: {name} is not declared" for name in names if name.partition(".")[0] not in known]
+    return complaints
+
+
+def uncounted_listings(tests: House) -> list[str]:
+    """Test files whose cases come from a listing (of a folder, a registry) and that nowhere assert how many were found.
+
+    An empty listing runs no test and reports success.
+    """
+    uncounted = [path for path, source in tests.items() if _lists_uncounted(source)]
+    return [f"{path}: parametrised over a listing whose length no test asserts" for path in uncounted]
+
+
+def _lists_uncounted(source: str) -> bool:
+    tree = ast.parse(source)
+    calls = [_dotted(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    listed = "parametrize" in calls and not {"glob", "rglob", "iterdir", "listdir"}.isdisjoint(_module_level_calls(tree))
+    return listed and not any(_asserts_length(node) for node in ast.walk(tree))
+
+
+def _module_level_calls(tree: ast.Module) -> set[str]:
+    outside = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    decorators = [decorator for node in tree.body if isinstance(node, ast.FunctionDef) for decorator in node.decorator_list]
+    inner = [node for top in [*outside, *decorators] for node in ast.walk(top) if isinstance(node, ast.Call)]
+    return {_dotted(node.func).rpartition(".")[2] for node in inner}
+
+
+def _asserts_length(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assert) and any(isinstance(part, ast.Call) and _dotted(part.func) == "len" for part in ast.walk(node.test))

@@ -1,0 +1,261 @@
+"""The house keeps its rules, and each rule is shown one house that breaks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distributions, packages_distributions
+from pathlib import Path
+
+import pytest
+
+import data_prep.__main__
+import finetune.__main__
+from finetune.config import Config, Section, fields
+from finetune.recipe import find_recipe, load_recipe
+from tests import house
+
+ROOT = Path(__file__).parents[1]
+HOUSE = house.read_house(ROOT)
+RECIPES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.py"))
+VERBS = [("finetune", [verb]) for verb in finetune.__main__.VERBS] + [("data_prep", [verb]) for verb in data_prep.__main__.VERBS]
+
+ALLOWED_WRITES: dict[str, str] = {}
+"""`path: call` → why it may touch the disk without `finetune.files`."""
+
+
+def test_the_listings_found_the_house() -> None:
+    assert len(HOUSE) >= 30
+    assert {path.partition("/")[0] for path in HOUSE} == set(house.PACKAGES)
+    assert RECIPES == ["voice_clone"] and len(RECIPES) == 1
+    assert len(VERBS) >= 6
+    rooms = {Path(path).stem for path in HOUSE if path.startswith("finetune/")} - {"__init__"}
+    assert frozenset().union(*house.ORDER) == rooms, "ORDER lists what exists, and nothing else"
+
+
+def test_imports_go_one_way() -> None:
+    assert house.import_cycles(HOUSE) == []
+    assert house.arrows_back(HOUSE) == []
+    assert sum(map(len, house.import_graph(HOUSE).values())) > 50, "the graph was read"
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        ({"finetune/config.py": "from finetune import loop", "finetune/loop.py": ""}, "finetune.config imports finetune.loop"),
+        ({"finetune/files.py": "def f():\n import finetune.world", "finetune/world.py": ""}, "finetune.files imports finetune.world"),
+        ({"finetune/world.py": "from .train import main", "finetune/train.py": ""}, "finetune.world imports finetune.train"),
+        ({"finetune/loop.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""}, "finetune.loop imports recipes.a.recipe"),
+        ({"finetune/loop.py": "from data_prep import audio", "data_prep/audio.py": ""}, "finetune.loop imports data_prep.audio"),
+        ({"data_prep/audio.py": "from finetune.world import join", "finetune/world.py": ""}, "data_prep.audio imports finetune.world"),
+        ({"data_prep/audio.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""}, "data_prep.audio imports recipes.a.recipe"),
+        ({"recipes/a/recipe.py": "from recipes.b import recipe", "recipes/b/recipe.py": ""}, "recipes.a.recipe imports recipes.b.recipe"),
+        ({"finetune/attic.py": ""}, "finetune.attic: no place in ORDER"),
+    ],
+)
+def test_an_arrow_back_is_seen(broken: dict[str, str], complaint: str) -> None:
+    (found,) = house.arrows_back(broken)
+    assert found.startswith(complaint)
+
+
+def test_a_cycle_is_seen() -> None:
+    broken = {"data_prep/a.py": "from . import b", "data_prep/b.py": "import data_prep.c", "data_prep/c.py": "from data_prep.a import x"}
+    assert house.import_cycles(broken) == ["data_prep.a → data_prep.b → data_prep.c → data_prep.a: a cycle of imports"]
+    assert house.import_cycles({"data_prep/a.py": "from data_prep import b", "data_prep/b.py": ""}) == []
+
+
+def test_no_module_hides_another() -> None:
+    dependencies = frozenset(packages_distributions())
+    assert len(dependencies) > 60 and {"torch", "accelerate", "whisper"} <= dependencies
+    assert house.forbidden_names(HOUSE, dependencies - set(house.PACKAGES)) == []
+
+
+def test_a_module_that_hides_another_is_seen() -> None:
+    broken = ["finetune/logging.py", "data_prep/whisper.py", "recipes/a/utils.py"]
+    sound = ["finetune/__main__.py", "recipes/a/whisper.py", "data_prep/vad.py"]
+    complaints = house.forbidden_names(dict.fromkeys(broken + sound, ""), frozenset({"whisper"}))
+    assert [complaint.partition(":")[0] for complaint in complaints] == broken
+
+
+def test_every_source_file_has_its_test() -> None:
+    tests = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    assert len(tests) >= 20
+    assert house.missing_tests(HOUSE, tests) == []
+
+
+def test_a_missing_test_is_seen() -> None:
+    free = {"recipes/b/__init__.py": "X = 1", "finetune/__main__.py": "def f(): ..."}
+    broken = {"finetune/loop.py": "", "recipes/a/recipe.py": "", "recipes/a/__init__.py": "def f(): ..."}
+    (first, second) = house.missing_tests(free | broken, {"tests/finetune/test_loop.py"})
+    assert first == "recipes/a/recipe.py: has no tests/recipes/a/test_recipe.py"
+    assert second.startswith("recipes/a/__init__.py: has no ")
+
+
+def test_nothing_runs_what_came_as_data() -> None:
+    assert house.dangerous_calls(HOUSE) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch.load(path)",
+        "from torch import load",
+        "import pickle",
+        "from cloudpickle import loads",
+        "import yaml\nyaml.load(text, Loader=yaml.SafeLoader)",
+        "read = yaml.unsafe_load",
+        "eval(text)",
+        "exec(text)",
+        "import os\nos.system(text)",
+        "subprocess.run(text, shell=True)",
+        "subprocess.run(text, shell=wanted)",
+        "AutoModel.from_pretrained(name, trust_remote_code=False)",
+        "options = {'trust_remote_code': True}",
+        "np.load(path, allow_pickle=True)",
+        "load(path, weights_only=False)",
+        "import torch.distributed as dist\ndist.all_gather_object(out, value)",
+    ],
+)
+def test_running_data_is_seen(source: str) -> None:
+    assert len(house.dangerous_calls({"finetune/a.py": source})) == 1
+
+
+def test_what_only_looks_dangerous_is_left_alone() -> None:
+    harmless = (
+        "model.eval()\njson.load(file)\nyaml.safe_load(text)\nsubprocess.run([text])\nnp.load(path, allow_pickle=False)\n"
+        "re.compile(text)\nclass Config:\n    eval: Eval = Eval()"
+    )
+    assert house.dangerous_calls({"finetune/a.py": harmless}) == []
+
+
+def test_the_disk_is_changed_in_one_place() -> None:
+    writes = {f"{line.split(':')[0]}: {line.split(': ')[1]}" for line in house.disk_writes(HOUSE)}
+    assert writes == set(ALLOWED_WRITES)
+    assert house.disk_writes({"elsewhere.py": HOUSE[house.DISK_OWNER]}), "the owner does write, so the rule sees real code"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open(path, 'w')",
+        "path.open(mode='ab')",
+        "path.open('r+b')",
+        "Path(a).write_text(text)",
+        "path.unlink(missing_ok=True)",
+        "path.replace(other)",
+        "path.mkdir(parents=True)",
+        "os.replace(a, b)",
+        "shutil.rmtree(path)",
+        "shutil.copyfile(a, b)",
+        "tempfile.mkdtemp()",
+        "np.save(path, array)",
+        "np.memmap(path, mode='w+')",
+        "torch.save(model, path)",
+        "save_file(tensors, path)",
+        "model.save_pretrained(path)",
+        "soundfile.write(path, wave, 24000)",
+        "figure.savefig(path)",
+    ],
+)
+def test_a_write_past_the_owner_is_seen(source: str) -> None:
+    assert len(house.disk_writes({"finetune/a.py": source})) == 1
+    assert house.disk_writes({house.DISK_OWNER: source}) == []
+
+
+def test_what_only_looks_like_a_write_is_left_alone() -> None:
+    harmless = (
+        "buffer = io.BytesIO()\nnp.save(buffer, array)\nsoundfile.write(buffer, wave, 24000)\nfigure.savefig(buffer)\n"
+        "open(path)\npath.open('rb')\nfiles.write_text(path, text)\nfiles.write_bytes(path, data)\n"
+        "save(tensors)\nself.saver.save(step)\ntext.replace('a', 'w')\ndataclasses.replace(place, step=1)\nsys.stdout.write(text)"
+    )
+    assert house.disk_writes({"finetune/a.py": harmless}) == []
+
+
+def test_every_import_is_declared() -> None:
+    assert house.undeclared_imports(HOUSE, _declared_modules("voice")) == []
+
+
+def test_an_undeclared_import_is_seen() -> None:
+    source = "import json, numpy.linalg\nfrom . import b\nfrom finetune import files\ndef f():\n    from left_pad import pad"
+    assert house.undeclared_imports({"finetune/a.py": source}, frozenset({"numpy"})) == ["finetune/a.py:5: left_pad is not declared"]
+
+
+def test_tests_count_what_they_list() -> None:
+    tests = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    assert len(tests) >= 20
+    assert house.uncounted_listings(tests) == []
+
+
+def test_an_uncounted_listing_is_seen() -> None:
+    listing = "FOUND = list(ROOT.glob('*'))\n@pytest.mark.parametrize('path', FOUND)\ndef test_one(path): assert path\n"
+    assert len(house.uncounted_listings({"tests/test_a.py": listing})) == 1
+    assert house.uncounted_listings({"tests/test_a.py": listing + "def test_all(): assert len(FOUND) == 3\n"}) == []
+
+
+def test_every_config_key_is_explained() -> None:
+    keys = list(fields(Config))
+    assert 25 <= len(keys) <= 61, "at most 60 keys and the recipe's options"
+    assert _unexplained([(key, text) for key, _, text in keys if key != "options"]) == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_option_of_a_recipe_is_explained(name: str) -> None:
+    keys = list(fields(load_recipe(find_recipe(name)).Options))
+    assert len(keys) >= 1
+    assert _unexplained([(key, text) for key, _, text in keys]) == []
+
+
+def test_an_unexplained_key_is_seen() -> None:
+    class Careless(Section):
+        told: int = 1
+        """How many times the thing was told."""
+        untold: int = 2
+
+    assert _unexplained([(key, text) for key, _, text in fields(Careless)]) == ["untold"]
+
+
+@pytest.mark.parametrize(("package", "words"), [*VERBS, ("finetune", []), ("data_prep", []), ("finetune", "train --recipe voice_clone".split())])
+def test_help_comes_without_torch(package: str, words: list[str]) -> None:
+    code, output, imported = _help(f"from {package}.__main__ import main; code = main({[*words, '--help']!r})")
+    assert code == 0 and len(output) > 60
+    assert imported == ""
+
+
+def test_help_with_torch_is_seen() -> None:
+    assert _help("import torch; print('usage'); code = 0") == (0, "usage\n", "torch")
+
+
+def _help(statement: str) -> tuple[int, str, str]:
+    """(exit code, standard output, heavy packages that came along) of a statement that binds `code`, in a process of its own."""
+    script = f"""
+import sys
+try:
+    {statement}
+except SystemExit as stop:
+    code = stop.code or 0
+heavy = [name for name in ("torch", "transformers", "accelerate", "librosa", "matplotlib") if name in sys.modules]
+sys.stderr.write("|" + " ".join(heavy))
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "|" in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr.rpartition("|")[2]
+
+
+def _unexplained(keys: list[tuple[str, str]]) -> list[str]:
+    return [key for key, text in keys if len(text.split()) < 2]
+
+
+def _declared_modules(*extras: str) -> frozenset[str]:
+    """Top-level modules of the distributions that pyproject.toml names, for the core and the given extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    names = {_plain(line) for line in lines}
+    assert len(names) >= 15 and names <= {_plain(each.name) for each in distributions()}
+    return frozenset(module for module, owners in packages_distributions().items() if names & {_plain(owner) for owner in owners})
+
+
+def _plain(requirement: str) -> str:
+    name = requirement.partition(">")[0].partition("=")[0].partition("[")[0].strip()
+    return name.lower().replace("_", "-").replace(".", "-")
