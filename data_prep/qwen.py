@@ -51,7 +51,7 @@ def _stand_in_for_torchaudio() -> None:
         module = ModuleType(name, "Inert: the real torchaudio cannot load here.")
         module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)  # transformers asks find_spec, which wants one
         module.__path__ = []
-        module.__version__ = "0+stand-in"
+        vars(module)["__version__"] = "0+stand-in"
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:

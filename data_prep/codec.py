@@ -1,0 +1,97 @@
+"""The 12 Hz speech tokenizer of a Qwen3-TTS model: find it, load it, encode batches of clips.
+
+1920 samples at 24 kHz make one frame of 16 codes. A clip is padded with zeros to whole frames before it joins a batch: the last, partial
+frame is the only one that would otherwise depend on its neighbours in the batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.audio import MASTER_RATE, Samples
+from data_prep.qwen import import_qwen_tts
+from finetune import files
+from finetune.errors import UserError
+
+SAMPLES_PER_FRAME = 1920
+CODEBOOKS = 16
+FOLDER, MODEL_TYPE = "speech_tokenizer", "qwen3_tts_tokenizer_12hz"
+
+Codes = NDArray[np.uint16]
+
+
+class CodecError(Exception):
+    """One clip's codes are not what they must be."""
+
+
+def find_codec(model: str) -> Path:
+    """The tokenizer's folder of a model: a local folder, or a name on the model hub, of which only that part is fetched. `UserError`."""
+    folder = Path(model) if Path(model).is_dir() else _fetch(model)
+    config = folder / FOLDER / "config.json"
+    if not config.is_file():
+        raise UserError(f"--model {model}: no {FOLDER}/config.json in {folder}; give a Qwen3-TTS 12 Hz model")
+    found = json.loads(config.read_bytes()).get("model_type")
+    if found != MODEL_TYPE:
+        raise UserError(f"--model {model}: {config} says model_type {found!r}, expected {MODEL_TYPE!r}; give a Qwen3-TTS 12 Hz model")
+    return folder / FOLDER
+
+
+def codec_digest(codec: Path) -> str:
+    """SHA-256 over names and contents of the tokenizer's files: two models with the same tokenizer give the same codes."""
+    paths = sorted([*codec.glob("*.safetensors"), *codec.glob("*.json")])
+    if not any(path.suffix == ".safetensors" for path in paths):
+        raise UserError(f"{codec} holds no *.safetensors; the download is incomplete, fetch the model again")
+    return hashlib.sha256("".join(f"{path.name} {files.digest(path)}\n" for path in paths).encode()).hexdigest()
+
+
+def load_codec(codec: Path, device: str) -> Any:
+    """The tokenizer in fp32, so that codes do not depend on the device's favourite precision."""
+    package = import_qwen_tts()
+    import torch
+
+    try:
+        return package.Qwen3TTSTokenizer.from_pretrained(str(codec), dtype=torch.float32, device_map=device)
+    except Exception as error:  # a damaged folder fails in many ways inside transformers
+        raise UserError(f"{codec} cannot be loaded ({type(error).__name__}: {error}); fetch the model again") from error
+
+
+def frames_of(samples: int) -> int:
+    """Frames of a clip: the last may be partial."""
+    return -(-samples // SAMPLES_PER_FRAME)
+
+
+def encode(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
+    """[T][16] for each clip at 24 kHz, T = ceil(samples / 1920)."""
+    padded = [np.pad(clip, (0, frames_of(len(clip)) * SAMPLES_PER_FRAME - len(clip))) for clip in clips]
+    encoded = tokenizer.encode(padded, sr=MASTER_RATE).audio_codes
+    return [_checked(codes.cpu().numpy(), len(clip), tokenizer) for codes, clip in zip(encoded, clips, strict=True)]
+
+
+def _checked(codes: NDArray[np.int64], samples: int, tokenizer: Any) -> Codes:
+    size = tokenizer.config.encoder_config.codebook_size
+    if codes.shape != (frames_of(samples), CODEBOOKS):
+        raise CodecError(f"{samples} samples gave codes of shape {codes.shape}, expected {(frames_of(samples), CODEBOOKS)}")
+    if codes.min() < 0 or codes.max() >= size:
+        raise CodecError(f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {size}")
+    return codes.astype(np.uint16)
+
+
+def _fetch(model: str) -> Path:
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        raise UserError(f"--model {model}: there is no such folder, and it is not a name on the model hub (owner/name)")
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(model, allow_patterns=[f"{FOLDER}/*"]))
+    except Exception as error:  # no network, no such model, no right to it: each is another class
+        raise UserError(
+            f"--model {model}: there is no such folder, and the model hub did not give it ({type(error).__name__}: {error}); "
+            "fetch it where there is a network, and give the folder"
+        ) from error

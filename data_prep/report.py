@@ -1,0 +1,138 @@
+"""Where every second of the input went, for machines (summary.json) and for people (a table)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.audio import MASTER_RATE
+from data_prep.manifest import Reject, Row
+from data_prep.vad import Region
+
+
+class Account(BaseModel):
+    """One recording, in samples at `MASTER_RATE`; kept + rejected + non_speech = total, checked by `account`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: str
+    speaker: str
+    total: int
+    kept: int
+    rejected: int
+    non_speech: int
+    clips: int
+    warning: str = ""
+
+
+class Summary(BaseModel):
+    """All recordings together."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recordings: int
+    input_seconds: float
+    kept_seconds: float
+    rejected_seconds: float
+    non_speech_seconds: float
+    clips: int
+    rejected: int
+    rejected_by_reason: dict[str, int]
+    """Counts; a clip that fails several rules counts for each."""
+    rejected_seconds_by_reason: dict[str, float]
+    train: int
+    val: int
+    speakers: dict[str, float]
+    """Seconds kept."""
+    languages: dict[str, float]
+    settings: dict[str, object]
+    sources: list[Account]
+
+
+def account(
+    source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region], warning: str
+) -> Account:
+    """Check that the clips do not overlap and leave no speech out, and add up. Raises RuntimeError otherwise: a bug of ours."""
+    spans = sorted([*kept, *rejected])
+    position = 0
+    outside = []
+    for span in [*spans, Region(total, total)]:
+        if span.start < position or span.stop > total:
+            raise RuntimeError(f"{source}: clip {span} overlaps another or leaves the recording of {total} samples")
+        outside.append(Region(position, span.start))
+        position = span.stop
+    lost = [region for region in regions for gap in outside if min(region.stop, gap.stop) > max(region.start, gap.start)]
+    if lost:
+        raise RuntimeError(f"{source}: speech at {lost[0].start / MASTER_RATE:.2f} s is in no clip and in no reject")
+    return Account(
+        source=source,
+        speaker=speaker,
+        total=total,
+        kept=sum(span.stop - span.start for span in kept),
+        rejected=sum(span.stop - span.start for span in rejected),
+        non_speech=sum(gap.stop - gap.start for gap in outside),
+        clips=len(kept),
+        warning=warning,
+    )
+
+
+def summarise(accounts: list[Account], rows: list[Row], rejects: list[Reject], settings: dict[str, object]) -> Summary:
+    """Raises RuntimeError if the seconds do not add up to the sample."""
+    total, kept, rejected, rest = (sum(getattr(one, field) for one in accounts) for field in ("total", "kept", "rejected", "non_speech"))
+    if kept + rejected + rest != total:
+        raise RuntimeError(f"{kept} kept + {rejected} rejected + {rest} without speech are not {total} samples")
+    return Summary(
+        recordings=len(accounts),
+        input_seconds=_seconds(total),
+        kept_seconds=_seconds(kept),
+        rejected_seconds=_seconds(rejected),
+        non_speech_seconds=_seconds(rest),
+        clips=len(rows),
+        rejected=len(rejects),
+        rejected_by_reason=dict(sorted(Counter(reason for reject in rejects for reason in reject.reasons).items())),
+        rejected_seconds_by_reason=_by((reason, reject.end - reject.start) for reject in rejects for reason in reject.reasons),
+        train=sum(row.split == "train" for row in rows),
+        val=sum(row.split == "val" for row in rows),
+        speakers=_by((row.speaker or "", row.duration or 0.0) for row in rows),
+        languages=_by((row.language, row.duration or 0.0) for row in rows),
+        settings=settings,
+        sources=accounts,
+    )
+
+
+def table(summary: Summary) -> str:
+    """A dozen lines for the terminal."""
+    lines = [
+        _line("input", summary.input_seconds, f"{summary.recordings} recordings", summary),
+        _line("kept", summary.kept_seconds, f"{summary.clips} clips: {summary.train} train, {summary.val} val", summary),
+        _line("rejected", summary.rejected_seconds, f"{summary.rejected} pieces", summary),
+    ]
+    for reason, count in sorted(summary.rejected_by_reason.items(), key=lambda item: (-item[1], item[0])):
+        lines.append(_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], f"{count} pieces", summary))
+    lines.append(_line("no speech", summary.non_speech_seconds, "", summary))
+    lines += [_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
+    lines += [f"warning: {one.source}: {one.warning}" for one in summary.sources if one.warning]
+    return "\n".join(lines)
+
+
+def _line(what: str, seconds: float, note: str, summary: Summary) -> str:
+    share = seconds / summary.input_seconds if summary.input_seconds else 0.0
+    return f"{what:<24}{_clock(seconds):>12}{share:>8.1%}  {note}".rstrip()
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(seconds, 3600)
+    return f"{int(hours)}:{int(rest // 60):02d}:{rest % 60:04.1f}"
+
+
+def _by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for name, seconds in pairs:
+        sums[name] += seconds
+    return {name: round(seconds, 3) for name, seconds in sorted(sums.items())}
+
+
+def _seconds(samples: int) -> float:
+    return round(samples / MASTER_RATE, 6)
