@@ -129,4 +129,5 @@ def once(world: World, action: Callable[[], Any]) -> Any:
 
 def _world_of_one(device: torch.device) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing in the module's __all__
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
