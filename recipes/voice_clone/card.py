@@ -1,0 +1,61 @@
+"""The README.md of an export: whose voice, from which data and base, and what may be done with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+USE = {
+    "custom_voice": """```python
+from qwen_tts import Qwen3TTSModel
+
+model = Qwen3TTSModel.from_pretrained("path/of/this/folder")
+waves, rate = model.generate_custom_voice(text="Hello, this is my voice.", speaker="{speaker}", language="{language}")
+```""",
+    "base": """```python
+from qwen_tts import Qwen3TTSModel
+
+model = Qwen3TTSModel.from_pretrained("path/of/this/folder")
+waves, rate = model.generate_voice_clone(
+    text="Hello, this is my voice.", language="{language}", ref_audio="clip.wav", ref_text="What the clip says.", non_streaming_mode=True
+)
+```
+
+It keeps the speaker encoder: give it as `--model.source` to train on.""",
+}
+
+
+def model_card(state: dict[str, Any], kind: str) -> str:
+    """Markdown with the hub's YAML header."""
+    speakers, data = state["speakers"], state["data"]
+    hours = sum(speaker["seconds"] for speaker in speakers) / 3600
+    usage = USE[kind].format(speaker=speakers[0]["name"], language=speakers[0]["language"] or "auto")
+    table = "\n".join(f"| {one['name']} | {one['language'] or 'auto'} | {one['clips']} | {one['seconds'] / 60:.1f} |" for one in speakers)
+    return f"""---
+base_model: {_base(state)}
+pipeline_tag: text-to-speech
+tags: [qwen3-tts, voice-clone, synthetic-speech]
+---
+
+# A cloned voice
+
+**Consent.** This model imitates the voices of the people named below. Use and pass it on only with the consent of each of them.
+
+**Synthetic speech.** What it says was never said by them. Tell listeners that the speech is synthetic, and do not use it to deceive.
+
+| speaker | language | clips | minutes |
+|---|---|---|---|
+{table}
+
+Data: `{data["name"]}`, {data["clips"]} clips, {hours:.2f} hours, SHA-256 `{data["sha256"]}`.
+Base: {_base(state)}. The base's licence applies to this model too.
+
+{usage}
+"""
+
+
+def _base(state: dict[str, Any]) -> str:
+    """Hub name or the last part of a folder, with the revision if one was asked for."""
+    base = state["base"]
+    source = str(base["source"])
+    name = source if source.count("/") == 1 and not source.startswith((".", "/")) else source.rstrip("/").rpartition("/")[2]
+    return f"{name}@{base['revision']}" if base["revision"] else name

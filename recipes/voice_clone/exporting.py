@@ -1,0 +1,77 @@
+"""What an export holds: the trained talker, the speakers as rows of its codec embedding, and the base's other files.
+
+`custom_voice` is what the stock package speaks from by name. `base` keeps the speaker encoder: it can be trained again, and it clones a
+voice from a reference clip. Both hold the speakers' rows and names, so that voices add up when a `base` export is trained further.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.errors import UserError
+from finetune.recipe import ExportPlan
+
+from .card import model_card
+from .speakers import ENCODER, base_config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMATS = ("custom_voice", "base")
+CODEC_EMBEDDING = "talker.model.codec_embedding.weight"
+PROVENANCE = "overtone.json"
+"""What was trained on what, for machines; README.md says the same for people."""
+REQUIRED = ("generation_config.json", "speech_tokenizer")
+COPIED = ("*.json", "*.txt", "*.jinja")
+WRITTEN = ("config.json", "model.safetensors.index.json", PROVENANCE)
+"""Not copied from the base: rewritten here, or made by the export."""
+
+
+def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
+    """The plan for `custom_voice` or `base`. Raises `UserError` for another format and for a base that lacks files."""
+    if kind not in FORMATS:
+        raise UserError(f"--format {kind}: voice_clone exports {' or '.join(FORMATS)}")
+    rows = [speaker["row"] for speaker in state["speakers"]]
+    return ExportPlan(
+        keep=lambda name: kind == "base" or not name.startswith(ENCODER),
+        edit={CODEC_EMBEDDING: lambda table: with_rows(table, rows, buffers["speaker_vectors"])},
+        files={
+            "config.json": _json(edited_config(base_config(base), state, kind)),
+            PROVENANCE: _json({"recipe": "voice_clone", "format": kind, **state}),
+            "README.md": model_card(state, kind).encode(),
+        },
+        copy=files_to_copy(base),
+    )
+
+
+def with_rows(table: Tensor, rows: list[int], vectors: Tensor) -> Tensor:
+    """A copy of the [vocabulary, H] table with the speakers' vectors in their rows."""
+    table = table.clone()
+    table[rows] = vectors.to(table)
+    return table
+
+
+def edited_config(config: dict[str, Any], state: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The base's config with the new kind and the new speakers beside the old ones."""
+    talker = config["talker_config"]
+    rows = {speaker["name"]: speaker["row"] for speaker in state["speakers"]}
+    named = {
+        "spk_id": {**(talker.get("spk_id") or {}), **rows},
+        "spk_is_dialect": {**(talker.get("spk_is_dialect") or {}), **dict.fromkeys(rows, False)},
+    }
+    return {**config, "tts_model_type": kind, "talker_config": {**talker, **named}}
+
+
+def files_to_copy(base: Path) -> tuple[str, ...]:
+    """Tokenizer, generation settings and speech tokenizer: all that the stock package reads besides weights and config."""
+    missing = [name for name in REQUIRED if not (base / name).exists()]
+    if missing:
+        raise UserError(f"the base {base} lacks {', '.join(missing)}, without which no export can speak; fetch the model again")
+    found = {path.name for pattern in COPIED for path in base.glob(pattern)} - set(WRITTEN)
+    return (*sorted(found), "speech_tokenizer")
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,128 @@
+"""voice_clone: teach Qwen3-TTS 12 Hz (0.6B, 1.7B Base) one voice or several, and export it as a named voice.
+
+    accelerate launch finetune/train.py --recipe voice_clone --data.train data/me/train.jsonl
+
+Features: full fine-tuning, without the text embedding, or LoRA; several speakers; the language prefix; speaker vectors averaged over
+several reference clips; export for the stock `qwen_tts` package, as named voices (`custom_voice`) or as a base to train on (`base`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from finetune.config import Config, Section
+from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Options(Section):
+    """What is particular to this recipe."""
+
+    trainable: Literal["full", "no_text_embedding"] = "full"
+    """All of the talker, or all but its text embedding: 311 M parameters (5 GB of state) that a few hours of speech can hardly improve."""
+    sub_weight: float = Field(default=0.3, ge=0)
+    """Weight of codebooks 1 to 15 against codebook 0, per target; 0.3 is the model's makers' own."""
+    language: Literal["row", "none"] = "row"
+    """Tell the model each row's language, as generation with --language does; or never, as generation with language auto does."""
+    speaker: str | None = None
+    """Name of the speaker of rows that name none."""
+    references: int = Field(default=8, ge=1)
+    """Reference clips that are averaged for a speaker's vector."""
+
+
+def load(config: Config) -> Loaded:
+    """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
+    from transformers import AutoTokenizer
+
+    from finetune.models import resolve_source
+
+    from .layout import Ids, Processor
+    from .speakers import base_config, known
+    from .speech_model import block_classes, on_meta
+
+    options: Any = config.options
+    base = resolve_source(config.model.source, config.model.revision)
+    shape, found = base_config(base), known(config)
+    return Loaded(
+        model=on_meta(shape, found.vectors, options.sub_weight),
+        processor=Processor(
+            tokenizer=AutoTokenizer.from_pretrained(base, fix_mistral_regex=True),  # as the stock package loads it
+            ids=Ids.of(shape),
+            speakers={speaker["name"]: index for index, speaker in enumerate(found.state["speakers"])},
+            default_speaker=options.speaker,
+            use_language=options.language == "row",
+        ),
+        blocks=block_classes(),
+        base=base,
+        trainable=lambda name: options.trainable == "full" or not name.startswith("talker.model.text_embedding."),
+        buffers={"speaker_vectors": found.vectors},
+        state=found.state,
+    )
+
+
+def read(row: dict[str, Any], processor: Any) -> Sample:
+    """One row as tensors over S positions; see `layout.arrange`."""
+    from . import layout
+
+    return layout.read(row, processor)
+
+
+def length(sample: Sample) -> int:
+    """S, text and speech positions together; 12.5 positions are a second of speech."""
+    return len(sample["text"])
+
+
+def collate(samples: list[Sample]) -> Batch:
+    """Samples padded on the right to [B, S]."""
+    from . import layout
+
+    return layout.collate(samples)
+
+
+def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
+    """Codebook 0 with end of speech (`main`), codebooks 1 to 15 (`sub`), and how many of each were the model's first guess."""
+    sums: dict[str, Tensor] = model(batch.tensors)
+    weights: dict[str, float] = model.weights  # type: ignore[assignment]
+    return {name: Term(value, weights[name]) for name, value in sums.items()}
+
+
+def prepare(config: Config) -> None:
+    """Find the speakers and compute their vectors into the run's cache."""
+    from . import speakers
+
+    speakers.prepare(config)
+
+
+def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
+    """How trained tensors become a folder for the stock package."""
+    from . import exporting
+
+    return exporting.plan(base, state, buffers, kind)
+
+
+def generate(folder: Path, argv: list[str]) -> int:
+    """Speak with an export."""
+    from . import speaking
+
+    return speaking.generate(folder, argv)
+
+
+RECIPE = Recipe(
+    Options=Options,
+    load=load,
+    read=read,
+    length=length,
+    collate=collate,
+    loss=loss,
+    export=export,
+    formats=("custom_voice", "base"),
+    generate=generate,
+    # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.
+    lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
+    prepare=prepare,
+)

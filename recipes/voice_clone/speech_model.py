@@ -1,0 +1,139 @@
+"""The training forward of Qwen3-TTS: one talker over text and speech, one code predictor inside each frame.
+
+    main = −Σ log p(codebook 0 or end of speech | everything before)         T + 1 targets a clip
+    sub  = −Σ log p(codebook i | codebooks before it, talker's state)        15·T targets a clip
+
+These are the two factors of what generation samples from, so that their sum is the likelihood of a clip under generation itself.
+The package's own training forward is not used: it shifts the labels of both factors once too often, and it conditions the second on
+the state after the frame, which does not exist yet when a frame is generated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .layout import IGNORE
+
+
+class SpeechModel(nn.Module):
+    """Everything that is trained, and the speaker vectors, under one forward."""
+
+    def __init__(self, talker: nn.Module, speaker_vectors: Tensor, sub_weight: float) -> None:
+        """`talker` is the package's Qwen3TTSTalkerForConditionalGeneration; `speaker_vectors` is [speakers, H] fp32."""
+        super().__init__()
+        self.speaker_vectors: Tensor
+        self.talker = talker
+        self.register_buffer("speaker_vectors", speaker_vectors)
+        self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0}
+
+    def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of `layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, two numbers of right guesses."""
+        codes = tensors["codes"][tensors["frame_mask"]]
+        embedded = frame_embeddings(self.talker, codes)
+        hidden = talker_states(self.talker, input_embeddings(self.talker, self.speaker_vectors, tensors, embedded))
+        main = first_codebook(self.talker, hidden, tensors["labels"])
+        sub = other_codebooks(self.talker, states_before_frames(hidden, tensors["frame_mask"]), embedded, codes)
+        return {
+            "main": negative_log_likelihood(*main),
+            "sub": negative_log_likelihood(*sub),
+            "main_accuracy": right_guesses(*main),
+            "sub_accuracy": right_guesses(*sub),
+        }
+
+
+def frame_embeddings(talker: Any, codes: Tensor) -> Tensor:
+    """[N, 16] codes → [N, 16, H]: each codebook has its own table, the first in the talker and the others in the predictor."""
+    tables = [talker.model.codec_embedding, *talker.code_predictor.model.codec_embedding]
+    return torch.stack([table(codes[:, book]) for book, table in enumerate(tables)], dim=1)
+
+
+def input_embeddings(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor) -> Tensor:
+    """What the talker reads, [B, S, H]: the text channel plus the codec channel."""
+    return text_channel(talker, tensors["text"], tensors["valid"]) + codec_channel(talker, speaker_vectors, tensors, embedded)
+
+
+def text_channel(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
+    """Projected text embeddings, zero at padding. The mask comes after the projection, whose biases would fill the padding again."""
+    return talker.text_projection(talker.model.text_embedding(text)) * valid.unsqueeze(-1)
+
+
+def codec_channel(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor) -> Tensor:
+    """Control ids, the speaker's vector in its slot, and each frame as the sum of its codebooks' embeddings; zero elsewhere."""
+    control = talker.model.codec_embedding(tensors["codec"]) * tensors["codec_mask"].unsqueeze(-1)
+    # The buffer stays fp32 under mixed precision, and the sum would silently promote everything after it.
+    voice = speaker_vectors[tensors["speaker"]].to(control.dtype).unsqueeze(1) * tensors["speaker_mask"].unsqueeze(-1)
+    return (control + voice).masked_scatter(tensors["frame_mask"].unsqueeze(-1), embedded.sum(1))
+
+
+def talker_states(talker: Any, inputs: Tensor) -> Tensor:
+    """Last hidden states after the final norm, [B, S, H].
+
+    Padding is on the right and attention causal, so padding needs no mask; saying "all valid" lets attention take its fast causal path.
+    """
+    everything = torch.ones(inputs.shape[:2], dtype=torch.int64, device=inputs.device)
+    return talker.model(inputs_embeds=inputs, attention_mask=everything, use_cache=False).last_hidden_state
+
+
+def first_codebook(talker: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits [M, vocabulary] and targets [M] of codebook 0 and end of speech: position p predicts the label of p+1, one shift in all."""
+    following = labels[:, 1:]
+    counted = following != IGNORE
+    return talker.codec_head(hidden[:, :-1][counted]), following[counted]
+
+
+def states_before_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
+    """For each frame, in order, the talker's state one position earlier, [N, H]: the one that predicted the frame's codebook 0."""
+    return hidden[:, :-1][frame_mask[:, 1:]]
+
+
+def other_codebooks(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits [N, 15, codebook size] and targets [N, 15] of codebooks 1 … 15, for all frames of the batch at once.
+
+    Each frame is a sequence of its own of 16 steps: the talker's state, then codebooks 0 … 14. Step i predicts codebook i, no shift.
+    """
+    predictor = talker.code_predictor
+    steps = predictor.small_to_mtp_projection(torch.cat([states.unsqueeze(1), embedded[:, :-1]], dim=1))
+    hidden = predictor.model(inputs_embeds=steps, use_cache=False).last_hidden_state
+    logits = torch.stack([head(hidden[:, step]) for step, head in enumerate(predictor.lm_head, start=1)], dim=1)
+    return logits, codes[:, 1:]
+
+
+def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum over all targets, in nats and fp32."""
+    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="sum")
+
+
+def right_guesses(logits: Tensor, targets: Tensor) -> Tensor:
+    """How many targets are the most likely one, fp32 and without gradient."""
+    return (logits.detach().argmax(-1) == targets).sum().float()
+
+
+def on_meta(config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float) -> SpeechModel:
+    """The model of a `config.json` in shape only: parameters on meta; buffers real, since rotary frequencies are computed, not loaded."""
+    from accelerate import init_empty_weights
+
+    from data_prep.qwen import import_qwen_tts
+
+    import_qwen_tts()
+    from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSTalkerConfig
+    from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
+
+    talker_config = Qwen3TTSTalkerConfig(**config["talker_config"])
+    talker_config._attn_implementation = "sdpa"
+    with init_empty_weights(include_buffers=False):
+        talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
+    return SpeechModel(talker, speaker_vectors, sub_weight)
+
+
+def block_classes() -> tuple[type[nn.Module], ...]:
+    """The repeated layers: the talker's and the predictor's."""
+    from data_prep.qwen import import_qwen_tts
+
+    import_qwen_tts()
+    from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSDecoderLayer, Qwen3TTSTalkerDecoderLayer
+
+    return Qwen3TTSTalkerDecoderLayer, Qwen3TTSDecoderLayer

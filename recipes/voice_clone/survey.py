@@ -1,0 +1,154 @@
+"""Who speaks in the data, how much, in which language, and from which clips the voice is to be taken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune import files
+from finetune.batches import SHOWN_PROBLEMS, parse_row
+from finetune.errors import UserError
+
+from .layout import Ids, language_of, speaker_name
+
+if TYPE_CHECKING:
+    from finetune.config import Config
+
+FRAME_RATE = 12.5
+"""Of the speech tokenizer, frames per second."""
+RESERVED_ROWS = 72
+"""Rows at the end of the codec embedding that are left to new speakers: 3000 … 3071 of 3072 in the released models."""
+
+
+@dataclass
+class Speaker:
+    """What the training data says about one speaker."""
+
+    name: str
+    clips: int = 0
+    frames: int = 0
+    languages: Counter[str] = field(default_factory=Counter)
+    given: dict[Path, None] = field(default_factory=dict)
+    """Reference clips that rows name, in order of appearance."""
+    own: list[tuple[float, Path]] = field(default_factory=list)
+    """(duration in seconds, path) of the speaker's own clips."""
+
+    def references(self, count: int) -> list[Path]:
+        """The named reference clips, or else the speaker's longest; of equally long ones the first by name, so that the choice stays."""
+        longest = [path for _, path in sorted(self.own, key=lambda clip: (-clip[0], str(clip[1])))]
+        return (list(self.given) or list(dict.fromkeys(longest)))[:count]
+
+    @property
+    def language(self) -> str | None:
+        """The language of most clips; None if most name none."""
+        return (self.languages.most_common(1)[0][0] or None) if self.languages else None
+
+
+def survey(config: Config, ids: Ids) -> list[Speaker]:
+    """All speakers of `data.train`, by name."""
+    options: Any = config.options
+    if config.data.train is None:
+        raise UserError(
+            "data.train is not set: give the JSONL to train on, as in --data.train data/me/train.jsonl. "
+            "`python -m data_prep voice RECORDINGS --out data/me --speaker me` makes one from recordings; `make demo` shows the whole chain"
+        )
+    root, default = config.data.train.parent, options.speaker
+    found: dict[str, Speaker] = {}
+
+    def meet(row: dict[str, Any]) -> None:
+        name = speaker_name(row, default)
+        _count(found.setdefault(name, Speaker(name)), row, root, ids)
+
+    visit(config.data.train, meet)
+    if config.data.val is not None:
+        visit(config.data.val, lambda row: _require_trained(speaker_name(row, default), found))
+    return [found[name] for name in sorted(found)]
+
+
+def visit(path: Path, look: Callable[[dict[str, Any]], None]) -> None:
+    """Show every row of a JSONL file to `look`; raises `UserError` with the file and line of the rows that it refuses."""
+    problems, seen = [], 0
+    try:
+        lines = path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; `python -m data_prep voice RECORDINGS --out FOLDER` makes such a file") from None
+    with lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            seen += 1
+            try:
+                look(parse_row(line))
+            except UserError as error:
+                problems.append(f"{path}:{number}: {error}")
+    if problems:
+        more = f"\n  … and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
+        raise UserError(f"{len(problems)} bad rows:\n  " + "\n  ".join(problems[:SHOWN_PROBLEMS]) + more)
+    if not seen:
+        raise UserError(f"{path} holds no rows; `python -m data_prep voice RECORDINGS --out FOLDER` makes some")
+
+
+def _count(speaker: Speaker, row: dict[str, Any], root: Path, ids: Ids) -> None:
+    codes = row.get("audio_codes")
+    if not isinstance(codes, list):
+        raise UserError(f"the row has no audio_codes; run `python -m data_prep codes {root} --model MODEL` first")
+    speaker.clips += 1
+    speaker.frames += len(codes)
+    speaker.languages[language_of(row, ids) or ""] += 1
+    if row.get("ref_audio"):
+        speaker.given[files.resolve_under(root, row["ref_audio"])] = None
+    elif row.get("audio"):
+        speaker.own.append((len(codes) / FRAME_RATE, files.resolve_under(root, row["audio"])))
+    else:
+        raise UserError("the row has neither audio nor ref_audio, so there is nothing to hear the speaker from; add one of them")
+
+
+def _require_trained(name: str, trained: dict[str, Speaker]) -> None:
+    if name not in trained:
+        known = ", ".join(sorted(trained))
+        raise UserError(f"speaker {name!r} has no voice to evaluate: the training data has only {known}; remove the row")
+
+
+def assign_rows(shape: dict[str, Any], names: list[str]) -> dict[str, int]:
+    """Row of the codec embedding for each name: its old one if the base already knows it, else the next free one from the reserved rows.
+
+    Raises `UserError` when they are full.
+    """
+    talker = shape["talker_config"]
+    presets: dict[str, int] = {name.lower(): row for name, row in (talker.get("spk_id") or {}).items()}
+    first, end = talker["vocab_size"] - RESERVED_ROWS, talker["vocab_size"]
+    free = iter(sorted(set(range(first, end)) - set(presets.values())))
+    assigned = {name: presets[name] if name in presets else next(free, None) for name in names}
+    homeless = [name for name, row in assigned.items() if row is None]
+    if homeless:
+        raise UserError(
+            f"no room for {len(homeless)} of {len(names)} speakers (the first is {homeless[0]!r}): rows {first} … {end - 1} of the codec "
+            f"embedding are for speakers, and the base has {len(presets)} already; train on fewer"
+        )
+    return {name: row for name, row in assigned.items() if row is not None}
+
+
+def describe(config: Config, surveyed: list[Speaker], rows_of: dict[str, int]) -> dict[str, Any]:
+    """What export and its model card need to know, as JSON. Training that is resumed must find the same."""
+    train = config.data.train
+    assert train is not None
+    options: Any = config.options
+    speaking = options.language == "row"
+    return {
+        "speakers": [
+            {
+                "name": speaker.name,
+                "row": rows_of[speaker.name],
+                "language": speaker.language if speaking else None,
+                "clips": speaker.clips,
+                "seconds": round(speaker.frames / FRAME_RATE, 2),
+            }
+            for speaker in surveyed
+        ],
+        # Two parts of the path tell a person which data it was; the whole path would forbid to move a run to another machine.
+        "data": {"name": "/".join(train.parts[-2:]), "sha256": files.digest(train), "clips": sum(speaker.clips for speaker in surveyed)},
+        "base": {"source": config.model.source, "revision": config.model.revision},
+    }

@@ -1,0 +1,210 @@
+"""A small Qwen3-TTS checkpoint with random weights, from the package's own classes and in the released repository's file layout.
+
+    python -m recipes.voice_clone.tiny FOLDER [--size nano|mini] [--seed 0]
+
+For tests and for the demo: it goes through every line of code that a released model goes through, in seconds and without a download.
+What it says is noise until it is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune import files
+from finetune.errors import UserError, exit_code
+
+from .shapes import SMALL, TextIds, codec_shape, model_shape
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from torch import Tensor, nn
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>")
+SENTENCES = (
+    "The morning train leaves at seven, and it is never late.",
+    "She counted the boats in the harbour and wrote the number down.",
+    "Please close the window before the rain comes in.",
+    "Nobody in the village had seen such a bright winter sky.",
+    "He said that the answer was on the last page of the book.",
+    "We walked along the river until the lights were gone.",
+)
+"""Text for the byte pairs of the tiny tokenizer."""
+PAIRS = 400
+"""Vocabulary of the tiny tokenizer before its special tokens: 256 bytes, the rest merges."""
+
+
+def build(folder: Path, size: str = "nano", seed: int = 0) -> Path:
+    """Write the checkpoint of a size (`nano`, 2 MB; `mini`, 20 MB) into a folder that does not exist yet. The same seed, the same bytes.
+
+    Raises `UserError` for an unknown size and if the folder exists.
+    """
+    if size not in SMALL:
+        raise UserError(f"--size {size}: known sizes are {', '.join(SMALL)}")
+    if folder.exists():
+        raise UserError(f"{folder} exists already; remove it or choose another name")
+    tokenizer = text_tokenizer()
+    shape = model_shape(SMALL[size], text_ids(tokenizer))
+    codec = codec_shape(SMALL[size].codebook)
+    contents: dict[str, bytes] = {
+        **tokenizer_files(tokenizer),
+        **settings(shape, codec),
+        "model.safetensors": model_weights(shape, seed),
+        "speech_tokenizer/model.safetensors": codec_weights(codec, seed),
+    }
+    temporary = files.fresh_folder(folder.parent, folder.name)
+    for name, data in contents.items():
+        files.make_folder((temporary / name).parent)
+        files.write_in_place(temporary / name, data)
+    files.commit_folder(temporary, folder)
+    return folder
+
+
+def text_tokenizer() -> Tokenizer:
+    """A byte-level BPE that splits text as Qwen2's does. "assistant" and the line break are one token each: the layout drops a fixed
+    number of tokens at both ends of the prompt."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=PAIRS, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
+    tokenizer.train_from_iterator(["assistant\nuser\n"] * 50 + list(SENTENCES) * 5, trainer)
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer
+
+
+def text_ids(tokenizer: Tokenizer) -> TextIds:
+    """Where the special tokens are."""
+    _, start, end, pad, bos, eos = (tokenizer.token_to_id(token) for token in SPECIAL)
+    return TextIds(im_start=start, im_end=end, tts_pad=pad, tts_bos=bos, tts_eos=eos, vocabulary=tokenizer.get_vocab_size())
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """The three files of a slow Qwen2 tokenizer, as the released repositories have them."""
+    model = json.loads(tokenizer.to_str())["model"]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    special = {str(tokenizer.token_to_id(token)): {"content": token, "special": True} for token in SPECIAL}
+    declared = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "processor_class": "Qwen3TTSProcessor",
+        "added_tokens_decoder": special,
+        "additional_special_tokens": list(SPECIAL[1:]),
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": None,
+        "bos_token": None,
+        "errors": "replace",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 131072,
+    }
+    return {
+        "vocab.json": _json(model["vocab"]),
+        "merges.txt": ("#version: 0.2\n" + "\n".join(merges) + "\n").encode(),
+        "tokenizer_config.json": _json(declared),
+    }
+
+
+def settings(shape: dict[str, Any], codec: dict[str, Any]) -> dict[str, bytes]:
+    """Every other JSON file of the repository."""
+    sampling = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.9, "top_p": 1.0, "top_k": 50, "max_new_tokens": 8192}
+    sub_talker = {"subtalker_dosample": True, "subtalker_temperature": 0.9, "subtalker_top_p": 1.0, "subtalker_top_k": 50}
+    extractor = {
+        "feature_extractor_type": "EncodecFeatureExtractor",
+        "feature_size": 1,
+        "sampling_rate": 24000,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": True,
+        "chunk_length_s": None,
+        "overlap": None,
+    }
+    return {
+        "config.json": _json(shape),
+        "generation_config.json": _json(sampling | sub_talker),
+        "preprocessor_config.json": _json({"processor_class": "Qwen3TTSProcessor"}),
+        "speech_tokenizer/config.json": _json(codec),
+        "speech_tokenizer/preprocessor_config.json": _json(extractor),
+    }
+
+
+def model_weights(shape: dict[str, Any], seed: int) -> bytes:
+    """`model.safetensors`: talker, code predictor and speaker encoder with fresh weights."""
+    import torch
+
+    from data_prep.qwen import import_qwen_tts
+
+    import_qwen_tts()
+    from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**shape))
+        spread_speakers(model.speaker_encoder)
+    return _safetensors(model.state_dict())
+
+
+def spread_speakers(encoder: nn.Module) -> None:
+    """Keep the signal's size through the speaker encoder's layers, so that different voices get different vectors.
+
+    With the small weights of the other parts, every voice would end at nearly the same point.
+    """
+    import torch
+
+    for name, parameter in encoder.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=math.sqrt(2.0 / parameter[0].numel()))
+        else:
+            torch.nn.init.zeros_(parameter)
+        if name == "fc.weight":
+            parameter.data.mul_(0.05)
+
+
+def codec_weights(shape: dict[str, Any], seed: int) -> bytes:
+    """`speech_tokenizer/model.safetensors`: the codec with random codebooks (with empty ones, every frame would get code 0)."""
+    import torch
+
+    from data_prep.qwen import import_qwen_tts
+
+    import_qwen_tts()
+    from qwen_tts.core import Qwen3TTSTokenizerV2Config, Qwen3TTSTokenizerV2Model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        codec = Qwen3TTSTokenizerV2Model(Qwen3TTSTokenizerV2Config(**shape))
+        for name, tensor in [*codec.named_parameters(), *codec.named_buffers()]:
+            if name.endswith(("embed_sum", "embedding_sum")):
+                tensor.data.normal_()
+    return _safetensors(codec.state_dict())
+
+
+def _safetensors(tensors: dict[str, Tensor]) -> bytes:
+    from safetensors.torch import save
+
+    return save({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, metadata={"format": "pt"})
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def main(argv: list[str]) -> int:
+    """Body of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.voice_clone.tiny", description="Build a small random Qwen3-TTS checkpoint.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--size", default="nano", choices=sorted(SMALL))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    build(arguments.folder, arguments.size, arguments.seed)
+    print(f"{arguments.folder}: a random {arguments.size} checkpoint; it speaks noise until it is trained")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))
