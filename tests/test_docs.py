@@ -1,0 +1,62 @@
+"""What the documentation names exists: files, config keys, verbs, targets, launch files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import data_prep.__main__
+import finetune.__main__
+from finetune.config import Config, fields
+from finetune.recipe import find_recipe, load_recipe
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+VERBS = {"finetune": set(finetune.__main__.VERBS), "data_prep": set(data_prep.__main__.VERBS)}
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+
+
+def test_the_pages_are_here() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "docs/first_voice.md", "docs/add_a_recipe.md"} <= set(PAGES)
+    assert len(PAGES) >= 6
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_exists(page: str) -> None:
+    assert list(_unknown(PAGES[page])) == []
+
+
+def test_what_does_not_exist_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`finetune/attic.py` and `configs/*.yaml`, `--train.speed 3`, `make coffee`, [this](gone.md)\n"
+        "```\npython -m finetune fly --config configs/ddp.yaml --train.lr 1\n```\n",
+        encoding="utf-8",
+    )
+    assert list(_unknown(page)) == ["gone.md", "finetune/attic.py", "--train.speed", "make coffee", "finetune fly"]
+
+
+def _unknown(page: Path) -> Iterator[str]:
+    """What the page names and the repository does not have, in the order of the kinds."""
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join(CODE.findall(text))
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    yield from (link for link in links if not (page.parent / link).exists())
+    paths = re.findall(r"(?<![\w/.])((?:finetune|data_prep|recipes|configs|docs|tests|benchmarks)/[\w./*-]*\w)(?![\w<*])", code)
+    yield from (path for path in paths if not any(ROOT.glob(path)))
+    yield from (f"--{key}" for key in re.findall(r"--([a-z_]+\.[a-z_.]+)", code) if key not in _keys())
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    yield from (f"make {target}" for target in re.findall(r"\bmake ([\w-]+)", code) if target not in targets)
+    for package, verb in re.findall(r"python -m (finetune|data_prep) ([a-z]\w*)", code):
+        if verb not in VERBS[package]:
+            yield f"{package} {verb}"
+
+
+def _keys() -> set[str]:
+    """Dotted keys, and the sections that take a mapping."""
+    options = load_recipe(find_recipe("voice_clone")).Options
+    keys = {key for key, *_ in fields(Config)} | {f"options.{key}" for key, *_ in fields(options)}
+    return keys | {key.rpartition(".")[0] for key in keys}
