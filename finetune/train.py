@@ -13,11 +13,14 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config, help_text, parse_arguments, resolve
 from finetune.errors import UserError, exit_code
 from finetune.recipe import Recipe, find_recipe, load_recipe
+
+if TYPE_CHECKING:
+    from finetune.world import World
 
 
 def main(argv: list[str]) -> int:
@@ -59,15 +62,22 @@ def check_inputs(config: Config) -> None:
 
 
 def train(config: Config, recipe: Recipe) -> int:
-    """Join the world, build, resume, fit. Collective: call on every rank."""
+    """Join the world that the launcher started, train, part. Collective: call on every rank."""
     from finetune import world as worlds
+
+    train_in(worlds.join(config.log.trackers, config.run.dir), config, recipe)
+    worlds.leave()
+    return 0
+
+
+def train_in(world: World, config: Config, recipe: Recipe) -> str:
+    """Build, resume, fit, and leave word why it ended; returns that reason. Collective: call on every rank."""
     from finetune.assembly import build, introduce
     from finetune.checkpoint import Saver
     from finetune.events import Events, draw_curve
     from finetune.guards import NotFiniteError, StopSignals
     from finetune.loop import fit
 
-    world = worlds.join(config.log.trackers, config.run.dir)
     training, progress = build(config, recipe, world)
     saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config))
@@ -85,11 +95,10 @@ def train(config: Config, recipe: Recipe) -> int:
         events.close()
         if world.is_main:
             leave_word(config.run.dir, progress.step, reason)
-    if world.is_main and events.log_path.is_file():
+    if world.is_main:
         draw_curve(events.log_path, config.run.dir / "loss.png")
     events.say(f"{reason} at step {progress.step}; next: python -m finetune export {config.run.dir} --to exports/{config.run.dir.name}")
-    worlds.leave()
-    return 0
+    return reason
 
 
 def leave_word(run_dir: Path, step: int, reason: str) -> None:
