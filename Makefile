@@ -18,6 +18,7 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 16 GB of memory
 
 check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 

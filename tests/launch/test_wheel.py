@@ -1,0 +1,70 @@
+"""What is installed from the wheel works without the repository: verbs, recipes with their data, launch files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("finetune", "data_prep", "recipes", "configs", "pyproject.toml", "LICENSE", "README.md", ".gitignore")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what the wheel holds, built from a copy, since a build writes beside its sources."""
+    source, wheels, site = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "site"))
+    for name in SHIPPED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    built = subprocess.run([*build, "--wheel-dir", str(wheels), str(source)], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = wheels.glob("overtone-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+def test_the_wheel_holds_every_file_of_the_packages(installed: Path) -> None:
+    mine = {path.relative_to(ROOT) for name in ("finetune", "data_prep", "recipes") for path in (ROOT / name).rglob("*") if path.is_file()}
+    wanted = {path for path in mine if "__pycache__" not in path.parts}
+    assert len(wanted) >= 40
+    assert [str(path) for path in sorted(wanted) if not (installed / path).is_file()] == []
+    launch_files = {path.name for path in (installed / "finetune/configs").glob("*.yaml")}
+    assert launch_files == {path.name for path in (ROOT / "configs").glob("*.yaml")} and len(launch_files) >= 5
+    assert {path.name for path in installed.iterdir() if ".dist-info" not in path.name} == {"finetune", "data_prep", "recipes"}
+
+
+def test_it_runs_from_elsewhere(installed: Path, tmp_path: Path) -> None:
+    assert "train" in _run(installed, tmp_path, "finetune", "--help")
+    assert "voice" in _run(installed, tmp_path, "data_prep", "--help")
+    assert "--options.sub_weight" in _run(installed, tmp_path, "finetune", "train", "--recipe", "voice_clone", "--help")
+    assert _run(installed, tmp_path, "finetune", "where", "recipes").strip() == str(installed / "recipes")
+    assert _run(installed, tmp_path, "finetune", "where", "cpu.yaml").strip() == str(installed / "finetune/configs/cpu.yaml")
+
+
+def test_its_commands_exist(installed: Path) -> None:
+    (entry_points,) = installed.glob("overtone-*.dist-info/entry_points.txt")
+    text = entry_points.read_text(encoding="utf-8")
+    assert "finetune = finetune.__main__:console" in text and "data_prep = data_prep.__main__:console" in text
+    program = "from finetune.__main__ import console as a; from data_prep.__main__ import console as b; print(callable(a), callable(b))"
+    done = subprocess.run([sys.executable, "-c", program], env=_environment(installed), cwd="/", capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def _run(installed: Path, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, env=_environment(installed), cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _environment(installed: Path) -> dict[str, str]:
+    """The installed copy before everything else, the repository nowhere."""
+    return {**os.environ, "PYTHONPATH": str(installed)}
