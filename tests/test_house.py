@@ -28,7 +28,7 @@ ALLOWED_WRITES: dict[str, str] = {}
 def test_the_listings_found_the_house() -> None:
     assert len(HOUSE) >= 30
     assert {path.partition("/")[0] for path in HOUSE} == set(house.PACKAGES)
-    assert RECIPES == ["voice_clone"] and len(RECIPES) == 1
+    assert "voice_clone" in RECIPES and len(RECIPES) >= 1
     assert len(VERBS) >= 6
     rooms = {Path(path).stem for path in HOUSE if path.startswith("finetune/")} - {"__init__"}
     assert frozenset().union(*house.ORDER) == rooms, "ORDER lists what exists, and nothing else"
