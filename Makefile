@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: demo test test-all check bench
 
