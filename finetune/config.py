@@ -26,7 +26,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 class Section(BaseModel):
     """A frozen group of keys. Unknown keys and values of another type are errors, never guesses."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Run(Section):
@@ -218,7 +218,7 @@ def resolve(recipe: str, options: type[BaseModel], files: Iterable[Path], overri
 
 def dump(config: Config) -> str:
     """The resolved config as YAML that is itself a valid `--config`."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
@@ -250,16 +250,31 @@ class _Yaml12(yaml.SafeLoader):
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Without aliases: ten lines of them can mean a billion values, or a value that holds itself."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value)  # PyYAML's own reads 010 as eight, and stumbles over 089
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what the loader would take for a number, such as a commit called 5e12345."""
+
+
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _Yaml12.construct_yaml_int)
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
     ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
 ):
-    _Yaml12.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first) + ([""] if _tag == "null" else [])
-    )
+    for _class in (_Yaml12, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first) + ([""] if _tag == "null" else [])
+        )
 
 
 def read_layer(path: Path) -> Layer:
@@ -280,7 +295,11 @@ def read_layer(path: Path) -> Layer:
 
 def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> Any:
     if not isinstance(node, yaml.MappingNode):
-        return _Yaml12("").construct_object(node, deep=True)
+        try:
+            return _Yaml12("").construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError) as error:
+            place = f"{file}:{node.start_mark.line + 1}"
+            raise UserError(f"{place}: {prefix.rstrip('.')} is no value that a config can hold: {error}") from None
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value)
@@ -320,19 +339,23 @@ def _merge(into: dict[str, Any], values: Any) -> None:
 def _explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, str]) -> str:
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
-    place = next((origins[known] for known in _prefixes(location) if known in origins), "the defaults")
+    inner = (origins[known] for known in origins if known.startswith(f"{key}."))
+    place = next((origins[known] for known in _prefixes(location) if known in origins), next(inner, "the defaults"))
     if problem["type"] == "extra_forbidden":
-        known = _known_keys(model, location[:-1])
-        near = difflib.get_close_matches(location[-1], [name.rpartition(".")[2] for name in known], n=1, cutoff=0.5)
-        anywhere = difflib.get_close_matches(location[-1], [name.rpartition(".")[2] for name, *_ in fields(model)], n=1, cutoff=0.8)
-        hint = f"; did you mean {'.'.join([*location[:-1], near[0]])}?" if near else _elsewhere(model, anywhere)
+        near = _nearest(model, location)
+        hint = f"; did you mean {near}?" if near else f"; sections are {', '.join(model.model_fields)}"
         return f"{place}: unknown key {key}{hint}"
     return f"{place}: {key} = {problem['input']!r}: {problem['msg']}"
 
 
-def _elsewhere(model: type[BaseModel], names: list[str]) -> str:
-    keys = [key for key, *_ in fields(model) if names and key.rpartition(".")[2] == names[0]]
-    return f"; did you mean {keys[0]}?" if keys else f"; sections are {', '.join(model.model_fields)}"
+def _nearest(model: type[BaseModel], location: list[str]) -> str | None:
+    """A close key of the same section; or else a close one anywhere; or else a remotely similar one of the same section."""
+    siblings = {name: ".".join([*location[:-1], name]) for name in _known_keys(model, location[:-1])}
+    anywhere = {key.rpartition(".")[2]: key for key, *_ in reversed(list(fields(model)))}
+    for keys, cutoff in ((siblings, 0.8), (anywhere, 0.8), (siblings, 0.5)):
+        if near := difflib.get_close_matches(location[-1], keys, n=1, cutoff=cutoff):
+            return keys[near[0]]
+    return None
 
 
 def _prefixes(location: list[str]) -> Iterator[str]:

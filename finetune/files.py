@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from finetune.errors import UserError
 
@@ -65,8 +65,7 @@ def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
 
 def write_in_place(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Write and sync a file of a folder that is still temporary (see `fresh_folder`). Not atomic by itself."""
-    _about_to("write", path)
-    with no_space_explained(path, len(data)), path.open("wb") as file:
+    with no_space_explained(path, len(data)), _opened(path, "wb") as file:
         file.write(data)
         file.flush()
         _about_to("sync", path)
@@ -85,8 +84,7 @@ class Written:
 def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
     """Stream blocks into a file of a temporary folder (see `fresh_folder`), hashing on the way. Not atomic by itself."""
     total, size = hashlib.sha256(), 0
-    _about_to("write", path)
-    with no_space_explained(path, 0), path.open("wb") as file:
+    with no_space_explained(path, 0), _opened(path, "wb") as file:
         for block in blocks:
             file.write(block)
             total.update(block)
@@ -120,8 +118,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     count = 0
     try:
-        _about_to("write", temporary)
-        with no_space_explained(path, 0), temporary.open("wb") as file:
+        with no_space_explained(path, 0), _opened(temporary, "wb") as file:
             for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
                 count += 1
@@ -137,11 +134,13 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to a log or ledger. A torn last line is possible after a crash; readers must drop it."""
+    """Add one line to a log or ledger. A torn last line is possible after a crash; readers must drop it, and it takes no other along."""
     make_folder(path.parent)
-    _about_to("write", path)
-    with no_space_explained(path, len(line)), path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    data = f"{line}\n".encode()
+    with no_space_explained(path, len(data)), _opened(path, "ab+") as file:
+        if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n":
+            data = b"\n" + data
+        file.write(data)
 
 
 def fresh_folder(parent: Path, name: str) -> Path:
@@ -230,6 +229,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path, mode: Literal["wb", "ab+"]) -> IO[bytes]:
+    _about_to("write", path)
+    return path.open(mode)
 
 
 def _rename(source: Path, target: Path) -> None:

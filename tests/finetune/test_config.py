@@ -1,0 +1,265 @@
+"""What a run is told: every key can be set, every mistake is named with its place, and what was resolved can be read again."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from finetune.config import Config, Names, Section, dump, fields, help_text, parse_arguments, read_layer, resolve
+from finetune.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+class Options(Section):
+    depth: int = Field(default=2, ge=1)
+    """How deep the test goes."""
+    names: Names = ()
+    """Of whom."""
+
+
+SETTINGS: dict[str, tuple[str, Any]] = {
+    "run.dir": ("runs/mine", Path("runs/mine")),
+    "run.seed": ("7", 7),
+    "model.source": ("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "Qwen/Qwen3-TTS-12Hz-0.6B-Base"),
+    "model.revision": ("main", "main"),
+    "model.lora.rank": ("4", 4),
+    "model.lora.alpha": ("8", 8.0),
+    "model.lora.dropout": ("0.1", 0.1),
+    "model.lora.targets": (".*proj", ".*proj"),
+    "data.train": ("a.jsonl", Path("a.jsonl")),
+    "data.val": ("b.jsonl", Path("b.jsonl")),
+    "data.window": ("64", 64),
+    "train.epochs": ("2", 2),
+    "train.steps": ("9", 9),
+    "train.lr": ("3e-4", 3e-4),
+    "train.schedule": ("constant", "constant"),
+    "train.warmup": ("0.5", 0.5),
+    "train.final_lr": ("0", 0.0),
+    "train.weight_decay": ("0.1", 0.1),
+    "train.beta1": ("0.8", 0.8),
+    "train.beta2": ("0.99", 0.99),
+    "train.clip": ("0.5", 0.5),
+    "train.global_batch_tokens": ("100", 100),
+    "train.micro_tokens": ("50", 50),
+    "train.precision": ("fp32", "fp32"),
+    "train.activation_checkpointing": ("full", "full"),
+    "parallel.strategy": ("fsdp", "fsdp"),
+    "checkpoint.every": ("10", 10),
+    "checkpoint.keep": ("5", 5),
+    "checkpoint.asynchronous": ("false", False),
+    "eval.every": ("11", 11),
+    "log.every": ("12", 12),
+    "log.trackers": ("[wandb, trackio]", ("wandb", "trackio")),
+}
+KEYS = [key for key, *_ in fields(Config) if key not in ("recipe", "options")]
+
+
+def resolved(*overrides: tuple[str, str], files: tuple[Path, ...] = ()) -> Config:
+    return resolve("tests", Options, files, overrides)
+
+
+def problems(*overrides: tuple[str, str], files: tuple[Path, ...] = ()) -> str:
+    with pytest.raises(UserError) as caught:
+        resolved(*overrides, files=files)
+    return str(caught.value)
+
+
+def value_of(config: Config, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def written(tmp_path: Path, text: str, name: str = "extra.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_key_has_a_value_to_try() -> None:
+    assert set(SETTINGS) == set(KEYS)
+    assert 30 <= len(KEYS) <= 60
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_explained_and_can_be_set(key: str) -> None:
+    text, expected = SETTINGS[key]
+    (documentation,) = [words for name, _, words in fields(Config) if name == key]
+    assert documentation.endswith((".", ":")) and len(documentation.split()) >= 2, documentation
+    assert value_of(resolved(), key.replace("model.lora.", "model.")) != expected if "lora" not in key else resolved().model.lora is None
+    config = resolved((key, text))
+    assert value_of(config, key) == expected and type(value_of(config, key)) is type(expected)
+    arguments = parse_arguments([f"--{key}={text}"])
+    assert arguments.overrides == [(key, text)]
+
+
+def test_no_key_asks_for_a_secret() -> None:
+    secret = re.compile(r"password|passw|secret|credential|api_?key|\btoken\b|_token\b|auth", re.IGNORECASE)
+    assert [key for key, _, text in fields(Config) if secret.search(key) or secret.search(text)] == []
+
+
+def test_precedence(tmp_path: Path) -> None:
+    recipe = written(tmp_path, "train: {lr: 1, beta1: 0.1, beta2: 0.1, clip: 1}", "config.yaml")
+    first = written(tmp_path, "train: {beta1: 0.2, beta2: 0.2, clip: 2}", "first.yaml")
+    second = written(tmp_path, "train: {beta2: 0.3, clip: 3}", "second.yaml")
+    train = resolved(("train.clip", "4"), ("train.clip", "5"), files=(recipe, first, second)).train
+    assert (train.epochs, train.lr, train.beta1, train.beta2, train.clip) == (3, 1, 0.2, 0.3, 5)
+    assert resolved(files=(recipe, second, first)).train.beta2 == 0.2, "files count in their order"
+
+
+def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "train:\n  lrr: 1\n  micro_tokens: many\nmodel:\n  lora:\n    rnk: 3\noptions:\n  dept: 1\nmicro_tokens: 3\nqqq: 1\n",
+    )
+    told = problems(("checkpoint.kep", "3"), ("checkpoint.every", "0"), ("train.lr", "yes"), files=(path,))
+    for line in (
+        f"{path}:2: unknown key train.lrr; did you mean train.lr?",
+        f"{path}:3: train.micro_tokens = 'many': Input should be a valid integer",
+        f"{path}:6: unknown key model.lora.rnk; did you mean model.lora.rank?",
+        f"{path}:8: unknown key options.dept; did you mean options.depth?",
+        f"{path}:9: unknown key micro_tokens; did you mean train.micro_tokens?",
+        f"{path}:10: unknown key qqq; sections are recipe, run, model",
+        "--checkpoint.kep: unknown key checkpoint.kep; did you mean checkpoint.keep?",
+        "--checkpoint.every: checkpoint.every = 0: Input should be greater than or equal to 1",
+        "--train.lr: train.lr = 'yes': Input should be a valid number",
+    ):
+        assert line in told
+    assert len(told.splitlines()) == 10
+
+
+def test_the_place_is_of_the_layer_that_decided(tmp_path: Path) -> None:
+    good = written(tmp_path, "train:\n  clip: 1\n", "good.yaml")
+    bad = written(tmp_path, "\n\ntrain:\n  clip: -1\n", "bad.yaml")
+    assert f"{bad}:4: train.clip = -1" in problems(files=(good, bad))
+    assert "--train.clip: train.clip = -2" in problems(("train.clip", "-2"), files=(good,))
+    assert "--train.clip.deeper: train.clip = " in problems(("train.clip.deeper", "2"))
+    assert "--train: train = 5: " in problems(("train", "5"), files=(good,))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("run:\n  seed: 1\n  dir: a\n  seed: 2\n", ":4: run.seed stands here and at {path}:2"),
+        ("run: {}\ntrain: {}\nrun: {}\n", ":3: run stands here and at {path}:1"),
+        ("- a\n", ":1: expected `section:` with keys under it, found list"),
+        ("words\n", ":1: expected `section:` with keys under it, found str"),
+        ("run: {seed: 1\n", "not readable as YAML"),
+        ("run: [1, 2]\n", ":1: run = [1, 2]"),
+        ("run: {dir: !!python/name:os.system }\n", ":1: run.dir is no value that a config can hold"),
+        ("run: {dir: !!python/object/apply:os.system [touch canary]}\n", ":1: run.dir is no value that a config can hold"),
+        ("run: {seed: !!int abc}\n", ":1: run.seed is no value"),
+        ("run: &a {dir: *a}\n", "aliases (*name) are not supported"),
+        ("run: &a {dir: x}\nmodel: *a\n", "aliases (*name) are not supported"),
+        ("\0", "not readable as YAML"),
+        ("train: {lr: .inf}\n", "train.lr = inf: Input should be a finite number"),
+        ("train: {lr: true}\n", "train.lr = True: Input should be a valid number"),
+        ("train: {epochs: 1.5}\n", "train.epochs = 1.5"),
+        ("train: {epochs: '2'}\n", "train.epochs = '2'"),
+        ("log: {trackers: [tensorboard, nothing]}\n", ":1: log.trackers.1 = 'nothing'"),
+    ],
+)
+def test_a_bad_file_is_named_and_nothing_in_it_runs(tmp_path: Path, text: str, told: str) -> None:
+    path = written(tmp_path, text)
+    message = problems(files=(path,))
+    assert str(path) in message and told.format(path=path) in message
+    assert not Path("canary").exists() and not (tmp_path / "canary").exists()
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    assert problems(files=(tmp_path / "none.yaml",)) == f"--config {tmp_path / 'none.yaml'}: no such file"
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xfa")
+    assert "not readable as YAML" in problems(files=(tmp_path / "binary.yaml",))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5), ("1E5", 1e5), ("-1.5e+3", -1500.0), (".5", 0.5), ("5.", 5.0), ("12", 12), ("-3", -3), ("010", 10), ("089", 89),
+        ("1_000", 1000), ("true", True), ("False", False), ("yes", "yes"), ("no", "no"), ("on", "on"), ("off", "off"), ("y", "y"),
+        ("null", None), ("~", None), ("", None), ("2024-01-01", "2024-01-01"), ("12:30:00", "12:30:00"), ("1.2.3", "1.2.3"),
+        ("'1e-5'", "1e-5"), ("0x10", "0x10"), ("e5", "e5"), ("[1, 1e2, no]", [1, 100.0, "no"]),
+    ],
+)  # fmt: skip
+def test_scalars_are_read_by_the_rules_of_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
+    read = read_layer(written(tmp_path, f"key: {text}")).values["key"]
+    assert read == value and type(read) is type(value)
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    assert dump(resolved(files=(written(tmp_path, "# only a comment\n"),))) == dump(resolved())
+
+
+def test_lists_and_sections_on_the_command_line() -> None:
+    config = resolved(("log.trackers", "[]"), ("model.lora", "{rank: 3, alpha: 6}"), ("options.names", "[a, 'b c']"))
+    assert config.log.trackers == ()
+    assert config.model.lora is not None and (config.model.lora.rank, config.model.lora.alpha) == (3, 6)
+    assert config.options.names == ("a", "b c")  # type: ignore[attr-defined]  # the options are this test's own
+    assert resolved(("model.lora", "{rank: 3}"), ("model.lora", "null")).model.lora is None
+    assert "--train:1: unknown key train.lrr" in problems(("train", "{lrr: 1}"))
+    assert "not readable as YAML" in problems(("train", "{lr: 1"))
+
+
+def test_the_command_line_is_split() -> None:
+    arguments = parse_arguments(["--recipe", "a", "--config", "x.yaml", "--train.lr", "-1", "--config=y.yaml", "--run.dir=a=b", "-h"])
+    assert (arguments.recipe, arguments.files, arguments.help) == ("a", [Path("x.yaml"), Path("y.yaml")], True)
+    assert arguments.overrides == [("train.lr", "-1"), ("run.dir", "a=b")]
+    for argv, told in (
+        (["stray"], "unexpected argument 'stray'"),
+        (["--train.lr"], "--train.lr needs a value"),
+        (["--train.lr", "--run.seed", "1"], "--train.lr needs a value"),
+    ):
+        with pytest.raises(UserError, match=re.escape(told)):
+            parse_arguments(argv)
+
+
+def test_what_was_resolved_is_a_config_that_resolves_to_the_same(tmp_path: Path) -> None:
+    config = resolved(*((key, text) for key, (text, _) in SETTINGS.items()), ("options.depth", "3"), ("options.names", "[yes, '1']"))
+    again = resolved(files=(written(tmp_path, dump(config)),))
+    assert again.model_dump() == config.model_dump() and dump(again) == dump(config)
+    assert dump(resolved(files=(written(tmp_path, dump(resolved())),))) == dump(resolved())
+    assert yaml.safe_load(dump(config))["recipe"] == "tests"
+
+
+@given(text=st.one_of(st.text(max_size=12), st.from_regex(r"[-+]?[0-9_.]{0,4}[eExo]?[-+]?[0-9_]{0,4}", fullmatch=True)))
+def test_any_text_survives_the_dump(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "dumped.yaml"
+    config = resolved().model_copy(update={"model": resolved().model.model_copy(update={"revision": text})})
+    path.write_bytes(dump(config).encode("utf-8", "surrogatepass"))
+    assert resolved(files=(path,)).model.revision == text
+
+
+def test_a_dump_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "recipe: another\n")
+    assert problems(files=(path,)) == f"{path}:1 says recipe: another, the command line says --recipe tests; drop one of them"
+
+
+def test_the_help_lists_every_key_with_its_default() -> None:
+    lines = help_text(Options).splitlines()
+    for key in [*KEYS, "options.depth", "options.names"]:
+        assert sum(line.strip().split()[0] == f"--{key}" for line in lines) == 1, key
+    assert any("--train.lr " in line and "(float, default 1e-05)" in line for line in lines)
+    assert any("cosine | constant" in line for line in lines)
+    assert "--options" not in help_text(None)
+
+
+def test_a_config_can_not_be_changed_afterwards() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        resolved().train.lr = 1.0  # type: ignore[misc]  # that it is refused is the point
+
+
+def test_config_and_files_come_without_torch() -> None:
+    script = "import sys, finetune.config, finetune.files, finetune.recipe, finetune.train; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"

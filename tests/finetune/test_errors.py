@@ -1,0 +1,28 @@
+"""A person's mistake is a sentence and exit code 2; a mistake of ours keeps its traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from finetune.errors import UserError, exit_code
+
+
+def test_a_verb_that_works_gives_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(lambda argv: len(argv), ["a", "b", "c"]) == 3
+    assert capsys.readouterr().err == ""
+
+
+def test_a_user_error_is_one_sentence_on_stderr_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    def verb(_: list[str]) -> int:
+        raise UserError("train.lr = -1: must be above zero")
+
+    assert exit_code(verb, []) == 2
+    assert capsys.readouterr() == ("", "error: train.lr = -1: must be above zero\n")
+
+
+def test_any_other_error_goes_on() -> None:
+    def verb(_: list[str]) -> int:
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError):
+        exit_code(verb, [])
