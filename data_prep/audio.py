@@ -22,7 +22,7 @@ MASTER_RATE = 24_000
 SPEECH_RATE = 16_000
 """Hz. What voice activity detection and Whisper hear."""
 
-BLOCK = 1 << 18
+BLOCK = 1 << 14  # frames: what is lost in front of a defect is at most this
 SILENT = 3e-5  # standard deviation of full scale 1.0: -90 dBFS, the last bit of 16
 DEAD_CHANNEL = 1e-4  # power relative to the loudest channel: -40 dB
 CANCELLED = 0.25  # power of the mean relative to the mean power; equal channels give 1, unrelated ones 1/2, opposite ones 0

@@ -24,6 +24,7 @@ import numpy as np
 from data_prep import manifest
 from data_prep.audio import MASTER_RATE, AudioError, Samples, read
 from data_prep.codec import SAMPLES_PER_FRAME, CodecError, Codes, codec_digest, encode, find_codec, frames_of, load_codec
+from data_prep.device import DEVICES, choose_device
 from data_prep.manifest import Reject, Row
 from finetune import files
 from finetune.errors import UserError, exit_code
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("folder", type=Path, help="folder with train.jsonl, and val.jsonl if there is one")
     options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, or a name on the model hub")
     options.add_argument("--speaker", metavar="NAME", help="who speaks in rows that name nobody (files of the official script)")
-    options.add_argument("--device", help="cpu or cuda (default: cuda if there is one)")
+    options.add_argument("--device", choices=DEVICES, help="default: cuda if there is one")
     options.add_argument("--batch-seconds", type=float, default=60.0, help="sound encoded at a time, bounds memory (default %(default)s)")
     return options
 
@@ -117,7 +118,7 @@ def _encode_all(missing: list[Clip], store: Path, codec: Path, options: argparse
     """Fill the store; returns what went wrong by key. The tokenizer is loaded only if something is missing."""
     if not missing:
         return {}
-    tokenizer = load_codec(codec, _device(options))
+    tokenizer = load_codec(codec, choose_device(options.device))
     failed: dict[str, str] = {}
     done = 0
     for batch in batches(missing, options.batch_seconds):
@@ -218,12 +219,6 @@ def _npy(codes: Codes) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, codes, allow_pickle=False)
     return buffer.getvalue()
-
-
-def _device(options: argparse.Namespace) -> str:
-    import torch
-
-    return options.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ def _split(rows: list[Row], share: float) -> list[Row]:
 
 
 def _recordings(rows: list[Row], wanted: float) -> set[str | None]:
-    """Clips of recordings, in the order of their content's digest, as long as they fit."""
+    """Clips of recordings, in the order of their content's digest, as long as they fit, and never all."""
     recordings = sorted(_groups(rows, _recording).items())
     chosen: list[Row] = []
     for _, clips in recordings:
-        if _seconds(chosen) + _seconds(clips) <= OVERSHOOT * wanted:
+        if _seconds(chosen) + _seconds(clips) <= OVERSHOOT * wanted and len(chosen) + len(clips) < len(rows):
             chosen += clips
     return {row.id for row in chosen}
 

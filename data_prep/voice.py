@@ -16,7 +16,8 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import manifest, report, transcripts
+from data_prep import manifest, report, transcribe, transcripts
+from data_prep.device import DEVICES, choose_device
 from data_prep.manifest import Reject, Row
 from data_prep.recording import Job, Models, Outcome, prepare, refused
 from data_prep.segment import Lengths
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--target", type=float, default=6.0, help="seconds that a clip should last (default %(default)s)")
     options.add_argument("--shortest", type=float, default=1.0, help="seconds (default %(default)s)")
     options.add_argument("--longest", type=float, default=20.0, help="seconds (default %(default)s)")
-    options.add_argument("--device", help="where Whisper runs: cpu or cuda (default: cuda if there is one)")
+    options.add_argument("--device", choices=DEVICES, help="where Whisper runs (default: cuda if there is one)")
     return options
 
 
@@ -63,7 +64,7 @@ def _voice(argv: list[str]) -> int:
     texts = _texts(sources) if options.transcripts else None
     job = _job(options)
     _clean_up(job.out)
-    stages, models = Stages(job.out / STAGES), Models(options.whisper, _device(options))
+    stages, models = Stages(job.out / STAGES), Models(options.whisper, choose_device(options.device))
     outcomes = _prepare_all(sources, texts, job, stages, models)
     summary = _write(outcomes, job, options)
     run = {
@@ -100,18 +101,10 @@ def _texts(sources: list[Source]) -> dict[str, Transcript | None]:
 
 
 def _job(options: argparse.Namespace) -> Job:
-    from data_prep import transcribe
-
     language = manifest.language_name(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
     hearing = transcribe.settings(options.whisper, language_or_none) if options.whisper else None
     return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing)
-
-
-def _device(options: argparse.Namespace) -> str:
-    import torch
-
-    return options.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _prepare_all(

@@ -1,0 +1,153 @@
+"""Material for the tests of data_prep: the embedded sample's speech, files of many kinds, and small models of the real classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_prep.audio import MASTER_RATE, Audio, load, probe
+
+SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
+RAILWAY = SAMPLE / "rms" / "railway.ogg"
+
+
+@pytest.fixture(scope="session")
+def sample() -> Path:
+    return SAMPLE
+
+
+@pytest.fixture(scope="session")
+def railway() -> Audio:
+    """35 s of one speaker at 24 kHz."""
+    return load(RAILWAY, probe(RAILWAY), MASTER_RATE)[0]
+
+
+@pytest.fixture(scope="session")
+def said() -> list[dict[str, object]]:
+    """What is said in `railway`, and when."""
+    return json.loads(RAILWAY.with_name("railway.transcript.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def one_sentence(railway: Audio) -> Audio:
+    """The first sentence, with half a second of room before and after."""
+    return railway.cut(int(0.1 * MASTER_RATE), int(4.4 * MASTER_RATE))
+
+
+@pytest.fixture(scope="session")
+def vad():
+    from data_prep.vad import load_vad
+
+    return load_vad()
+
+
+def sung_vowel(rate: int, seconds: float = 3.0) -> np.ndarray:
+    """A voice as a machine makes it: harmonics of 110 Hz under formants, four syllables a second, silence around.
+
+    The fourth harmonic, 440 Hz, is the strongest; the detector hears speech.
+    """
+    time = np.arange(int(seconds * rate)) / rate
+    wave = np.zeros_like(time)
+    for harmonic in range(1, 30):
+        frequency = 110.0 * harmonic
+        strength = sum(1 / np.hypot(1, (frequency - centre) / width) for centre, width in ((440, 90), (1090, 110), (2440, 170)))
+        wave += strength / np.sqrt(harmonic) * np.cos(2 * np.pi * frequency * time + harmonic**2)
+    syllables = np.clip(1.2 * np.sin(np.pi * time * 4) ** 2, 0.15, 1)
+    silence = np.zeros(rate // 2)
+    return np.concatenate([silence, 0.3 * wave / np.abs(wave).max() * syllables, silence]).astype(np.float32)
+
+
+def peak_frequency(samples: np.ndarray, rate: int, near: float) -> float:
+    """Hz of the strongest line within 15 % of `near`, to a small part of a Hz."""
+    size = 1 << 21
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), size))
+    frequencies = np.fft.rfftfreq(size, 1 / rate)
+    band = np.flatnonzero(np.abs(frequencies - near) < 0.15 * near)
+    return float(frequencies[band[spectrum[band].argmax()]])
+
+
+@pytest.fixture
+def write_sound() -> Callable[..., Path]:
+    """(path, samples [n] or [n, channels], rate) → the file, in the format that its name says."""
+    return _write_sound
+
+
+def _write_sound(path: Path, samples: np.ndarray, rate: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".m4a":
+        return _write_m4a(path, samples, rate)
+    subtypes = {".ogg": "VORBIS", ".opus": "OPUS", ".wav": "FLOAT" if not np.isfinite(samples).all() else "PCM_16"}
+    soundfile.write(path, samples, rate, subtype=subtypes.get(path.suffix), format="OGG" if path.suffix == ".opus" else None)
+    return path
+
+
+def _write_m4a(path: Path, samples: np.ndarray, rate: int) -> Path:
+    import av
+
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None].astype(np.float32), format="fltp", layout="mono")
+        frame.sample_rate = rate
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    return path
+
+
+@pytest.fixture(scope="session")
+def whisper_that_says(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """(text) → checkpoint of one layer that says exactly this about any sound: each position's embedding points at the next token."""
+
+    def build(text: str, room: int = 64) -> Path:
+        import torch
+        from whisper.tokenizer import get_tokenizer
+
+        model = _small_whisper(room)
+        tokenizer = get_tokenizer(True, num_languages=99, language="en", task="transcribe")
+        words = tokenizer.encode(" " + text)
+        says = [tokenizer.to_language_token("en"), tokenizer.transcribe, tokenizer.no_timestamps, *words, *[tokenizer.eot] * room][:room]
+        with torch.no_grad():
+            for block in model.decoder.blocks:
+                for name, value in block.named_parameters():
+                    if name.startswith(("attn.out", "cross_attn.out", "mlp.2")):
+                        value.zero_()
+            model.decoder.positional_embedding.copy_(10 * model.decoder.token_embedding.weight[says])
+        return _saved(model, tmp_path_factory.mktemp("whisper") / "says.pt")
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def random_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of one layer with random weights: it babbles until a limit stops it."""
+    return _saved(_small_whisper(64), tmp_path_factory.mktemp("whisper") / "random.pt")
+
+
+def _small_whisper(text_positions: int):
+    import torch
+    from whisper.model import ModelDimensions, Whisper
+
+    torch.manual_seed(0)
+    model = Whisper(ModelDimensions(80, 1500, 64, 1, 1, 51865, text_positions, 64, 1, 1))
+    torch.nn.init.normal_(model.decoder.token_embedding.weight)
+    torch.nn.init.normal_(model.decoder.positional_embedding)
+    return model
+
+
+def _saved(model, path: Path) -> Path:
+    import torch
+
+    torch.save({"dims": vars(model.dims), "model_state_dict": model.state_dict()}, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3-TTS model with its speech tokenizer."""
+    from recipes.voice_clone.tiny import build
+
+    return build(tmp_path_factory.mktemp("models") / "nano")

@@ -1,0 +1,18 @@
+import pytest
+import torch
+
+from data_prep.device import choose_device
+from finetune.errors import UserError
+
+
+def test_what_was_asked_for_or_what_is_there(monkeypatch) -> None:
+    cases = [(False, None, "cpu"), (False, "cpu", "cpu"), (True, None, "cuda"), (True, "cpu", "cpu"), (True, "cuda", "cuda")]
+    for there, asked, chosen in cases:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert choose_device(asked) == chosen
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_the_way_out(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="--device cpu"):
+        choose_device("cuda")

@@ -1,0 +1,106 @@
+"""Rows in, rows out; what is wrong is named with file and line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from data_prep import manifest
+from data_prep.manifest import Row, language_name, read_rows, speaker_name
+from finetune.errors import UserError
+
+ROW = {"audio": "clips/a.flac", "text": "Hello.", "speaker": "me"}
+
+
+def written(tmp_path, *lines):
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines) + b"\n")
+    return path
+
+
+def test_rows_come_back_as_they_went_with_foreign_keys_and_in_order(tmp_path) -> None:
+    rows = [Row(id=str(index), audio=f"clips/{index}.flac", text="Grüß «Gott» 你好", speaker="me", duration=1.5) for index in range(3)]
+    rows.append(Row.model_validate(ROW | {"mood": {"calm": 1}, "audio_codes": [[1, 2]]}))
+    path = tmp_path / "train.jsonl"
+    assert manifest.write(path, rows) == 4
+    assert list(read_rows(path)) == rows
+    first = path.read_bytes()
+    manifest.write(path, list(read_rows(path)))
+    assert path.read_bytes() == first
+    assert "你好" in first.decode()
+    assert "null" not in first.decode()
+
+
+def test_files_of_the_official_script_need_only_a_speaker(tmp_path) -> None:
+    official = {"audio": "wavs/1.wav", "text": "Hello.", "ref_audio": "wavs/ref.wav"}
+    path = written(tmp_path, official)
+    (row,) = read_rows(path, speaker="me")
+    assert (row.speaker, row.ref_audio, row.language) == ("me", "wavs/ref.wav", "auto")
+    with pytest.raises(UserError, match=r"train.jsonl:1: .*--speaker NAME"):
+        list(read_rows(path))
+    (row,) = read_rows(written(tmp_path, ROW), speaker="other")
+    assert row.speaker == "me"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"audio": "a.wav", ', "not a JSON object"),
+        (b"\xff\xfe{}", "not a JSON object"),
+        (b"[1]", "found list"),
+        ({"text": "no audio", "speaker": "me"}, "audio: Field required"),
+        ({"audio": "a.wav", "text": "", "speaker": "me"}, "text: String should have at least 1"),
+        ({"audio": 3, "text": "a", "speaker": "me"}, "audio: Input should be a valid string"),
+        (ROW | {"audio": "../outside.wav"}, "leads outside"),
+        (ROW | {"audio": "/etc/passwd"}, "leads outside"),
+        (ROW | {"audio_codes": [[1, "x"]]}, "audio_codes.0.1"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(line, message, tmp_path) -> None:
+    path = written(tmp_path, ROW, b"", line)
+    with pytest.raises(UserError) as caught:
+        list(read_rows(path))
+    assert str(caught.value).startswith(f"{path}:3: ")
+    assert message in str(caught.value)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "secret.wav").write_bytes(b"")
+    (tmp_path / "data" / "a.wav").symlink_to(tmp_path / "secret.wav")
+    path = written(tmp_path / "data", {"audio": "a.wav", "text": "a", "speaker": "me"})
+    with pytest.raises(UserError, match=r":1: audio: 'a\.wav' leads outside"):
+        list(read_rows(path))
+
+
+def test_an_absolute_path_inside_the_folder_is_accepted(tmp_path) -> None:
+    (row,) = read_rows(written(tmp_path, ROW | {"audio": str(tmp_path / "clips" / "a.flac")}))
+    assert manifest.clip_path(tmp_path / "train.jsonl", row) == tmp_path.resolve() / "clips" / "a.flac"
+
+
+def test_a_missing_manifest_says_how_to_make_one(tmp_path) -> None:
+    with pytest.raises(UserError, match="python -m data_prep voice RECORDINGS --out"):
+        list(read_rows(tmp_path / "train.jsonl"))
+
+
+def test_languages_have_one_name() -> None:
+    assert [language_name(given) for given in ("en", "EN", "English", " german ", "zh", "auto", "Dutch")] == [
+        "english",
+        "english",
+        "english",
+        "german",
+        "chinese",
+        "auto",
+        "dutch",
+    ]
+    assert len(manifest.LANGUAGES) == 10
+    for given in ("xx", "", "e n", "en-US"):
+        with pytest.raises(UserError, match=r"--language .*en \(english\)"):
+            language_name(given)
+
+
+def test_speakers_are_lower_case() -> None:
+    assert speaker_name("  Anna  MARIA ") == "anna maria"
+    with pytest.raises(UserError, match="needs a name"):
+        speaker_name("  ")

@@ -1,0 +1,68 @@
+"""Every sample of the input is somewhere, exactly once."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_prep.audio import MASTER_RATE
+from data_prep.manifest import Reject, Row
+from data_prep.report import Account, account, summarise, table
+from data_prep.vad import Region
+
+SECOND = MASTER_RATE
+SPEECH = [Region(1 * SECOND, 4 * SECOND), Region(6 * SECOND, 8 * SECOND)]
+
+
+def test_kept_rejected_and_silence_make_the_whole() -> None:
+    one = account("a.wav", "me", 10 * SECOND + 7, SPEECH, [Region(SECOND - 5, 4 * SECOND + 5)], [Region(6 * SECOND, 8 * SECOND)], "")
+    assert (one.kept, one.rejected, one.non_speech) == (3 * SECOND + 10, 2 * SECOND, 5 * SECOND - 3)
+    assert one.kept + one.rejected + one.non_speech == one.total
+    assert one.clips == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "rejected", "complaint"),
+    [
+        ([SPEECH[0]], [], "speech at 6.00 s is in no clip"),
+        ([SPEECH[0], Region(6 * SECOND, 8 * SECOND - 1)], [], "speech at 6.00 s is in no clip"),
+        ([SPEECH[0]], [Region(4 * SECOND - 1, 8 * SECOND)], "overlaps"),
+        ([SPEECH[0]], [Region(6 * SECOND, 10 * SECOND + 1)], "leaves the recording"),
+    ],
+)
+def test_lost_or_doubled_speech_is_a_bug_that_shows(kept, rejected, complaint) -> None:
+    with pytest.raises(RuntimeError, match=complaint):
+        account("a.wav", "me", 10 * SECOND, SPEECH, kept, rejected, "")
+
+
+def entry(**changes: int) -> Account:
+    values = {"total": 10 * SECOND, "kept": 4 * SECOND, "rejected": 3 * SECOND, "non_speech": 3 * SECOND} | changes
+    return Account(source="a.wav", speaker="me", clips=1, warning="half of it is missing", **values)
+
+
+ROWS = [Row(id="1", audio="1.flac", text="a", speaker="me", language="english", duration=4.0, split="train")]
+REJECTS = [
+    Reject(source="a.wav", start=0, end=2, stage="clip", reasons=["noisy", "clipped"]),
+    Reject(source="a.wav", start=2, end=3, stage="clip", reasons=["noisy"]),
+]
+
+
+def test_the_summary_counts_reasons_and_seconds() -> None:
+    summary = summarise([entry()], ROWS, REJECTS, {"val_share": 0.05})
+    assert (summary.input_seconds, summary.kept_seconds, summary.rejected_seconds, summary.non_speech_seconds) == (10, 4, 3, 3)
+    assert summary.rejected_by_reason == {"clipped": 1, "noisy": 2}
+    assert summary.rejected_seconds_by_reason == {"clipped": 2, "noisy": 3}
+    assert (summary.train, summary.val, summary.speakers, summary.languages) == (1, 0, {"me": 4}, {"english": 4})
+
+
+def test_a_sum_that_is_off_by_one_sample_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="are not 240000 samples"):
+        summarise([entry(kept=4 * SECOND - 1)], ROWS, REJECTS, {})
+
+
+def test_the_table_shows_where_the_time_went() -> None:
+    lines = table(summarise([entry()], ROWS, REJECTS, {})).splitlines()
+    assert [line.split()[0] for line in lines] == ["input", "kept", "rejected", "noisy", "clipped", "no", "speaker", "warning:"]
+    assert "0:00:04.0" in lines[1]
+    assert "40.0%" in lines[1]
+    assert "half of it is missing" in lines[-1]
+    assert table(summarise([], [], [], {}))

@@ -1,0 +1,147 @@
+"""Which pauses are cut, and where in them, on recordings whose speech and pauses are drawn here."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.audio import MASTER_RATE, Audio
+from data_prep.segment import Lengths, Unit, align, divide, sentence_bonus, utterance_bonus, whole
+from data_prep.vad import Region, gaps
+
+SECOND = MASTER_RATE
+
+
+def at(*seconds: float) -> list[int]:
+    return [round(one * SECOND) for one in seconds]
+
+
+def drawn(pairs: list[tuple[float, float]], length: float) -> tuple[list[Region], Audio]:
+    """Speech as noise in the given seconds, near silence elsewhere."""
+    generator = np.random.default_rng(0)
+    samples = generator.normal(0, 1e-4, round(length * SECOND)).astype(np.float32)
+    regions = [Region(*at(*pair)) for pair in pairs]
+    for region in regions:
+        samples[region.start : region.stop] += generator.normal(0, 0.1, region.stop - region.start).astype(np.float32)
+    return regions, Audio(samples, MASTER_RATE)
+
+
+def unit(text: str, start: float, stop: float) -> Unit:
+    return Unit(text=f" {text}", start=round(start * SECOND), stop=round(stop * SECOND))
+
+
+TALK = [(0.5, 3.5), (3.8, 6.0), (6.9, 10.0), (10.8, 14.0)]  # the pause at 3.5 lies inside the first utterance
+REGIONS, AUDIO = drawn(TALK, 15.0)
+EXACT = [(0.5, 6.0), (6.9, 10.0), (10.8, 14.0)]
+
+
+def clips(units: list[Unit], tolerance: float = 1.0):
+    cuts = align(units, REGIONS, len(AUDIO.samples), tolerance)
+    return divide(cuts, units, AUDIO, Lengths(), utterance_bonus)
+
+
+def test_utterances_become_clips_and_a_pause_inside_one_is_not_cut() -> None:
+    pieces = clips([unit(text, *times) for text, times in zip("abc", EXACT, strict=True)])
+    assert [piece.text for piece in pieces] == ["a", "b", "c"]
+    for piece, (start, stop) in zip(pieces, EXACT, strict=True):
+        assert 0.05 * SECOND <= start * SECOND - piece.start <= 0.10 * SECOND
+        assert 0.10 * SECOND <= piece.stop - stop * SECOND <= 0.20 * SECOND
+
+
+@given(st.lists(st.floats(-0.3, 0.3), min_size=6, max_size=6))
+def test_rough_times_choose_the_same_pauses(errors) -> None:
+    exact = [unit(text, *times) for text, times in zip("abc", EXACT, strict=True)]
+    rough = [
+        unit(text, max(0.0, start + errors[2 * index]), stop + errors[2 * index + 1])
+        for index, (text, (start, stop)) in enumerate(zip("abc", EXACT, strict=True))
+    ]
+    assert [piece[:2] for piece in clips(rough)] == [piece[:2] for piece in clips(exact)]
+
+
+def test_speech_without_text_stands_alone() -> None:
+    pieces = clips([unit("a", 0.5, 6.0), unit("c", 10.8, 14.0)])
+    assert [piece.text for piece in pieces] == ["a", "", "c"]
+    pieces = clips([unit("b", 6.9, 10.0)])
+    assert [piece.text for piece in pieces if piece.text] == ["b"]
+    assert [round(piece.start / SECOND) for piece in pieces if piece.text] == [7]
+
+
+def test_utterances_without_a_pause_between_them_stay_together() -> None:
+    units = [unit("a", 0.5, 2.0), unit("b", 2.0, 6.0), unit("c", 6.9, 10.0), unit("d", 10.8, 14.0)]
+    assert [piece.text for piece in clips(units, tolerance=0.3)] == ["a b", "c", "d"]
+
+
+def test_an_utterance_too_short_alone_joins_a_neighbour() -> None:
+    regions, audio = drawn([(0.5, 4.0), (4.6, 5.0), (5.6, 9.0)], 10.0)
+    units = [unit("long.", 0.5, 4.0), unit("No.", 4.6, 5.0), unit("longer.", 5.6, 9.0)]
+    pieces = divide(align(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), utterance_bonus)
+    assert sorted(piece.text for piece in pieces) in (["No. longer.", "long."], ["long. No.", "longer."])
+
+
+def test_words_are_gathered_towards_the_target_and_sentences_are_preferred() -> None:
+    times = [(0.5 + 1.5 * k, 1.7 + 1.5 * k) for k in range(16)]
+    regions, audio = drawn(times, 25.0)
+    words = [unit(f"w{k}{'.' if k in (3, 7, 11, 15) else ''}", *time) for k, time in enumerate(times)]
+    pieces = divide(align(words, regions, len(audio.samples), 0.4), words, audio, Lengths(), sentence_bonus)
+    assert [piece.text[-1] for piece in pieces] == ["."] * 4
+    assert " ".join(piece.text for piece in pieces) == " ".join(word.text.strip() for word in words)
+
+
+def test_too_long_without_a_pause_is_one_piece_for_the_rules_to_judge() -> None:
+    regions, audio = drawn([(0.5, 30.0)], 31.0)
+    units = [unit("a", 0.5, 15.0), unit("b", 15.0, 30.0)]
+    pieces = divide(align(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), utterance_bonus)
+    assert [piece.text for piece in pieces] == ["a b"]
+
+
+def test_a_long_pause_divides_what_would_fit_in_one_clip() -> None:
+    regions, audio = drawn([(0.5, 2.5), (5.0, 7.0)], 8.0)
+    units = [unit("a", 0.5, 2.5), unit("b", 5.0, 7.0)]
+    pieces = divide(align(units, regions, len(audio.samples), 0.4), units, audio, Lengths(target=6), sentence_bonus)
+    assert [piece.text for piece in pieces] == ["a", "b"]
+
+
+def test_whole_makes_one_clip_of_everything() -> None:
+    units = [unit("all of it", 0, 15)]
+    pieces = divide(whole(units, REGIONS, len(AUDIO.samples)), units, AUDIO, Lengths(), utterance_bonus)
+    assert len(pieces) == 1
+    assert pieces[0].start < REGIONS[0].start
+    assert pieces[0].stop > REGIONS[-1].stop
+
+
+@pytest.mark.parametrize(("text", "order"), [("end.", 2), ('end?"', 2), ("and,", 1), ("and", 0), ("句。", 2), ("句，", 1)])
+def test_where_a_cut_is_welcome(text, order) -> None:
+    bonuses = sorted({sentence_bonus(unit(word, 0, 1)) for word in ("end.", "and,", "and")})
+    assert sentence_bonus(unit(text, 0, 1)) == bonuses[order]
+
+
+@st.composite
+def recordings(draw):
+    steps = draw(st.lists(st.tuples(st.floats(0.05, 2.0), st.floats(0.2, 5.0)), min_size=1, max_size=8))
+    pairs, now = [], 0.0
+    for pause, speech in steps:
+        pairs.append((now + pause, now + pause + speech))
+        now += pause + speech
+    times = sorted(draw(st.lists(st.floats(0, now), min_size=2, max_size=12)))
+    units = [unit(f"u{index}.", *pair) for index, pair in enumerate(zip(times[::2], times[1::2]))]
+    return pairs, now + draw(st.floats(0, 1)), units
+
+
+@given(recordings(), st.sampled_from([sentence_bonus, utterance_bonus]))
+def test_whatever_the_text_says_no_speech_is_cut_lost_or_used_twice(case, bonus) -> None:
+    pairs, length, units = case
+    regions, audio = drawn(pairs, length)
+    pieces = divide(align(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), bonus)
+    assert [one.text for piece in pieces for one in piece.units] == [one.text for one in units]
+    assert all(one.stop <= other.start for one, other in itertools.pairwise(pieces))
+    for region in regions:
+        assert sum(piece.start <= region.start and region.stop <= piece.stop for piece in pieces) == 1
+    inner = gaps(regions, len(audio.samples))[1:-1]
+    for piece in pieces:
+        for gap in inner:
+            assert not gap.middle < piece.stop < gap.stop
+            assert not gap.start < piece.start < gap.middle

@@ -1,0 +1,133 @@
+"""Whisper's own code on checkpoints of one layer: one that always says the same, and one that babbles."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import soxr
+
+from data_prep import transcribe
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
+from data_prep.transcribe import load_whisper, settings, token_limit, weights_digest
+from data_prep.vad import Region
+from finetune import files
+from finetune.errors import UserError
+
+TEXT = "The night train to the north leaves from platform seven."
+WINDOW = Region(MASTER_RATE // 4, 4 * MASTER_RATE)
+
+
+@pytest.fixture(scope="module")
+def hearing(one_sentence) -> Audio:
+    return Audio(soxr.resample(one_sentence.samples, MASTER_RATE, SPEECH_RATE), SPEECH_RATE)
+
+
+@pytest.fixture(scope="module")
+def speaking(whisper_that_says):
+    return load_whisper(str(whisper_that_says(TEXT)), "cpu")
+
+
+@pytest.fixture(scope="module")
+def babbling(random_whisper):
+    return load_whisper(str(random_whisper), "cpu")
+
+
+def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hearing) -> None:
+    units = transcribe.transcribe(speaking, hearing, [WINDOW], None)
+    assert "".join(unit.text for unit in units).strip() == TEXT
+    assert len(units) == len(TEXT.split())
+    assert all(WINDOW.start <= unit.start <= unit.stop <= WINDOW.stop for unit in units)
+    assert all(one.start <= other.start for one, other in itertools.pairwise(units))
+    assert {unit.heard.language for unit in units} == {"english"}
+    assert all(unit.heard.avg_logprob > -0.1 and unit.heard.complete and unit.heard.temperature == 0 for unit in units)
+
+
+def test_a_batch_says_what_each_window_says_alone(speaking, hearing) -> None:
+    windows = [Region(index * 4000, index * 4000 + 30_000 + index * 2000) for index in range(transcribe.BATCH + 3)]
+    together = transcribe.transcribe(speaking, hearing, windows, "english")
+    alone = [unit for window in windows for unit in transcribe.transcribe(speaking, hearing, [window], "english")]
+    assert len(together) == len(windows) * len(TEXT.split())
+    assert sorted(unit.text for unit in together) == sorted(unit.text for unit in alone)
+
+
+def test_babble_ends_at_the_limit_is_tried_twice_and_is_reported(babbling, hearing, monkeypatch) -> None:
+    import whisper
+
+    temperatures = []
+    decode = whisper.decode
+
+    def watched(model, mels, options):
+        temperatures.append((options.temperature, len(mels), options.sample_len))
+        return decode(model, mels, options)
+
+    monkeypatch.setattr(whisper, "decode", watched)
+    first = transcribe.transcribe(babbling, hearing, [WINDOW], None)
+    assert [temperature for temperature, _, _ in temperatures] == [0.0, 0.2, 0.6]
+    assert all(limit == token_limit(babbling, WINDOW.seconds) == 32 for _, _, limit in temperatures)
+    assert first
+    assert not any(unit.heard.complete for unit in first)
+    assert transcribe.transcribe(babbling, hearing, [WINDOW], None) == first
+
+
+def test_only_failing_windows_are_tried_again(speaking, hearing, monkeypatch) -> None:
+    import whisper
+
+    sizes = []
+    decode = whisper.decode
+
+    def first_window_fails_once(model, mels, options):
+        sizes.append(len(mels))
+        results = decode(model, mels, options)
+        if options.temperature == 0:
+            object.__setattr__(results[0], "avg_logprob", -3.0)
+        return results
+
+    monkeypatch.setattr(whisper, "decode", first_window_fails_once)
+    windows = [WINDOW, Region(0, 2 * MASTER_RATE), Region(0, 3 * MASTER_RATE)]
+    units = transcribe.transcribe(speaking, hearing, windows, "english")
+    assert sizes == [3, 1]
+    assert sum(unit.heard.temperature == 0.2 for unit in units) == len(TEXT.split())
+
+
+def test_the_limit_grows_with_the_window_up_to_what_the_model_can(speaking) -> None:
+    assert token_limit(speaking, 0.5) == 15
+    assert token_limit(speaking, 28.0) == 32
+
+
+def test_another_rate_is_refused(speaking, one_sentence) -> None:
+    with pytest.raises(ValueError, match="16000 Hz, not 24000"):
+        transcribe.transcribe(speaking, one_sentence, [WINDOW], None)
+
+
+def test_an_unknown_language_is_named(speaking, hearing) -> None:
+    with pytest.raises(UserError, match="--language klingon: Whisper does not know it"):
+        transcribe.transcribe(speaking, hearing, [WINDOW], "klingon")
+
+
+def test_weights_are_known_by_content_before_they_are_loaded(random_whisper) -> None:
+    assert weights_digest(str(random_whisper)) == files.digest(random_whisper)
+    assert len(weights_digest("small")) == 64
+    assert settings("small", None) != settings("tiny", None)
+    assert settings("small", None) != settings("small", "english")
+    with pytest.raises(UserError, match=r"--whisper smal: neither a file nor one of .*small"):
+        weights_digest("smal")
+
+
+def test_a_foreign_file_is_no_whisper(tmp_path) -> None:
+    (tmp_path / "notes.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(UserError, match="not a Whisper checkpoint"):
+        load_whisper(str(tmp_path / "notes.pt"), "cpu")
+
+
+def test_without_a_network_the_way_out_is_told(monkeypatch, tmp_path) -> None:
+    import urllib.request
+    from urllib.error import URLError
+
+    def unreachable(*_args: object, **_kwargs: object):
+        raise URLError("no route")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(urllib.request, "urlopen", unreachable)
+    with pytest.raises(UserError, match=r"--whisper /path/to/model\.pt"):
+        load_whisper("tiny", "cpu")

@@ -1,0 +1,76 @@
+"""The three forms of transcripts, and what is said about broken ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data_prep.transcripts import find
+from finetune.errors import UserError
+
+TIMED = [{"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4.0, "text": " Second. "}]
+
+
+def texts(folder: Path, *, language: str = "english") -> list[str]:
+    transcript = find(folder / "talk.wav")
+    assert transcript is not None
+    return [unit.text for unit in transcript.units(240_000, language)]
+
+
+@pytest.mark.parametrize("name", ["talk.transcript.json", "talk.json"])
+def test_utterances_with_times(name, tmp_path) -> None:
+    (tmp_path / name).write_text(json.dumps(TIMED))
+    transcript = find(tmp_path / "talk.wav")
+    units = transcript.units(240_000, "english")
+    assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000), (" Second.", 60_000, 96_000)]
+    assert [unit.text for unit in transcript.units(240_000, "chinese")] == ["First.", "Second."]
+
+
+def test_one_text_for_a_short_recording(tmp_path) -> None:
+    (tmp_path / "talk.txt").write_text("\ufeffOne  line\nand another.\n", encoding="utf-8")
+    assert texts(tmp_path) == ["One line and another."]
+
+
+@pytest.mark.parametrize(("line", "text"), [("talk|Plain.", "Plain."), ("talk|Dr. A.|Doctor A.", "Doctor A.")])
+def test_a_table_beside_the_clips_or_above_wavs(line, text, tmp_path) -> None:
+    (tmp_path / "metadata.csv").write_text(f"other|x\n{line}\n\n")
+    assert texts(tmp_path) == [text]
+    (tmp_path / "wavs").mkdir()
+    assert texts(tmp_path / "wavs") == [text]
+    (tmp_path / "takes").mkdir()
+    assert find(tmp_path / "takes" / "talk.wav") is None
+    assert find(tmp_path / "absent.wav") is None
+
+
+def test_times_win_over_plain_text(tmp_path) -> None:
+    (tmp_path / "talk.transcript.json").write_text(json.dumps(TIMED))
+    (tmp_path / "talk.txt").write_text("ignored")
+    assert texts(tmp_path) == [" First.", " Second."]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("talk.json", "[{]", "talk.json:1: not JSON"),
+        ("talk.json", '{"start": 0}', "talk.json: top level"),
+        ("talk.json", "[]", "holds no utterance"),
+        ("talk.json", '[{"start": 0, "end": 1}]', "talk.json: 0.text"),
+        ("talk.json", '[{"start": -1, "end": 1, "text": "a"}]', "talk.json: 0.start"),
+        ("talk.json", '[{"start": NaN, "end": 1, "text": "a"}]', "talk.json: 0.start"),
+        ("talk.json", '[{"start": 2, "end": 1, "text": "a"}]', "talk.json: 0: end 1.0 is not after start 2.0"),
+        ("talk.json", '[{"start": 2, "end": 3, "text": "a"}, {"start": 1, "end": 2, "text": "b"}]', "talk.json: 1: starts at 1.0"),
+        ("talk.txt", " \n", "talk.txt is empty"),
+        ("talk.txt", "\xff\xfe", "talk.txt is not UTF-8"),
+        ("metadata.csv", "talk", "metadata.csv:1: expected id|text"),
+        ("metadata.csv", "a|b\ntalk|", "metadata.csv:2"),
+        ("metadata.csv", "a|b\na|c", "metadata.csv:2: the id 'a' is there twice"),
+    ],
+)
+def test_a_broken_transcript_names_its_place(name, content, message, tmp_path) -> None:
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError) as caught:
+        find(tmp_path / "talk.wav")
+    assert message in str(caught.value)
+    assert str(tmp_path) in str(caught.value)

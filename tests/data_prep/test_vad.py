@@ -1,0 +1,107 @@
+"""Speech regions of the embedded sample, and the arithmetic on regions."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import soxr
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
+from data_prep.vad import Region, find_speech, gaps, load_vad, quietest, windows
+
+SECOND = MASTER_RATE
+
+
+def hearing(master: Audio) -> Audio:
+    return Audio(soxr.resample(master.samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
+
+
+def test_speech_lies_where_the_sample_says(vad, railway, said) -> None:
+    regions = find_speech(vad, hearing(railway), len(railway.samples))
+    heard = np.zeros(len(railway.samples), bool)
+    for region in regions:
+        heard[region.start : region.stop] = True
+    spoken = np.zeros_like(heard)
+    for one in said:
+        spoken[int((one["start"] + 0.2) * SECOND) : int((one["end"] - 0.1) * SECOND)] = True  # the synthesiser's own silence at both ends
+    assert heard[spoken].mean() > 0.95
+    pauses = [int((one["end"] + 0.15) * SECOND) for one in said[:-1]]
+    assert not heard[pauses].any()
+
+
+def test_only_its_own_rate_is_heard(vad, railway) -> None:
+    with pytest.raises(ValueError, match="16000 Hz, not 24000"):
+        find_speech(vad, railway, len(railway.samples))
+
+
+def test_loading_leaves_the_thread_count_alone() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        load_vad()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@st.composite
+def spans(draw) -> tuple[list[Region], int]:
+    """Regions in order, with pauses between them, and a length that holds them."""
+    edges = sorted(draw(st.sets(st.integers(0, 200 * SECOND), min_size=2, max_size=24)))
+    edges = edges[: len(edges) // 2 * 2]
+    regions = [Region(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
+    return regions, edges[-1] + draw(st.integers(0, SECOND))
+
+
+@given(spans())
+def test_regions_and_gaps_fill_the_recording(case) -> None:
+    regions, length = case
+    between = gaps(regions, length)
+    pieces = sorted([*regions, *between])
+    assert len(between) == len(regions) + 1
+    assert pieces[0].start == 0
+    assert pieces[-1].stop == length
+    assert all(one.stop == other.start for one, other in itertools.pairwise(pieces))
+
+
+SILENCE = Audio(np.zeros(202 * SECOND, np.float32), MASTER_RATE)
+
+
+@given(spans())
+def test_windows_hold_all_speech_fit_whisper_and_do_not_overlap(case) -> None:
+    regions, length = case
+    result = windows(regions, SILENCE.cut(0, length))
+    assert all(window.seconds < 29 for window in result)
+    assert all(one.stop <= other.start for one, other in itertools.pairwise(result))
+    covered = sum(
+        min(region.stop, window.stop) - max(region.start, window.start)
+        for region in regions
+        for window in result
+        if min(region.stop, window.stop) > max(region.start, window.start)
+    )
+    assert covered == sum(region.stop - region.start for region in regions)
+    for window in result:
+        inside = [region for region in regions if region.start < window.stop and region.stop > window.start]
+        assert all((other.start - one.stop) <= 2 * SECOND for one, other in itertools.pairwise(inside))
+
+
+def test_a_region_too_long_for_whisper_is_split_where_it_is_quiet() -> None:
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, 40 * SECOND).astype(np.float32)
+    samples[20 * SECOND : 20 * SECOND + 720] *= 0.01
+    first, second = windows([Region(0, 40 * SECOND)], Audio(samples, MASTER_RATE))
+    assert first.stop == second.start
+    assert 20 * SECOND <= first.stop <= 20 * SECOND + 720
+
+
+def test_the_quietest_place() -> None:
+    samples = np.ones(SECOND, np.float32)
+    samples[4800:5040] = 0
+    audio = Audio(samples, MASTER_RATE)
+    assert quietest(audio, 0, SECOND) == 4920
+    assert quietest(audio, 100, 200) == 150
+    assert quietest(audio, 100, 100) == 100
