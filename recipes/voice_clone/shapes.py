@@ -72,7 +72,7 @@ class Width:
     speaker_inner: int
     positions: int
     spread: float = 0.02
-    """Standard deviation of fresh weights."""
+    """Standard deviation of fresh weights: large enough in a narrow model that frozen heads can be sure of a code."""
 
 
 RELEASED = {
@@ -81,9 +81,9 @@ RELEASED = {
 }
 SMALL = {
     # Like the 1.7B: text as wide as the talker, so that a forgotten projection fits; a predictor narrower than the talker.
-    "nano": Width("nano", 64, 32, 32, 64, 2, 16, 32, 1, 4, 2, 16, 16, 8, 2048, spread=0.05),
+    "nano": Width("nano", 64, 32, 32, 64, 2, 16, 32, 1, 4, 2, 16, 16, 8, 2048, spread=0.2),
     # Like the 0.6B: text of another width, predictor and talker equally wide, so that there is nothing to project between them.
-    "mini": Width("mini", 2048, 48, 64, 128, 2, 64, 128, 1, 4, 2, 16, 16, 8, 2048, spread=0.05),
+    "mini": Width("mini", 2048, 48, 64, 128, 2, 64, 128, 1, 4, 2, 16, 16, 8, 2048, spread=0.1),
 }
 
 

@@ -146,24 +146,34 @@ def model_weights(shape: dict[str, Any], seed: int) -> bytes:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**shape))
-        spread_speakers(model.speaker_encoder)
+        spread_biases(model.talker, shape["initializer_range"])
+        keep_scale(model.speaker_encoder, last="fc", size=0.5)
     return _safetensors(model.state_dict())
 
 
-def spread_speakers(encoder: nn.Module) -> None:
-    """Keep the signal's size through the speaker encoder's layers, so that different voices get different vectors.
-
-    With the small weights of the other parts, every voice would end at nearly the same point.
-    """
+def spread_biases(talker: nn.Module, spread: float) -> None:
+    """The package starts biases at zero, which no trained model has, and which would hide whether they are masked at padding."""
     import torch
 
-    for name, parameter in encoder.named_parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=math.sqrt(2.0 / parameter[0].numel()))
-        else:
-            torch.nn.init.zeros_(parameter)
-        if name == "fc.weight":
-            parameter.data.mul_(0.05)
+    for name, parameter in talker.named_parameters():
+        if name.endswith(".bias"):
+            torch.nn.init.normal_(parameter, std=spread)
+
+
+def keep_scale(module: nn.Module, last: str, size: float) -> None:
+    """Fresh convolutions that keep a signal's size from layer to layer; the one that is called `last` brings it to about `size`.
+
+    With the small weights of the other parts, a dozen layers on every voice would have the same vector and every sound would be silence.
+    """
+    from torch.nn import Conv1d, ConvTranspose1d, init
+
+    for name, layer in module.named_modules():
+        if isinstance(layer, Conv1d | ConvTranspose1d):
+            overlap = layer.stride[0] if isinstance(layer, ConvTranspose1d) else 1
+            inputs = layer.in_channels // layer.groups * layer.kernel_size[0] / overlap  # that reach one output
+            init.normal_(layer.weight, std=(size if name == last else 1.0) / math.sqrt(inputs))
+            if layer.bias is not None:
+                init.zeros_(layer.bias)
 
 
 def codec_weights(shape: dict[str, Any], seed: int) -> bytes:
@@ -181,6 +191,7 @@ def codec_weights(shape: dict[str, Any], seed: int) -> bytes:
         for name, tensor in [*codec.named_parameters(), *codec.named_buffers()]:
             if name.endswith(("embed_sum", "embedding_sum")):
                 tensor.data.normal_()
+        keep_scale(codec.decoder, last="decoder.6.conv", size=0.01)
     return _safetensors(codec.state_dict())
 
 

@@ -1,0 +1,57 @@
+"""The model card says what it must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from recipes.voice_clone.card import model_card
+
+
+def state(source: str, revision: str | None = None) -> dict[str, Any]:
+    return {
+        "speakers": [
+            {"name": "abe", "row": 3000, "language": "german", "clips": 2, "seconds": 1800.0},
+            {"name": "zoe", "row": 3001, "language": None, "clips": 3, "seconds": 5400.0},
+        ],
+        "data": {"name": "mine/train.jsonl", "sha256": "ab" * 32, "clips": 5},
+        "base": {"source": source, "revision": revision},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        ("custom_voice", 'generate_custom_voice(text="Hello, this is my voice.", speaker="abe", language="german")'),
+        ("base", "generate_voice_clone("),
+    ],
+)
+def test_consent_synthesis_data_and_base(kind: str, call: str) -> None:
+    card = model_card(state("Qwen/Qwen3-TTS-12Hz-0.6B-Base"), kind)
+    for said in (
+        "only with the consent of each of them",
+        "the speech is synthetic",
+        "| abe | german | 2 | 30.0 |",
+        "| zoe | auto | 3 | 90.0 |",
+        "`mine/train.jsonl`, 5 clips, 2.00 hours, SHA-256 `" + "ab" * 32,
+        "Base: Qwen/Qwen3-TTS-12Hz-0.6B-Base.",
+        call,
+    ):
+        assert said in card
+
+
+@pytest.mark.parametrize(
+    ("source", "revision", "shown"),
+    [
+        ("Qwen/Base", None, "Qwen/Base"),
+        ("Qwen/Base", "abc", "Qwen/Base@abc"),
+        ("runs/tiny/nano", None, "nano"),
+        ("/home/me/private/base/", None, "base"),
+    ],
+)
+def test_base_is_named_without_local_folders(source: str, revision: str | None, shown: str) -> None:
+    card = model_card(state(source, revision), "base")
+    assert yaml.safe_load(card.split("---")[1])["base_model"] == shown
+    assert "/home/me" not in card

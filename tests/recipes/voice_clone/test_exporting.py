@@ -1,0 +1,79 @@
+"""The export plan: what is kept, changed, written and copied."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from finetune.errors import UserError
+from recipes.voice_clone import exporting, shapes
+from recipes.voice_clone.recipe import RECIPE
+
+STATE: dict[str, Any] = {
+    "speakers": [
+        {"name": "abe", "row": 1016, "language": None, "clips": 2, "seconds": 30.0},
+        {"name": "zoe", "row": 1018, "language": "english", "clips": 3, "seconds": 60.0},
+    ],
+    "data": {"name": "mine/train.jsonl", "sha256": "ab" * 32, "clips": 5},
+    "base": {"source": "Qwen/Qwen3-TTS-12Hz-0.6B-Base", "revision": None},
+}
+VECTORS = {"speaker_vectors": torch.arange(64, dtype=torch.float32).reshape(2, 32)}
+
+
+def test_formats_are_the_recipes() -> None:
+    assert RECIPE.formats == exporting.FORMATS
+
+
+@pytest.mark.parametrize(("kind", "encoder"), [("custom_voice", False), ("base", True)])
+def test_tensors(kind: str, encoder: bool, nano: Path) -> None:
+    plan = exporting.plan(nano, STATE, VECTORS, kind)
+    names = load_file(nano / "model.safetensors")
+    assert {name for name in names if not plan.keep(name)} == {
+        name for name in names if name.startswith("speaker_encoder.") and not encoder
+    }
+    assert len([name for name in names if name.startswith("speaker_encoder.")]) > 50
+    assert list(plan.edit) == ["talker.model.codec_embedding.weight"]
+    before = names["talker.model.codec_embedding.weight"]
+    kept = before.clone()
+    after = plan.edit["talker.model.codec_embedding.weight"](before)
+    assert torch.equal(before, kept), "the tensor that was handed in is not written to"
+    assert torch.equal(after[[1016, 1018]], VECTORS["speaker_vectors"])
+    untouched = [row for row in range(len(after)) if row not in (1016, 1018)]
+    assert torch.equal(after[untouched], before[untouched])
+
+
+@pytest.mark.parametrize("kind", ["custom_voice", "base"])
+def test_files(kind: str, nano: Path) -> None:
+    plan = exporting.plan(nano, STATE, VECTORS, kind)
+    config, base = json.loads(plan.files["config.json"]), json.loads((nano / "config.json").read_text())
+    assert config["tts_model_type"] == kind
+    assert config["talker_config"]["spk_id"] == {"abe": 1016, "zoe": 1018}
+    assert config["talker_config"]["spk_is_dialect"] == {"abe": False, "zoe": False}
+    for changed in (config, base):
+        del changed["tts_model_type"], changed["talker_config"]["spk_id"], changed["talker_config"]["spk_is_dialect"]
+    assert config == base
+    assert json.loads(plan.files["overtone.json"]) == {"recipe": "voice_clone", "format": kind, **STATE}
+    copied = {"generation_config.json", "merges.txt", "preprocessor_config.json", "tokenizer_config.json", "vocab.json"}
+    assert set(plan.copy) == copied | {"speech_tokenizer"} and set(plan.files) == {"config.json", "overtone.json", "README.md"}
+
+
+def test_presets_are_kept() -> None:
+    config = copy.deepcopy(shapes.released("0.6B"))
+    config["talker_config"] |= {"spk_id": {"vivian": 3065, "abe": 3000}, "spk_is_dialect": {"vivian": "beijing_dialect", "abe": False}}
+    talker = exporting.edited_config(config, STATE, "base")["talker_config"]
+    assert talker["spk_id"] == {"vivian": 3065, "abe": 1016, "zoe": 1018}
+    assert talker["spk_is_dialect"] == {"vivian": "beijing_dialect", "abe": False, "zoe": False}
+
+
+def test_unknown_format_and_broken_base(nano: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--format onnx: voice_clone exports custom_voice or base"):
+        exporting.plan(nano, STATE, VECTORS, "onnx")
+    (tmp_path / "config.json").write_text((nano / "config.json").read_text())
+    with pytest.raises(UserError, match=r"lacks generation_config.json, speech_tokenizer"):
+        exporting.plan(tmp_path, STATE, VECTORS, "base")

@@ -1,0 +1,68 @@
+"""The recipe as the loop sees it: light to import, documented, and its own config files are valid."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.config import fields, resolve
+from finetune.errors import UserError
+from finetune.recipe import find_recipe, load_recipe
+from recipes.voice_clone.recipe import RECIPE, Options
+
+FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "voice_clone"
+OPTIONS = {"trainable": "no_text_embedding", "sub_weight": "0.5", "language": "none", "speaker": "me", "references": "2"}
+
+
+def test_found_by_name() -> None:
+    assert find_recipe("voice_clone") == FOLDER and load_recipe(FOLDER) is RECIPE
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    code = "import sys, recipes.voice_clone.recipe; print([m for m in ('torch', 'transformers', 'qwen_tts', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1])
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_option_is_documented_and_can_be_set() -> None:
+    documented = {key: text for key, _, text in fields(Options)}
+    assert set(documented) == set(OPTIONS) and all(documented.values())
+    config = resolve("voice_clone", Options, [], [(f"options.{key}", value) for key, value in OPTIONS.items()])
+    assert config.options.model_dump(mode="json") == {**OPTIONS, "sub_weight": 0.5, "references": 2}
+
+
+@pytest.mark.parametrize(("key", "value"), [("sub_weight", "-1"), ("references", "0"), ("language", "english"), ("weight", "1")])
+def test_bad_options_are_refused(key: str, value: str) -> None:
+    with pytest.raises(UserError, match=f"options.{key}"):
+        resolve("voice_clone", Options, [], [(f"options.{key}", value)])
+
+
+def test_config_files_are_valid_and_explained() -> None:
+    real = resolve("voice_clone", Options, [FOLDER / "config.yaml"], [])
+    assert (str(real.run.dir), real.model.source) == ("runs/voice_clone", "Qwen/Qwen3-TTS-12Hz-0.6B-Base")
+    debug = resolve("voice_clone", Options, [FOLDER / "config.yaml", FOLDER / "debug.yaml"], [])
+    assert (debug.model.source, debug.train.precision) == ("runs/tiny/nano", "fp32")
+
+
+def test_lora_adapts_all_layers_and_nothing_else(fresh: Any) -> None:
+    import torch
+
+    linear = [name for name, module in fresh.model.named_modules() if isinstance(module, torch.nn.Linear)]
+    adapted = [name for name in linear if re.fullmatch(RECIPE.lora_targets, name)]
+    assert len(adapted) == 3 * 7 and all(".layers." in name for name in adapted)
+    assert [name for name in linear if ".layers." in name] == adapted
+
+
+def test_length_is_the_padded_batchs(fresh: Any) -> None:
+    assert max(map(RECIPE.length, fresh.samples)) == fresh.batch.tensors["text"].shape[1]
+
+
+def test_state_is_json(fresh: Any) -> None:
+    assert json.loads(json.dumps(fresh.loaded.state)) == fresh.loaded.state
+    assert [speaker["name"] for speaker in fresh.loaded.state["speakers"]] == ["anna", "bert"]

@@ -1,0 +1,129 @@
+"""Speaker vectors: the stock encoder's own, averaged in fp32, computed once and again when something changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from safetensors.torch import load_file, save_file
+
+from finetune.errors import UserError
+from recipes.voice_clone import speakers, speaking
+from recipes.voice_clone.recipe import RECIPE
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The clips that the encoder has heard."""
+    heard: list[Path] = []
+    read = speakers.read_clip
+
+    def listen(path: Path) -> np.ndarray:
+        heard.append(path)
+        return read(path)
+
+    monkeypatch.setattr(speakers, "read_clip", listen)
+    yield heard
+
+
+def test_vector_is_the_mean_of_the_stock_encoders(nano: Path, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
+    rows = rows_of({"Anna": "high.flac"})
+    rows[1]["audio"] = "low.flac"
+    config = corpus(tmp_path / "data", rows).config(nano)
+    RECIPE.prepare(config)
+    stock = speaking.load(nano).model
+    waves = [soundfile.read(tmp_path / "data" / name, dtype="float32")[0] for name in ("high.flac", "low.flac")]
+    expected = torch.stack([stock.extract_speaker_embedding(wave, 24000) for wave in waves]).mean(0)
+    found = speakers.known(config).vectors
+    assert found.shape == (1, 32) and found.dtype == torch.float32
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_different_voices_get_different_vectors(fresh: Any) -> None:
+    anna, bert = fresh.loaded.buffers["speaker_vectors"]
+    assert (anna - bert).norm() > 0.05 * anna.norm()
+
+
+@pytest.mark.parametrize("rate", [16000, 44100])
+def test_other_rates_and_stereo_are_resampled(rate: int, nano: Path, tmp_path: Path) -> None:
+    def tone(rate: int) -> np.ndarray:
+        time = np.arange(rate * 2) / rate
+        return (0.3 * np.sin(2 * np.pi * 220 * time) + 0.1 * np.sin(2 * np.pi * 1500 * time)).astype(np.float32)
+
+    soundfile.write(tmp_path / "a.wav", tone(24000), 24000, subtype="FLOAT")
+    soundfile.write(tmp_path / "b.wav", np.stack([tone(rate), tone(rate)], axis=1), rate, subtype="FLOAT")
+    assert len(speakers.read_clip(tmp_path / "b.wav")) == 48000
+    encoder = speakers.load_encoder(nano, speakers.base_config(nano))
+    a, b = (speakers.speaker_vector(encoder, speakers.read_clip(tmp_path / name)) for name in ("a.wav", "b.wav"))
+    assert (a - b).norm() < 0.05 * a.norm()
+
+
+def test_computed_once_and_again_when_something_changes(nano: Path, tmp_path: Path, corpus: Any, rows_of: Any, encoded: list[Path]) -> None:
+    made = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"}))
+    config = made.config(nano)
+    RECIPE.prepare(config)
+    first = speakers.known(config)
+    assert [path.name for path in encoded] == ["high.flac", "low.flac"]
+    encoded.clear()
+    RECIPE.prepare(config)
+    assert encoded == []
+
+    made.train.write_text(made.train.read_text() + made.train.read_text().splitlines()[0] + "\n")
+    RECIPE.prepare(config)  # more clips of the same reference: new numbers, same vectors
+    assert encoded == [] and torch.equal(speakers.known(config).vectors, first.vectors)
+    assert speakers.known(config).state["speakers"][0]["clips"] == 3 and first.state["speakers"][0]["clips"] == 2
+
+    soundfile.write(tmp_path / "data" / "low.flac", np.random.RandomState(0).randn(24000) * 0.1, 24000)
+    RECIPE.prepare(config)
+    changed = speakers.known(config).vectors
+    assert len(encoded) == 2 and torch.equal(changed[0], first.vectors[0]) and not torch.equal(changed[1], first.vectors[1])
+
+
+def test_another_encoder_is_another_key(nano: Path, tmp_path: Path) -> None:
+    tensors = load_file(nano / "model.safetensors")
+    for name, folder in (("talker.codec_head.weight", "same"), ("speaker_encoder.fc.bias", "other")):
+        (tmp_path / folder).mkdir()
+        save_file({**tensors, name: tensors[name] + 1}, tmp_path / folder / "model.safetensors")
+    keys = [speakers.cache_key(folder, {}) for folder in (nano, tmp_path / "same", tmp_path / "other")]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_damaged_cache_is_made_again(nano: Path, tmp_path: Path, corpus: Any, rows_of: Any, encoded: list[Path]) -> None:
+    config = corpus(tmp_path / "data", rows_of({"Anna": "high.flac"})).config(nano)
+    with pytest.raises(UserError, match="is missing or damaged"):
+        RECIPE.load(config)
+    RECIPE.prepare(config)
+    (config.run.dir / "cache" / "speakers.safetensors").write_bytes(b"half")
+    RECIPE.prepare(config)
+    assert len(encoded) == 2 and speakers.known(config).vectors.shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"no sound", "is not usable"), (None, "No such file"), (1000, "lasts 0.04 s, a voice needs 0.25 s")]
+)
+def test_bad_reference_clips(content: bytes | int | None, message: str, nano: Path, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
+    made = corpus(tmp_path / "data", rows_of({"Anna": "clip.wav"}))
+    if isinstance(content, bytes):
+        (tmp_path / "data" / "clip.wav").write_bytes(content)
+    elif content:
+        soundfile.write(tmp_path / "data" / "clip.wav", np.random.RandomState(0).randn(content) * 0.1, 24000)
+    with pytest.raises(UserError, match=message) as caught:
+        RECIPE.prepare(made.config(nano))
+    assert "clip.wav" in str(caught.value)
+
+
+def test_only_base_models_are_trained(two_voices: Any, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
+    config = corpus(tmp_path / "data", rows_of({"Anna": "high.flac"})).config(two_voices.custom_voice)
+    with pytest.raises(UserError, match=r"tts_model_type 'custom_voice'.*--format base"):
+        RECIPE.prepare(config)
+
+
+def test_base_without_encoder_weights(nano: Path, tmp_path: Path) -> None:
+    save_file({"talker.codec_head.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="hold no speaker encoder"):
+        speakers.encoder_tensors(tmp_path)

@@ -1,0 +1,95 @@
+"""The loss: it is the likelihood of generation, it reaches every parameter, and padding and precision do not change it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from finetune.recipe import Batch
+from recipes.voice_clone import shapes, speech_model
+from recipes.voice_clone.recipe import RECIPE
+from recipes.voice_clone.speech_model import SpeechModel
+
+
+def sums(model: nn.Module, batch: Batch) -> dict[str, torch.Tensor]:
+    return {name: term.sum for name, term in RECIPE.loss(model, batch).items()}
+
+
+def test_terms_are_fp32_sums_and_start_near_uniform(fresh: Any) -> None:
+    with torch.no_grad():
+        terms = RECIPE.loss(fresh.model, fresh.batch)
+    assert {name: term.weight for name, term in terms.items()} == {"main": 1.0, "sub": 0.3, "main_accuracy": 0.0, "sub_accuracy": 0.0}
+    assert list(terms) == list(fresh.batch.targets) and all(term.sum.dtype == torch.float32 for term in terms.values())
+    for name, size in (("main", 64 + 1024), ("sub", 64)):  # fresh weights know nothing
+        assert 0 < float(terms[name].sum) / fresh.batch.targets[name] - math.log(size) < 1
+
+
+def test_every_trainable_tensor_gets_a_gradient(fresh: Any) -> None:
+    fresh.model.zero_grad()
+    total = sums(fresh.model, fresh.batch)
+    (total["main"] + total["sub"]).backward()
+    gradients = {name: parameter.grad for name, parameter in fresh.model.named_parameters()}
+    fresh.model.zero_grad()
+    assert len(gradients) == 74
+    assert [name for name, gradient in gradients.items() if gradient is None or not gradient.abs().max() > 0] == []
+
+
+def test_text_embedding_can_stay(fresh: Any, nano: Any) -> None:
+    config = fresh.config.model_copy(update={"options": RECIPE.Options(trainable="no_text_embedding")})
+    trainable = RECIPE.load(config).trainable
+    kept = [name for name, _ in fresh.model.named_parameters() if not trainable(name)]
+    assert kept == ["talker.model.text_embedding.weight"]
+
+
+def test_mixed_precision_stays_near(fresh: Any) -> None:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = sums(fresh.model, fresh.batch)
+    with torch.no_grad():
+        exact = sums(fresh.model, fresh.batch)
+    for name in ("main", "sub"):
+        assert rough[name].dtype == torch.float32
+        torch.testing.assert_close(rough[name], exact[name], rtol=3e-3, atol=0)
+
+
+def test_whole_model_in_bf16_runs(fresh: Any) -> None:
+    """As under sharding with bf16 compute: parameters are bf16, buffers are not."""
+    talker = fresh.model.talker
+    config = RECIPE.load(fresh.config).model.talker.config
+    with torch.device("meta"):
+        other = type(talker)(config)
+    other.to_empty(device="cpu").load_state_dict(talker.state_dict())
+    other.model.rotary_emb.inv_freq.copy_(talker.model.rotary_emb.inv_freq)
+    other.code_predictor.model.rotary_emb.inv_freq.copy_(talker.code_predictor.model.rotary_emb.inv_freq)
+    for parameter in other.parameters():
+        parameter.data = parameter.data.bfloat16()
+    half = SpeechModel(other, fresh.model.speaker_vectors, 0.3)
+    with torch.no_grad():
+        torch.testing.assert_close(sums(half, fresh.batch)["main"], sums(fresh.model, fresh.batch)["main"], rtol=1e-2, atol=0)
+
+
+def test_mini_model_without_projection_in_the_predictor(mini: Any, tmp_path: Any, corpus: Any, rows_of: Any, ready: Any) -> None:
+    """As in the 0.6B: text of another width than the talker, talker and predictor equally wide."""
+    made = corpus(tmp_path / "data", rows_of({"Anna": "low.flac"}))
+    small = ready(made.config(mini), made.rows)
+    assert isinstance(small.model.talker.code_predictor.small_to_mtp_projection, nn.Identity)
+    total = sums(small.model, small.batch)
+    assert 0 < float(total["sub"].detach()) / small.batch.targets["sub"] - math.log(2048) < 1
+
+
+@pytest.mark.parametrize("size", ["0.6B", "1.7B"])
+def test_on_meta_only_buffers_are_real(size: str) -> None:
+    model = speech_model.on_meta(shapes.released(size), torch.zeros(1, 8), 0.3)
+    assert all(parameter.is_meta and parameter.dtype == torch.float32 for parameter in model.parameters())
+    buffers = dict(model.named_buffers())
+    rotary = ["talker.code_predictor.model.rotary_emb.inv_freq", "talker.model.rotary_emb.inv_freq"]
+    assert sorted(buffers) == ["speaker_vectors", *rotary] and not any(buffer.is_meta for buffer in buffers.values())
+    for name in rotary:  # theta^(-2i/128), i = 0 … 63
+        torch.testing.assert_close(buffers[name], 1e6 ** (-torch.arange(0, 128, 2) / 128), rtol=1e-5, atol=0)
+    assert model.talker.config._attn_implementation == model.talker.code_predictor.config._attn_implementation == "sdpa"
+    found = {name for name, module in model.named_modules() if isinstance(module, speech_model.block_classes())}
+    expected = [f"talker.model.layers.{i}" for i in range(28)] + [f"talker.code_predictor.model.layers.{i}" for i in range(5)]
+    assert found == set(expected)

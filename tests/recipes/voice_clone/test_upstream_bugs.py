@@ -1,0 +1,247 @@
+"""What is wrong in published training code for this model, put back in one by one: each must be caught by the check that is named for it.
+
+The checks run on the product first. The injections replace one function of the product for one test; the product has no switch for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from finetune.recipe import Sample
+from recipes.voice_clone import layout, speaking, speech_model
+from recipes.voice_clone.layout import IGNORE
+from recipes.voice_clone.recipe import RECIPE
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Log-probabilities that the stock package's cached generation gives to a clip's codes, step by step."""
+
+    first: Tensor
+    """[T+1], codebook 0 and the end of speech."""
+    others: Tensor
+    """[T, 15]."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """The same weights twice: in our training forward, and in the stock package."""
+
+    model: Any
+    processor: layout.Processor
+    rows: list[dict[str, Any]]
+    generated: list[Generated]
+
+    def samples(self) -> list[Sample]:
+        return [layout.read(row, self.processor) for row in self.rows]
+
+
+class Forced(LogitsProcessor):
+    """Lets generation choose only the given tokens, one after the other, and notes what probability it gave to each."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self.noted: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        token = self.tokens[len(self.noted)]
+        self.noted.append(scores.log_softmax(-1)[0, token])
+        only = torch.full_like(scores, -torch.inf)
+        only[:, token] = 0.0
+        return only
+
+
+def force(generate: Callable[..., Any], forced: Forced) -> Callable[..., Any]:
+    """A `generate` that takes no part in the choice, and no account of the stock settings that forbid tokens."""
+
+    def run(**settings: Any) -> Any:
+        free = {name: value for name, value in settings.items() if name not in ("suppress_tokens", "min_new_tokens", "repetition_penalty")}
+        return generate(**free, logits_processor=LogitsProcessorList([forced]))
+
+    return run
+
+
+def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> Generated:
+    """Drive the stock generation, caches and all, along a row's codes."""
+    codes = row["audio_codes"]
+    talker = tts.model.talker
+    first = Forced([*(frame[0] for frame in codes), talker.config.codec_eos_token_id])
+    others = Forced([code for frame in codes for code in frame[1:]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(talker, "generate", force(talker.generate, first))
+        patch.setattr(talker.code_predictor, "generate", force(talker.code_predictor.generate, others))
+        patch.setattr(speaking, "stored_voice", lambda tts, row: voice(vector))
+        patch.setattr(tts.model.config.talker_config, "spk_id", {"any": 0})
+        spoken = speaking.greedy_codes(tts, row["text"], "any", row["language"], most=len(codes))
+    assert spoken.tolist() == codes
+    return Generated(torch.stack(first.noted), torch.stack(others.noted).reshape(len(codes), -1))
+
+
+def voice(vector: Tensor) -> Any:
+    from qwen_tts.inference.qwen3_tts_model import VoiceClonePromptItem
+
+    return VoiceClonePromptItem(ref_code=None, ref_spk_embedding=vector, x_vector_only_mode=True, icl_mode=False)
+
+
+@pytest.fixture(scope="module")
+def case(fresh: Any, tmp_path_factory: pytest.TempPathFactory, rows_of: Any) -> Case:
+    tts = speaking.load(fresh.loaded.base)
+    rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"})
+    speakers = fresh.loaded.processor.speakers
+    vectors = fresh.loaded.buffers["speaker_vectors"]
+    generated = [generate(tts, row, vectors[speakers[row["speaker"].lower()]]) for row in rows]
+    return Case(fresh.model, fresh.loaded.processor, rows, generated)
+
+
+# ---- the checks
+
+
+@torch.no_grad()
+def predictions(case: Case, samples: list[Sample]) -> tuple[Tensor, Tensor]:
+    """Our log-probability of every target in the padded batch: codebook 0 and end of speech [ΣT+B], the other codebooks [ΣT, 15]."""
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("first_codebook", "other_codebooks"):
+            patch.setattr(speech_model, name, remembering(seen, name, getattr(speech_model, name)))
+        RECIPE.loss(case.model, layout.collate(samples))
+    first, others = (logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1) for logits, targets in seen.values())
+    return first, others
+
+
+def remembering(seen: dict[str, Any], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
+        seen[name] = function(*arguments)
+        return seen[name]
+
+    return run
+
+
+def check_first_codebook_is_what_generation_sees(case: Case) -> None:
+    ours, _ = predictions(case, case.samples())
+    assert ours.shape == (sum(len(one.first) for one in case.generated),)
+    torch.testing.assert_close(ours, torch.cat([one.first for one in case.generated]), rtol=0, atol=1e-5)
+
+
+def check_other_codebooks_are_what_generation_sees(case: Case) -> None:
+    _, ours = predictions(case, case.samples())
+    expected = torch.cat([one.others for one in case.generated])
+    assert ours.shape == expected.shape
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def check_sums_add_up(case: Case) -> None:
+    """Over micro-batches of any cut, padding included: what the global count divides."""
+    samples = case.samples()
+
+    def total(cut: list[list[Sample]]) -> dict[str, float]:
+        parts = [RECIPE.loss(case.model, layout.collate(micro)) for micro in cut]
+        return {name: sum(float(part[name].sum) for part in parts) for name in parts[0]}
+
+    whole = total([samples])
+    for cut in ([samples[:1], samples[1:]], [[sample] for sample in samples]):
+        assert total(cut) == pytest.approx(whole, rel=1e-6)
+
+
+@torch.no_grad()
+def check_padding_is_zero(case: Case) -> None:
+    tensors = layout.collate(case.samples()).tensors
+    embedded = speech_model.frame_embeddings(case.model.talker, tensors["codes"][tensors["frame_mask"]])
+    inputs = speech_model.input_embeddings(case.model.talker, case.model.speaker_vectors, tensors, embedded)
+    padding = ~tensors["valid"]
+    assert padding.any() and inputs[padding].abs().max() == 0
+
+
+CHECKS = (
+    check_first_codebook_is_what_generation_sees,
+    check_other_codebooks_are_what_generation_sees,
+    check_sums_add_up,
+    check_padding_is_zero,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_product_passes(check: Callable[[Case], None], case: Case) -> None:
+    check(case)
+
+
+# ---- the bugs
+
+
+def double_shift(talker: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    following = labels[:, 2:]
+    return talker.codec_head(hidden[:, :-2][following != IGNORE]), following[following != IGNORE]
+
+
+def shifted_sub_labels(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    logits, targets = ORIGINAL["other_codebooks"](talker, states, embedded, codes)
+    return logits[:, :-1], targets[:, 1:]
+
+
+def states_at_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
+    return hidden[frame_mask]
+
+
+def text_without_projection(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
+    return talker.model.text_embedding(text) * valid.unsqueeze(-1)
+
+
+def text_masked_before_projection(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
+    return talker.text_projection(talker.model.text_embedding(text) * valid.unsqueeze(-1))
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+
+
+def without_end(**given: Any) -> Sample:
+    sample = ORIGINAL["arrange"](**given)
+    sample["labels"][-1] = IGNORE
+    return sample
+
+
+def voice_one_late(**given: Any) -> Sample:
+    sample = ORIGINAL["arrange"](**given)
+    slot = int(sample["speaker_mask"].nonzero())
+    for name in ("codec", "codec_mask", "speaker_mask"):
+        sample[name][[slot, slot + 1]] = sample[name][[slot + 1, slot]]
+    return sample
+
+
+ORIGINAL = {"other_codebooks": speech_model.other_codebooks, "arrange": layout.arrange}
+FIRST, OTHERS, SUMS, PADDING = CHECKS
+BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
+    "codebook 0 shifted twice": (speech_model, "first_codebook", double_shift, {FIRST}),
+    "sub-talker labels shifted": (speech_model, "other_codebooks", shifted_sub_labels, {OTHERS}),
+    "hidden state at the frame itself": (speech_model, "states_before_frames", states_at_frames, {OTHERS}),
+    "text projection left out": (speech_model, "text_channel", text_without_projection, {FIRST, OTHERS}),
+    "mask not applied after the projection": (speech_model, "text_channel", text_masked_before_projection, {PADDING}),
+    "mean of means": (speech_model, "negative_log_likelihood", mean_loss, {SUMS}),
+    "end of speech missing": (layout, "arrange", without_end, {FIRST}),
+    "voice in the wrong slot": (layout, "arrange", voice_one_late, {FIRST, OTHERS}),
+}
+
+
+def test_eight_bugs_are_listed() -> None:
+    assert len(BUGS) == 8
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_bug_is_caught_by_its_check(bug: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, wrong, expected = BUGS[bug]
+    monkeypatch.setattr(module, name, wrong)
+    caught = set()
+    for check in CHECKS:
+        try:
+            check(case)
+        except AssertionError:
+            caught.add(check)
+    assert {check.__name__ for check in caught} == {check.__name__ for check in expected}
