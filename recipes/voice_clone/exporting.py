@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 FORMATS = ("custom_voice", "base")
 CODEC_EMBEDDING = "talker.model.codec_embedding.weight"
-PROVENANCE = "overtone.json"
-"""What was trained on what, for machines; README.md says the same for people."""
+VOICES = "voices.json"
+"""Who was trained, on what: what README.md tells people, for `generate` and other programs."""
 REQUIRED = ("generation_config.json", "speech_tokenizer")
 COPIED = ("*.json", "*.txt", "*.jinja")
-WRITTEN = ("config.json", "model.safetensors.index.json", PROVENANCE)
-"""Not copied from the base: rewritten here, or made by the export."""
+WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json")
+"""Not copied from the base: written here or by the export, and an older export as a base has its own."""
 
 
 def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
@@ -39,7 +39,7 @@ def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: st
         edit={CODEC_EMBEDDING: lambda table: with_rows(table, rows, buffers["speaker_vectors"])},
         files={
             "config.json": _json(edited_config(base_config(base), state, kind)),
-            PROVENANCE: _json({"recipe": "voice_clone", "format": kind, **state}),
+            VOICES: _json(state),
             "README.md": model_card(state, kind).encode(),
         },
         copy=files_to_copy(base),

@@ -17,8 +17,6 @@ from data_prep import manifest
 from finetune import files
 from finetune.errors import UserError
 
-from .exporting import PROVENANCE
-
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -35,11 +33,14 @@ class Exported:
 
     folder: Path
     config: dict[str, Any]
-    provenance: dict[str, Any]
+    trained: dict[str, Any]
+    """State of the run that it was exported from; empty for a model from elsewhere."""
 
     @classmethod
     def of(cls, folder: Path) -> Exported:
-        """Read config and provenance. Raises `UserError` if the folder is no Qwen3-TTS model that can be spoken with here."""
+        """Read what the folder holds. Raises `UserError` if the folder is no Qwen3-TTS model that can be spoken with here."""
+        from .exporting import VOICES
+
         try:
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -47,7 +48,7 @@ class Exported:
         if config.get("model_type") != "qwen3_tts" or config.get("tts_model_type") not in ("custom_voice", "base"):
             kinds = f"model_type {config.get('model_type')!r}, tts_model_type {config.get('tts_model_type')!r}"
             raise UserError(f"--model {folder}: {kinds} is no voice to speak with; export a run of the voice_clone recipe")
-        told = folder / PROVENANCE
+        told = folder / VOICES
         return cls(folder, config, json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {})
 
     @property
@@ -75,8 +76,8 @@ class Exported:
         """The language to announce: the given one, or the one that the speaker was trained with, or `auto`."""
         from .layout import Ids, language_of
 
-        trained = {entry["name"]: entry["language"] for entry in self.provenance.get("speakers", [])}
-        wanted = given if given is not None else trained.get(speaker or "")
+        spoken = {entry["name"]: entry["language"] for entry in self.trained.get("speakers", [])}
+        wanted = given if given is not None else spoken.get(speaker or "")
         return language_of({"language": wanted}, Ids.of(self.config)) or manifest.AUTO
 
 

@@ -58,9 +58,9 @@ def test_files(kind: str, nano: Path) -> None:
     for changed in (config, base):
         del changed["tts_model_type"], changed["talker_config"]["spk_id"], changed["talker_config"]["spk_is_dialect"]
     assert config == base
-    assert json.loads(plan.files["overtone.json"]) == {"recipe": "voice_clone", "format": kind, **STATE}
+    assert json.loads(plan.files["voices.json"]) == STATE
     copied = {"generation_config.json", "merges.txt", "preprocessor_config.json", "tokenizer_config.json", "vocab.json"}
-    assert set(plan.copy) == copied | {"speech_tokenizer"} and set(plan.files) == {"config.json", "overtone.json", "README.md"}
+    assert set(plan.copy) == copied | {"speech_tokenizer"} and set(plan.files) == {"config.json", "voices.json", "README.md"}
 
 
 def test_presets_are_kept() -> None:
@@ -77,3 +77,8 @@ def test_unknown_format_and_broken_base(nano: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((nano / "config.json").read_text())
     with pytest.raises(UserError, match=r"lacks generation_config.json, speech_tokenizer"):
         exporting.plan(tmp_path, STATE, VECTORS, "base")
+
+
+def test_an_older_exports_own_files_are_not_copied(two_voices: Any) -> None:
+    (two_voices.base / "overtone.json").write_text("{}")
+    assert set(exporting.files_to_copy(two_voices.base)).isdisjoint({"overtone.json", "voices.json", "config.json"})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from finetune.errors import UserError
 from recipes.voice_clone import speaking
 from recipes.voice_clone.recipe import RECIPE
 
+ROOT = Path(__file__).resolve().parents[3]
 HELLO = ["--text", "She counted the boats.", "--max-seconds", "2"]
 
 
@@ -96,3 +99,9 @@ def test_default_language_is_the_trained_one(two_voices: Any, one_voice: Any) ->
     assert speaking.Exported.of(two_voices.custom_voice).language(None, "anna") == "english"
     assert speaking.Exported.of(one_voice.custom_voice).language(None, "anna") == "auto"
     assert speaking.Exported.of(one_voice.custom_voice).language("de", "anna") == "german"
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys; from recipes.voice_clone.speaking import parse\ntry: parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "--max-seconds" in done.stdout
