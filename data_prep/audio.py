@@ -178,8 +178,8 @@ class _Stream:
     """[frames, channels] each."""
 
 
-DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError)
-"""soundfile's LibsndfileError is a RuntimeError; PyAV's errors derive from OSError and ValueError."""
+DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, EOFError, LookupError)
+"""soundfile's LibsndfileError is a RuntimeError; PyAV's errors derive from each of the others."""
 
 
 def _open(path: Path) -> _Stream:
@@ -207,12 +207,12 @@ def _open_with_av(path: Path, first: Exception) -> _Stream:
 
     try:
         container = av.open(str(path))
-    except (OSError, ValueError) as error:
+    except DECODE_ERRORS as error:
         raise AudioError("unreadable", f"soundfile: {first}; PyAV: {error}") from error
-    if not container.streams.audio:
+    stream = next(iter(container.streams.audio), None)
+    if stream is None or not stream.rate or not stream.channels:  # a name like a.flac is enough for FFmpeg to see a stream in garbage
         container.close()
-        raise AudioError("unreadable", "the file holds no audio stream")
-    stream = container.streams.audio[0]
+        raise AudioError("unreadable", f"soundfile: {first}; PyAV: no audio stream that can be decoded")
     guessed = container.format.name == "aac" or stream.duration is None or stream.time_base is None  # a raw ADTS file has no header
     declared = None if guessed else round(stream.duration * stream.time_base * stream.rate)
     return _Stream(stream.rate, stream.channels, declared, _av_blocks(container))

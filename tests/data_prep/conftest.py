@@ -46,28 +46,13 @@ def vad():
     return load_vad()
 
 
-def sung_vowel(rate: int, seconds: float = 3.0) -> np.ndarray:
-    """A voice as a machine makes it: harmonics of 110 Hz under formants, four syllables a second, silence around.
-
-    The fourth harmonic, 440 Hz, is the strongest; the detector hears speech.
-    """
-    time = np.arange(int(seconds * rate)) / rate
-    wave = np.zeros_like(time)
-    for harmonic in range(1, 30):
-        frequency = 110.0 * harmonic
-        strength = sum(1 / np.hypot(1, (frequency - centre) / width) for centre, width in ((440, 90), (1090, 110), (2440, 170)))
-        wave += strength / np.sqrt(harmonic) * np.cos(2 * np.pi * frequency * time + harmonic**2)
-    syllables = np.clip(1.2 * np.sin(np.pi * time * 4) ** 2, 0.15, 1)
-    silence = np.zeros(rate // 2)
-    return np.concatenate([silence, 0.3 * wave / np.abs(wave).max() * syllables, silence]).astype(np.float32)
-
-
 def peak_frequency(samples: np.ndarray, rate: int, near: float) -> float:
-    """Hz of the strongest line within 15 % of `near`, to a small part of a Hz."""
+    """Hz of the line near `near` (5 %), to a small part of a Hz. Fails if nothing stands out there."""
     size = 1 << 21
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), size))
     frequencies = np.fft.rfftfreq(size, 1 / rate)
-    band = np.flatnonzero(np.abs(frequencies - near) < 0.15 * near)
+    band = np.flatnonzero(np.abs(frequencies - near) < 0.05 * near)
+    assert spectrum[band].max() > 5 * np.median(spectrum[band])
     return float(frequencies[band[spectrum[band].argmax()]])
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep import audio
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, faded, flac, load, probe, read, to_rate
+from data_prep.audio import EXTENSIONS, MASTER_RATE, SPEECH_RATE, Audio, AudioError, faded, flac, load, probe, read, to_rate
 from tests.data_prep.conftest import peak_frequency
 
 RATES = (8000, 16000, 22050, 24000, 44100, 48000)
@@ -108,6 +108,16 @@ def bad_file(kind, path, write_sound):
     if kind in ("nan", "inf"):
         samples[8000] = float(kind)
     return write_sound(path, samples, 16000)
+
+
+@pytest.mark.parametrize("ending", EXTENSIONS)
+def test_garbage_is_unreadable_under_any_name(ending, tmp_path) -> None:
+    assert len(EXTENSIONS) == 11
+    for content in (bytes(range(256)) * 40, b"", b"RIFF", b"fLaC" + bytes(100), b"ID3" + bytes(100), b"OggS" + bytes(100)):
+        (tmp_path / f"bad{ending}").write_bytes(content)
+        with pytest.raises(AudioError) as caught:
+            probe(tmp_path / f"bad{ending}")
+        assert caught.value.reason == "unreadable"
 
 
 @pytest.mark.parametrize(
