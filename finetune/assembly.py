@@ -21,7 +21,7 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     """Everything that trains, sharded and filled, and the place where it starts. Collective: call on every rank."""
     strategy = together(world, lambda: parallel.choose_strategy(config, os.environ))
     cache = config.run.dir / "cache"
-    once(world, lambda: str(files.make_folder(cache)))
+    once(world, lambda: claim(config.run.dir))
     base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
     once(world, lambda: recipe.prepare(config))
     loaded = together(world, lambda: recipe.load(config))
@@ -38,6 +38,14 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     identity = identify(config, rows, base_digest, loaded)
     training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity)
     return training, resume(training)
+
+
+def claim(run_dir: Path) -> int:
+    """Make the run's folder this run's own, and clear what a killed predecessor left half written in it."""
+    lock = files.own(run_dir)
+    files.make_folder(run_dir / "cache")
+    files.sweep(files.make_folder(checkpoint.folder_of(run_dir)))
+    return lock
 
 
 def identify(config: Config, rows: Rows, base_digest: str, loaded: Loaded) -> dict[str, Any]:

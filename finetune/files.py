@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,7 @@ from finetune.errors import UserError
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
+OWNER = ".owner"
 
 _watcher: Callable[[str, Path], None] | None = None
 
@@ -176,6 +180,24 @@ def discard(path: Path) -> None:
         _rename(path, trash)
     _about_to("remove", trash)
     shutil.rmtree(trash) if trash.is_dir() else trash.unlink()
+
+
+def own(folder: Path) -> int:
+    """Take a folder for this process until it ends, however it ends; returns the descriptor that holds the lock.
+
+    Raises `UserError` naming the owner if another process has it: two runs in one folder would write over each other.
+    """
+    path = make_folder(folder) / OWNER
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise UserError(f"{folder} belongs to a run that is going on ({owner}); wait for it, stop it, or choose another folder") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()} since {time.strftime('%F %T')}\n".encode(), 0)
+    return descriptor
 
 
 def sweep(parent: Path) -> list[Path]:

@@ -67,6 +67,15 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     return found
 
 
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape, from the headers alone. Raises `UserError` if there are no weights."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in set(tensor_files(folder).values()):
+        with safe_open(path, framework="pt") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
+    return shapes
+
+
 def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: torch.dtype) -> None:
     """Mark what is trained, and keep the rest in the compute type: no master, no gradient, no optimizer state. Parameters are on meta."""
     for name, parameter in model.named_parameters():
@@ -105,10 +114,11 @@ def materialise(model: nn.Module, base: Path, buffers: dict[str, Tensor], device
     """
     # Not `to_empty`: that would also wipe the buffers, and a rotary table filled with garbage trains without an error.
     model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
+    if problems := misfits(model, base):
+        raise UserError(f"{base} does not fit the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
     with torch.no_grad(), open_base(base) as read:
-        problems = [problem for name, parameter in model.named_parameters() if (problem := _fill(name, parameter, read, seed))]
-        if problems:
-            raise UserError(f"{base} does not fit the model:\n  " + "\n  ".join(problems[:20]))
+        for name, parameter in model.named_parameters():
+            _fill(name, parameter, read, seed)
         own = dict(model.named_buffers())
         for name, value in buffers.items():
             own[name].copy_(value)
@@ -132,20 +142,23 @@ def open_base(folder: Path) -> Iterator[Reader]:
         yield read
 
 
-def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> str | None:
-    shape, slices = local_slices(parameter)
+def misfits(model: nn.Module, base: Path) -> list[str]:
+    """What the base lacks or holds in another shape. Whole shapes are compared: a slice of a larger tensor would fit without a word."""
+    shapes = tensor_shapes(base)
+    wanted = {base_name(name): tuple(parameter.shape) for name, parameter in model.named_parameters() if not is_adapter(name)}
+    missing = [f"{name} is missing" for name in wanted if name not in shapes]
+    return missing + [
+        f"{name} is {shapes[name]} there, the model has {shape}" for name, shape in wanted.items() if shapes.get(name, shape) != shape
+    ]
+
+
+def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
+    slices = local_slices(parameter)[1]
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
     if is_adapter(name):
         local.copy_(_fresh_adapter(plain_name(name), parameter.shape, seed)[slices])
-        return None
-    try:
-        value = read(base_name(name), slices if parameter.dim() else None)
-    except KeyError:
-        return f"{base_name(name)} is missing"
-    if tuple(value.shape) != shape:
-        return f"{base_name(name)}: this rank's slice is {tuple(value.shape)}, the model has {shape}"
-    local.copy_(value)
-    return None
+    else:
+        local.copy_(read(base_name(name), slices if parameter.dim() else None))
 
 
 def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:

@@ -6,6 +6,7 @@ folder and no other edit.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -147,15 +148,24 @@ def _roots(name: str) -> list[Path]:
 
 def _import_outside(folder: Path) -> Any:
     """A folder outside the tree becomes a package of its own, so that its files can import each other relatively."""
-    package = f"outside_recipe_{folder.name}"
+    # By path, not by name: two folders may be called alike, and a dot in a name would read as a package inside another.
+    package = f"outside_recipe_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     for name, file in ((package, folder / "__init__.py"), (f"{package}.recipe", folder / "recipe.py")):
-        if name in sys.modules:
-            continue
-        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(folder)] if name == package else None)
-        if spec is None or spec.loader is None or (name != package and not file.is_file()):
-            raise UserError(f"{file} cannot be imported")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        if file.is_file():
-            spec.loader.exec_module(module)
+        if name not in sys.modules:
+            _import_file(name, file, [str(folder)] if name == package else None)
     return sys.modules[f"{package}.recipe"]
+
+
+def _import_file(name: str, file: Path, inside: list[str] | None) -> None:
+    """Import `file` as `name`; a package (with `inside`) may do without its file."""
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} cannot be imported")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    if inside is not None and not file.is_file():
+        return
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # half of a module must not pass for the whole at the next import
+        raise

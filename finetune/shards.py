@@ -24,7 +24,12 @@ from finetune import files
 from finetune.models import Reader, local_slices
 
 OFFSETS_KEY = "DCP_SHARDING_INFO"
-DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64"}
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2", torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+"""The format's own names; a base may hold any of them."""
 
 
 @dataclass(frozen=True)

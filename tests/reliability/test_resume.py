@@ -1,0 +1,130 @@
+"""kill -9 at any moment, and the run goes on as if nothing had happened: bit by bit on the same world, within rounding on another."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from finetune import files
+from finetune.checkpoint import newest_good, read_state, steps_in
+from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
+
+STEPS, EVERY = 240, 10
+RUN = ["--train.steps", STEPS, "--checkpoint.every", EVERY, "--eval.every", 80, "--options.dropout", "0.2"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    folder = tmp_path_factory.mktemp("bytes")
+    return [*byte_data(folder), "--data.val", folder / "train.jsonl", *RUN]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("whole") / "run"
+    launch("fsdp2", 2, *data, "--run.dir", run)
+    return run
+
+
+def kill_at(step: int, run: Path, world: int, arguments: list[object]) -> int:
+    """Start a run and kill launcher and workers with SIGKILL once `step` is logged; returns the last step that was logged."""
+    process = subprocess.Popen(
+        command("fsdp2", world, *arguments, "--run.dir", run),
+        cwd=ROOT, env=ALONE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while logged(run) < step:
+        assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be killed"
+        time.sleep(0.01)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for member in reversed(family):
+        member.kill()
+    psutil.wait_procs(family, timeout=30)
+    process.wait()
+    return logged(run)
+
+
+def logged(run: Path) -> int:
+    steps = series(run) if (run / "log.jsonl").is_file() else []
+    return steps[-1]["step"] if steps else 0
+
+
+def losses(run: Path) -> list[tuple[int, float, float]]:
+    return [(event["step"], event["loss"], event["grad_norm"]) for event in series(run)]
+
+
+def validation(run: Path) -> list[tuple[int, float]]:
+    return [(event["step"], event["val/loss"]) for event in series(run, "evaluation")]
+
+
+def weights(run: Path) -> dict[str, Any]:
+    """Digest of every rank's file of the last checkpoint."""
+    entries = json.loads((steps_in(run / "checkpoints")[0] / "manifest.json").read_text())["files"]
+    return {name: entry["digest"] for name, entry in entries.items() if name.endswith(".safetensors")}
+
+
+def test_killed_twice_and_resumed_is_bit_identical(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+    chance, run = random.Random(time.time_ns()), tmp_path / "run"
+    first = kill_at(chance.randint(EVERY + 2, 100), run, 2, data)
+    committed, _ = newest_good(run)
+    assert committed is not None and 0 < read_state(committed)["step"] <= first < STEPS, "the kill did not land inside the run"
+    start = read_state(committed)["step"]
+    shutil.copytree(run, tmp_path / "elsewhere")
+    second = kill_at(chance.randint(first + 2, STEPS - 40), run, 2, data)
+    assert first < second < STEPS
+    launch("fsdp2", 2, *data, "--run.dir", run)
+    assert losses(run) == losses(uninterrupted)
+    assert validation(run) == validation(uninterrupted)
+    assert weights(run) == weights(uninterrupted) and len(weights(run)) == 2
+    assert [event["event"] for event in map(json.loads, (run / "log.jsonl").read_text().splitlines())].count("resumed") == 2
+    assert not [path for path in (run / "checkpoints").iterdir() if not path.name.startswith("step-")], "temporaries were left behind"
+
+    other = tmp_path / "elsewhere"
+    launch("cpu", 1, *data, "--run.dir", other)
+    assert series(other, "resumed")[0]["world"] == 1
+    for found, expected in zip(losses(other)[start:], losses(uninterrupted)[start:], strict=True):
+        assert found[0] == expected[0]
+        assert found[1] == pytest.approx(expected[1], rel=1e-4), "rounding grows over hundreds of AdamW steps, but not to this"
+    for found, expected in zip(losses(other)[start : start + 20], losses(uninterrupted)[start : start + 20], strict=True):
+        assert found[1] == pytest.approx(expected[1], rel=1e-6)
+
+
+def test_a_signal_saves_and_stops_and_the_run_goes_on(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command("fsdp2", 2, *data, "--run.dir", run), cwd=ROOT, env=ALONE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    while logged(run) < 15:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    word = json.loads((run / "exit.json").read_text())
+    assert word["reason"].startswith("stopped by"), output
+    assert word["step"] >= 15 and word["last_commit"] == f"step-{word['step']:08d}"
+    launch("fsdp2", 2, *data, "--run.dir", run)
+    assert losses(run) == losses(uninterrupted)
+
+
+def test_another_run_in_the_same_folder_is_refused(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    before = weights(tmp_path / "run")
+    said = launch("cpu", 1, *data, "--run.dir", tmp_path / "run", "--run.seed", 7, fails=True)
+    assert "belongs to a run with other data, base or order" in said and "choose another --run.dir" in said
+    assert weights(tmp_path / "run") == before
+
+
+def test_a_second_run_is_told_who_owns_the_folder(data: list[object], tmp_path: Path) -> None:
+    lock = files.own(tmp_path / "run")
+    said = launch("cpu", 1, *data, "--run.dir", tmp_path / "run", fails=True)
+    assert f"belongs to a run that is going on (process {os.getpid()} on " in said
+    os.close(lock)
