@@ -1,0 +1,297 @@
+"""The order of training: computed from the place alone, every row once an epoch, the same on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune import batches, files
+from finetune.batches import Loader, MicroBatch, Order, Place, Rows, Step
+from finetune.errors import UserError
+from tests.finetune import tiny
+
+orders = st.builds(
+    Order, seed=st.integers(0, 2**40), window=st.integers(1, 40), micro_tokens=st.integers(1, 120), global_batch_tokens=st.integers(1, 400)
+)
+lengths_of_rows = st.lists(st.integers(1, 100), min_size=1, max_size=90).map(lambda values: np.array(values, dtype=np.int64))
+
+
+def length(row: dict[str, Any]) -> int:
+    if not isinstance(row.get("text"), str):
+        raise UserError("no text in it")
+    return len(row["text"])
+
+
+def opened(path: Path, cache: Path, key: str = "key") -> Rows:
+    batches.build_index(path, cache, key, length)
+    return batches.open_rows(path, cache)
+
+
+# --- the permutation
+
+
+@given(size=st.integers(1, 3000), key=st.integers(0, 2**63 - 1))
+def test_permute_visits_every_position_once(size: int, key: int) -> None:
+    image = batches.permute(np.arange(size), size, key)
+    assert np.array_equal(np.sort(image), np.arange(size))
+
+
+@pytest.mark.parametrize("size", [2**20, 2**20 + 1, 2**31 + 5, 10**12])
+def test_permute_of_a_sample_of_many_stays_inside_and_apart(size: int) -> None:
+    positions = np.unique(np.random.default_rng(0).integers(0, size, 20000))
+    image = batches.permute(positions, size, 5)
+    assert image.min() >= 0 and image.max() < size and len(np.unique(image)) == len(positions)
+    assert abs(float(np.mean(image)) / size - 0.5) < 0.02, "spread over the whole range"
+
+
+def test_permute_of_a_place_does_not_need_its_neighbours() -> None:
+    whole = batches.permute(np.arange(1000), 1000, 3)
+    assert [int(batches.permute(np.array([place]), 1000, 3)[0]) for place in (0, 1, 500, 999)] == whole[[0, 1, 500, 999]].tolist()
+
+
+def test_keys_and_epochs_give_other_orders() -> None:
+    images = {key: tuple(batches.permute(np.arange(500), 500, key)) for key in range(50)}
+    assert len(set(images.values())) == 50
+    assert max(sum(image[place] == place for place in range(500)) for image in images.values()) < 12, "no key leaves rows where they were"
+    followers = Counter(b - a for image in images.values() for a, b in itertools.pairwise(image))
+    assert max(followers.values()) < 0.01 * sum(followers.values()), "no stride is preferred"
+
+
+def test_keys_of_integers_do_not_collide() -> None:
+    keys = {batches.keyed(*parts) for parts in [(1, 23), (12, 3), (1, 2, 3), (123,), (1,), (2,), (1, 0), (0, 1)]}
+    assert len(keys) == 8 and all(0 <= key < 2**63 for key in keys)
+
+
+def test_the_order_is_pinned() -> None:
+    """A changed order would silently repeat and skip rows in every run that goes on from an older checkpoint."""
+    assert batches.permute(np.arange(8), 8, batches.keyed(0, 0)).tolist() == [5, 1, 7, 4, 2, 6, 3, 0]
+    (micro,) = batches.micro_batches(Order(0, 8, 100, 1), np.ones(8, dtype=np.int64), 0, 0)
+    assert list(micro.ids) == [5, 1, 7, 4, 2, 6, 3, 0] and micro.key == batches.keyed(0, 0, 0, 0) == 6090696550242238203
+
+
+# --- micro-batches and steps
+
+
+@given(lengths_of_rows, st.integers(1, 300))
+def test_fill_cuts_at_the_padded_size_and_no_earlier(lengths: np.ndarray, largest: int) -> None:
+    lengths = np.sort(lengths)
+    groups = batches.fill(np.arange(len(lengths)), lengths, largest)
+    assert np.array_equal(np.concatenate(groups), np.arange(len(lengths)))
+    for group, following in itertools.pairwise([*groups, None]):
+        assert len(group) == 1 or len(group) * lengths[group].max() <= largest
+        if following is not None:
+            assert (len(group) + 1) * lengths[following[0]] > largest, "the next row would have fitted"
+
+
+@settings(max_examples=150)
+@given(orders, lengths_of_rows, st.integers(1, 3))
+def test_steps_cover_every_row_once_an_epoch(order: Order, lengths: np.ndarray, epochs: int) -> None:
+    found = list(batches.steps(order, lengths, Place(), epochs))
+    assert batches.count_steps(order, lengths, epochs) == len(found)
+    assert {step.after.epoch for step in found} <= set(range(epochs + 1))
+    rows = Counter(row for step in found for micro in step.micros for row in micro.ids)
+    assert rows == dict.fromkeys(range(len(lengths)), epochs)
+    by_epoch: dict[int, list[int]] = {}
+    for place, step in zip([Place(), *(step.after for step in found)], found, strict=False):
+        by_epoch.setdefault(epoch_of(place, order, lengths), []).extend(row for micro in step.micros for row in micro.ids)
+    assert all(sorted(rows) == list(range(len(lengths))) for rows in by_epoch.values()) and len(by_epoch) == epochs
+    for step in found:
+        assert step.tokens == sum(int(lengths[list(micro.ids)].sum()) for micro in step.micros)
+        assert step.tokens - step.micros[-1].tokens < order.global_batch_tokens, "a step ends as soon as it is full"
+        for micro in step.micros:
+            assert len(micro.ids) == 1 or len(micro.ids) * lengths[list(micro.ids)].max() <= order.micro_tokens
+    keys = [micro.key for step in found for micro in step.micros]
+    assert len(set(keys)) == len(keys), "no two micro-batches draw the same dropout"
+
+
+def epoch_of(place: Place, order: Order, lengths: np.ndarray) -> int:
+    """The epoch that the next step is of: a step may end exactly where its epoch does."""
+    last = -(-len(lengths) // order.window) - 1
+    at_end = place.window == last and place.micro == len(batches.micro_batches(order, lengths, place.epoch, last))
+    return place.epoch + at_end
+
+
+@settings(max_examples=100)
+@given(orders, lengths_of_rows, st.data())
+def test_going_on_from_any_step_is_going_on(order: Order, lengths: np.ndarray, data: st.DataObject) -> None:
+    found = list(batches.steps(order, lengths, Place(), 2))
+    stop = data.draw(st.integers(0, len(found) - 1))
+    assert list(batches.steps(order, lengths, found[stop].after, 2)) == found[stop + 1 :]
+    endless = batches.steps(order, lengths, Place(), None)
+    assert list(itertools.islice(endless, len(found))) == found and next(endless).after.epoch >= 2
+
+
+@given(orders, st.lists(st.integers(1, 100), min_size=25, max_size=60).map(np.array))
+def test_epochs_and_seeds_differ(order: Order, lengths: np.ndarray) -> None:
+    first, second = (order_of(order, lengths, epoch) for epoch in (0, 1))
+    assert first != second and sorted(first) == sorted(second)
+    assert order_of(Order(order.seed + 1, order.window, order.micro_tokens, order.global_batch_tokens), lengths, 0) != first
+
+
+def order_of(order: Order, lengths: np.ndarray, epoch: int) -> list[int]:
+    windows = range(-(-len(lengths) // order.window))
+    return [row for window in windows for micro in batches.micro_batches(order, lengths, epoch, window) for row in micro.ids]
+
+
+def test_a_window_is_not_trained_from_short_to_long() -> None:
+    lengths = np.arange(1, 1001)
+    micros = batches.micro_batches(Order(0, 1000, 4000, 1), lengths, 0, 0)
+    means = [micro.tokens / len(micro.ids) for micro in micros]
+    assert len(means) > 50 and abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+
+
+# --- ranks
+
+
+@settings(max_examples=60)
+@given(orders, st.lists(st.integers(3, 30), min_size=1, max_size=30), st.integers(1, 4))
+def test_ranks_share_each_step_exactly(order: Order, lengths: list[int], size: int) -> None:
+    step = next(batches.steps(order, np.array(lengths), Place(), 1))
+    rows = rows_in_memory(["x" * length for length in lengths])
+    loaders = [Loader(rows, tiny.RECIPE, None, rank, size) for rank in range(size)]
+    shares = [loader.turns(step.micros) for loader in loaders]
+    for loader in loaders:
+        loader.close()
+    assert len({len(share) for share in shares}) == 1, "every rank takes part in every collective"
+    in_turn = [turn for turns in zip(*shares, strict=True) for turn in turns]
+    assert tuple(turn.micro for turn in in_turn if turn.counts) == step.micros
+    fillers = [turn for turn in in_turn if not turn.counts]
+    assert len(fillers) < size and all(turn.micro.tokens == 0 and len(turn.micro.ids) == 1 for turn in fillers)
+    assert sum(turn.batch.targets["next"] for turn in in_turn if turn.counts) == step.tokens - sum(len(micro.ids) for micro in step.micros)
+
+
+def rows_in_memory(texts: list[str]) -> Rows:
+    lines = [json.dumps({"text": text}).encode() for text in texts]
+    starts = np.cumsum([0, *map(len, lines)])[:-1]
+    index = np.array([[start, len(line), len(text), number + 1] for number, (start, line, text) in enumerate(zip(starts, lines, texts))])
+    return Rows(Path("memory.jsonl"), b"".join(lines), index, "")
+
+
+def test_the_loader_reads_one_step_ahead_and_in_order() -> None:
+    rows, read = rows_in_memory(tiny.texts(12)), []
+    loader = Loader(rows, tiny.RECIPE, None, 0, 1)
+    todo = [Step((MicroBatch((row,), 3, row),), Place(0, 0, row + 1)) for row in range(12)]
+
+    def asked() -> Iterator[Step]:
+        for step in todo:
+            read.append(step)
+            yield step
+
+    seen = []
+    for step, turns in loader.over(asked()):
+        seen.append((step, turns[0].micro.ids[0]))
+        assert len(read) <= len(seen) + 1, "a longer queue would hold batches in memory"
+    loader.close()
+    assert seen == [(step, number) for number, step in enumerate(todo)]
+    assert list(loader_over_nothing(rows)) == []
+
+
+def loader_over_nothing(rows: Rows) -> Iterator[object]:
+    loader = Loader(rows, tiny.RECIPE, None, 0, 1)
+    yield from loader.over(iter([]))
+    loader.close()
+
+
+def test_a_row_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "abcdef"}\n\n{"text": "x"}\n')
+    loader = Loader(opened(path, tmp_path / "cache"), tiny.RECIPE, None, 0, 1)
+    with pytest.raises(UserError, match=r"rows\.jsonl:3: text must hold at least three bytes, found 'x'"):
+        list(loader.over(iter([Step((MicroBatch((1,), 1, 0),), Place())])))
+    loader.close()
+
+
+# --- the index
+
+
+def test_rows_are_read_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes('{"text": "one"}\n\n   \n{"text": "Ærø"}\r\n{"text": "last, without a line end"}'.encode())
+    rows = opened(path, tmp_path / "cache")
+    assert [rows.read(row)["text"] for row in range(len(rows))] == ["one", "Ærø", "last, without a line end"]
+    assert rows.lengths.tolist() == [3, 3, 24]
+    assert [rows.where(row) for row in range(3)] == [f"{path}:1", f"{path}:4", f"{path}:5"]
+    assert rows.digest == files.digest(path)
+
+
+def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": 3}\n\nnot json\n[1]\n"text"\n')
+    with pytest.raises(UserError) as caught:
+        opened(path, tmp_path / "cache")
+    first, *others = str(caught.value).splitlines()
+    told = ("2: no text in it", "4: not a line of JSON (", "5: expected an object in braces, found list", "6: expected an object in braces")
+    assert first == "4 bad rows:" and len(others) == 4
+    assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, told, strict=True))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n" * 25)
+    with pytest.raises(UserError, match=r"(?s)^25 bad rows:.*:10: no text in it\n  … and 15 more$"):
+        opened(path, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_file_without_rows_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(UserError, match=r"rows\.jsonl: no rows; there is nothing to train on"):
+        opened(tmp_path / "rows.jsonl", tmp_path / "cache")
+
+
+def test_a_file_that_is_missing_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"rows\.jsonl: no such file; .*data_prep"):
+        opened(tmp_path / "rows.jsonl", tmp_path / "cache")
+
+
+def test_an_index_is_used_again_until_file_or_key_change(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    measured: list[str] = []
+
+    def build(key: str) -> list[int]:
+        measured.clear()
+        batches.build_index(path, cache, key, lambda row: measured.append(row["text"]) or len(row["text"]))  # type: ignore[func-returns-value]  # append, then measure
+        return batches.open_rows(path, cache).lengths.tolist()
+
+    assert build("a") == [3, 4] and len(measured) == 2
+    assert build("a") == [3, 4] and measured == []
+    assert build("b") == [3, 4] and len(measured) == 2
+    before = path.stat()
+    tiny.write_rows(path, ["abcd", "efg"])
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert build("b") == [4, 3] and len(measured) == 2, "the same size, another time"
+    tiny.write_rows(path, ["abcd", "efg", "hij"])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert build("b") == [4, 3, 3], "the same time, another size"
+
+
+def test_two_files_of_one_name_do_not_share_an_index(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = opened(tiny.write_rows(tmp_path / "a" / "train.jsonl", ["abc"]), cache)
+    second = opened(tiny.write_rows(tmp_path / "b" / "train.jsonl", ["defg"]), cache)
+    assert first.read(0) == {"text": "abc"} and second.read(0) == {"text": "defg"}
+    assert batches.open_rows(tmp_path / "a" / "train.jsonl", cache).lengths.tolist() == [3]
+
+
+def test_rows_that_no_micro_batch_can_hold_are_refused(tmp_path: Path) -> None:
+    rows = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "x" * 50, "x" * 51]), tmp_path / "cache")
+    batches.check_lengths(rows, 51)
+    with pytest.raises(UserError, match=r"rows\.jsonl:3: 51 positions do not fit train\.micro_tokens: 50; raise it"):
+        batches.check_lengths(rows, 50)
+
+
+def test_the_order_of_a_config_holds_all_that_decides_it(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path, ("run.seed", "3"), ("data.window", "5"))
+    assert Order.of(config).as_json() == {"seed": 3, "window": 5, "micro_tokens": 100, "global_batch_tokens": 300}

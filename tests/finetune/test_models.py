@@ -1,0 +1,244 @@
+"""From a base's files to trainable shards: every value arrives, everything that does not fit is named, adapters start the same anywhere."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from finetune import assembly, models, parallel
+from finetune.config import Config, Lora
+from finetune.errors import UserError
+from finetune.recipe import Loaded
+from finetune.world import World
+from tests.byte_model.recipe import write_base
+from tests.finetune import tiny
+
+
+def sharded(config: Config, world: World) -> Loaded:
+    """As `assembly.build` does it, up to the filling."""
+    loaded = tiny.RECIPE.load(config)
+    assembly.choose_trained(loaded, tiny.RECIPE, config)
+    parallel.shard(loaded.model, loaded.blocks, "fsdp", config, world)
+    return loaded
+
+
+def fill(loaded: Loaded, base: Path, seed: int = 0) -> dict[str, Tensor]:
+    models.materialise(loaded.model, base, loaded.buffers, torch.device("cpu"), seed)
+    return {parallel.plain_name(name): full(parameter) for name, parameter in loaded.model.named_parameters()}
+
+
+def full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+# --- the source
+
+
+def test_a_folder_is_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write_base(tmp_path / "base")
+    assert models.resolve_source(str(base), None) == base
+    monkeypatch.chdir(tmp_path)
+    assert models.resolve_source("base", None) == base
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (None, "model.source is not set: give a hub name or a folder, as in --model.source"),
+        ("./nowhere", r"model.source ./nowhere: no such folder, and not a hub name"),
+        ("/nowhere/at/all", "no such folder, and not a hub name"),
+        ("a/b/c", "no such folder, and not a hub name"),
+        ("gpt2", "no such folder, and not a hub name"),
+    ],
+)
+def test_a_source_that_can_not_be_one(source: str | None, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        models.resolve_source(source, None)
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no config\.json, so it is no model"):
+        models.resolve_source(str(tmp_path), None)
+
+
+def test_a_hub_that_can_not_deliver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=r"model.source nobody/nothing: no such folder here, and the hub could not deliver it: \w+"):
+        models.resolve_source("nobody/nothing", None)
+
+
+def test_only_data_is_fetched() -> None:
+    assert not any(pattern.endswith((".py", ".bin", ".pt", ".pkl", "*")) for pattern in models.HUB_PATTERNS)
+    assert "*.safetensors" in models.HUB_PATTERNS and "*.json" in models.HUB_PATTERNS
+
+
+def test_the_digest_follows_every_byte_and_name_of_weights_and_config(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base")
+    seen = {models.content_digest(base)}
+    (base / "README.md").write_text("not weights")
+    assert models.content_digest(base) in seen
+    weights = bytearray((base / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (base / "model.safetensors").write_bytes(weights)
+    seen.add(models.content_digest(base))
+    (base / "config.json").write_text((base / "config.json").read_text() + " ")
+    seen.add(models.content_digest(base))
+    (base / "model.safetensors").rename(base / "other.safetensors")
+    seen.add(models.content_digest(base))
+    save_file({"more": torch.ones(1)}, base / "more.safetensors")
+    seen.add(models.content_digest(base))
+    assert len(seen) == 5
+
+
+def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(UserError, match=r"holds no \*\.safetensors weights; other formats can run code when read"):
+        models.tensor_files(tmp_path)
+
+
+# --- filling
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_parameter_is_the_base_and_buffers_keep_their_values(tmp_path: Path, world: World, precision: str) -> None:
+    config = tiny.config_in(tmp_path, ("train.precision", precision))
+    loaded = sharded(config, world)
+    loaded.model.register_buffer("table", torch.arange(3.0), persistent=False)
+    values = fill(loaded, loaded.base)
+    expected = load_file(loaded.base / "model.safetensors")
+    assert values.keys() == expected.keys() and len(values) == 17
+    assert all(torch.equal(values[name], expected[name]) and values[name].dtype == torch.float32 for name in expected)
+    buffers = dict(loaded.model.named_buffers())
+    assert buffers["scale"] == 1.0 and torch.equal(buffers["table"], torch.arange(3.0)), "a wiped table trains without an error"
+    assert not any(tensor.is_meta for tensor in [*loaded.model.parameters(), *loaded.model.buffers()])
+
+
+def test_a_base_in_several_files_and_in_half_precision(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path)
+    base = tmp_path / "base"
+    tensors = load_file(base / "model.safetensors")
+    (base / "model.safetensors").unlink()
+    names = sorted(tensors)
+    save_file({name: tensors[name].bfloat16() for name in names[:5]}, base / "model-00001-of-00002.safetensors")
+    save_file({name: tensors[name] for name in names[5:]}, base / "model-00002-of-00002.safetensors")
+    values = fill(sharded(config, world), base)
+    assert all(torch.equal(values[name], tensors[name].bfloat16().float() if name in names[:5] else tensors[name]) for name in names)
+    assert all(value.dtype == torch.float32 for value in values.values()), "masters are fp32 whatever the base is"
+
+
+def test_everything_that_does_not_fit_is_named(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path)
+    base = tmp_path / "base"
+    tensors = load_file(base / "model.safetensors")
+    del tensors["head.bias"], tensors["blocks.1.up.weight"]
+    tensors["embedding.weight"] = torch.zeros(300, 15)
+    tensors["after_next.weight"] = torch.zeros(256, 14)
+    tensors["after_next.bias"] = torch.zeros(256, 1)
+    tensors["unused"] = torch.zeros(1)
+    save_file(tensors, base / "model.safetensors")
+    with pytest.raises(UserError) as caught:
+        fill(sharded(config, world), base)
+    assert str(caught.value).splitlines() == [
+        f"{base} does not fit the model in 5 tensors:",
+        "  blocks.1.up.weight is missing",
+        "  head.bias is missing",
+        "  embedding.weight is (300, 15) there, the model has (256, 15)",
+        "  after_next.weight is (256, 14) there, the model has (256, 15)",
+        "  after_next.bias is (256, 1) there, the model has (256,)",
+    ]
+
+
+# --- freezing
+
+
+def meta(bias: bool = True) -> nn.Module:
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(2, 2, bias=bias), nn.Linear(2, 2, bias=bias))
+
+
+def test_what_is_frozen_is_kept_in_the_type_of_computation() -> None:
+    model = meta()
+    models.freeze(model, lambda name: name == "1.weight", torch.bfloat16)
+    assert {name: (p.requires_grad, p.dtype) for name, p in model.named_parameters()} == {
+        "0.weight": (False, torch.bfloat16),
+        "0.bias": (False, torch.bfloat16),
+        "1.weight": (True, torch.float32),
+        "1.bias": (False, torch.bfloat16),
+    }
+
+
+def test_nothing_to_train_is_refused() -> None:
+    with pytest.raises(UserError, match="nothing would be trained: every parameter is frozen"):
+        models.freeze(meta(), lambda name: False, torch.float32)
+
+
+# --- adapters
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_adapters_alone_are_trained_in_fp32_and_start_as_nothing(tmp_path: Path, world: World, precision: str) -> None:
+    config = tiny.config_in(tmp_path, *tiny.LORA, ("train.precision", precision))
+    loaded = sharded(config, world)
+    values = fill(loaded, loaded.base)
+    trained = {parallel.plain_name(name): p for name, p in loaded.model.named_parameters() if p.requires_grad}
+    assert len(trained) == 12, "A and B of two layers in two blocks and of two heads"
+    assert all(models.is_adapter(name) and p.dtype == torch.float32 for name, p in trained.items())
+    frozen = torch.bfloat16 if precision == "bf16" else torch.float32
+    assert all(p.dtype == frozen for name, p in loaded.model.named_parameters() if not p.requires_grad)
+    base = load_file(loaded.base / "model.safetensors")
+    others = {models.base_name(name): value for name, value in values.items() if not models.is_adapter(name)}
+    assert others.keys() == base.keys() and all(torch.equal(others[name], base[name].to(frozen)) for name in base)
+    for name in trained:
+        if ".lora_B." in name:
+            assert not values[name].any(), "the first step must start from the base"
+        else:
+            bound = 1 / math.sqrt(values[name].shape[1])
+            assert 0.7 * bound < values[name].abs().max() <= bound and abs(values[name].mean()) < bound / 2
+
+
+def test_adapters_start_the_same_on_any_sharding_and_differ_by_name_and_seed(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path, *tiny.LORA)
+    wrapped = tiny.config_in(tmp_path, *tiny.LORA, ("train.activation_checkpointing", "full"))
+    first, second, other = (
+        fill(sharded(chosen, world), tmp_path / "base", seed) for chosen, seed in ((config, 0), (wrapped, 0), (config, 1))
+    )
+    assert first.keys() == second.keys()
+    down = [name for name in first if ".lora_A." in name]
+    assert len(down) == 6 and all(torch.equal(first[name], second[name]) and not torch.equal(first[name], other[name]) for name in down)
+    assert len({float(first[name].sum()) for name in down}) == 6
+    whole = models._fresh_adapter("x.lora_A.default.weight", torch.Size((6, 5)), 3)
+    assert torch.equal(whole[2:4], models._fresh_adapter("x.lora_A.default.weight", torch.Size((6, 5)), 3)[2:4])
+
+
+def test_targets_of_the_config_go_before_the_recipes(tmp_path: Path) -> None:
+    loaded = tiny.RECIPE.load(tiny.config_in(tmp_path))
+    models.add_lora(loaded.model, Lora(rank=2, targets="head"), tiny.RECIPE.lora_targets)
+    assert [name for name, _ in loaded.model.named_parameters() if models.is_adapter(name)] == [
+        "head.lora_A.default.weight",
+        "head.lora_B.default.weight",
+    ]
+
+
+def test_targets_that_fit_nothing_are_named(tmp_path: Path) -> None:
+    loaded = tiny.RECIPE.load(tiny.config_in(tmp_path))
+    with pytest.raises(UserError, match=r"model\.lora\.targets 'haed' fits no layer of the model"):
+        models.add_lora(loaded.model, Lora(targets="haed"), tiny.RECIPE.lora_targets)
+
+
+def test_names() -> None:
+    wrapped = "blocks.0._checkpoint_wrapped_module.up.base_layer.weight"
+    assert models.base_name(wrapped) == "blocks.0.up.weight"
+    assert models.is_adapter("up.lora_A.default.weight") and models.is_adapter("up.lora_B.default.weight")
+    assert not models.is_adapter("lora_A.weight") and not models.is_adapter(wrapped)
+
+
+def test_slices_of_a_plain_tensor_are_all_of_it() -> None:
+    assert models.local_slices(torch.ones(2, 3)) == ((2, 3), (slice(0, 2), slice(0, 3)))
+    assert models.local_slices(torch.tensor(1.0)) == ((), ())

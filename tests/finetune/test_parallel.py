@@ -1,0 +1,197 @@
+"""Config and launch file agree or say so, and what was asked of the sharding is what is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from finetune import parallel
+from finetune.config import Config
+from finetune.errors import UserError
+from finetune.parallel import check_sharding, choose_strategy, clip_gradients, make_mesh, plain_name, shard
+from finetune.world import World
+from tests.finetune import tiny
+
+FSDP = {"ACCELERATE_USE_FSDP": "true"}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.forwards = 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.forwards += 1
+        return torch.tanh(self.linear(hidden))
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden)
+
+
+def config(tmp_path: Path, *overrides: tuple[str, str]) -> Config:
+    return tiny.config_in(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "chosen"),
+    [("auto", {}, "ddp"), ("auto", FSDP, "fsdp"), ("fsdp", {}, "fsdp"), ("fsdp", FSDP, "fsdp"), ("ddp", {}, "ddp"), ("auto", {"ACCELERATE_USE_FSDP": "False"}, "ddp")],
+)  # fmt: skip
+def test_the_strategy_on_which_both_agree(tmp_path: Path, asked: str, environ: dict[str, str], chosen: str) -> None:
+    assert choose_strategy(config(tmp_path, ("parallel.strategy", asked)), environ) == chosen
+
+
+@pytest.mark.parametrize(
+    ("overrides", "environ", "told"),
+    [
+        ([("parallel.strategy", "ddp")], FSDP, ["parallel.strategy is ddp", "asks for FSDP", "configs/ddp.yaml"]),
+        ([], {"ACCELERATE_MIXED_PRECISION": "bf16"}, ["mixed_precision: bf16", "train.precision: fp32"]),
+        ([("train.precision", "bf16")], {"ACCELERATE_MIXED_PRECISION": "fp16"}, ["mixed_precision: fp16", "train.precision: bf16"]),
+        ([], {"ACCELERATE_MIXED_PRECISION": "fp8"}, ["mixed_precision: fp8", "train.precision: fp32"]),
+        (
+            [],
+            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"},
+            ["gradient_accumulation_steps: 4", "train.global_batch_tokens: 300", "train.micro_tokens: 100"],
+        ),
+        ([], {**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, ["fsdp_offload_params", "set it to false"]),
+    ],
+)
+def test_a_contradiction_names_both_sides(
+    tmp_path: Path, overrides: list[tuple[str, str]], environ: dict[str, str], told: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        choose_strategy(config(tmp_path, *overrides), environ)
+    assert [words for words in told if words not in str(caught.value)] == []
+
+
+def test_a_launch_file_that_says_the_same_is_fine(tmp_path: Path) -> None:
+    environ = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1", "FSDP_OFFLOAD_PARAMS": "false"}
+    assert choose_strategy(config(tmp_path, ("train.precision", "bf16")), environ) == "ddp"
+    assert choose_strategy(config(tmp_path), {"ACCELERATE_MIXED_PRECISION": "no"}) == "ddp"
+
+
+def test_the_type_of_computation(tmp_path: Path) -> None:
+    assert parallel.compute_dtype(config(tmp_path, ("train.precision", "bf16"))) == torch.bfloat16
+    assert parallel.compute_dtype(config(tmp_path, ("train.precision", "fp32"))) == torch.float32
+
+
+@pytest.mark.parametrize(("strategy", "names"), [("fsdp", ("shard",)), ("ddp", ("replicate", "shard"))])
+def test_the_mesh_of_a_strategy(world: World, strategy: parallel.Strategy, names: tuple[str, ...]) -> None:
+    mesh = make_mesh(strategy, world)
+    assert mesh.mesh_dim_names == names and mesh.size() == 1
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+def test_blocks_and_root_are_sharded_in_the_types_that_were_asked_for(tmp_path: Path, world: World, strategy: parallel.Strategy) -> None:
+    model = Stack()
+    mesh = shard(model, (Block,), strategy, config(tmp_path, ("train.precision", "bf16")), world)
+    check_sharding(model, mesh, world)
+    assert [name for name, module in model.named_modules() if isinstance(module, FSDPModule)] == ["", "blocks.0", "blocks.1"]
+    placements = (Shard(0),) if strategy == "fsdp" else (Replicate(), Shard(0))
+    assert all(isinstance(p, DTensor) and p.placements == placements and p.dtype == torch.float32 for p in model.parameters())
+    seen: list[torch.dtype] = []
+    model.blocks[1].linear.register_forward_pre_hook(lambda module, _: seen.append(module.weight.dtype))
+    model(torch.ones(2, 3)).sum().backward()
+    assert seen == [torch.bfloat16], "masters are fp32, the computation is not"
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+def test_activation_checkpointing_recomputes_each_block_and_keeps_the_names(tmp_path: Path, world: World) -> None:
+    torch.manual_seed(0)
+    plain, model = Stack(), Stack()
+    model.load_state_dict(plain.state_dict())
+    plain(torch.ones(2, 3)).sum().backward()
+    shard(model, (Block,), "fsdp", config(tmp_path, ("train.activation_checkpointing", "full")), world)
+    model(torch.ones(2, 3)).sum().backward()
+    assert [module.forwards for module in model.modules() if isinstance(module, Block)] == [2, 2]
+    own = {plain_name(name): parameter for name, parameter in model.named_parameters()}
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(own[name].grad.full_tensor(), parameter.grad)
+    assert own.keys() == dict(plain.named_parameters()).keys()
+
+
+def test_a_model_that_is_not_sharded_is_noticed(world: World) -> None:
+    with pytest.raises(RuntimeError, match="the model is not sharded"):
+        check_sharding(Stack(), make_mesh("fsdp", world), world)
+
+
+def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    mesh = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    larger = World(0, 2, world.device, world.accelerator, world.votes)
+    with pytest.raises(RuntimeError, match="the mesh holds 1 ranks, the world 2"):
+        check_sharding(model, mesh, larger)
+
+
+def test_a_parameter_on_another_mesh_or_none_is_noticed(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    mesh = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with pytest.raises(RuntimeError, match=r"blocks\.0\.linear\.weight is not sharded over the run's mesh"):
+        check_sharding(model, make_mesh("ddp", world), world)
+    model.late = nn.Parameter(torch.ones(3))
+    with pytest.raises(RuntimeError, match="late is not sharded over the run's mesh"):
+        check_sharding(model, mesh, world)
+
+
+def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    model.head.bfloat16()
+    mesh = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with pytest.raises(RuntimeError, match=r"head\.weight is trained in torch\.bfloat16; masters must be float32"):
+        check_sharding(model, mesh, world)
+    model.head.requires_grad_(False)
+    check_sharding(model, mesh, world)
+
+
+def test_gradients_are_clipped_to_the_global_norm(world: World) -> None:
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
+    model = Stack()
+    fully_shard(model, mesh=mesh)
+    model(100 * torch.ones(4, 3)).sum().backward()
+    before = torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()])
+    assert clip_gradients(model.parameters(), 0.5) == pytest.approx(float(before.norm()), rel=1e-6)
+    after = torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()])
+    torch.testing.assert_close(after, before * 0.5 / before.norm())
+    assert clip_gradients(model.parameters(), 10.0) == pytest.approx(0.5, rel=1e-5)
+    torch.testing.assert_close(torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()]), after)
+
+
+def test_ddp_reduces_at_the_last_micro_batch_and_fsdp_at_each(tmp_path: Path, world: World) -> None:
+    for strategy, held in (("ddp", True), ("fsdp", False)):
+        model = Stack()
+        shard(model, (Block,), strategy, config(tmp_path), world)
+        for last in (False, True):
+            parallel.sync_gradients(model, strategy, last)
+            model(torch.ones(2, 3)).sum().backward()
+            reduced = all(p.grad is not None for p in model.parameters())
+            assert reduced == (last or not held)
+
+
+def test_reshard_gives_gathered_parameters_back(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with torch.no_grad():
+        model(torch.ones(2, 3))
+    assert not isinstance(model.head.weight, DTensor), "the root keeps what it gathered; otherwise this test shows nothing"
+    parallel.reshard(model)
+    assert all(isinstance(p, DTensor) for p in model.parameters())
+
+
+def test_plain_names() -> None:
+    assert plain_name("talker.blocks.0._checkpoint_wrapped_module.up.weight") == "talker.blocks.0.up.weight"
+    assert plain_name("head.weight") == "head.weight"

@@ -1,0 +1,132 @@
+"""Agreements of ranks: what one knows all know, and the failure of one is the failure of all, on time."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from finetune.errors import UserError
+from finetune.world import World, check_world, gather, join, leave, once, share, sums, together
+
+ROOT = Path(__file__).parents[2]
+
+TWO_RANKS = """
+import json, os, sys, tempfile
+from pathlib import Path
+from finetune.errors import UserError
+from finetune.world import gather, join, leave, once, share, sums, together
+
+world = join((), Path(tempfile.mkdtemp()))
+rank = world.rank
+
+def told(agree, action):
+    try:
+        return agree(world, action)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def failing(where, error):
+    def action():
+        if rank == where:
+            raise error
+        return rank
+    return action
+
+seen = {
+    "size": world.size, "main": world.is_main, "device": str(world.device),
+    "sums": sums(world, [rank + 1.0, 0.1]),
+    "share": share(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
+    "gather": gather(world, "long" * rank),
+    "together": told(together, lambda: rank),
+    "user error on 1": told(together, failing(1, UserError("the disk is full"))),
+    "defect on 0": told(together, failing(0, KeyError("ours"))),
+    "once": told(once, lambda: ["computed on", rank]),
+    "once fails": told(once, failing(0, UserError("no such file"))),
+    "afterwards": sums(world, [1.0]),
+}
+sys.stdout.write(json.dumps(seen) + chr(10))
+leave()
+"""
+
+
+def ranks(script: str, count: int = 2) -> list[str]:
+    """Standard output of each rank of a script, over gloo."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        outputs = [process.communicate(timeout=90)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * count
+    return outputs
+
+
+def test_a_world_of_one_agrees_with_itself(world: World) -> None:
+    assert (world.rank, world.size, world.is_main) == (0, 1, True)
+    assert dist.get_world_size() == 1
+    assert sums(world, [1.5, -2.0]) == [1.5, -2.0]
+    assert share(world, {"a": [1, None, "Æ"]}) == {"a": [1, None, "Æ"]}
+    assert gather(world, 3) == [3]
+    assert together(world, lambda: 4) == 4 and once(world, lambda: [5]) == [5]
+    with pytest.raises(KeyError, match="ours"):
+        together(world, lambda: {}["ours"])
+
+
+def test_sums_are_exact_for_counts_beyond_single_precision(world: World) -> None:
+    assert sums(world, [float(2**53 - 1)]) == [2**53 - 1]
+
+
+def test_leaving_ends_the_group_and_one_can_join_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert join((), tmp_path).size == 1
+        leave()
+        assert not dist.is_initialized()
+    leave()
+
+
+def test_a_launcher_that_fell_back_to_lone_processes_is_refused() -> None:
+    check_world(1, {})
+    check_world(4, {"WORLD_SIZE": "4"})
+    with pytest.raises(UserError, match=r"4 processes were launched \(WORLD_SIZE\), but this one sees a world of 1; start with configs"):
+        check_world(1, {"WORLD_SIZE": "4"})
+
+
+def test_nothing_is_pickled_in_an_agreement(world: World) -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        share(world, {"tensor": torch.ones(1)})
+
+
+def test_two_ranks_agree_and_fail_together() -> None:
+    first, second = (json.loads(output) for output in ranks(TWO_RANKS))
+    assert (first["main"], second["main"]) == (True, False) and first["size"] == second["size"] == 2
+    assert first["sums"] == second["sums"] == [3.0, 0.2]
+    assert first["share"] == second["share"] == {"from": 0, "text": "Æ", "nothing": None, "list": [[]]}
+    assert first["gather"] == second["gather"] == ["", "long"]
+    assert (first["together"], second["together"]) == (0, 1)
+    assert second["user error on 1"] == "UserError: the disk is full"
+    assert first["user error on 1"] == "UserError: rank 1 failed: UserError: the disk is full"
+    assert first["defect on 0"] == "KeyError: 'ours'" and second["defect on 0"] == "RuntimeError: rank 0 failed: KeyError: 'ours'"
+    assert first["once"] == second["once"] == ["computed on", 0]
+    assert "no such file" in first["once fails"] and second["once fails"].startswith("UserError: rank 0 failed")
+    assert first["afterwards"] == second["afterwards"] == [2.0], "a failure leaves the ranks in step"

@@ -1,0 +1,60 @@
+"""Tiny runs of the byte model, for the tests beside this file: rows, a base, a config, and what `assembly.build` makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from finetune import assembly, checkpoint
+from finetune.config import Config, resolve
+from finetune.events import Events
+from finetune.guards import StopSignals
+from finetune.loop import Progress, Training, fit
+from finetune.recipe import find_recipe, load_recipe
+from finetune.world import World
+from tests.byte_model.recipe import write_base
+
+FOLDER = Path(__file__).parents[1] / "byte_model"
+RECIPE = load_recipe(find_recipe(str(FOLDER)))
+FULL, LORA = (), (("model.lora", "{rank: 3, alpha: 6}"),)
+
+
+def texts(count: int = 20, shortest: int = 3, longest: int = 40, seed: int = 0) -> list[str]:
+    """Ragged texts of the given lengths in bytes."""
+    random = np.random.default_rng(seed)
+    return ["".join(map(chr, random.integers(97, 123, length))) for length in random.integers(shortest, longest + 1, count)]
+
+
+def write_rows(path: Path, rows: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def config_in(folder: Path, *overrides: tuple[str, str]) -> Config:
+    """A run in `folder`/run on a base and on rows that stand in `folder` (made there if they are missing)."""
+    base, data = folder / "base", folder / "train.jsonl"
+    if not base.is_dir():
+        write_base(base)
+    if not data.is_file():
+        write_rows(data, texts())
+    own = (("run.dir", str(folder / "run")), ("model.source", str(base)), ("data.train", str(data)))
+    return resolve(str(FOLDER), RECIPE.Options, [FOLDER / "config.yaml"], [*own, *overrides])
+
+
+def built(world: World, config: Config) -> tuple[Training, Progress]:
+    return assembly.build(config, RECIPE, world)
+
+
+def trained(world: World, config: Config) -> tuple[Training, Progress]:
+    """A run to its end (or on from its last checkpoint), committed under `run.dir`."""
+    training, progress = built(world, config)
+    saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
+    events = Events(config.run.dir, world.accelerator, training.total, progress.step, {})
+    with StopSignals() as signals:
+        progress, _ = fit(training, progress, events, saver, signals)
+    saver.close()
+    events.close()
+    return training, progress
