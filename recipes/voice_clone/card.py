@@ -28,10 +28,11 @@ def model_card(state: dict[str, Any], kind: str) -> str:
     """Markdown with the hub's YAML header."""
     speakers, data = state["speakers"], state["data"]
     hours = sum(speaker["seconds"] for speaker in speakers) / 3600
+    base = state["base"]["name"] + (f"@{state['base']['revision']}" if state["base"]["revision"] else "")
     usage = USE[kind].format(speaker=speakers[0]["name"], language=speakers[0]["language"] or "auto")
     table = "\n".join(f"| {one['name']} | {one['language'] or 'auto'} | {one['clips']} | {one['seconds'] / 60:.1f} |" for one in speakers)
     return f"""---
-base_model: {_base(state)}
+base_model: {base}
 pipeline_tag: text-to-speech
 tags: [qwen3-tts, voice-clone, synthetic-speech]
 ---
@@ -47,15 +48,7 @@ tags: [qwen3-tts, voice-clone, synthetic-speech]
 {table}
 
 Data: `{data["name"]}`, {data["clips"]} clips, {hours:.2f} hours, SHA-256 `{data["sha256"]}`.
-Base: {_base(state)}. The base's licence applies to this model too.
+Base: {base}. The base's licence applies to this model too.
 
 {usage}
 """
-
-
-def _base(state: dict[str, Any]) -> str:
-    """Hub name or the last part of a folder, with the revision if one was asked for."""
-    base = state["base"]
-    source = str(base["source"])
-    name = source if source.count("/") == 1 and not source.startswith((".", "/")) else source.rstrip("/").rpartition("/")[2]
-    return f"{name}@{base['revision']}" if base["revision"] else name

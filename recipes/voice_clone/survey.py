@@ -148,7 +148,13 @@ def describe(config: Config, surveyed: list[Speaker], rows_of: dict[str, int]) -
             }
             for speaker in surveyed
         ],
-        # Two parts of the path tell a person which data it was; the whole path would forbid to move a run to another machine.
+        # The ends of paths tell a person what it was; whole paths would forbid to resume the run on another machine, and be made public.
         "data": {"name": "/".join(train.parts[-2:]), "sha256": files.digest(train), "clips": sum(speaker.clips for speaker in surveyed)},
-        "base": {"source": config.model.source, "revision": config.model.revision},
+        "base": {"name": base_name(str(config.model.source)), "revision": config.model.revision},
     }
+
+
+def base_name(source: str) -> str:
+    """A hub name as it is; of a folder its last part."""
+    on_hub = source.count("/") == 1 and not source.startswith((".", "/")) and not Path(source).is_dir()
+    return source if on_hub else Path(source).name

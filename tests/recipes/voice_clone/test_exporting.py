@@ -21,7 +21,7 @@ STATE: dict[str, Any] = {
         {"name": "zoe", "row": 1018, "language": "english", "clips": 3, "seconds": 60.0},
     ],
     "data": {"name": "mine/train.jsonl", "sha256": "ab" * 32, "clips": 5},
-    "base": {"source": "Qwen/Qwen3-TTS-12Hz-0.6B-Base", "revision": None},
+    "base": {"name": "Qwen/Qwen3-TTS-12Hz-0.6B-Base", "revision": None},
 }
 VECTORS = {"speaker_vectors": torch.arange(64, dtype=torch.float32).reshape(2, 32)}
 

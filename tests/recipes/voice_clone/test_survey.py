@@ -11,7 +11,7 @@ import pytest
 from finetune.errors import UserError
 from recipes.voice_clone import shapes
 from recipes.voice_clone.layout import Ids
-from recipes.voice_clone.survey import Speaker, assign_rows, describe, survey
+from recipes.voice_clone.survey import Speaker, assign_rows, base_name, describe, survey
 
 IDS = Ids.of(shapes.released("0.6B"))
 CODES = [[1] * 16] * 25
@@ -113,3 +113,16 @@ def test_description_is_json_and_names_the_data(tmp_path: Path, corpus: Any) -> 
         assert json.loads(json.dumps(state)) == state
         assert state["speakers"] == [{"name": "me", "row": 3000, "language": language, "clips": 1, "seconds": 2.0}]
         assert state["data"]["name"] == "mine/train.jsonl" and len(state["data"]["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"), [("Qwen/Base", "Qwen/Base"), ("./nano", "nano"), ("runs/tiny/nano", "nano"), ("/home/me/private/base/", "base")]
+)
+def test_base_is_named_without_local_folders(source: str, shown: str) -> None:
+    assert base_name(source) == shown
+
+
+def test_folder_that_looks_like_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Qwen" / "Base").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert base_name("Qwen/Base") == "Base"
