@@ -78,7 +78,8 @@ def _codes(argv: list[str]) -> int:
     codec = find_codec(options.model)
     digest = codec_digest(codec)
     store = options.folder / STORE
-    files.sweep(options.folder)
+    for folder in (options.folder, *store.glob("*")):
+        files.sweep(folder)
     looked = [_look(row, path, digest) for path, row in _rows(options.folder, options.speaker)]
     clips, bad = [one for one in looked if isinstance(one, Clip)], [one for one in looked if isinstance(one, Bad)]
     missing = list({clip.key: clip for clip in clips if not _stored_at(store, clip.key).is_file()}.values())

@@ -133,6 +133,17 @@ def write(path: Path, entries: Iterable[Row | Reject]) -> int:
     return files.write_jsonl(path, (entry.model_dump(exclude_none=True) for entry in entries))
 
 
+def write_unless_same(path: Path, rows: list[Row]) -> None:
+    """Replace a manifest, unless it holds just these rows already: their codes, which cost time, would be lost."""
+    plain = [row.model_dump(mode="json", exclude_none=True) for row in rows]
+    if not path.is_file() or plain != [_without_codes(value) for _, value in read_lines(path)]:
+        files.write_jsonl(path, plain)
+
+
+def _without_codes(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: field for key, field in value.items() if key != "audio_codes"}
+
+
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = json.loads(line)

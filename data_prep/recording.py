@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from data_prep import segment, transcribe, vad
+from data_prep import score, segment, transcribe, vad
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, Track, faded, flac, load, probe, to_rate
 from data_prep.manifest import AUTO, Reject, Row
 from data_prep.report import Account, account
-from data_prep.score import RULES, Candidate, failures, measure, noise_power
+from data_prep.score import Candidate, failures, measure, noise_power
 from data_prep.segment import Lengths, Piece, Unit
 from data_prep.sources import Source
 from data_prep.stages import Stages, key_of
@@ -23,7 +24,7 @@ from data_prep.vad import Region
 from finetune import files
 
 FORM = 1
-"""Of the stored results and of the rules that made them: raise it when a stage changes what it gives."""
+"""Of the results of the two stages that cost hours: raise it when they change what they give. The last stage goes by its code instead."""
 UTTERANCE_TOLERANCE = 1.0
 """Seconds by which the times of a transcript may miss a pause."""
 
@@ -119,7 +120,7 @@ def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Sta
         "speaker": source.speaker,
         "language": job.language,
         "whole": bool(transcript and transcript.text),
-        "rules": [rule.says for rule in RULES],
+        "code": [files.digest(Path(module.__file__ or "")) for module in (segment, score, sys.modules[__name__])],
     }
     clips = stages.run("clips", inputs, CLIPS, lambda: cut(source, transcript, units, heard, sound.master, job), job_files(job))
     return Outcome(_account(source, heard, clips), clips.rows, clips.rejects)

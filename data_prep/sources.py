@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,4 +46,5 @@ def _source(path: Path, folder: Path, speaker: str | None) -> Source:
     relative = path.relative_to(folder)
     if speaker is None and len(relative.parts) == 1:
         raise UserError(f"--speaker-from folder: {path} lies in no sub-folder; move it into one that is named after its speaker")
-    return Source(path, relative.as_posix(), files.digest(path), speaker_name(speaker or relative.parts[0]))
+    name = os.fsencode(relative.as_posix()).decode("utf-8", "replace")  # Linux allows names that are not text; JSON does not
+    return Source(path, name, files.digest(path), speaker_name(speaker or name.split("/")[0]))

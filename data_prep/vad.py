@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -38,8 +39,12 @@ def settings() -> dict[str, Any]:
     return {"silero-vad": version("silero-vad"), "silence": MIN_SILENCE_MS, "speech": MIN_SPEECH_MS, "pad": PAD_MS}
 
 
+@functools.cache
 def load_vad() -> Any:
-    """The detector; its weights are in the package. Importing it sets torch to one thread, which would slow Whisper: put back."""
+    """The detector, one per process; its weights are in the package.
+
+    Importing it sets torch to one thread, which would slow Whisper: put back.
+    """
     import torch
 
     threads = torch.get_num_threads()

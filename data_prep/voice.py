@@ -138,8 +138,8 @@ def _write(outcomes: list[Outcome], job: Job, options: argparse.Namespace) -> re
     settings: dict[str, object] = {"text": job.hearing or "transcripts", "lengths": vars(job.lengths), "val_share": options.val_share}
     summary = report.summarise([outcome.account for outcome in outcomes], rows, rejects, settings)
     manifest.write(job.out / manifest.REJECTS, rejects)
-    manifest.write(job.out / manifest.VAL, (row for row in rows if row.split == "val"))
-    manifest.write(job.out / manifest.TRAIN, (row for row in rows if row.split == "train"))
+    manifest.write_unless_same(job.out / manifest.VAL, [row for row in rows if row.split == "val"])
+    manifest.write_unless_same(job.out / manifest.TRAIN, [row for row in rows if row.split == "train"])
     files.write_json(job.out / manifest.SUMMARY, summary.model_dump())
     _remove_unnamed(job.out, {row.audio for row in rows})
     return summary

@@ -123,7 +123,7 @@ def test_interrupted_at_any_change_of_the_disk_a_second_run_completes_it(step, d
     assert told(data, "run.json") == {"encoded": 4 - stored, "reused": stored}
     for name in ("train.jsonl", "val.jsonl", "codes/summary.json"):
         assert (data / name).read_bytes() == (whole / name).read_bytes()
-    assert not [path for path in data.glob(".*") if ".tmp-" in path.name]
+    assert not [path for path in data.rglob(".*") if ".tmp-" in path.name]
 
 
 def test_a_bad_clip_goes_to_the_rejects_and_comes_back_when_it_is_mended(data, nano, capsys) -> None:

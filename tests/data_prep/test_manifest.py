@@ -32,6 +32,19 @@ def test_rows_come_back_as_they_went_with_foreign_keys_and_in_order(tmp_path) ->
     assert "null" not in first.decode()
 
 
+def test_the_same_rows_keep_their_codes_and_others_replace_them(tmp_path) -> None:
+    quality = {"chars_per_second": 1, "speech_share": 1, "peak_dbfs": 0, "clipped_share": 0, "edge_energy_db": (-1.5, -2.0)}
+    plain = Row.model_validate(ROW | {"quality": quality})
+    path = tmp_path / "train.jsonl"
+    manifest.write(path, [plain.model_copy(update={"audio_codes": [[1, 2]]})])
+    with_codes = path.read_bytes()
+    manifest.write_unless_same(path, [plain])
+    assert path.read_bytes() == with_codes
+    manifest.write_unless_same(path, [plain, plain])
+    assert b"audio_codes" not in path.read_bytes()
+    assert len(list(read_rows(path))) == 2
+
+
 def test_files_of_the_official_script_need_only_a_speaker(tmp_path) -> None:
     official = {"audio": "wavs/1.wav", "text": "Hello.", "ref_audio": "wavs/ref.wav"}
     path = written(tmp_path, official)

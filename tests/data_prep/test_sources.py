@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import pytest
 
@@ -25,6 +26,13 @@ def test_recordings_are_found_in_sub_folders_sorted_and_by_any_case(tmp_path) ->
     assert [source.name for source in found] == ["a/c.MP3", "a/d e'f.flac", "b.wav", "ü/声.m4a"]
     assert {source.speaker for source in found} == {"me"}
     assert found[0].digest == hashlib.sha256(b"a/c.MP3").hexdigest()
+
+
+def test_a_name_that_is_not_text_is_read_and_reported(tmp_path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
+    (source,) = scan(tmp_path, "me", skip=tmp_path / "out")
+    assert source.name == "caf\ufffd.wav"
+    assert source.path.read_bytes() == b"x"
 
 
 def test_the_output_is_no_input(tmp_path) -> None:
