@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,10 @@ class Saver:
         temporary = Path(once(self._world, lambda: str(self._make_room(step, needed))))
         path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
         documents = {"config.yaml": config, "state.json": json.dumps({**state, "format": FORMAT, "step": step}, indent=1, allow_nan=False)}
-        if self._asynchronous:
-            written = self._thread.submit(shards.write_shard, path, shards.stage(parts))
-        else:
-            written = Future()
-            written.set_result(together(self._world, lambda: shards.write_shard(path, parts)))
+        written = self._thread.submit(shards.write_shard, path, shards.stage(parts) if self._asynchronous else parts)
         self._pending = _Pending(temporary, step, documents, written)
+        if not self._asynchronous:
+            wait([written])  # its failure, if any, is told to all ranks and cleared away by `finish`
 
     def poll(self) -> Path | None:
         """Commit what all ranks have written; returns the committed folder. Collective: call on every rank."""
@@ -120,13 +118,16 @@ class Saver:
             # Only a folder that no longer verifies can stand here: the run resumed from before it and came by again.
             files.discard(final)
         files.commit_folder(pending.folder, final)
-        prune(self._folder, self._keep)
+        prune(self._folder, self._keep, final)
         return final
 
 
-def prune(folder: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` and the one with the lowest validation loss. Only ever called after a commit."""
-    found = steps_in(folder)
+def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
+    """Remove all but `committed`, the newest before it, `keep` in all, and the one with the lowest validation loss.
+
+    Folders of later steps do not count: the run passed them over as damaged, and counting them would remove what it has just saved.
+    """
+    found = [path for path in steps_in(folder) if path.name <= committed.name]
     best = min(
         (path for path in found if validation_loss(path) is not None), key=lambda path: (validation_loss(path), path.name), default=None
     )
@@ -168,11 +169,11 @@ def problem_with(path: Path) -> str | None:
     """Why a checkpoint must not be used, or None if every byte is what its manifest says."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        listed = {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        step, listed = manifest["step"], {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"manifest.json cannot be read ({type(error).__name__}: {error})"
-    if f"step-{manifest.get('step', -1):08d}" != path.name:
-        return f"manifest.json is of step {manifest.get('step')}"
+    if step != int(path.name.removeprefix("step-")):
+        return f"manifest.json is of step {step}"
     present = {file.name for file in path.iterdir()} - {"manifest.json"}
     if present != set(listed):
         return f"files differ from the manifest: {', '.join(sorted(present ^ set(listed)))}"
@@ -198,7 +199,9 @@ def find(place: Path, step: int | None = None) -> Path:
 
     Raises `UserError` saying what is wrong and what there is instead.
     """
-    if STEP_FOLDER.fullmatch(place.name) and place.is_dir():
+    if (named := STEP_FOLDER.fullmatch(place.name)) and place.is_dir():
+        if step not in (None, int(named[1])):
+            raise UserError(f"{place} is of step {int(named[1])}, but step {step} is asked for; give the run's folder, or drop the step")
         chosen = place
     elif step is not None:
         chosen = folder_of(place) / f"step-{step:08d}"
@@ -222,6 +225,10 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers:
     with torch.no_grad(), shards.open_shards(path) as (read, shapes):
         if differing := sorted({name for name in set(tensors) ^ set(shapes) if not name.startswith("optimizer.")}):
             raise UserError(f"{path} was trained with other trainable parameters ({', '.join(differing[:4])} …); choose another run.dir")
+        if other := [
+            f"{name} is {shapes[name]}, now {tuple(tensor.shape)}" for name, tensor in tensors.items() if shapes[name] != tensor.shape
+        ]:
+            raise UserError(f"{path} holds other shapes ({'; '.join(other[:4])}); choose another run.dir")
         for name, tensor in tensors.items():
             local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
             local.copy_(read(name, local_slices(tensor)[1]))

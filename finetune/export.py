@@ -136,6 +136,7 @@ def write(source: Source, base: Path, target: Path, card: dict[str, Any]) -> Non
                 files.copy_into(path, temporary / path.relative_to(base))
         documents = {**source.plan.files, CARD: describe(source.state, card, digests)}
         for name, content in documents.items():
+            files.make_folder((temporary / name).parent)
             files.write_blocks(temporary / name, [content])
         check_written(temporary, digests)
         files.commit_folder(temporary, target)

@@ -25,7 +25,11 @@ def main(argv: list[str]) -> int:
 
 def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        "finetune generate", description=__doc__, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        "finetune generate",
+        description=__doc__,
+        add_help=False,
+        allow_abbrev=False,  # --mode of a recipe is not short for --model
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="what `finetune export` made")
     parser.add_argument("--recipe", help="for a folder that another tool made")

@@ -71,6 +71,7 @@ def fit(training: Training, progress: Progress, events: Events, saver: checkpoin
                 progress = replace(progress, validation_loss=measured["loss"])
                 events.evaluation(progress.step, measured)
             if progress.step % chosen.checkpoint.every == 0 or last:
+                _tell_commit(events, progress.step, saver.finish())
                 save(training, progress, saver)
             _tell_commit(events, progress.step, saver.finish() if last else saver.poll())
             if stopping:

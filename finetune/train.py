@@ -88,6 +88,7 @@ def train_in(world: World, config: Config, recipe: Recipe) -> str:
             progress, reason = fit(training, progress, events, saver, signals)
     except NotFiniteError:
         reason = "not finite"
+        saver.finish()  # all ranks are here, and what is being written is from before the bad number
         raise
     finally:
         saver.close()

@@ -50,8 +50,15 @@ def config(tmp_path: Path, *overrides: tuple[str, str]) -> Config:
 
 @pytest.mark.parametrize(
     ("asked", "environ", "chosen"),
-    [("auto", {}, "ddp"), ("auto", FSDP, "fsdp"), ("fsdp", {}, "fsdp"), ("fsdp", FSDP, "fsdp"), ("ddp", {}, "ddp"), ("auto", {"ACCELERATE_USE_FSDP": "False"}, "ddp")],
-)  # fmt: skip
+    [
+        ("auto", {}, "ddp"),
+        ("auto", FSDP, "fsdp"),
+        ("auto", {"ACCELERATE_USE_FSDP": "False"}, "ddp"),
+        ("fsdp", {}, "fsdp"),
+        ("fsdp", FSDP, "fsdp"),
+        ("ddp", {}, "ddp"),
+    ],
+)
 def test_the_strategy_on_which_both_agree(tmp_path: Path, asked: str, environ: dict[str, str], chosen: str) -> None:
     assert choose_strategy(config(tmp_path, ("parallel.strategy", asked)), environ) == chosen
 

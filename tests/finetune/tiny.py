@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 
-from finetune import assembly, checkpoint
+from finetune import assembly, checkpoint, files
 from finetune.config import Config, resolve
 from finetune.events import Events
 from finetune.guards import StopSignals
@@ -44,7 +45,16 @@ def config_in(folder: Path, *overrides: tuple[str, str]) -> Config:
     return resolve(str(FOLDER), RECIPE.Options, [FOLDER / "config.yaml"], [*own, *overrides])
 
 
+def let_go(run_dir: Path) -> None:
+    """Close what holds the folder's lock, as the end of the process that trained in it would."""
+    owner = run_dir / files.OWNER
+    held = [int(each.name) for each in Path("/proc/self/fd").iterdir() if each.exists() and owner.exists() and each.samefile(owner)]
+    for descriptor in held:
+        os.close(descriptor)
+
+
 def built(world: World, config: Config) -> tuple[Training, Progress]:
+    let_go(config.run.dir)
     return assembly.build(config, RECIPE, world)
 
 

@@ -1,0 +1,428 @@
+"""The life of a checkpoint: what is saved comes back, what is damaged is passed over with its reason, what is needed is never pruned."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from finetune import checkpoint, files, loop
+from finetune.checkpoint import Saver, find, newest_good, problem_with, prune
+from finetune.errors import UserError
+from finetune.loop import Training
+from finetune.world import World
+from tests.finetune import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+def tensors_of(training: Training) -> dict[str, Tensor]:
+    held = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
+    return {name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone() for name, value in held.items()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of six steps with checkpoints of steps 2, 4 and 6. Copy it before changing it."""
+    from finetune.world import join, leave
+
+    folder = tmp_path_factory.mktemp("whole")
+    world = join((), folder)
+    tiny.trained(world, tiny.config_in(folder, ("checkpoint.every", "2")))
+    leave()
+    tiny.let_go(folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def copied(run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(run, tmp_path / "run")
+
+
+def steps(run: Path) -> list[int]:
+    return [int(path.name[5:]) for path in checkpoint.steps_in(run / "checkpoints")]
+
+
+def fake(folder: Path, step: int, validation_loss: float | None = None) -> Path:
+    """A small committed checkpoint without tensors."""
+    temporary = files.fresh_folder(folder, f"step-{step:08d}")
+    state = json.dumps({"format": checkpoint.FORMAT, "step": step, "validation_loss": validation_loss}).encode()
+    written = files.write_blocks(temporary / "state.json", [state])
+    entries = {"state.json": {"bytes": written.bytes, "digest": written.digest}}
+    files.write_in_place(temporary / "manifest.json", json.dumps({"step": step, "files": entries}).encode())
+    files.commit_folder(temporary, folder / f"step-{step:08d}")
+    return folder / f"step-{step:08d}"
+
+
+# --- save and restore
+
+
+@pytest.mark.parametrize("asynchronous", ["true", "false"])
+@pytest.mark.parametrize("kind", [tiny.FULL, tiny.LORA])
+def test_what_was_saved_comes_back_bit_by_bit(tmp_path: Path, world: World, asynchronous: str, kind: tuple[tuple[str, str], ...]) -> None:
+    config = tiny.config_in(tmp_path, *kind, ("train.steps", "3"), ("checkpoint.asynchronous", asynchronous))
+    training, progress = tiny.trained(world, config)
+    again, place = tiny.built(world, config)
+    assert place == progress and place.step == 3
+    before, after = tensors_of(training), tensors_of(again)
+    assert before.keys() == after.keys() and len(before) == (3 * 17 if kind == tiny.FULL else 3 * 12) + 1
+    for name, value in before.items():
+        assert value.dtype == after[name].dtype and torch.equal(value, after[name]), name
+    assert any(before[name].any() for name in before if name.startswith("optimizer.exp_avg."))
+    assert all(float(state["step"]) == 3 for state in again.optimizer.state.values())
+
+
+def test_a_checkpoint_is_what_it_was_when_it_began(tmp_path: Path, world: World) -> None:
+    """Saving is asynchronous: training goes on while the copy is written."""
+    training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "2")))
+    expected = tensors_of(training)
+    saver = Saver(world, tmp_path / "other", keep=2, asynchronous=True)
+    loop.save(training, progress, saver)
+    with torch.no_grad():
+        for parameter in training.model.parameters():
+            parameter.add_(1.0)
+    folder = saver.finish()
+    saver.close()
+    assert folder is not None and problem_with(folder) is None
+    with checkpoint.shards.open_shards(folder) as (read, shapes):
+        assert shapes.keys() == expected.keys()
+        assert all(torch.equal(read(name, None), value) for name, value in expected.items())
+
+
+def test_frozen_parameters_are_not_saved(tmp_path: Path, world: World) -> None:
+    training, _ = tiny.trained(world, tiny.config_in(tmp_path, *tiny.LORA, ("train.steps", "1")))
+    trained = [name for name in tensors_of(training) if not name.startswith("optimizer.")]
+    assert len(trained) == 13 and all(".lora_" in name or name == "scale" for name in trained)
+
+
+def test_a_folder_of_a_checkpoint_says_all_about_it(run: Path) -> None:
+    path = find(run)
+    assert sorted(file.name for file in path.iterdir()) == [
+        "config.yaml", "manifest.json", "rank-00001-of-00001.safetensors", "state.json",
+    ]  # fmt: skip
+    state = checkpoint.read_state(path)
+    assert (state["format"], state["step"], state["optimizer_steps"], state["world"], state["strategy"]) == (1, 6, 6, 1, "ddp")
+    assert state["place"].keys() == {"epoch", "window", "micro"} and state["data"]["rows"] == 20
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["files"].keys() == {"config.yaml", "state.json", "rank-00001-of-00001.safetensors"}
+    assert [path.name for path in (run / "checkpoints").glob(".*")] == []
+
+
+def test_other_shapes_and_other_parameters_are_refused(tmp_path: Path, world: World, copied: Path) -> None:
+    training, _ = tiny.built(world, tiny.config_in(tmp_path / "new"))
+    path = find(copied)
+    parts = {
+        name: tensor for name, tensor in tensors_of(tiny.trained(world, tiny.config_in(tmp_path / "x", ("train.steps", "1")))[0]).items()
+    }
+
+    def rewritten(changed: dict[str, Tensor]) -> Path:
+        shard = next(path.glob("*.safetensors"))
+        checkpoint.shards.write_shard(shard, {name: checkpoint.shards.Part(t, (0,) * t.dim()) for name, t in changed.items()})
+        return path
+
+    with pytest.raises(UserError, match=r"holds other shapes \(head\.bias is \(300,\), now \(256,\)\)"):
+        checkpoint.restore(rewritten({**parts, "head.bias": torch.ones(300)}), training.model, training.optimizer, training.loaded.buffers)
+    for changed in ({**parts, "more": torch.ones(1)}, {name: t for name, t in parts.items() if name != "head.bias"}):
+        with pytest.raises(UserError, match=r"other trainable parameters \((more|head\.bias)"):
+            checkpoint.restore(rewritten(changed), training.model, training.optimizer, training.loaded.buffers)
+
+
+def test_nothing_is_unpickled_or_run_on_the_way_back(copied: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from finetune.world import join, leave
+from tests.finetune import tiny
+run = Path({str(copied)!r})
+seen = []
+sys.addaudithook(lambda event, args: seen.append(event) if event in ("pickle.find_class", "subprocess.Popen", "os.system") else None)
+import pickle
+pickle.loads(pickle.dumps(Path))
+assert seen == ["pickle.find_class"], "the hook sees what it should"
+seen.clear()
+world = join((), run.parent)
+config = tiny.config_in(Path({str(copied.parent)!r}), ("model.source", {str(source_of(copied))!r}), ("data.train", {str(data_of(copied))!r}))
+training, progress = tiny.built(world, config)
+assert progress.step == 6
+leave()
+print("resumed", [event for event in seen if event == "pickle.find_class"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "resumed []\n", done.stdout + done.stderr
+
+
+def source_of(run: Path) -> str:
+    return str(checkpoint.read_state(find(run))["base"]["source"])
+
+
+def data_of(run: Path) -> Path:
+    return Path(source_of(run)).parent / "train.jsonl"
+
+
+# --- failure while saving
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_disk_error_at_any_operation_leaves_the_old_checkpoints_and_no_half(
+    tmp_path: Path, world: World, copied: Path, asynchronous: bool
+) -> None:
+    training, progress = tiny.trained(world, tiny.config_in(tmp_path / "new", ("train.steps", "1")))
+    progress = loop.replace(progress, step=8)
+    saver = Saver(world, copied, keep=3, asynchronous=asynchronous)
+
+    def save() -> None:
+        loop.save(training, progress, saver)
+        saver.finish()
+
+    operations: list[str] = []
+    probe = Saver(world, shutil.copytree(copied, tmp_path / "probe"), keep=3, asynchronous=asynchronous)
+    with files.watch(lambda operation, path: operations.append(operation)):
+        loop.save(training, progress, probe)
+        probe.finish()
+    probe.close()
+    committing = operations.index("rename")
+    assert operations.count("rename") == 2 and len(operations) >= 12, "commit, and prune"
+    for number in range(committing + 1):
+        count = iter(range(10**6))
+
+        def fail(operation: str, path: Path, count: Any = count, number: int = number) -> None:
+            if next(count) == number:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with files.watch(fail), pytest.raises((OSError, UserError), match=r"(?i)no space|disk is full"):
+            save()
+        assert steps(copied) == [6, 4, 2] and find(copied).name == "step-00000006"
+        assert list((copied / "checkpoints").glob(".*")) == []
+    save()
+    saver.close()
+    assert steps(copied) == [8, 6, 4] and problem_with(find(copied)) is None
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
+    saver = Saver(world, tmp_path / "other", keep=2, asynchronous=True)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=2**20))
+    with pytest.raises(UserError, match=r"the checkpoint of step 1 needs 1,[0-9,]+ bytes at .*other.*, and 1,048,576 are free"):
+        loop.save(training, progress, saver)
+    saver.close()
+    assert not (tmp_path / "other" / "checkpoints").exists()
+
+
+def test_a_damaged_folder_in_the_way_is_replaced(tmp_path: Path, world: World) -> None:
+    training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "2")))
+    path = find(tmp_path / "run")
+    (path / "state.json").write_text("{}")
+    saver = Saver(world, tmp_path / "run", keep=2, asynchronous=True)
+    loop.save(training, progress, saver)
+    assert saver.finish() == path and problem_with(path) is None
+    assert saver.poll() is None and saver.finish() is None
+    saver.close()
+
+
+# --- damage
+
+
+def truncated(path: Path) -> str:
+    shard = next(path.glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    return "rank-00001-of-00001.safetensors is not what was written"
+
+
+def flipped(path: Path) -> str:
+    shard = next(path.glob("*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[-100] ^= 1
+    shard.write_bytes(data)
+    return "rank-00001-of-00001.safetensors is not what was written"
+
+
+def state_changed(path: Path) -> str:
+    text = (path / "state.json").read_text()
+    (path / "state.json").write_text(text.replace('"optimizer_steps": 6', '"optimizer_steps": 7'))
+    return "state.json is not what was written"
+
+
+def deleted(path: Path) -> str:
+    next(path.glob("*.safetensors")).unlink()
+    return "files differ from the manifest: rank-00001-of-00001.safetensors"
+
+
+def added(path: Path) -> str:
+    (path / "rank-00002-of-00002.safetensors").write_bytes(b"")
+    return "files differ from the manifest: rank-00002-of-00002.safetensors"
+
+
+def swapped(path: Path) -> str:
+    name = "rank-00001-of-00001.safetensors"
+    shutil.copy(path.with_name("step-00000004") / name, path / name)
+    return f"{name} is not what was written"
+
+
+def all_swapped(path: Path) -> str:
+    shutil.rmtree(path)
+    shutil.copytree(path.with_name("step-00000004"), path)
+    return "manifest.json is of step 4"
+
+
+def manifest_gone(path: Path) -> str:
+    (path / "manifest.json").unlink()
+    return "manifest.json cannot be read (FileNotFoundError"
+
+
+def manifest_torn(path: Path) -> str:
+    (path / "manifest.json").write_bytes((path / "manifest.json").read_bytes()[:40])
+    return "manifest.json cannot be read (JSONDecodeError"
+
+
+def a_file_instead(path: Path) -> str:
+    shutil.rmtree(path)
+    path.write_text("no folder")
+    return "manifest.json cannot be read (NotADirectoryError"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncated, flipped, state_changed, deleted, added, swapped, all_swapped, manifest_gone, manifest_torn, a_file_instead],
+)
+def test_a_damaged_checkpoint_is_passed_over_with_its_reason(copied: Path, damage: Callable[[Path], str]) -> None:
+    path = find(copied)
+    assert problem_with(path) is None and newest_good(copied) == (path, [])
+    reason = damage(path)
+    told = problem_with(path)
+    assert told is not None and told.startswith(reason)
+    assert newest_good(copied) == (path.with_name("step-00000004"), [f"{path}: {told}"])
+    assert find(copied).name == "step-00000004"
+
+
+def test_a_flipped_bit_anywhere_is_found(copied: Path) -> None:
+    """Every bit of the manifest and of the state, and a sample of the tensors; only white space of the manifest may change."""
+    path = find(copied)
+    flips = 0
+    for file in sorted(path.iterdir()):
+        data = file.read_bytes()
+        stride = 1 if file.suffix == ".json" else 997
+        for place in range(0, len(data), stride):
+            changed = bytearray(data)
+            changed[place] ^= 1 << (place % 8)
+            file.write_bytes(changed)
+            flips += 1
+            assert problem_with(path) is not None or json.loads(changed) == json.loads(data), (file.name, place)
+        file.write_bytes(data)
+    assert flips > 1000 and problem_with(path) is None
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "3", "null", '{"step": 6}', '{"step": "6", "files": {}}', '{"step": null, "files": {}}', '{"files": []}', "{}"]
+)
+def test_a_manifest_that_is_another_json_is_damage(copied: Path, content: str) -> None:
+    path = find(copied)
+    (path / "manifest.json").write_text(content)
+    assert str(problem_with(path)).startswith("manifest.json ")
+
+
+def test_nothing_good_is_nothing(copied: Path, tmp_path: Path) -> None:
+    for path in checkpoint.steps_in(copied / "checkpoints"):
+        flipped(path)
+    newest, passed_over = newest_good(copied)
+    assert newest is None and len(passed_over) == 3
+    assert newest_good(tmp_path / "empty") == (None, [])
+
+
+def test_what_is_not_committed_is_not_seen(copied: Path) -> None:
+    shutil.copytree(find(copied), copied / "checkpoints" / f".step-00000008{files.TEMPORARY}12")
+    (copied / "checkpoints" / "step-9").mkdir()
+    assert steps(copied) == [6, 4, 2]
+
+
+# --- find
+
+
+def test_find_by_run_by_step_and_by_folder(run: Path) -> None:
+    assert find(run).name == "step-00000006" and find(run, 2).name == "step-00000002"
+    assert find(run / "checkpoints" / "step-00000004") == find(run, 4) == find(run / "checkpoints" / "step-00000004", 4)
+
+
+@pytest.mark.parametrize(
+    ("place", "step", "told"),
+    [
+        ("run", 5, "has no checkpoint of step 5; there are: 6, 4, 2"),
+        ("nowhere", None, "nowhere holds no usable checkpoint; give a run folder"),
+        ("nowhere", 3, "has no checkpoint of step 3; there are: none"),
+        ("run/checkpoints", None, "holds no usable checkpoint"),
+        ("run/checkpoints/step-00000006", 4, "is of step 6, but step 4 is asked for"),
+    ],
+)
+def test_find_says_what_is_there(copied: Path, place: str, step: int | None, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        find(copied.parent / place, step)
+
+
+def test_find_names_the_damage(copied: Path) -> None:
+    flipped(find(copied))
+    for place, step in ((copied / "checkpoints" / "step-00000006", None), (copied, 6)):
+        with pytest.raises(UserError, match=r"step-00000006 is damaged: rank-.* is not what was written; choose another step"):
+            find(place, step)
+    shutil.rmtree(copied / "checkpoints" / "step-00000004")
+    shutil.rmtree(copied / "checkpoints" / "step-00000002")
+    with pytest.raises(UserError, match=r"no usable checkpoint; .*step-00000006: rank-.* is not what was written; give a run folder"):
+        find(copied)
+
+
+def test_another_format_is_told_from_no_checkpoint(copied: Path) -> None:
+    path = find(copied)
+    state = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps({**state, "format": 99}))
+    with pytest.raises(UserError, match="checkpoint format 99, this version reads format 1"):
+        checkpoint.read_state(path)
+    (path / "state.json").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"is no checkpoint: state\.json cannot be read"):
+        checkpoint.read_state(path)
+
+
+# --- prune
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    losses = {10: 3.0, 20: 1.0, 30: 2.0, 40: None, 50: 2.5, 60: 1.0}
+    made = {step: fake(tmp_path, step, loss) for step, loss in losses.items()}
+    assert prune(tmp_path, 2, made[60]) == [made[40], made[30], made[10]]
+    assert checkpoint.steps_in(tmp_path) == [made[60], made[50], made[20]], "of equals the first is the best"
+    assert prune(tmp_path, 3, made[60]) == []
+
+
+def test_without_evaluation_only_the_newest_are_kept(tmp_path: Path) -> None:
+    made = [fake(tmp_path, step) for step in range(1, 6)]
+    prune(tmp_path, 3, made[-1])
+    assert checkpoint.steps_in(tmp_path) == made[:1:-1]
+
+
+def test_damaged_later_ones_do_not_push_out_what_was_just_saved(tmp_path: Path) -> None:
+    """The three newest are damaged, the run went on from step 10 and has just saved step 15."""
+    made = [fake(tmp_path, step) for step in (10, 15, 20, 30, 40)]
+    for path in made[2:]:
+        (path / "state.json").write_text("damaged")
+    prune(tmp_path, 3, made[1])
+    assert [path for path in checkpoint.steps_in(tmp_path) if problem_with(path) is None] == [made[1], made[0]]
+
+
+def test_a_killed_prune_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    made = [fake(tmp_path, step) for step in (1, 2, 3)]
+
+    def dies(operation: str, path: Path) -> None:
+        if operation == "remove":
+            raise KeyboardInterrupt
+
+    with files.watch(dies), pytest.raises(KeyboardInterrupt):
+        prune(tmp_path, 2, made[-1])
+    assert checkpoint.steps_in(tmp_path) == [made[2], made[1]] and len(files.sweep(tmp_path)) == 1
