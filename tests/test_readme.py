@@ -1,0 +1,77 @@
+"""The README is true: its commands are run as they stand there, on small things, and its table names tests that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import soundfile
+
+from recipes.voice_clone import tiny
+from tests.launch.launching import ALONE, ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+STEPS = ["data_prep voice", "data_prep codes", "finetune/train.py", "finetune export", "finetune generate"]
+
+
+def blocks() -> list[list[str]]:
+    return [block.strip().splitlines() for block in re.findall(r"^```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)]
+
+
+def own_voice() -> list[str]:
+    return next(block for block in blocks() if "data_prep voice" in block[0])
+
+
+def small(command: str, home: Path) -> list[str]:
+    """The same command on small things: the embedded sample with its transcripts, a tiny model, five steps, a place of its own."""
+    replaced = {
+        "my_recordings/": str(ROOT / "recipes" / "voice_clone" / "sample" / "slt"),
+        "--whisper small": "--transcripts",
+        "Qwen/Qwen3-TTS-12Hz-1.7B-Base": str(home / "base"),
+        "data/me": str(home / "data"),
+        "runs/voice_clone": str(home / "run"),
+        "exports/me": str(home / "export"),
+        "hello.wav": str(home / "hello.wav"),
+    }
+    for said, instead in replaced.items():
+        command = command.replace(said, instead)
+    words = shlex.split(command)
+    if "finetune/train.py" in words:
+        words += ["--config", "recipes/voice_clone/debug.yaml", "--model.source", str(home / "base"), "--run.dir", str(home / "run")]
+        words += ["--train.steps", "5"]
+    if "generate" in words:
+        words += ["--max-seconds", "2"]
+    return [str(Path(sys.executable).parent / words[0]), *words[1:]]
+
+
+def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
+    commands = own_voice()
+    assert len(commands) == 5 and all(part in command for part, command in zip(STEPS, commands, strict=True))
+    tiny.build(tmp_path / "base")
+    for command in commands:
+        done = subprocess.run(small(command, tmp_path), cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert soundfile.info(tmp_path / "hello.wav").frames > 0
+
+
+def test_the_make_targets_exist() -> None:
+    targets = [line.split("#")[0].split()[1] for line in blocks()[0]]
+    assert targets == ["demo", "test"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets)
+
+
+def test_every_proof_and_page_that_is_named_exists() -> None:
+    named = re.findall(r"`(tests/[\w/.]+)`", README) + re.findall(r"\]\(([\w/.]+\.md)\)", README)
+    assert len(named) >= 11
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
+    made = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    assert len(made) == len(list((ROOT / "benchmarks").glob("*.py"))) >= 3
+    for table in made:
+        assert table.read_text(encoding="utf-8").strip() in README, f"README.md does not show {table.name} as it was measured"
