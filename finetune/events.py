@@ -24,6 +24,8 @@ class Events:
         self.log_path = run_dir / "log.jsonl"
         self._accelerator, self._main, self._total = accelerator, accelerator.is_main_process, total
         self._spoke, self._started, self._first = 0.0, time.monotonic(), done
+        self.reached = done
+        """The last step that was told."""
         if accelerator.log_with:
             accelerator.init_trackers("tracking", config=settings)
         on_terminal = self._main and sys.stderr.isatty()
@@ -31,6 +33,7 @@ class Events:
 
     def step(self, step: int, numbers: dict[str, float]) -> None:
         """Numbers of optimizer step `step` (1 is the first)."""
+        self.reached = step
         self._record("step", step, numbers)
         text = (
             f"loss {numbers['loss']:.4f}  norm {numbers['grad_norm']:.3f}  lr {numbers['lr']:.2e}  {numbers['tokens_per_second']:.0f} tok/s"

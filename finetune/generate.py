@@ -47,7 +47,7 @@ def recipe_of(folder: Path) -> str:
     """The recipe that an exported folder was made by."""
     try:
         return str(json.loads((folder / CARD).read_text())["recipe"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"--model {folder} is no exported model ({CARD} is missing or unreadable); export one, or name its recipe with --recipe"
         ) from None

@@ -92,10 +92,11 @@ def train_in(world: World, config: Config, recipe: Recipe) -> str:
         raise
     finally:
         saver.close()
-        events.note("stopped", progress.step, reason=reason)
+        reached = max(progress.step, events.reached)  # after a failure `progress` is still where the run started
+        events.note("stopped", reached, reason=reason)
         events.close()
         if world.is_main:
-            leave_word(config.run.dir, progress.step, reason)
+            leave_word(config.run.dir, reached, reason)
     if world.is_main:
         draw_curve(events.log_path, config.run.dir / "loss.png")
     events.say(f"{reason} at step {progress.step}; next: python -m finetune export {config.run.dir} --to exports/{config.run.dir.name}")

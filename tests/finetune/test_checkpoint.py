@@ -121,9 +121,7 @@ def test_a_folder_of_a_checkpoint_says_all_about_it(run: Path) -> None:
 def test_other_shapes_and_other_parameters_are_refused(tmp_path: Path, world: World, copied: Path) -> None:
     training, _ = tiny.built(world, tiny.config_in(tmp_path / "new"))
     path = find(copied)
-    parts = {
-        name: tensor for name, tensor in tensors_of(tiny.trained(world, tiny.config_in(tmp_path / "x", ("train.steps", "1")))[0]).items()
-    }
+    parts = tensors_of(tiny.trained(world, tiny.config_in(tmp_path / "x", ("train.steps", "1")))[0])
 
     def rewritten(changed: dict[str, Tensor]) -> Path:
         shard = next(path.glob("*.safetensors"))
@@ -151,7 +149,8 @@ pickle.loads(pickle.dumps(Path))
 assert seen == ["pickle.find_class"], "the hook sees what it should"
 seen.clear()
 world = join((), run.parent)
-config = tiny.config_in(Path({str(copied.parent)!r}), ("model.source", {str(source_of(copied))!r}), ("data.train", {str(data_of(copied))!r}))
+own = ("model.source", {source_of(copied)!r}), ("data.train", {str(data_of(copied))!r})
+config = tiny.config_in(Path({str(copied.parent)!r}), *own)
 training, progress = tiny.built(world, config)
 assert progress.step == 6
 leave()

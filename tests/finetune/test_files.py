@@ -6,6 +6,8 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from finetune import files
 from finetune.errors import UserError
 
+ROOT = Path(__file__).parents[2]
 Action = Callable[[], object]
 
 
@@ -269,3 +272,26 @@ def test_space_is_asked_for_where_the_folder_will_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the export needs 1,000,000,000,000,000,000 bytes at .*there, and [0-9,]+ are free; make room"):
         files.require_space(tmp_path / "not" / "there", 10**18, "the export")
     files.require_space(Path("relative/folder"), 1, "a test")
+
+
+def test_a_folder_has_one_owner_until_that_process_ends(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+from pathlib import Path
+from finetune import files
+files.own(Path({str(tmp_path / "run")!r}))
+print("mine", flush=True)
+time.sleep(60)
+"""
+    other = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "mine\n"
+        with pytest.raises(UserError, match=rf"run belongs to a run that is going on \(process {other.pid} on .* since .*\); wait for it"):
+            files.own(tmp_path / "run")
+    finally:
+        other.kill()
+        other.communicate()
+    descriptor = files.own(tmp_path / "run")
+    assert f"process {os.getpid()} on " in (tmp_path / "run" / files.OWNER).read_text()
+    os.close(descriptor)
+    os.close(files.own(tmp_path / "run"))

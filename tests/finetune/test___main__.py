@@ -1,0 +1,50 @@
+"""The first word picks the verb, and imports only it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune.__main__ import VERBS, main
+
+ROOT = Path(__file__).parents[2]
+
+
+def finetune(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "finetune", *argv], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("argv", [[], ["-h"], ["--help"]])
+def test_help_lists_the_verbs(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {verb}" in out for verb in VERBS) and len(VERBS) >= 4
+
+
+def test_an_unknown_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tarin", "--recipe", "x"]) == 2
+    assert capsys.readouterr().err == f"error: unknown verb 'tarin'; verbs are {', '.join(VERBS)}\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_is_there_and_helps(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([verb, "--help"])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    assert code == 0 and len(capsys.readouterr().out) > 60
+    assert len(VERBS) >= 4
+
+
+def test_the_exit_code_of_the_verb_is_that_of_the_process() -> None:
+    done = finetune("train", "--recipe", "nothing")
+    assert done.returncode == 2 and done.stderr.startswith("error: --recipe nothing: no recipe.py")
+    assert finetune("where", "cpu.yaml").stdout == f"{ROOT / 'configs' / 'cpu.yaml'}\n"
+
+
+def test_arguments_reach_the_verb_as_they_are() -> None:
+    done = finetune("generate", "--model", "a folder with spaces")
+    assert done.returncode == 2 and "--model a folder with spaces is no exported model" in done.stderr

@@ -1,0 +1,121 @@
+"""What a run tells: lines that a crash can not spoil, a curve with ink, progress for people and trackers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from finetune.events import Events, draw_curve, read_log
+from finetune.world import World, join
+
+NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0}
+
+
+def opened(tmp_path: Path, world: World, total: int = 4, done: int = 0) -> Events:
+    return Events(tmp_path / "run", world.accelerator, total, done, {})
+
+
+def test_each_event_is_one_line_of_json(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    events = opened(tmp_path, world)
+    events.note("started", 0, world=1)
+    events.step(1, NUMBERS)
+    events.evaluation(1, {"loss": 3.0, "next": 2.0})
+    events.close()
+    lines = [json.loads(line) for line in events.log_path.read_text().splitlines()]
+    assert [(line["event"], line["step"]) for line in lines] == [("started", 0), ("step", 1), ("evaluation", 1)]
+    assert lines[0]["world"] == 1 and NUMBERS.items() <= lines[1].items()
+    assert lines[2]["val/loss"] == 3.0 and lines[2]["val/next"] == 2.0
+    assert all(line["time"] > 1.7e9 for line in lines)
+    assert "validation loss 3.0000" in capsys.readouterr().out
+
+
+def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    events = opened(tmp_path, world, total=50)
+    for step in range(1, 51):
+        events.step(step, NUMBERS)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2, "one at the start and one at the end, or a log of days fills with lines"
+    assert lines[0].startswith("step 1/50  loss 2.5000  norm 1.250  lr 1.00e-04  1000 tok/s") and lines[1].endswith("  0 s left")
+
+
+def test_the_time_left_counts_from_where_the_run_went_on(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    events = opened(tmp_path, world, total=100, done=90)
+    monkeypatch.setattr("time.monotonic", lambda: 1020.0)
+    events.step(92, NUMBERS)
+    assert capsys.readouterr().out.endswith("  80 s left\n"), "two steps took 20 s, eight are left"
+
+
+def test_other_ranks_are_silent(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(world.accelerator), "is_main_process", property(lambda _: False))
+    events = opened(tmp_path, world)
+    events.note("started", 0)
+    events.step(4, NUMBERS)
+    events.evaluation(4, {"loss": 1.0})
+    events.close()
+    assert capsys.readouterr().out == "" and not events.log_path.exists()
+
+
+def test_a_torn_line_is_dropped_and_a_step_told_twice_counts_once(tmp_path: Path, world: World) -> None:
+    events = opened(tmp_path, world)
+    for step, loss in ((1, 5.0), (2, 4.0), (3, 3.0)):
+        events.step(step, {**NUMBERS, "loss": loss})
+    with events.log_path.open("ab") as file:
+        file.write(b'{"event": "step", "step": 4, "lo')
+    events.note("resumed", 1)
+    events.step(2, {**NUMBERS, "loss": 4.5})
+    assert [(event["event"], event["step"], event.get("loss")) for event in read_log(events.log_path)] == [
+        ("step", 1, 5.0), ("step", 2, 4.5), ("step", 3, 3.0), ("resumed", 1, None),
+    ]  # fmt: skip
+
+
+def ink(picture: Path) -> int:
+    """Pixels that are not white."""
+    return int((imread(picture)[..., :3].min(axis=-1) < 0.9).sum())
+
+
+def test_the_curve_is_a_picture_of_the_losses(tmp_path: Path, world: World) -> None:
+    events = opened(tmp_path, world)
+    events.note("started", 0)
+    for step in range(1, 40):
+        events.step(step, {**NUMBERS, "loss": 5 / step})
+    draw_curve(events.log_path, tmp_path / "one.png")
+    events.evaluation(20, {"loss": 1.0})
+    events.evaluation(39, {"loss": 0.5})
+    draw_curve(events.log_path, tmp_path / "two.png")
+    data = (tmp_path / "one.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and imread(tmp_path / "one.png").shape[:2] == (540, 960)
+    colours = np.unique((imread(tmp_path / "one.png")[..., :3] * 255).astype(int).reshape(-1, 3), axis=0)
+    assert any(blue > red + 60 for red, _, blue in colours), "the line of the training loss"
+    assert ink(tmp_path / "two.png") > ink(tmp_path / "one.png") + 100, "the validation loss is drawn as well"
+
+
+def test_a_run_without_a_step_has_a_curve_without_a_line(tmp_path: Path, world: World, recwarn: pytest.WarningsRecorder) -> None:
+    events = opened(tmp_path, world)
+    events.note("started", 0)
+    draw_curve(events.log_path, tmp_path / "empty.png")
+    assert ink(tmp_path / "empty.png") > 100
+
+
+def test_a_tracker_gets_the_same_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from finetune.world import leave
+
+    world = join(("tensorboard",), tmp_path / "run")
+    events = Events(tmp_path / "run", world.accelerator, 2, 0, {"train.lr": 1e-4, "recipe": "tests", "train.steps": 2})
+    events.step(1, NUMBERS)
+    events.step(2, {**NUMBERS, "loss": 1.5})
+    events.evaluation(2, {"loss": 1.75})
+    events.close()
+    leave()
+    (folder,) = {path.parent for path in (tmp_path / "run" / "tracking").glob("events.out.tfevents.*")}
+    seen = EventAccumulator(str(folder)).Reload()
+    assert [(event.step, event.value) for event in seen.Scalars("loss")] == [(1, 2.5), (2, 1.5)]
+    assert [(event.step, event.value) for event in seen.Scalars("val/loss")] == [(2, 1.75)]

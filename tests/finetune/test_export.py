@@ -1,0 +1,298 @@
+"""From a checkpoint to a folder that stands alone: nothing trained is lost, nothing half is left, the numbers are exact."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from finetune import checkpoint, export, files, recipe, shards
+from finetune.errors import UserError
+from finetune.recipe import ExportPlan
+from finetune.world import join, leave
+from tests.finetune import tiny
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A full and a LoRA run of three steps at a high rate, each with its base beside it. Copy before changing."""
+    made = {}
+    for name, kind in (("full", tiny.FULL), ("lora", tiny.LORA)):
+        folder = tmp_path_factory.mktemp(name)
+        tiny.trained(join((), folder), tiny.config_in(folder, *kind, ("train.steps", "3"), ("checkpoint.every", "2"), ("train.lr", "0.1")))
+        leave()
+        made[name] = folder / "run"
+    return made
+
+
+def trained_tensors(run: Path) -> dict[str, Tensor]:
+    with checkpoint.shards.open_shards(checkpoint.find(run)) as (read, shapes):
+        return {name: read(name, None) for name in shapes if not name.startswith("optimizer.")}
+
+
+def base_of(run: Path) -> Path:
+    return run.parent / "base"
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """The byte model's recipe with another plan."""
+
+    def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], form: str) -> ExportPlan:
+        return replace(tiny.RECIPE.export(base, state, buffers, form), **changes)
+
+    monkeypatch.setattr(export, "load_recipe", lambda _: replace(tiny.RECIPE, export=plan))
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# --- the values
+
+
+def test_a_full_export_is_the_trained_parameters_bit_by_bit(runs: dict[str, Path], tmp_path: Path) -> None:
+    target = export.export(runs["full"], tmp_path / "out")
+    assert sorted(everything(target)) == ["config.json", "model.safetensors", "overtone.json"]
+    found, trained = load_file(target / "model.safetensors"), trained_tensors(runs["full"])
+    base = load_file(base_of(runs["full"]) / "model.safetensors")
+    assert found.keys() == base.keys() == trained.keys() - {"scale"} and len(found) == 17
+    assert all(torch.equal(found[name], trained[name]) and not torch.equal(found[name], base[name]) for name in found)
+    assert json.loads((target / "config.json").read_text()) == {"width": 15, "scale": 1.0}
+
+
+@pytest.mark.parametrize("block_bytes", [export.BLOCK_BYTES, 4 * 15 * 7])
+def test_a_lora_export_is_the_base_plus_the_scaled_product(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(export, "BLOCK_BYTES", block_bytes)
+    found = load_file(export.export(runs["lora"], tmp_path / "out") / "model.safetensors")
+    base, trained = load_file(base_of(runs["lora"]) / "model.safetensors"), trained_tensors(runs["lora"])
+    merged = 0
+    for name, value in base.items():
+        module = name.removesuffix(".weight")
+        expected = value.double()
+        if f"{module}.lora_A.default.weight" in trained and name.endswith(".weight"):
+            a, b = (trained[f"{module}.lora_{side}.default.weight"].double() for side in "AB")
+            expected = expected + 6 / 3 * (b @ a)
+            assert float((expected - value).abs().max()) > 1e-2
+            merged += 1
+        assert float((found[name].double() - expected).abs().max()) <= 1e-6, name
+    assert merged == 6
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(None, torch.float32), ("bf16", torch.bfloat16), ("fp32", torch.float32)])
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_the_type_is_the_one_asked_for(runs: dict[str, Path], tmp_path: Path, kind: str, dtype: str | None, expected: torch.dtype) -> None:
+    found = load_file(export.export(runs[kind], tmp_path / "out", dtype=dtype) / "model.safetensors")
+    exact = load_file(export.export(runs[kind], tmp_path / "exact") / "model.safetensors")
+    assert all(found[name].dtype == expected and torch.equal(found[name], exact[name].to(expected)) for name in exact)
+
+
+def test_by_default_each_tensor_keeps_the_bases_type(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "1"))
+    base = load_file(tmp_path / "base" / "model.safetensors")
+    mixed = {name: value.bfloat16() if "blocks" in name else value for name, value in base.items()}
+    save_file({**mixed, "vocabulary": torch.arange(3)}, tmp_path / "base" / "model.safetensors")
+    tiny.trained(join((), tmp_path), config)
+    leave()
+    found = load_file(export.export(tmp_path / "run", tmp_path / "out") / "model.safetensors")
+    assert {name: value.dtype for name, value in found.items()} == {
+        **{name: value.dtype for name, value in mixed.items()},
+        "vocabulary": torch.int64,
+    }
+    cast = load_file(export.export(tmp_path / "run", tmp_path / "cast", dtype="bf16") / "model.safetensors")
+    assert cast["vocabulary"].dtype == torch.int64 and cast["head.weight"].dtype == torch.bfloat16
+
+
+def test_an_edit_is_applied_last_and_in_fp32(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = load_file(export.export(runs["lora"], tmp_path / "plain") / "model.safetensors")
+    planned(monkeypatch, edit={"head.weight": lambda value: value * 2 if value.dtype == torch.float32 else value})
+    monkeypatch.setattr(export, "BLOCK_BYTES", 4 * 15 * 50)
+    found = load_file(export.export(runs["lora"], tmp_path / "edited") / "model.safetensors")
+    assert torch.equal(found["head.weight"], plain["head.weight"] * 2) and torch.equal(found["head.bias"], plain["head.bias"])
+
+
+def test_a_split_export_has_an_index_that_loads(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load_file(export.export(runs["lora"], tmp_path / "whole") / "model.safetensors")
+    monkeypatch.setattr(export, "LARGEST_FILE_BYTES", 20_000)
+    target = export.export(runs["lora"], tmp_path / "split")
+    parts = sorted(path.name for path in target.glob("*.safetensors"))
+    assert parts == [f"model-{number:05d}-of-00004.safetensors" for number in range(1, 5)] and len(parts) == 4
+    index = json.loads((target / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in whole.values())
+    assert index["weight_map"].keys() == whole.keys() and set(index["weight_map"].values()) == set(parts)
+    for name, part in index["weight_map"].items():
+        with safe_open(target / part, framework="pt") as file:
+            assert torch.equal(file.get_tensor(name), whole[name])
+    assert all(sum(value.nbytes for value in load_file(target / part).values()) <= 20_000 for part in parts)
+
+
+def test_the_card_says_what_made_the_model(runs: dict[str, Path], tmp_path: Path) -> None:
+    target = export.export(runs["lora"], tmp_path / "out", step=2)
+    card = json.loads((target / export.CARD).read_text())
+    assert (card["recipe"], card["format"], card["step"]) == (str(tiny.FOLDER), "plain", 2)
+    assert card["lora"]["rank"] == 3 and card["data"]["rows"] == 20 and card["base"]["source"] == str(base_of(runs["lora"]))
+    assert card["weights"] == {"model.safetensors": files.digest(target / "model.safetensors")}
+
+
+def test_files_and_folders_come_along(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = shutil.copytree(runs["full"].parent, tmp_path / "copy") / "run"
+    base = base_of(runs["full"])
+    planned(monkeypatch, copy=("config.json",), files={"deep/er/README.md": b"hello"})
+    found = everything(export.export(run, tmp_path / "out"))
+    assert found["config.json"] == (base / "config.json").read_bytes() and found["deep/er/README.md"] == b"hello"
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("taken", ["folder", "file"])
+def test_a_target_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Path, taken: str) -> None:
+    target = tmp_path / "out"
+    target.write_text("mine") if taken == "file" else target.mkdir()
+    with pytest.raises(UserError, match=r"--to .*out exists already; choose another folder"):
+        export.export(runs["full"], target)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_unknown_format_step_and_place(runs: dict[str, Path], tmp_path: Path) -> None:
+    for told, arguments in (
+        (r"--format onnx: the recipe offers plain", (runs["full"], tmp_path / "out", "onnx")),
+        (r"has no checkpoint of step 9; there are: 3, 2", (runs["full"], tmp_path / "out", None, 9)),
+        (r"nowhere holds no usable checkpoint", (tmp_path / "nowhere", tmp_path / "out")),
+    ):
+        with pytest.raises(UserError, match=told):
+            export.export(*arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_base_is_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
+    state = checkpoint.read_state(checkpoint.find(runs["lora"]))
+    other = shutil.copytree(base_of(runs["lora"]), tmp_path / "base")
+    tensors = load_file(other / "model.safetensors")
+    tensors["embedding.weight"][0, 0] += 1
+    save_file(tensors, other / "model.safetensors")
+    with pytest.raises(UserError, match=r"the base at .*base is not the one that was trained on \(digest \w{12}…, expected \w{12}…\)"):
+        export.find_base({**state, "base": {**state["base"], "source": str(other)}})
+    with pytest.raises(UserError, match="no such folder"):
+        export.find_base({**state, "base": {**state["base"], "source": str(tmp_path / "gone")}})
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_a_plan_that_would_lose_what_was_trained_is_refused(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    planned(monkeypatch, keep=lambda name: not name.startswith("head."))
+    with pytest.raises(UserError, match=r"the export would lose trained tensors: head\.\w+.*; this recipe's plan does not keep them"):
+        export.export(runs[kind], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_frozen_tensor_may_be_left_out(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned(monkeypatch, keep=lambda name: name != "embedding.weight")
+    found = load_file(export.export(runs["lora"], tmp_path / "out") / "model.safetensors")
+    assert len(found) == 16 and "embedding.weight" not in found
+
+
+def test_an_edit_that_changes_the_shape_is_noticed(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned(monkeypatch, edit={"head.bias": lambda value: value[:-1]})
+    with pytest.raises(RuntimeError, match="bytes of values were written, the header says"):
+        export.export(runs["full"], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_not_exported(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(runs["full"], tmp_path / "run")
+    shard = next(checkpoint.find(run).glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-8])
+    export.export(run, tmp_path / "older")
+    assert json.loads((tmp_path / "older" / export.CARD).read_text())["step"] == 2
+    with pytest.raises(UserError, match="step-00000003 is damaged"):
+        export.export(run, tmp_path / "out", step=3)
+
+
+# --- failure
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_a_failure_at_any_disk_operation_leaves_nothing(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.setattr(export, "LARGEST_FILE_BYTES", 20_000)
+    planned(monkeypatch, copy=("config.json",), files={"card/README.md": b"hello"})
+    before = everything(runs["lora"])
+    operations: list[str] = []
+    with files.watch(lambda operation, _: operations.append(operation)):
+        export.export(runs["lora"], tmp_path / "whole")
+    shutil.rmtree(tmp_path / "whole")
+    last = len(operations) - 1 - operations[::-1].index("rename")
+    assert operations.count("rename") == 1 and last >= 15
+    for number in range(last + 1):
+        count = iter(range(10**6))
+
+        def fail(_: str, __: Path, count: Any = count, number: int = number) -> None:
+            if next(count) == number:
+                raise error
+
+        with files.watch(fail), pytest.raises((UserError, type(error))):
+            export.export(runs["lora"], tmp_path / "out")
+        assert list(tmp_path.iterdir()) == [], operations[number]
+    assert everything(runs["lora"]) == before
+    export.export(runs["lora"], tmp_path / "out")
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=2**20))
+    with pytest.raises(UserError, match=r"the export needs 1,[0-9,]+ bytes at .*, and 1,048,576 are free"):
+        export.export(runs["full"], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_lies_is_found_before_the_commit(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: Callable[..., files.Written] = shards.write_stream
+
+    def lies(path: Path, *arguments: Any) -> files.Written:
+        truth = written(path, *arguments)
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        return truth
+
+    monkeypatch.setattr(shards, "write_stream", lies)
+    with pytest.raises(UserError, match=r"model\.safetensors does not read back as it was written"):
+        export.export(runs["full"], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the verb
+
+
+def test_the_verb(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out"
+    assert export.main([str(runs["full"]), "--to", str(target), "--dtype", "bf16", "--step", "2", "--format", "plain"]) == 0
+    assert capsys.readouterr().out == f"{target} is ready\n" and target.is_dir()
+    assert export.main([str(runs["full"]), "--to", str(target)]) == 2
+    assert capsys.readouterr().err.startswith("error: --to ")
+    with pytest.raises(SystemExit) as stopped:
+        export.main([str(runs["full"])])
+    assert stopped.value.code == 2 and "--to" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        export.main([str(runs["full"]), "--to", str(target), "--dtype", "int4"])
+
+
+def test_it_needs_no_process_group(runs: dict[str, Path], tmp_path: Path) -> None:
+    assert not torch.distributed.is_initialized()
+    assert recipe.load_recipe(tiny.FOLDER) is tiny.RECIPE
+    export.export(runs["full"] / "checkpoints" / "step-00000003", tmp_path / "out")
+    assert not torch.distributed.is_initialized()

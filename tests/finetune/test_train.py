@@ -1,0 +1,217 @@
+"""The verb that trains: what can be known early is said early, and a recipe from anywhere trains without an edit elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from finetune import checkpoint, export, generate, loop, train
+from finetune.errors import UserError
+from finetune.events import read_log
+from finetune.guards import NotFiniteError
+from finetune.world import World, leave
+from tests.byte_model.recipe import write_base
+from tests.finetune import tiny
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ["--recipe", str(tiny.FOLDER)]
+
+
+def told(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert train.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ")
+    return err
+
+
+def inputs(folder: Path, *more: str) -> list[str]:
+    config = tiny.config_in(folder)
+    own = ["--run.dir", str(folder / "run"), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
+    return [*own, "--train.steps", "2", *more]
+
+
+def run_as(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, **environ})
+
+
+# --- before anything is touched
+
+
+def test_without_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "which recipe? give --recipe NAME, for example --recipe voice_clone" in told([], capsys)
+
+
+def test_an_unknown_recipe_lists_those_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    message = told(["--recipe", "voice_clown"], capsys)
+    assert "voice_clown" in message and "known recipes: " in message and "voice_clone" in message
+
+
+def test_without_data_it_says_how_to_make_some(capsys: pytest.CaptureFixture[str]) -> None:
+    message = told(RECIPE, capsys)
+    for words in (
+        "no training data: give --data.train",
+        "python -m data_prep voice my_recordings/ --out data/me",
+        "data_prep codes",
+        "make demo",
+    ):
+        assert words in message
+
+
+@pytest.mark.parametrize("key", ["data.train", "data.val"])
+def test_data_that_is_not_there(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
+    message = told([*RECIPE, "--data.train", str(real), f"--{key}", "no/train.jsonl"], capsys)
+    assert f"{key}: no/train.jsonl does not exist (looked from {Path.cwd()}); `python -m data_prep voice" in message
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--train.lrr", "1"], "--train.lrr: unknown key train.lrr; did you mean train.lr?"),
+        (["--lr", "1"], "--lr: unknown key lr; did you mean train.lr?"),
+        (["--train.lr"], "--train.lr needs a value"),
+        (["run"], "unexpected argument 'run'"),
+        (["--config", "none.yaml"], "--config none.yaml: no such file"),
+        (["--options.dropout", "2"], "options.dropout = 2: Input should be less than 1"),
+        (["--train.lr", "-1", "--train.steps", "0"], "train.steps = 0"),
+    ],
+)
+def test_a_wrong_flag(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in told([*RECIPE, *argv], capsys)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--help"], ["--recipe", "voice_clone", "--help"], ["--recipe", "voice_clone", "--train.lrr", "1"], ["--recipe", "voice_clone"]],
+)
+def test_help_and_mistakes_come_without_torch(argv: list[str]) -> None:
+    script = f"import sys; from finetune import train; code = train.main({argv!r}); print('torch' in sys.modules, code)"
+    done = run_as([sys.executable, "-c", script], ROOT)
+    assert done.stdout.splitlines()[-1] == ("False 0" if "--help" in argv else "False 2"), done.stderr
+
+
+def test_help_lists_the_options_of_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
+    assert train.main(["--recipe", str(folder), "--help"]) == 0
+    own = capsys.readouterr().out
+    assert train.main(["--help"]) == 0
+    general = capsys.readouterr().out
+    assert "--options.dropout" in own and "Dropout in each block." in own and "--train.lr " in own
+    assert "--options" not in general and "--train.lr " in general and "accelerate launch finetune/train.py" in general
+
+
+# --- a whole run
+
+
+def tree(folder: Path) -> dict[str, str]:
+    packages = [folder / name for name in ("finetune", "recipes", "data_prep")]
+    found = [path for package in packages for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def test_a_recipe_outside_the_tree_trains_and_exports_without_an_edit_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine" / "my.own-recipe", ignore=shutil.ignore_patterns("__pycache__"))
+    before = tree(ROOT)
+    argv = ["--recipe", str(folder), *inputs(tmp_path)]
+    done = run_as([sys.executable, str(ROOT / "finetune" / "train.py"), *argv], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "finished at step 2; next: python -m finetune export" in done.stdout and "my.own-recipe: 13,982 of 13,982 parameters" in done.stdout
+    )
+    run = tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
+    assert export.main([str(run), "--to", "out"]) == generate.main(["--model", "out"]) == 0
+    assert capsys.readouterr().out == "out is ready\nout says nothing\n"
+    assert len(before) > 40 and tree(ROOT) == before
+
+
+def test_a_run_leaves_log_curve_and_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*RECIPE, *inputs(tmp_path, "--log.trackers", "[]")]
+    assert train.main(argv) == 0
+    run = tmp_path / "run"
+    assert json.loads((run / "exit.json").read_text()).items() >= {"reason": "finished", "step": 2, "last_commit": "step-00000002"}.items()
+    assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
+    events = [(event["event"], event["step"]) for event in read_log(run / "log.jsonl")]
+    assert events == [("started", 0), ("step", 1), ("step", 2), ("committed", 2), ("stopped", 2)]
+    assert "finished at step 2" in capsys.readouterr().out
+    tiny.let_go(run)
+    assert train.main([*argv[:-4], "--train.steps", "3", "--log.trackers", "[]"]) == 0
+    events = [(event["event"], event["step"]) for event in read_log(run / "log.jsonl")]
+    assert events[-4:] == [("resumed", 2), ("step", 3), ("committed", 3), ("stopped", 3)]
+
+
+def test_the_config_beside_a_checkpoint_starts_the_same_run(tmp_path: Path) -> None:
+    argv = inputs(tmp_path, "--log.trackers", "[]")
+    assert train.main([*RECIPE, *argv]) == 0
+    kept = checkpoint.find(tmp_path / "run") / "config.yaml"
+    assert train.main([*RECIPE, "--config", str(kept), "--run.dir", str(tmp_path / "again")]) == 0
+    assert series(tmp_path / "again") == series(tmp_path / "run") and len(series(tmp_path / "run")) == 2
+
+
+def series(run: Path) -> list[tuple[int, float]]:
+    return [(event["step"], event["loss"]) for event in read_log(run / "log.jsonl") if event["event"] == "step"]
+
+
+def test_a_bad_number_leaves_word_and_the_checkpoint_in_flight(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
+    step = loop.train_step
+
+    def third_is_sick(training: loop.Training, turns: list[loop.Turn], number: int) -> dict[str, float]:
+        if number == 2:
+            raise NotFiniteError("step 3: loss nan")
+        return step(training, turns, number)
+
+    monkeypatch.setattr(loop, "train_step", third_is_sick)
+    monkeypatch.setattr(checkpoint.Saver, "poll", lambda _: None)
+    with pytest.raises(NotFiniteError):
+        train.train_in(world, config, tiny.RECIPE)
+    word = json.loads((config.run.dir / "exit.json").read_text())
+    assert (word["reason"], word["step"], word["last_commit"]) == ("not finite", 2, "step-00000002")
+
+
+def test_a_defect_leaves_word_and_goes_on(tmp_path: Path, world: World) -> None:
+    def broken(*_: object) -> dict[str, loop.Term]:
+        raise KeyError("ours")
+
+    config = tiny.config_in(tmp_path)
+    with pytest.raises(KeyError, match="ours"):
+        train.train_in(world, config, replace(tiny.RECIPE, loss=broken))
+    assert json.loads((config.run.dir / "exit.json").read_text())["reason"] == "failed"
+    assert [event["event"] for event in read_log(config.run.dir / "log.jsonl")] == ["started", "stopped"]
+
+
+def test_a_launch_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8")
+    argv = [*RECIPE, *inputs(tmp_path, "--log.trackers", "[]")]
+    try:
+        with pytest.raises(UserError, match="gradient_accumulation_steps: 8"):
+            train.run(argv)
+    finally:
+        leave()
+
+
+def test_settings_for_trackers_are_flat(tmp_path: Path) -> None:
+    settings = train.flat(tiny.config_in(tmp_path, *tiny.LORA))
+    assert settings["train.lr"] == 0.01 and settings["model.lora.rank"] == 3 and settings["checkpoint.asynchronous"] is True
+    assert settings["log.trackers"] == "[]" and settings["run.dir"] == str(tmp_path / "run")
+    assert all(isinstance(value, int | float | bool | str) for value in settings.values())
+
+
+def test_a_base_that_does_not_fit_stops_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = inputs(tmp_path, "--log.trackers", "[]")
+    shutil.rmtree(tmp_path / "base")
+    write_base(tmp_path / "base")
+    (tmp_path / "base" / "model.safetensors").unlink()
+    assert train.main([*RECIPE, *argv]) == 2
+    leave()
+    assert "holds no *.safetensors weights" in capsys.readouterr().err
