@@ -186,18 +186,23 @@ def _open(path: Path) -> _Stream:
     import soundfile
 
     try:
-        file = soundfile.SoundFile(str(path))
+        info = soundfile.info(str(path))
     except soundfile.LibsndfileError as first:
         return _open_with_av(path, first)
-    declared = _riff_frames(path) if file.format in ("WAV", "WAVEX", "RF64") else file.frames
-    return _Stream(file.samplerate, file.channels, declared, _soundfile_blocks(file))
+    declared = _riff_frames(path) if info.format in ("WAV", "WAVEX", "RF64") else info.frames
+    return _Stream(info.samplerate, info.channels, declared, _soundfile_blocks(path))
 
 
-def _soundfile_blocks(file: object) -> Iterator[Samples]:
+def _soundfile_blocks(path: Path) -> Iterator[Samples]:
     import soundfile
 
-    assert isinstance(file, soundfile.SoundFile)
-    with file:
+    class Forward(soundfile.SoundFile):
+        """soundfile seeks after each read if it can, and a decoder that looks back (MP3, Opus) then starts anew: a fault at each block."""
+
+        def seekable(self) -> bool:
+            return False
+
+    with Forward(str(path)) as file:
         while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
             yield block
 

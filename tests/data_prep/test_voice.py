@@ -135,6 +135,20 @@ def test_a_second_run_does_nothing_and_one_more_recording_costs_one(prepared, sa
     assert contents(out) == before
 
 
+def test_codes_that_were_made_stay_while_the_rows_stay(prepared, sample, tmp_path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(prepared, out)
+    for name in ("train.jsonl", "val.jsonl"):
+        with_codes = [row | {"audio_codes": [[1] * 16]} for row in rows(out / name)]
+        (out / name).write_text("".join(json.dumps(row) + "\n" for row in with_codes))
+    before = contents(out)
+    options = (sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en")
+    assert run(*options) == 0
+    assert contents(out) == before
+    assert run(*options, "--val-share", 0.2) == 0
+    assert not any("audio_codes" in row for row in clips(out))
+
+
 @pytest.mark.parametrize(("stage", "count"), [("speech", 1), ("clips", 3)])
 def test_killed_anywhere_and_run_again_gives_the_same_bytes_without_repeated_work(stage, count, prepared, sample, tmp_path) -> None:
     out = tmp_path / "out"
