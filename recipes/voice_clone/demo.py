@@ -58,8 +58,11 @@ def commands(home: Path) -> dict[str, list[str]]:
     told = {"--config": HERE / "debug.yaml", "--model.source": base, "--data.train": data / "train.jsonl", "--data.val": data / "val.jsonl"}
     options = [str(word) for pair in {**told, "--run.dir": home / "run"}.items() for word in pair]
     return {
-        "base": [python, "-m", "recipes.voice_clone.tiny", str(base), "--size", "nano"],
-        "voice": [python, "-m", "data_prep", "voice", str(HERE / "sample"), "--out", str(data), *"--transcripts --speaker-from folder".split()],
+        "base": [python, "-m", "recipes.voice_clone.tiny", str(base), "--size", "demo"],
+        "voice": [
+            *(python, "-m", "data_prep", "voice", str(HERE / "sample"), "--out", str(data)),
+            *("--transcripts", "--speaker-from", "folder"),
+        ],
         "codes": [python, "-m", "data_prep", "codes", str(data), "--model", str(base)],
         "train": [*launch, *script, "--recipe", "voice_clone", *options],
         "export": [python, "-m", "finetune", "export", str(home / "run"), "--to", str(home / "export")],

@@ -83,6 +83,8 @@ SMALL = {
     # Like the 1.7B: text as wide as the talker, so that a forgotten projection fits; a predictor narrower than the talker.
     "nano": Width("nano", 64, 32, 32, 64, 2, 16, 32, 1, 4, 2, 16, 16, 8, 2048, spread=0.2),
     # Like the 0.6B: text of another width, predictor and talker equally wide, so that there is nothing to project between them.
+    # Wide enough to learn two minutes of speech by heart in 200 steps, small enough to do so on a CPU within two minutes.
+    "demo": Width("demo", 64, 64, 96, 192, 2, 96, 192, 2, 6, 2, 16, 16, 8, 2048, spread=0.1),
     "mini": Width("mini", 2048, 48, 64, 128, 2, 64, 128, 1, 4, 2, 16, 16, 8, 2048, spread=0.1),
 }
 

@@ -22,7 +22,14 @@ ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"
 
 def command(config: str, processes: int, *arguments: object) -> list[str]:
     return [
-        *(str(Path(sys.executable).parent / "accelerate"), "launch", "--config_file", str(ROOT / "configs" / f"{config}.yaml"), "--num_processes", str(processes)),
+        *(
+            str(Path(sys.executable).parent / "accelerate"),
+            "launch",
+            "--config_file",
+            str(ROOT / "configs" / f"{config}.yaml"),
+            "--num_processes",
+            str(processes),
+        ),
         *map(str, arguments),
     ]
 

@@ -17,7 +17,7 @@ from finetune.recipe import find_recipe, load_recipe
 from finetune.train import train_in
 
 if __name__ == "__main__":
-    joined = world.join((), Path("."))
+    joined = world.join((), Path())
     for case in json.loads(Path(sys.argv[1]).read_text()):
         folder = find_recipe(case["recipe"])
         recipe = load_recipe(folder)

@@ -47,7 +47,7 @@ def test_config_files_are_valid_and_explained() -> None:
     real = resolve("voice_clone", Options, [FOLDER / "config.yaml"], [])
     assert (str(real.run.dir), real.model.source) == ("runs/voice_clone", "Qwen/Qwen3-TTS-12Hz-0.6B-Base")
     debug = resolve("voice_clone", Options, [FOLDER / "config.yaml", FOLDER / "debug.yaml"], [])
-    assert (debug.model.source, debug.train.precision) == ("runs/tiny/nano", "fp32")
+    assert (debug.model.source, debug.train.precision) == ("runs/tiny/demo", "fp32")
 
 
 def test_lora_adapts_all_layers_and_nothing_else(fresh: Any) -> None:
