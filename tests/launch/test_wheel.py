@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.launch.launching import ALONE, ROOT, voice_rows
+
 SHIPPED = ("finetune", "data_prep", "recipes", "configs", "pyproject.toml", "LICENSE", "README.md", ".gitignore")
 
 
@@ -47,6 +49,34 @@ def test_it_runs_from_elsewhere(installed: Path, tmp_path: Path) -> None:
     assert "--options.sub_weight" in _run(installed, tmp_path, "finetune", "train", "--recipe", "voice_clone", "--help")
     assert _run(installed, tmp_path, "finetune", "where", "recipes").strip() == str(installed / "recipes")
     assert _run(installed, tmp_path, "finetune", "where", "cpu.yaml").strip() == str(installed / "finetune/configs/cpu.yaml")
+
+
+def test_it_trains_the_demo_config_in_an_environment_of_its_own(installed: Path, tmp_path: Path) -> None:
+    """A fresh virtual environment that has the dependencies and the wheel, and of the repository nothing."""
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    dependencies = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages" / "dependencies.pth"
+    dependencies.write_text(sysconfig.get_path("purelib") + "\n")  # a path in a .pth file does not bring that folder's own .pth files
+    (wheel,) = installed.parent.glob("wheels[0-9]*/overtone-*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-deps", "--force-reinstall"]
+    subprocess.run([*pip, str(wheel)], check=True)
+
+    def run(*command: str) -> str:
+        words = [str(home / "bin" / command[0]), *command[1:]]
+        environment = {name: value for name, value in ALONE.items() if name != "PYTHONPATH"}
+        done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    recipes = run("finetune", "where", "recipes")
+    assert recipes.startswith(str(home)) and run("finetune", "where", "cpu.yaml").startswith(str(home))
+    run("python", "-m", "recipes.voice_clone.tiny", "runs/tiny/demo", "--size", "demo")
+    voice_rows(tmp_path, ["Ann"])
+    told = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
+    launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("finetune", "where", "cpu.yaml"), "--num_processes", "2"]
+    said = run(*launcher, "-m", "finetune.train", "--recipe", "voice_clone", *told)
+    assert "finished at step 2" in said
+    assert (tmp_path / "runs" / "debug" / "checkpoints" / "step-00000002" / "manifest.json").is_file()
 
 
 def test_its_commands_exist(installed: Path) -> None:
