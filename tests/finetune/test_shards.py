@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 from finetune import files, shards
 from finetune.shards import Entry, Part
 from finetune.world import World
+from tests.finetune import tiny
 
 TENSORS = {
     "odd.bf16": torch.randn(5, 3).bfloat16(),
@@ -168,3 +169,42 @@ def test_the_header_says_where_each_piece_lies(tmp_path: Path) -> None:
         header = int.from_bytes(path.read_bytes()[:8], "little")
         assert header % 8 == 0, "values begin at a multiple of eight, so that they can be mapped"
     assert found == [{"matrix": {"saved_offsets": [0, 0]}}, {"matrix": {"saved_offsets": [4, 0]}}]
+
+
+TWO_RANKS = """
+import json, sys
+from pathlib import Path
+import torch
+from torch.distributed.tensor import distribute_tensor, Replicate, Shard
+from finetune import models, parallel, shards
+from finetune.world import join, leave
+from tests.finetune.test_shards import WHOLE
+
+world = join((), Path(FOLDER))
+seen = {}
+for strategy, placements in (("fsdp", [Shard(0)]), ("ddp", [Replicate(), Shard(0)])):
+    mesh = parallel.make_mesh(strategy, world)
+    tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
+    parts = shards.own_parts(tensors, world.rank, world.size)
+    seen[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}
+    shards.write_shard(Path(FOLDER, strategy, f"rank-{world.rank}.safetensors"), parts)
+    torch.distributed.barrier()
+    with shards.open_shards(Path(FOLDER, strategy)) as (read, shapes):
+        assert all(torch.equal(read(name, None), tensor) for name, tensor in WHOLE.items()) and len(shapes) == len(WHOLE) + 1
+        for name, tensor in tensors.items():
+            local = tensor.to_local() if name != "plain" else tensor
+            assert torch.equal(read(name, models.local_slices(tensor)[1]), local), name
+sys.stdout.write(json.dumps(seen) + chr(10))
+leave()
+"""
+
+WHOLE = {"a": torch.arange(15.0).reshape(5, 3), "b": torch.arange(3.0), "one": torch.ones(1, 4), "c": torch.arange(8)}
+
+
+def test_two_ranks_write_everything_once_and_read_their_own(tmp_path: Path) -> None:
+    for strategy in ("fsdp", "ddp"):
+        (tmp_path / strategy).mkdir()
+    first, second = (json.loads(output) for output in tiny.ranks(TWO_RANKS.replace("FOLDER", repr(str(tmp_path)))))
+    assert first["fsdp"] == {"a": [[0, 0], [3, 3]], "b": [[0], [2]], "one": [[0, 0], [1, 4]], "c": [[0], [4]], "plain": [[0], [2]]}
+    assert second["fsdp"] == {"a": [[3, 0], [2, 3]], "b": [[2], [1]], "c": [[4], [4]]}
+    assert (list(first["ddp"]), list(second["ddp"])) == (["a", "one", "plain"], ["b", "c"]), "replicas share the work"

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +11,7 @@ import torch.distributed as dist
 
 from finetune.errors import UserError
 from finetune.world import World, check_world, gather, join, leave, once, share, sums, together
-
-ROOT = Path(__file__).parents[2]
+from tests.finetune import tiny
 
 TWO_RANKS = """
 import json, os, sys, tempfile
@@ -57,31 +52,6 @@ leave()
 """
 
 
-def ranks(script: str, count: int = 2) -> list[str]:
-    """Standard output of each rank of a script, over gloo."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            cwd=ROOT,
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    try:
-        outputs = [process.communicate(timeout=90)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * count
-    return outputs
-
-
 def test_a_world_of_one_agrees_with_itself(world: World) -> None:
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
     assert dist.get_world_size() == 1
@@ -118,7 +88,7 @@ def test_nothing_is_pickled_in_an_agreement(world: World) -> None:
 
 
 def test_two_ranks_agree_and_fail_together() -> None:
-    first, second = (json.loads(output) for output in ranks(TWO_RANKS))
+    first, second = (json.loads(output) for output in tiny.ranks(TWO_RANKS))
     assert (first["main"], second["main"]) == (True, False) and first["size"] == second["size"] == 2
     assert first["sums"] == second["sums"] == [3.0, 0.2]
     assert first["share"] == second["share"] == {"from": 0, "text": "Æ", "nothing": None, "list": [[]]}
