@@ -24,6 +24,23 @@ def check_finite(step: int, loss: float, norm: float, rows: list[str]) -> None:
         )
 
 
+def check_measured(step: int, loss: float) -> None:
+    """As `check_finite`, for an evaluation: such a loss could neither be compared nor stand in a checkpoint."""
+    if not math.isfinite(loss):
+        raise NotFiniteError(
+            f"step {step}: validation loss {loss}; look at data.val, or lower train.lr; the same command goes on from the last checkpoint"
+        )
+
+
+def check_reached(unreached: list[str]) -> None:
+    """A trained parameter without a gradient has no optimizer state, so no checkpoint could be made: better told at the first step."""
+    if unreached:
+        raise UserError(
+            f"the loss does not reach {', '.join(unreached[:5])} ({len(unreached)} in all), which would be trained; "
+            "freeze them (the recipe's `trainable`, or model.lora.targets)"
+        )
+
+
 class StopSignals:
     """While open, the first SIGTERM, SIGINT or SIGUSR1 asks for a stop at the next step; a second one ends the process at once."""
 

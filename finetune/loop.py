@@ -16,7 +16,7 @@ from finetune import batches, checkpoint, config, optim, parallel
 from finetune.batches import Loader, MicroBatch, Place, Rows, Turn
 from finetune.config import Config
 from finetune.events import Events
-from finetune.guards import StopSignals, check_finite
+from finetune.guards import StopSignals, check_finite, check_measured, check_reached
 from finetune.recipe import Batch, Loaded, Recipe, Term
 from finetune.world import World, sums
 
@@ -68,6 +68,7 @@ def fit(training: Training, progress: Progress, events: Events, saver: checkpoin
             last = progress.step == total or stopping
             if training.val is not None and (progress.step % chosen.eval.every == 0 or progress.step == total):
                 measured = evaluate(training, training.val)
+                check_measured(progress.step, measured["loss"])
                 progress = replace(progress, validation_loss=measured["loss"])
                 events.evaluation(progress.step, measured)
             if progress.step % chosen.checkpoint.every == 0 or last:
@@ -103,6 +104,8 @@ def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, fl
         (objective(terms, counts) * (world.size if turn.counts else 0.0)).backward()
         for name in names if turn.counts else []:
             totals[name] += terms[name].sum.detach()
+    if not training.optimizer.state:
+        check_reached([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
     norm = parallel.clip_gradients((parameter for group in training.optimizer.param_groups for parameter in group["params"]), train.clip)
     *summed, tokens = sums(
         world, [*(float(totals[name]) for name in names), float(sum(turn.micro.tokens for turn in turns if turn.counts))]

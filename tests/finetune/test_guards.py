@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from finetune.guards import SIGNALS, NotFiniteError, StopSignals, check_finite
+from finetune.guards import SIGNALS, NotFiniteError, StopSignals, check_finite, check_measured, check_reached
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +26,20 @@ def test_a_number_that_is_not_one_names_step_and_rows(loss: float, norm: float) 
     assert issubclass(NotFiniteError, UserError)
 
 
+def test_a_validation_loss_that_is_not_one() -> None:
+    with pytest.raises(NotFiniteError, match=r"step 7: validation loss nan; look at data\.val"):
+        check_measured(7, math.nan)
+
+
+def test_what_the_loss_does_not_reach_is_named() -> None:
+    with pytest.raises(UserError, match=r"the loss does not reach a, b, c, d, e \(6 in all\), which would be trained; freeze them"):
+        check_reached(list("abcdef"))
+
+
 def test_finite_numbers_pass() -> None:
     check_finite(1, 0.0, 1e30, [])
+    check_measured(1, 0.0)
+    check_reached([])
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from finetune import batches, checkpoint, loop, optim
 from finetune.batches import Loader, Place
+from finetune.errors import UserError
 from finetune.events import Events, read_log
 from finetune.guards import NotFiniteError, StopSignals
 from finetune.loop import Training, evaluate, means, objective, train_step
@@ -219,6 +220,32 @@ def test_a_number_that_is_not_one_stops_before_the_update(tmp_path: Path, world:
         train_step(sick, turns, 0)
     assert all(torch.equal(before[name], p.full_tensor()) for name, p in training.model.named_parameters())
     assert not training.optimizer.state
+
+
+def test_what_the_loss_does_not_reach_is_told_before_the_first_update(tmp_path: Path, world: World) -> None:
+    def careless(model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = tiny.RECIPE.loss(model, batch)
+        return {**terms, "after_next": Term(terms["after_next"].sum.detach(), 0.0)}
+
+    training, _ = tiny.built(world, tiny.config_in(tmp_path))
+    turns, _ = first_step(training)
+    with pytest.raises(UserError, match=r"the loss does not reach after_next\.weight, after_next\.bias \(2 in all\)"):
+        train_step(replace(training, recipe=replace(training.recipe, loss=careless)), turns, 0)
+    assert not training.optimizer.state
+
+
+def test_a_validation_loss_that_is_not_one_stops_and_stays_out_of_the_log(tmp_path: Path, world: World) -> None:
+    def sick(model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
+        return {
+            name: Term(term.sum * (1.0 if model.training else math.nan), term.weight)
+            for name, term in tiny.RECIPE.loss(model, batch).items()
+        }
+
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(4))
+    training, progress = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("eval.every", "2")))
+    with pytest.raises(NotFiniteError, match="step 2: validation loss nan"):
+        fitted(replace(training, recipe=replace(training.recipe, loss=sick)), progress, world)
+    assert of_kind(tmp_path / "run", "evaluation") == [] and "NaN" not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
 def fitted(training: Training, progress: loop.Progress, world: World, signals: StopSignals | None = None) -> tuple[loop.Progress, str]:
