@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, to_rate
+from data_prep.device import threads_kept
 from data_prep.segment import Heard, Unit
 from data_prep.vad import Region
 from finetune import files
@@ -75,7 +76,8 @@ def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | 
     heard: dict[int, Any] = {}
     for batch in _by_length(windows):
         heard |= _decode(model, mels, windows, batch, code)
-    units = [unit for index, window in enumerate(windows) for unit in _words(model, mels[index], window, heard[index])]
+    with threads_kept():
+        units = [unit for index, window in enumerate(windows) for unit in _words(model, mels[index], window, heard[index])]
     return sorted(units, key=lambda unit: (unit.start, unit.stop))
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, to_rate
+from data_prep.device import threads_kept
 
 WINDOW_SECONDS = 28.0
 """Longest stretch that Whisper gets: its window is 30 s, and the edges need air."""
@@ -41,17 +42,11 @@ def settings() -> dict[str, Any]:
 
 @functools.cache
 def load_vad() -> Any:
-    """The detector, one per process; its weights are in the package.
+    """The detector, one per process; its weights are in the package."""
+    with threads_kept():
+        import silero_vad
 
-    Importing it sets torch to one thread, which would slow Whisper: put back.
-    """
-    import torch
-
-    threads = torch.get_num_threads()
-    import silero_vad
-
-    torch.set_num_threads(threads)
-    return silero_vad.load_silero_vad()
+        return silero_vad.load_silero_vad()
 
 
 def find_speech(detector: Any, audio: Audio, length: int) -> list[Region]:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from data_prep.device import choose_device
+from data_prep.device import choose_device, threads_kept
 from finetune.errors import UserError
 
 
@@ -16,3 +16,11 @@ def test_a_gpu_that_is_not_there_is_refused_with_the_way_out(monkeypatch) -> Non
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="--device cpu"):
         choose_device("cuda")
+
+
+def test_the_number_of_threads_is_put_back_even_after_a_failure() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError), threads_kept():
+        torch.set_num_threads(before + 1)
+        raise RuntimeError
+    assert torch.get_num_threads() == before

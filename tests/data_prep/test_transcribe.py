@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import soxr
@@ -89,6 +93,26 @@ def test_only_failing_windows_are_tried_again(speaking, hearing, monkeypatch) ->
     units = transcribe.transcribe(speaking, hearing, windows, "english")
     assert sizes == [3, 1]
     assert sum(unit.heard.temperature == 0.2 for unit in units) == len(TEXT.split())
+
+
+FRESH = """
+import sys, numpy, torch
+from data_prep.audio import Audio
+from data_prep.transcribe import load_whisper, transcribe
+from data_prep.vad import Region
+torch.set_num_threads(1)
+model = load_whisper(sys.argv[1], "cpu")
+assert transcribe(model, Audio(numpy.zeros(16000, "float32"), 16000), [Region(0, 24000)], "english")
+print(torch.get_num_threads())
+"""
+
+
+def test_word_times_leave_the_thread_count_alone(random_whisper) -> None:
+    """numba sets OpenMP's count when its first parallel loop starts, so this needs an interpreter that has run none."""
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"NUMBA_NUM_THREADS": "2", "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", FRESH, str(random_whisper)], env=environment, capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr
 
 
 def test_the_limit_grows_with_the_window_up_to_what_the_model_can(speaking) -> None:
