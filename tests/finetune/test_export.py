@@ -122,6 +122,18 @@ def test_an_edit_is_applied_last_and_in_fp32(runs: dict[str, Path], tmp_path: Pa
     assert torch.equal(found["head.weight"], plain["head.weight"] * 2) and torch.equal(found["head.bias"], plain["head.bias"])
 
 
+def test_an_edit_of_a_frozen_half_precision_tensor_is_in_fp32_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config_in(tmp_path, *tiny.LORA, ("train.steps", "1"))
+    base = load_file(tmp_path / "base" / "model.safetensors")
+    save_file({name: value.bfloat16() for name, value in base.items()}, tmp_path / "base" / "model.safetensors")
+    tiny.trained(join((), tmp_path), config)
+    leave()
+    seen: list[torch.dtype] = []
+    planned(monkeypatch, edit={"embedding.weight": lambda value: seen.append(value.dtype) or value / 3})  # type: ignore[func-returns-value]  # note, then divide
+    found = load_file(export.export(tmp_path / "run", tmp_path / "out") / "model.safetensors")["embedding.weight"]
+    assert seen == [torch.float32] and torch.equal(found, (base["embedding.weight"].bfloat16().float() / 3).bfloat16())
+
+
 def test_a_split_export_has_an_index_that_loads(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_file(export.export(runs["lora"], tmp_path / "whole") / "model.safetensors")
     monkeypatch.setattr(export, "LARGEST_FILE_BYTES", 20_000)

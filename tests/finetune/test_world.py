@@ -95,7 +95,7 @@ def test_two_ranks_agree_and_fail_together() -> None:
     assert first["gather"] == second["gather"] == ["", "long"]
     assert (first["together"], second["together"]) == (0, 1)
     assert second["user error on 1"] == "UserError: the disk is full"
-    assert first["user error on 1"] == "UserError: rank 1 failed: UserError: the disk is full"
+    assert first["user error on 1"] == "ElsewhereError: rank 1 failed: UserError: the disk is full"
     assert first["defect on 0"] == "KeyError: 'ours'" and second["defect on 0"] == "RuntimeError: rank 0 failed: KeyError: 'ours'"
     assert first["once"] == second["once"] == ["computed on", 0]
     assert "no such file" in first["once fails"] and second["once fails"].startswith("UserError: rank 0 failed")
