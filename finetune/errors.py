@@ -13,10 +13,16 @@ class UserError(Exception):
     """
 
 
+class ElsewhereError(UserError):
+    """Another rank's `UserError`. This rank ends too, and leaves the telling to that one: eight ranks need not say the same."""
+
+
 def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
     """Run a verb's body; a `UserError` becomes a message on stderr and exit code 2."""
     try:
         return verb(argv)
+    except ElsewhereError:
+        return 2
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2

@@ -12,11 +12,12 @@ from pathlib import Path
 if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+import os
 import platform
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import Config, help_text, parse_arguments, resolve
-from finetune.errors import UserError, exit_code
+from finetune.config import Arguments, Config, help_text, parse_arguments, resolve
+from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -30,19 +31,28 @@ def main(argv: list[str]) -> int:
 def run(argv: list[str]) -> int:
     """From the command line to the exit code. Raises `UserError` for what a person can mend."""
     arguments = parse_arguments(argv)
+    if arguments.help:
+        options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
+        print(f"{__doc__}\n{help_text(options)}")
+        return 0
+    try:
+        config, recipe = settle(arguments)
+    except UserError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            raise
+        raise ElsewhereError(str(error)) from error  # every process of a machine finds the same; one says it
+    return train(config, recipe)
+
+
+def settle(arguments: Arguments) -> tuple[Config, Recipe]:
+    """The recipe and its resolved, checked config; imports no torch."""
     if arguments.recipe is None:
-        if arguments.help:
-            print(f"{__doc__}\n{help_text(None)}")
-            return 0
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
     folder = find_recipe(arguments.recipe)
     recipe = load_recipe(folder)
-    if arguments.help:
-        print(f"{__doc__}\n{help_text(recipe.Options)}")
-        return 0
     config = resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides)
     check_inputs(config)
-    return train(config, recipe)
+    return config, recipe
 
 
 def check_inputs(config: Config) -> None:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 
-from finetune.errors import UserError
+from finetune.errors import ElsewhereError, UserError
 
 PATIENCE = timedelta(hours=6)
 """How long ranks wait for rank 0 to index the data or to fetch the base; far longer than NCCL's default would let them."""
@@ -105,7 +105,7 @@ def gather(world: World, value: Any) -> list[Any]:
 def together(world: World, action: Callable[[], Any]) -> Any:
     """Run `action` on every rank; if it fails on any, raise on all, so that nobody waits for a rank that is gone.
 
-    Collective: call on every rank. A `UserError` stays one; the first failing rank's message is what the others raise.
+    Collective: call on every rank. A `UserError` stays one, and only the first rank that has one tells it.
     """
     result, failure = None, None
     try:
@@ -113,11 +113,11 @@ def together(world: World, action: Callable[[], Any]) -> Any:
     except Exception as error:  # any failure must reach the other ranks before it is raised here
         failure = error
     reports = gather(world, None if failure is None else [isinstance(failure, UserError), f"{type(failure).__name__}: {failure}"])
-    if failure is not None:
+    first = next((rank for rank, report in enumerate(reports) if report is not None), None)
+    if failure is not None and (first == world.rank or not isinstance(failure, UserError)):
         raise failure
-    for rank, report in enumerate(reports):
-        if report is not None:
-            raise (UserError if report[0] else RuntimeError)(f"rank {rank} failed: {report[1]}")
+    if first is not None:
+        raise (ElsewhereError if reports[first][0] else RuntimeError)(f"rank {first} failed: {reports[first][1]}") from failure
     return result
 
 

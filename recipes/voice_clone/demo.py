@@ -61,7 +61,7 @@ def commands(home: Path) -> dict[str, list[str]]:
         "base": [python, "-m", "recipes.voice_clone.tiny", str(base), "--size", "demo"],
         "voice": [
             *(python, "-m", "data_prep", "voice", str(HERE / "sample"), "--out", str(data)),
-            *("--transcripts", "--speaker-from", "folder"),
+            *("--transcripts", "--speaker-from", "folder", "--language", "en"),
         ],
         "codes": [python, "-m", "data_prep", "codes", str(data), "--model", str(base)],
         "train": [*launch, *script, "--recipe", "voice_clone", *options],

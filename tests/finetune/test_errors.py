@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.errors import UserError, exit_code
+from finetune.errors import ElsewhereError, UserError, exit_code
 
 
 def test_a_verb_that_works_gives_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,6 +18,14 @@ def test_a_user_error_is_one_sentence_on_stderr_and_code_2(capsys: pytest.Captur
 
     assert exit_code(verb, []) == 2
     assert capsys.readouterr() == ("", "error: train.lr = -1: must be above zero\n")
+
+
+def test_what_another_rank_tells_is_not_told_again(capsys: pytest.CaptureFixture[str]) -> None:
+    def verb(_: list[str]) -> int:
+        raise ElsewhereError("rank 0 failed: the disk is full")
+
+    assert exit_code(verb, []) == 2
+    assert capsys.readouterr() == ("", "")
 
 
 def test_any_other_error_goes_on() -> None:

@@ -98,5 +98,5 @@ def test_two_ranks_agree_and_fail_together() -> None:
     assert first["user error on 1"] == "ElsewhereError: rank 1 failed: UserError: the disk is full"
     assert first["defect on 0"] == "KeyError: 'ours'" and second["defect on 0"] == "RuntimeError: rank 0 failed: KeyError: 'ours'"
     assert first["once"] == second["once"] == ["computed on", 0]
-    assert "no such file" in first["once fails"] and second["once fails"].startswith("UserError: rank 0 failed")
+    assert "no such file" in first["once fails"] and second["once fails"].startswith("ElsewhereError: rank 0 failed")
     assert first["afterwards"] == second["afterwards"] == [2.0], "a failure leaves the ranks in step"
