@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from finetune import batches, checkpoint, files, models, optim, parallel
+from torch import nn
+
+from finetune import batches, checkpoint, files, models, optim, parallel, recompute
 from finetune.batches import Order, Place, Rows
 from finetune.config import Config
 from finetune.errors import UserError
@@ -20,6 +22,7 @@ from finetune.world import World, once, together
 def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progress]:
     """Everything that trains, sharded and filled, and the place where it starts. Collective: call on every rank."""
     strategy = together(world, lambda: parallel.choose_strategy(config, os.environ))
+    together(world, lambda: parallel.check_plan(strategy, config, world))
     cache = config.run.dir / "cache"
     once(world, lambda: claim(config.run.dir))
     base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
@@ -29,6 +32,9 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     rows, val = (open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
     assert rows is not None  # train.check_inputs made sure
     together(world, lambda: choose_trained(loaded, recipe, config))
+    recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
+    if config.train.compile:
+        compile_blocks(loaded.model, loaded.blocks)
     mesh = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
     together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed))
     parallel.check_sharding(loaded.model, mesh, world)
@@ -46,6 +52,13 @@ def claim(run_dir: Path) -> int:
     files.make_folder(run_dir / "cache")
     files.sweep(files.make_folder(checkpoint.folder_of(run_dir)))
     return lock
+
+
+def compile_blocks(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> None:
+    """torch.compile of each block in place, which keeps all names. Block by block, since what lies between gathers and reduces."""
+    for module in model.modules():
+        if isinstance(module, blocks):
+            module.compile()
 
 
 def identify(config: Config, rows: Rows, base_digest: str, loaded: Loaded) -> dict[str, Any]:

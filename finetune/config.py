@@ -92,13 +92,23 @@ class Train(Section):
     """Largest micro-batch in positions, padding included: bounds the memory of activations."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Compute type. Masters, gradients, reductions and optimizer state are fp32 in both."""
-    activation_checkpointing: Literal["none", "full"] = "none"
-    """Recompute each block in the backward pass instead of keeping its activations."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Recompute activations of each block in the backward pass: all of them, or (selective) all but matrix products and attention."""
+    compile: bool = False
+    """Compile each block with torch.compile; pays on a GPU, after about a minute."""
 
 
 class Parallel(Section):
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """`fsdp` (ZeRO-3: 16 bytes a parameter / N ranks), `ddp` (16 bytes on every rank), or what the launch file's preset says."""
+    strategy: Literal["auto", "ddp", "zero1", "zero2", "fsdp", "hsdp"] = "auto"
+    """How weights, gradients and AdamW state lie over N ranks, in bytes a parameter that last, and at the peak besides: `ddp` 16, nothing ·
+    `zero1` 16/N, gathered weights (2 in bf16, 4 in fp32) and whole gradients (4) · `zero2` 16/N, gathered weights · `fsdp` (ZeRO-3) 16/N,
+    about two blocks · `hsdp` 16/(N/replicate), about two blocks · `auto`: `fsdp` or `ddp`, as the launch file's preset says."""
+    replicate: int = Field(default=1, ge=1)
+    """Copies of the sharded model under `hsdp`: N / replicate ranks share one. Usually the number of machines."""
+    tensor: int = Field(default=1, ge=1)
+    """Ranks that share each matrix product (tensor parallel), for architectures with a tested plan; N / tensor ranks shard what is left."""
+    offload: bool = False
+    """Keep weights and optimizer state in host memory between uses. On GPUs only."""
 
 
 class Checkpoint(Section):

@@ -96,7 +96,7 @@ def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, fl
     totals = {name: torch.zeros((), device=world.device) for name in names}
     weights: dict[str, float] = {}
     for number, turn in enumerate(turns):
-        parallel.sync_gradients(training.model, training.strategy, last=number == len(turns) - 1)
+        parallel.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
         torch.manual_seed(turn.micro.key)
         terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}

@@ -11,16 +11,15 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, apply_activation_checkpointing, checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.world import World
 
-Strategy = Literal["ddp", "fsdp"]
+Strategy = Literal["ddp", "zero1", "zero2", "fsdp", "hsdp"]
 WRAPPED = "_checkpoint_wrapped_module."
 
 
@@ -31,7 +30,7 @@ def choose_strategy(config: Config, environ: Mapping[str, str]) -> Strategy:
     asked = config.parallel.strategy
     if asked == "auto":
         return preset
-    if preset == "fsdp" and asked != "fsdp":
+    if preset == "fsdp" and asked == "ddp":
         raise UserError(
             f"parallel.strategy is {asked}, but the launch file asks for FSDP (distributed_type: FSDP); "
             "use configs/ddp.yaml or drop parallel.strategy"
@@ -57,31 +56,41 @@ def check_launch_file(config: Config, environ: Mapping[str, str]) -> None:
         raise UserError("the launch file asks for fsdp_offload_params, which is not supported; set it to false")
 
 
-def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World) -> DeviceMesh:
-    """Wrap for activation checkpointing, then shard each block and the root, in place. Collective: call on every rank.
-
-    The order matters: a checkpoint wrapper around a sharded block would recompute without its all-gather hook.
-    """
-    if config.train.activation_checkpointing == "full":
-        apply_activation_checkpointing(
-            model,
-            checkpoint_wrapper_fn=lambda block: checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT),
-            check_fn=lambda module: isinstance(module, blocks),
+def check_plan(strategy: Strategy, config: Config, world: World) -> None:
+    """Refuse, with the reason, what cannot work together. Raises `UserError`."""
+    parallel = config.parallel
+    if parallel.replicate > 1 and strategy != "hsdp":
+        raise UserError(f"parallel.replicate: {parallel.replicate} means copies of a sharded model, which only parallel.strategy: hsdp has")
+    if strategy == "hsdp" and (parallel.replicate == 1 or world.size % parallel.replicate):
+        raise UserError(
+            f"parallel.strategy: hsdp on {world.size} ranks with parallel.replicate: {parallel.replicate}; "
+            f"give a number above 1 that divides {world.size}, usually the number of machines (one copy is parallel.strategy: fsdp)"
         )
-    mesh = make_mesh(strategy, world)
+    if parallel.offload and world.device.type == "cpu":
+        raise UserError("parallel.offload: true on a CPU: the weights are in host memory already; drop it")
+
+
+def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World) -> DeviceMesh:
+    """Shard each block and then the root, in place. Collective: call on every rank.
+
+    Wrap for recomputation and compile before: a wrapper around a sharded block would run without its all-gather hook.
+    """
+    mesh = make_mesh(strategy, config, world)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
-    units = [module for module in model.modules() if isinstance(module, blocks)]
-    for module in [*units, model]:
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=strategy == "fsdp" and module is not model)
+    offload = CPUOffloadPolicy() if config.parallel.offload else OffloadPolicy()
+    gathered_once = strategy in ("ddp", "zero1", "zero2")
+    for module in [*(module for module in model.modules() if isinstance(module, blocks)), model]:
+        keep = gathered_once or module is model
+        fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not keep)
     return mesh
 
 
-def make_mesh(strategy: Strategy, world: World) -> DeviceMesh:
-    """`fsdp`: one dimension of N shards. `ddp`: N replicas of one shard, so that gradients are averaged and nothing is split."""
-    kind = world.device.type
-    if strategy == "fsdp":
-        return init_device_mesh(kind, (world.size,), mesh_dim_names=("shard",))
-    return init_device_mesh(kind, (world.size, 1), mesh_dim_names=("replicate", "shard"))
+def make_mesh(strategy: Strategy, config: Config, world: World) -> DeviceMesh:
+    """N shards for `zero1`, `zero2` and `fsdp`; copies of shards for `hsdp`; N copies of one shard for `ddp`, where nothing is split."""
+    copies = {"ddp": world.size, "hsdp": config.parallel.replicate}.get(strategy)
+    if copies is None:
+        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
+    return init_device_mesh(world.device.type, (copies, world.size // copies), mesh_dim_names=("replicate", "shard"))
 
 
 def compute_dtype(config: Config) -> torch.dtype:
@@ -101,10 +110,15 @@ def check_sharding(model: nn.Module, mesh: DeviceMesh, world: World) -> None:
             raise RuntimeError(f"{name} is trained in {parameter.dtype}; masters must be float32, or small updates are lost")
 
 
-def sync_gradients(model: nn.Module, strategy: Strategy, last: bool) -> None:
-    """Before each backward. `ddp` reduces once, at the step's last micro-batch; `fsdp` each time, since whole gradients would not fit."""
+def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
+    """Before each micro-batch's backward: what is communicated now, and what is kept for the step's `last` one.
+
+    `ddp` and `zero1` keep whole gradients and reduce them once. `zero1` and `zero2` keep gathered weights until the step is over; at its
+    end they must be given up, or the update of the shards would not be seen.
+    """
     assert isinstance(model, FSDPModule)
-    model.set_requires_gradient_sync(last or strategy == "fsdp")
+    model.set_requires_gradient_sync(last or strategy not in ("ddp", "zero1"))
+    model.set_reshard_after_backward(last or strategy not in ("zero1", "zero2"))
 
 
 def reshard(model: nn.Module) -> None:

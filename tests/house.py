@@ -21,7 +21,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"files", "config"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
-    frozenset({"parallel", "models", "batches", "optim"}),
+    frozenset({"parallel", "recompute", "models", "batches", "optim"}),
     frozenset({"shards"}),
     frozenset({"checkpoint", "guards", "events"}),
     frozenset({"loop"}),

@@ -1,0 +1,39 @@
+"""Activation checkpointing: forget what a block computed, and compute it again in the backward pass."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, apply_activation_checkpointing, checkpoint_wrapper
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+aten = torch.ops.aten
+KEPT = {
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+"""What `selective` keeps: matrix products and attention cost nearly all of the time, and their results a small part of the memory."""
+
+
+def wrap(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["none", "selective", "full"]) -> None:
+    """Wrap each block in place; before compiling and sharding."""
+    if how == "none":
+        return
+    contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _keep)} if how == "selective" else {}
+    apply_activation_checkpointing(
+        model,
+        checkpoint_wrapper_fn=lambda block: checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **contexts),
+        check_fn=lambda module: isinstance(module, blocks),
+    )
+
+
+def _keep(_: Any, operation: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,58 @@
+"""Recomputation changes memory and time, never a number."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from finetune import recompute
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+        self.calls = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.calls += 1
+        return hidden + self.down(torch.nn.functional.gelu(self.up(hidden)))
+
+
+def gradients(how: Literal["none", "selective", "full"]) -> tuple[list[Tensor], int, list[str]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block())
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    recompute.wrap(model, (Block,), how)
+    model(torch.randn(4, 8)).square().sum().backward()
+    found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return found, sum(block.calls for block in blocks), list(model.state_dict())
+
+
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_the_gradients_are_the_same_and_the_blocks_run_twice(how: Literal["selective", "full"]) -> None:
+    plain, once, names = gradients("none")
+    again, twice, wrapped = gradients(how)
+    assert len(plain) == len(again) == 8 and all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+    assert (once, twice) == (2, 4)
+    assert names == wrapped, "checkpoints must not see the wrapper"
+
+
+def test_selective_keeps_products_and_recomputes_the_rest() -> None:
+    products: list[str] = []
+
+    class Spy(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+            products.append(str(operation))
+            return operation(*arguments, **(options or {}))
+
+    counts = {}
+    for how in ("none", "selective", "full"):
+        products.clear()
+        with Spy():
+            gradients(how)  # type: ignore[arg-type]
+        counts[how] = sum("addmm" in name for name in products)
+    assert counts["none"] == counts["selective"] == 4 and counts["full"] == 8
