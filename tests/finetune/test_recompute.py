@@ -55,4 +55,4 @@ def test_selective_keeps_products_and_recomputes_the_rest() -> None:
         with Spy():
             gradients(how)  # type: ignore[arg-type]
         counts[how] = sum("addmm" in name for name in products)
-    assert counts["none"] == counts["selective"] == 4 and counts["full"] == 8
+    assert counts["none"] == counts["selective"] == 4 < counts["full"]
