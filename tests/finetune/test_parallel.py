@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from finetune import parallel
+from finetune import parallel, recompute
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.parallel import check_sharding, choose_strategy, clip_gradients, make_mesh, plain_name, shard
@@ -97,10 +99,56 @@ def test_the_type_of_computation(tmp_path: Path) -> None:
     assert parallel.compute_dtype(config(tmp_path, ("train.precision", "fp32"))) == torch.float32
 
 
-@pytest.mark.parametrize(("strategy", "names"), [("fsdp", ("shard",)), ("ddp", ("replicate", "shard"))])
-def test_the_mesh_of_a_strategy(world: World, strategy: parallel.Strategy, names: tuple[str, ...]) -> None:
-    mesh = make_mesh(strategy, world)
-    assert mesh.mesh_dim_names == names and mesh.size() == 1
+STRATEGIES: tuple[parallel.Strategy, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicate", "layout"),
+    [
+        ("ddp", "1", {"replicate": 8, "shard": 1}),
+        ("zero1", "1", {"shard": 8}),
+        ("zero2", "1", {"shard": 8}),
+        ("fsdp", "1", {"shard": 8}),
+        ("hsdp", "2", {"replicate": 2, "shard": 4}),
+        ("hsdp", "8", {"replicate": 8, "shard": 1}),
+    ],
+)
+def test_the_mesh_of_a_strategy(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, strategy: parallel.Strategy, replicate: str, layout: dict[str, int]
+) -> None:
+    def recorded(device: str, shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]) -> dict[str, int]:
+        assert device == "cpu"
+        return dict(zip(mesh_dim_names, shape, strict=True))
+
+    monkeypatch.setattr(parallel, "init_device_mesh", recorded)
+    found: object = make_mesh(strategy, config(tmp_path, ("parallel.replicate", replicate)), dataclasses.replace(world, size=8))
+    assert found == layout
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size", "overrides", "told"),
+    [
+        ("hsdp", 4, [], ["hsdp on 4 ranks", "parallel.replicate: 1", "divides 4", "parallel.strategy: fsdp"]),
+        ("hsdp", 4, [("parallel.replicate", "3")], ["hsdp on 4 ranks", "parallel.replicate: 3", "divides 4"]),
+        ("hsdp", 1, [("parallel.replicate", "2")], ["hsdp on 1 ranks", "parallel.replicate: 2"]),
+        ("fsdp", 4, [("parallel.replicate", "2")], ["parallel.replicate: 2", "parallel.strategy: hsdp"]),
+        ("fsdp", 4, [("parallel.offload", "true")], ["parallel.offload: true on a CPU", "drop it"]),
+    ],
+)
+def test_what_cannot_work_together_is_refused(
+    tmp_path: Path, world: World, strategy: parallel.Strategy, size: int, overrides: list[tuple[str, str]], told: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        parallel.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=size))
+    assert [words for words in told if words not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_can_work_together_is_not_refused(tmp_path: Path, world: World, strategy: parallel.Strategy) -> None:
+    overrides = [("parallel.replicate", "2")] if strategy == "hsdp" else []
+    parallel.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=4))
+    on_gpu = dataclasses.replace(world, size=4, device=torch.device("cuda"))
+    parallel.check_plan(strategy, config(tmp_path, *overrides, ("parallel.offload", "true")), on_gpu)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
@@ -118,12 +166,16 @@ def test_blocks_and_root_are_sharded_in_the_types_that_were_asked_for(tmp_path: 
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
 
 
-def test_activation_checkpointing_recomputes_each_block_and_keeps_the_names(tmp_path: Path, world: World) -> None:
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_recomputation_inside_shards_runs_each_block_twice_and_keeps_the_names(
+    tmp_path: Path, world: World, how: Literal["selective", "full"]
+) -> None:
     torch.manual_seed(0)
     plain, model = Stack(), Stack()
     model.load_state_dict(plain.state_dict())
     plain(torch.ones(2, 3)).sum().backward()
-    shard(model, (Block,), "fsdp", config(tmp_path, ("train.activation_checkpointing", "full")), world)
+    recompute.wrap(model, (Block,), how)
+    shard(model, (Block,), "fsdp", config(tmp_path), world)
     model(torch.ones(2, 3)).sum().backward()
     assert [module.forwards for module in model.modules() if isinstance(module, Block)] == [2, 2]
     own = {plain_name(name): parameter for name, parameter in model.named_parameters()}
@@ -132,9 +184,9 @@ def test_activation_checkpointing_recomputes_each_block_and_keeps_the_names(tmp_
     assert own.keys() == dict(plain.named_parameters()).keys()
 
 
-def test_a_model_that_is_not_sharded_is_noticed(world: World) -> None:
+def test_a_model_that_is_not_sharded_is_noticed(tmp_path: Path, world: World) -> None:
     with pytest.raises(RuntimeError, match="the model is not sharded"):
-        check_sharding(Stack(), make_mesh("fsdp", world), world)
+        check_sharding(Stack(), make_mesh("fsdp", config(tmp_path), world), world)
 
 
 def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None:
@@ -149,7 +201,7 @@ def test_a_parameter_on_another_mesh_or_none_is_noticed(tmp_path: Path, world: W
     model = Stack()
     mesh = shard(model, (Block,), "fsdp", config(tmp_path), world)
     with pytest.raises(RuntimeError, match=r"blocks\.0\.linear\.weight is not sharded over the run's mesh"):
-        check_sharding(model, make_mesh("ddp", world), world)
+        check_sharding(model, make_mesh("ddp", config(tmp_path), world), world)
     model.late = nn.Parameter(torch.ones(3))
     with pytest.raises(RuntimeError, match="late is not sharded over the run's mesh"):
         check_sharding(model, mesh, world)
@@ -178,15 +230,32 @@ def test_gradients_are_clipped_to_the_global_norm(world: World) -> None:
     torch.testing.assert_close(torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()]), after)
 
 
-def test_ddp_reduces_at_the_last_micro_batch_and_fsdp_at_each(tmp_path: Path, world: World) -> None:
-    for strategy, held in (("ddp", True), ("fsdp", False)):
-        model = Stack()
-        shard(model, (Block,), strategy, config(tmp_path), world)
-        for last in (False, True):
-            parallel.sync_gradients(model, strategy, last)
-            model(torch.ones(2, 3)).sum().backward()
-            reduced = all(p.grad is not None for p in model.parameters())
-            assert reduced == (last or not held)
+@pytest.mark.parametrize(
+    ("strategy", "reduced", "gathered"),
+    [
+        ("ddp", [False, True], [False, False]),
+        ("zero1", [False, True], [True, False]),
+        ("zero2", [True, True], [True, False]),
+        ("fsdp", [True, True], [False, False]),
+        ("hsdp", [True, True], [False, False]),
+    ],
+)
+def test_what_stays_between_the_micro_batches_of_a_step(
+    tmp_path: Path, world: World, strategy: parallel.Strategy, reduced: list[bool], gathered: list[bool]
+) -> None:
+    """After each of two micro-batches: are the gradients reduced, and does the rank hold whole weights? After the last one none may."""
+    model = Stack()
+    shard(model, (Block,), strategy, config(tmp_path), world)
+    found = []
+    for last in (False, True):
+        parallel.prepare_backward(model, strategy, last)
+        model(torch.ones(2, 3)).sum().backward()
+        # A gathered weight stands in the place of its shard, which alone gets a reduced gradient.
+        kept = not any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        if kept:
+            parallel.reshard(model)
+        found.append((all(parameter.grad is not None for parameter in model.parameters()), kept))
+    assert found == list(zip(reduced, gathered, strict=True))
 
 
 def test_reshard_gives_gathered_parameters_back(tmp_path: Path, world: World) -> None:
