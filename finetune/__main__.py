@@ -9,6 +9,7 @@ VERBS = {
     "train": "fine-tune a model (usually through `accelerate launch finetune/train.py`)",
     "export": "turn a checkpoint into a folder that the model's own package loads",
     "generate": "speak, or write, with an exported folder",
+    "check": "read every checkpoint of a run and say which are whole",
     "where": "print where the installed recipes and launch files lie",
 }
 

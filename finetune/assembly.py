@@ -109,7 +109,8 @@ def newest_checkpoint(run_dir: Path) -> list[Any]:
 def adopt(training: Training, path: Path) -> Progress:
     """Continue from a checkpoint. Raises `UserError` naming each difference if it belongs to another run."""
     state = checkpoint.read_state(path)
-    differences = [f"{key} was {state.get(key)}, now {value}" for key, value in training.identity.items() if state.get(key) != value]
+    was, now = checkpoint.identity_of(state), checkpoint.identity_of(training.identity)
+    differences = [f"{key} was {state.get(key)}, now {training.identity[key]}" for key in now if was[key] != now[key]]
     if differences:
         raise UserError(
             f"{path} belongs to a run with other data, base or order, and going on from it would not be the same run:\n  "

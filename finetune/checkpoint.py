@@ -1,14 +1,18 @@
 """The life of a checkpoint: written into a temporary folder, agreed on by all ranks, committed by one rename, verified before use, pruned.
 
 `runs/<name>/checkpoints/step-00000120/` holds one safetensors file a rank, `config.yaml`, `state.json`, and `manifest.json` with bytes and
-digest of every file. There is no pointer to the newest: it is the newest folder whose manifest verifies. Nothing is ever overwritten.
+digest of every file, its own included. There is no pointer to the newest: it is the newest folder whose manifest verifies. Nothing is ever
+overwritten. docs/checkpoints.md has the whole protocol.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from finetune import files, optim, shards
 from finetune.errors import UserError
+from finetune.guards import check_sound
 from finetune.models import local_slices
 from finetune.parallel import plain_name
 from finetune.world import World, gather, once, sums, together
@@ -27,6 +32,8 @@ from finetune.world import World, gather, once, sums, together
 FORMAT = 1
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP_FOLDER = re.compile(r"step-(\d{8})")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "recipe_state")
+"""What of `state.json` says whose checkpoint it is."""
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -52,6 +59,9 @@ def folder_of(run_dir: Path) -> Path:
 class _Pending:
     folder: Path
     step: int
+    needed: int
+    """Bytes of all ranks' tensors."""
+    began: float
     documents: dict[str, str]
     written: Future[files.Written]
 
@@ -60,23 +70,27 @@ class Saver:
     """Writes one checkpoint at a time, on a thread that it owns.
 
     The thread only writes this rank's file. All agreements stay on the main thread, where no other collective can interleave with them.
+    A disk that fails is a `UserError` on all ranks, earlier checkpoints are whole then, and the next save can be tried.
     """
 
     def __init__(self, world: World, run_dir: Path, keep: int, asynchronous: bool) -> None:
         self._world, self._folder, self._keep, self._asynchronous = world, folder_of(run_dir), keep, asynchronous
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._pending: _Pending | None = None
+        self.seconds = 0.0
+        """What the last save took this rank, from the copy to the commit, without the training in between."""
 
     def begin(self, step: int, tensors: Mapping[str, Tensor], state: dict[str, Any], config: str) -> None:
         """Copy this rank's part and start writing it. Collective: call on every rank."""
         self.finish()
+        began = time.monotonic()
         parts = shards.own_parts(tensors, self._world.rank, self._world.size)
         needed = int(sums(self._world, [sum(part.value.nbytes for part in parts.values())])[0])
         temporary = Path(once(self._world, lambda: str(self._make_room(step, needed))))
         path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
         documents = {"config.yaml": config, "state.json": json.dumps({**state, "format": FORMAT, "step": step}, indent=1, allow_nan=False)}
-        written = self._thread.submit(shards.write_shard, path, shards.stage(parts) if self._asynchronous else parts)
-        self._pending = _Pending(temporary, step, documents, written)
+        written = self._thread.submit(self._write, path, shards.stage(parts) if self._asynchronous else parts)
+        self._pending = _Pending(temporary, step, needed, began, documents, written)
         if not self._asynchronous:
             wait([written])  # its failure, if any, is told to all ranks and cleared away by `finish`
 
@@ -93,44 +107,93 @@ class Saver:
             return None
         pending, self._pending = self._pending, None
         try:
-            written = together(self._world, pending.written.result)
-            entries = dict(gather(self._world, [f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors", asdict(written)]))
-            return Path(once(self._world, lambda: str(self._commit(pending, entries))))
+            written = together(self._world, lambda: self._result(pending))
+            ready = time.monotonic()
+            own = [f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors", asdict(written), self._poisoned]
+            reports = gather(self._world, own)
+            check_sound(pending.step, [name for *_, poisoned in reports for name in poisoned])
+            entries = {name: entry for name, entry, _ in reports}
+            committed = Path(once(self._world, lambda: str(self._commit(pending, entries))))
+            self.seconds = self._written_at - pending.began + time.monotonic() - ready
+            return committed
         except BaseException:
             if self._world.is_main:
-                files.discard(pending.folder)
+                with contextlib.suppress(OSError):  # then the next save, or the next start, sweeps it away
+                    files.discard(pending.folder)
             raise
 
     def close(self) -> None:
         self._thread.shutdown()
 
+    def _write(self, path: Path, parts: Mapping[str, shards.Part]) -> files.Written:
+        """On the saver's thread."""
+        written = shards.write_shard(path, parts)
+        self._poisoned = [name for name, part in parts.items() if not shards.is_finite(part.value)]
+        self._written_at = time.monotonic()
+        return written
+
     def _make_room(self, step: int, needed: int) -> Path:
         files.require_space(self._folder, needed + 2**20, f"the checkpoint of step {step}")
-        return files.fresh_folder(self._folder, f"step-{step:08d}")
+        with _explained(self._folder, step, needed):
+            files.sweep(self._folder)
+            return files.fresh_folder(self._folder, f"step-{step:08d}")
+
+    def _result(self, pending: _Pending) -> files.Written:
+        with _explained(self._folder, pending.step, pending.needed):
+            return pending.written.result()
 
     def _commit(self, pending: _Pending, entries: dict[str, Any]) -> Path:
-        for name, text in pending.documents.items():
-            entries[name] = asdict(files.write_blocks(pending.folder / name, [text.encode()]))
-        manifest = json.dumps({"step": pending.step, "files": entries}, indent=1)
-        files.write_in_place(pending.folder / "manifest.json", manifest.encode())
         final = self._folder / f"step-{pending.step:08d}"
-        if final.exists():
-            # Only a folder that no longer verifies can stand here: the run resumed from before it and came by again.
-            files.discard(final)
-        files.commit_folder(pending.folder, final)
-        prune(self._folder, self._keep, final)
+        with _explained(self._folder, pending.step, pending.needed):
+            for name, text in pending.documents.items():
+                entries[name] = asdict(files.write_blocks(pending.folder / name, [text.encode()]))
+            manifest = seal({"format": FORMAT, "step": pending.step, "files": entries})
+            files.write_in_place(pending.folder / "manifest.json", manifest)
+            if final.exists() and problem_with(final) is not None:
+                files.discard(final)  # the run passed it over as damaged, and has come by again
+            files.commit_folder(pending.folder, final)
+            prune(self._folder, self._keep, final)
         return final
+
+
+@contextlib.contextmanager
+def _explained(folder: Path, step: int, needed: int) -> Iterator[None]:
+    """A disk's failure as a `UserError` with the bytes that were needed and those that are free."""
+    try:
+        yield
+    except (OSError, UserError) as error:
+        if not isinstance(error, OSError) and not isinstance(error.__cause__, OSError):
+            raise
+        raise UserError(
+            f"saving the checkpoint of step {step} failed ({error}); it needs {needed:,} bytes at {folder}, "
+            f"{files.free_bytes(folder):,} are free, and the checkpoints before it are untouched"
+        ) from error
+
+
+def seal(content: dict[str, Any]) -> bytes:
+    """A manifest with a digest of itself."""
+    own = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps({**content, "digest": own}, indent=1).encode()
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """What was sealed. Raises `ValueError` if one byte of it is another, be it white space."""
+    content = {key: value for key, value in json.loads(data).items() if key != "digest"}
+    if seal(content) != data:
+        raise ValueError("it is not what was written")
+    return content
 
 
 def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
     """Remove all but `committed`, the newest before it, `keep` in all, and the one with the lowest validation loss.
 
-    Folders of later steps do not count: the run passed them over as damaged, and counting them would remove what it has just saved.
+    Folders of later steps do not count: the run passed them over as damaged, and counting them would remove what it has just saved. What
+    cannot be read, or is another run's, neither counts nor goes.
     """
-    found = [path for path in steps_in(folder) if path.name <= committed.name]
-    best = min(
-        (path for path in found if validation_loss(path) is not None), key=lambda path: (validation_loss(path), path.name), default=None
-    )
+    states = {path: state for path in steps_in(folder) if path.name <= committed.name and (state := _readable(path)) is not None}
+    found = [path for path, state in states.items() if identity_of(state) == identity_of(states[committed])]
+    losses = {path: loss for path in found if (loss := states[path].get("validation_loss")) is not None}
+    best = min(losses, key=lambda path: (losses[path], path.name), default=None)
     gone = [path for path in found[keep:] if path != best]
     for path in gone:
         files.discard(path)
@@ -142,9 +205,15 @@ def steps_in(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if STEP_FOLDER.fullmatch(path.name)), reverse=True)
 
 
-def validation_loss(path: Path) -> float | None:
+def identity_of(state: dict[str, Any]) -> dict[str, Any]:
+    """What is equal in all checkpoints of one run. Things may move: a base is known by its digest, a recipe by its own name."""
+    told = {key: state.get(key) for key in SAME_RUN}
+    return told | {"recipe": Path(told["recipe"] or "").name, "base": (told["base"] or {}).get("digest")}
+
+
+def _readable(path: Path) -> dict[str, Any] | None:
     try:
-        return read_state(path).get("validation_loss")
+        return read_state(path)
     except UserError:
         return None
 
@@ -157,18 +226,23 @@ def read_state(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} is no checkpoint: state.json cannot be read ({error}); give a run folder or one of its checkpoints/step-* folders"
         ) from None
-    if state.get("format") != FORMAT:
-        raise UserError(
-            f"{path}: checkpoint format {state.get('format')}, "
-            f"this version reads format {FORMAT}; use the version that wrote it, or a newer one"
-        )
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise other_format(path, state.get("format") if isinstance(state, dict) else None)
     return state
+
+
+def other_format(path: Path, found: Any) -> UserError:
+    return UserError(
+        f"{path}: checkpoint format {found}, this version reads format {FORMAT}; use the version that wrote it, or a newer one"
+    )
 
 
 def problem_with(path: Path) -> str | None:
     """Why a checkpoint must not be used, or None if every byte is what its manifest says."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = unseal((path / "manifest.json").read_bytes())
+        if manifest["format"] != FORMAT:
+            return f"format {manifest['format']}, this version reads format {FORMAT}"
         step, listed = manifest["step"], {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"manifest.json cannot be read ({type(error).__name__}: {error})"
@@ -178,15 +252,30 @@ def problem_with(path: Path) -> str | None:
     if present != set(listed):
         return f"files differ from the manifest: {', '.join(sorted(present ^ set(listed)))}"
     for name, (size, digest) in listed.items():
-        if (path / name).stat().st_size != size or files.digest(path / name) != digest:
-            return f"{name} is not what was written"
+        try:
+            if (path / name).stat().st_size != size or files.digest(path / name) != digest:
+                return f"{name} is not what was written"
+        except OSError as error:
+            return f"{name} cannot be read ({error})"
     return None
 
 
+def refuse_newer(path: Path) -> None:
+    """Raises `UserError` for a whole checkpoint of a later format: passing it over would quietly redo what it holds."""
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # damaged: passed over, with its reason
+        found = unseal((path / "manifest.json").read_bytes()).get("format")
+        if isinstance(found, int) and found > FORMAT:
+            raise other_format(path, found)
+
+
 def newest_good(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, and what was wrong with those passed over."""
+    """The newest checkpoint that verifies, and what was wrong with those passed over.
+
+    Raises `UserError` if a later version of this program went on here.
+    """
     passed_over: list[str] = []
     for path in steps_in(folder_of(run_dir)):
+        refuse_newer(path)
         problem = problem_with(path)
         if problem is None:
             return path, passed_over

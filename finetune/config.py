@@ -34,6 +34,8 @@ class Run(Section):
     """Folder of this run: checkpoints, logs, caches. A run that finds checkpoints in it goes on from the newest good one."""
     seed: int = 0
     """Key of all randomness: sample order, dropout, fresh weights."""
+    deadline_minutes: float | None = Field(default=None, gt=0)
+    """Wall-clock budget of this launch, in minutes of training; once it is spent, the run saves and stops at the next step."""
 
 
 class Lora(Section):
@@ -115,9 +117,13 @@ class Checkpoint(Section):
     every: int = Field(default=200, ge=1)
     """Optimizer steps between two checkpoints; the last step always makes one."""
     keep: int = Field(default=3, ge=2)
-    """How many to keep. The best by validation loss is kept besides."""
+    """How many to keep. The best by validation loss, of those evaluated at their very step, is kept besides."""
     asynchronous: bool = True
     """Train on while a checkpoint is written; only the copy to host memory blocks."""
+    grace_seconds: float = Field(default=25.0, gt=0)
+    """Seconds after a signal within which a last save must end, or it is not begun: launchers kill what is left, accelerate's after 30 s."""
+    on_failure: Literal["stop", "continue"] = "stop"
+    """What a save means that the disk refused: the end of the run, or an event in the log and another try at the next save point."""
 
 
 class Eval(Section):

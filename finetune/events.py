@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from finetune import files
+from finetune.errors import UserError
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, at most one line of progress in this time."""
@@ -51,9 +52,14 @@ class Events:
         self.say(f"step {step}: validation loss {numbers['loss']:.4f}")
 
     def note(self, kind: str, step: int, **facts: Any) -> None:
-        """An event without a curve: started, resumed, committed, stopped."""
-        if self._main:
-            files.append_line(self.log_path, json.dumps({"event": kind, "step": step, "time": round(time.time(), 3), **facts}))
+        """An event without a curve: started, resumed, committed, stopped. What the disk refuses is said instead: a log stops no run."""
+        if not self._main:
+            return
+        line = json.dumps({"event": kind, "step": step, "time": round(time.time(), 3), **facts})
+        try:
+            files.append_line(self.log_path, line)
+        except (OSError, UserError) as error:
+            self.say(f"warning: not in the log ({error}): {line}")
 
     def say(self, text: str) -> None:
         if self._main:

@@ -1,4 +1,4 @@
-"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER [--format NAME] [--step N] [--dtype bf16|fp32]
+"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
 
 Turns a checkpoint into the folder that the model's own package loads: trained tensors from the checkpoint, the rest from the base, LoRA
 merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename.
@@ -54,8 +54,9 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--step", type=int, help="a step of the run instead of its newest")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights; by default each tensor keeps the base's")
+    parser.add_argument("--base", type=Path, metavar="FOLDER", help="where the base lies now, if it has moved since the training")
     arguments = parser.parse_args(argv)
-    export(arguments.checkpoint, arguments.to, arguments.format, arguments.step, arguments.dtype)
+    export(arguments.checkpoint, arguments.to, arguments.format, arguments.step, arguments.dtype, arguments.base)
     print(f"{arguments.to} is ready")
     return 0
 
@@ -77,7 +78,14 @@ class Source:
         return self.state["lora"]
 
 
-def export(place: Path, target: Path, form: str | None = None, step: int | None = None, dtype: str | None = None) -> Path:
+def export(
+    place: Path,
+    target: Path,
+    form: str | None = None,
+    step: int | None = None,
+    dtype: str | None = None,
+    moved_base: Path | None = None,
+) -> Path:
     """Export a checkpoint to `target`; raises `UserError` before any work if something does not fit. Nothing is left behind on failure."""
     from finetune import checkpoint, models, shards
 
@@ -87,7 +95,7 @@ def export(place: Path, target: Path, form: str | None = None, step: int | None 
     state = checkpoint.read_state(chosen)
     recipe = load_recipe(find_recipe(state["recipe"]))
     form = choose_format(recipe, form)
-    base = find_base(state)
+    base = find_base(state, moved_base)
     with shards.open_shards(chosen) as (trained, shapes), models.open_base(base) as read_base:
         buffers = {name: trained(name, None) for name in state["buffers"]}
         plan = recipe.export(base, state["recipe_state"], buffers, form)
@@ -102,16 +110,19 @@ def choose_format(recipe: Recipe, form: str | None) -> str:
     return form or recipe.formats[0]
 
 
-def find_base(state: dict[str, Any]) -> Path:
-    """The base that the checkpoint was trained on, and no other."""
+def find_base(state: dict[str, Any], moved: Path | None = None) -> Path:
+    """The base that the checkpoint was trained on, where it was or where it has `moved`, and no other."""
     from finetune import models
 
     told = state["base"]
-    base = models.resolve_source(told["source"], told["revision"])
+    try:
+        base = models.resolve_source(str(moved) if moved else told["source"], told["revision"])
+    except UserError as error:
+        raise UserError(f"the base that was trained on: {error}; if it has moved, say where it is with --base FOLDER") from None
     if (found := models.content_digest(base)) != told["digest"]:
         raise UserError(
             f"the base at {base} is not the one that was trained on "
-            f"(digest {found[:12]}…, expected {told['digest'][:12]}…); bring that one back"
+            f"(digest {found[:12]}…, expected {told['digest'][:12]}…); bring that one back, or say where it is with --base FOLDER"
         )
     return base
 

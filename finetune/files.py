@@ -15,6 +15,7 @@ import os
 import platform
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from finetune.errors import UserError
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
 OWNER = ".owner"
+WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""What a file system answers that has no locks, as some network ones do."""
 
 _watcher: Callable[[str, Path], None] | None = None
 
@@ -185,7 +188,8 @@ def discard(path: Path) -> None:
 def own(folder: Path) -> int:
     """Take a folder for this process until it ends, however it ends; returns the descriptor that holds the lock.
 
-    Raises `UserError` naming the owner if another process has it: two runs in one folder would write over each other.
+    Raises `UserError` naming the owner if another process has it: two runs in one folder would write over each other. A file system
+    without locks cannot tell; there a warning names the risk and the run goes on.
     """
     path = make_folder(folder) / OWNER
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -195,6 +199,16 @@ def own(folder: Path) -> int:
         owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip()
         os.close(descriptor)
         raise UserError(f"{folder} belongs to a run that is going on ({owner}); wait for it, stop it, or choose another folder") from None
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            os.close(descriptor)
+            raise
+        print(
+            f"warning: the file system of {folder} has no locks ({error}), so a second run in this folder would not be refused, and the "
+            "two would remove each other's checkpoints; make sure that there is only one, or choose a folder on a local disk",
+            file=sys.stderr,
+            flush=True,
+        )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()} since {time.strftime('%F %T')}\n".encode(), 0)
     return descriptor
@@ -202,10 +216,15 @@ def own(folder: Path) -> int:
 
 def sweep(parent: Path) -> list[Path]:
     """Remove what killed processes left in `parent`: temporaries and trash. Only for the owner of the folder."""
-    left = [path for path in parent.glob(".*") if TEMPORARY in path.name or TRASH in path.name]
+    left = unfinished(parent)
     for path in left:
         discard(path)
     return left
+
+
+def unfinished(parent: Path) -> list[Path]:
+    """Temporaries and trash in `parent`: of a write that is going on, or of a killed one."""
+    return sorted(path for path in parent.glob(".*") if TEMPORARY in path.name or TRASH in path.name)
 
 
 def digest(path: Path) -> str:
@@ -224,10 +243,14 @@ def resolve_under(root: Path, relative: str) -> Path:
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
     """Refuse before work is spent: raises `UserError` if fewer than `needed` bytes are free where `folder` will live."""
-    place = next(path for path in [folder, *folder.absolute().parents] if path.exists())
-    free = shutil.disk_usage(place).free
+    free = free_bytes(folder)
     if free < needed:
         raise UserError(f"{purpose} needs {needed:,} bytes at {folder}, and {free:,} are free; make room or choose another disk")
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes where `folder` lives, or will live."""
+    return shutil.disk_usage(next(path for path in [folder, *folder.absolute().parents] if path.exists())).free
 
 
 @contextlib.contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from torch import Tensor, nn
 from finetune import batches, checkpoint, config, optim, parallel
 from finetune.batches import Loader, MicroBatch, Place, Rows, Turn
 from finetune.config import Config
+from finetune.errors import UserError
 from finetune.events import Events
-from finetune.guards import StopSignals, check_finite, check_measured, check_reached
+from finetune.guards import NotFiniteError, StopRequests, agree_to_stop, check_finite, check_measured, check_reached, too_late
 from finetune.recipe import Batch, Loaded, Recipe, Term
 from finetune.world import World, sums
 
@@ -47,36 +50,41 @@ class Progress:
     step: int = 0
     place: Place = field(default_factory=Place)
     validation_loss: float | None = None
-    """Of the last evaluation."""
+    """Of an evaluation at this very step: that of an older one would make other weights the best."""
 
 
-def fit(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, signals: StopSignals) -> tuple[Progress, str]:
+def fit(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, requests: StopRequests) -> tuple[Progress, str]:
     """Train to the end or to a request to stop; returns where it stands and why. Collective: call on every rank."""
     chosen, total = training.config, training.total
     order = batches.Order.of(chosen)
     epochs = None if chosen.train.steps else chosen.train.epochs
     loader = Loader(training.rows, training.recipe, training.loaded.processor, training.world.rank, training.world.size)
     todo = batches.steps(order, training.rows.lengths, progress.place, epochs)
-    reason = "finished"
+    reason, grace = "finished", chosen.checkpoint.grace_seconds
     try:
+        if evaluation_due(training, progress):  # a stop came before the last process had it
+            progress = evaluated(training, progress, events, requests)
         for step, turns in loader.over(_first(todo, total - progress.step)):
             numbers = train_step(training, turns, progress.step)
-            progress = replace(progress, step=progress.step + 1, place=step.after)
+            progress = replace(progress, step=progress.step + 1, place=step.after, validation_loss=None)
             if progress.step % chosen.log.every == 0 or progress.step == total:
                 events.step(progress.step, numbers)
-            stopping = sums(training.world, [float(signals.received is not None)])[0] > 0
-            last = progress.step == total or stopping
-            if training.val is not None and (progress.step % chosen.eval.every == 0 or progress.step == total):
-                measured = evaluate(training, training.val)
-                check_measured(progress.step, measured["loss"])
-                progress = replace(progress, validation_loss=measured["loss"])
-                events.evaluation(progress.step, measured)
+            stop = agree_to_stop(training.world, requests, grace)
+            if stop is None and evaluation_due(training, progress):
+                progress = evaluated(training, progress, events, requests)
+                stop = agree_to_stop(training.world, requests, grace)
+            last = progress.step == total or stop is not None
+            unsaved = None
             if progress.step % chosen.checkpoint.every == 0 or last:
-                _tell_commit(events, progress.step, saver.finish())
-                save(training, progress, saver)
-            _tell_commit(events, progress.step, saver.finish() if last else saver.poll())
-            if stopping:
-                reason = f"stopped by {signals.received or 'a signal on another rank'}"
+                attempt(training, events, progress.step, saver.finish)
+                unsaved = too_late(training.world, stop, saver.seconds) if stop else None
+                if unsaved is None:
+                    attempt(training, events, progress.step, partial(save, training, progress, saver), last)
+            attempt(training, events, progress.step, saver.finish if last else saver.poll, last)
+            if stop is not None:
+                reason = stop.reason if unsaved is None else f"{stop.reason}; {unsaved}"
+                if stop.rank == training.world.rank:
+                    requests.done()
                 break
     finally:
         loader.close()
@@ -139,9 +147,30 @@ def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str,
     return {"loss": sum(weights[name] * each[name] for name in each), **each}
 
 
+def evaluation_due(training: Training, progress: Progress) -> bool:
+    """Whether these weights are to be evaluated and have not been. After a stop inside an evaluation the next process makes up for it."""
+    if training.val is None or progress.step == 0 or progress.validation_loss is not None:
+        return False
+    return progress.step % training.config.eval.every == 0 or progress.step == training.total
+
+
+def evaluated(training: Training, progress: Progress, events: Events, requests: StopRequests) -> Progress:
+    """With the validation loss of this moment, or as it was if a stop came in between. Collective: call on every rank."""
+    assert training.val is not None
+    measured = evaluate(training, training.val, requests)
+    if measured is None:
+        return progress
+    check_measured(progress.step, measured["loss"])
+    events.evaluation(progress.step, measured)
+    return replace(progress, validation_loss=measured["loss"])
+
+
 @torch.no_grad()
-def evaluate(training: Training, rows: Rows) -> dict[str, float]:
-    """Means over all of `rows`, with the exact counts of training. Collective: call on every rank."""
+def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str, float] | None:
+    """Means over all of `rows`, with the exact counts of training; None if a stop was asked for before the end.
+
+    Collective: call on every rank.
+    """
     world = training.world
     loader = Loader(rows, training.recipe, training.loaded.processor, world.rank, world.size)
     training.model.eval()
@@ -150,6 +179,8 @@ def evaluate(training: Training, rows: Rows) -> dict[str, float]:
     weights: dict[str, float] = {}
     try:
         for group in _by(world.size, _in_order(rows, training.config.train.micro_tokens)):
+            if sums(world, [float(requests.asked() is not None)])[0]:
+                return None
             for turn in loader.turns(group):
                 terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
                 for name, term in terms.items():
@@ -206,6 +237,16 @@ def _first(todo: Iterator[batches.Step], count: int) -> Iterator[batches.Step]:
         yield step
 
 
-def _tell_commit(events: Events, step: int, folder: Any) -> None:
+def attempt(training: Training, events: Events, step: int, part: Callable[[], Path | None], last: bool = False) -> None:
+    """One part of a save, and word of what it committed. If it fails, `checkpoint.on_failure` says whether the run ends, or the next save
+    point tries again; after the `last` there is none. Collective: call on every rank."""
+    try:
+        folder = part()
+    except UserError as error:
+        if last or training.config.checkpoint.on_failure == "stop" or isinstance(error, NotFiniteError):
+            raise
+        events.say(f"warning: {error}; training goes on, and the next save point tries again")
+        events.note("save failed", step, problem=str(error))
+        return
     if folder is not None:
         events.note("committed", step, folder=folder.name)

@@ -23,10 +23,11 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"world"}),
     frozenset({"parallel", "recompute", "models", "batches", "optim"}),
     frozenset({"shards"}),
-    frozenset({"checkpoint", "guards", "events"}),
+    frozenset({"guards", "events", "heartbeat"}),
+    frozenset({"checkpoint"}),
     frozenset({"loop"}),
     frozenset({"assembly"}),
-    frozenset({"train", "export", "generate", "where"}),
+    frozenset({"train", "export", "generate", "check", "where"}),
     frozenset({"__main__"}),
 )
 """The rooms of finetune/. A module imports from its own row and from rows above, never from below."""

@@ -53,13 +53,14 @@ def steps(run: Path) -> list[int]:
     return [int(path.name[5:]) for path in checkpoint.steps_in(run / "checkpoints")]
 
 
-def fake(folder: Path, step: int, validation_loss: float | None = None) -> Path:
+def fake(folder: Path, step: int, validation_loss: float | None = None, data: str = "mine") -> Path:
     """A small committed checkpoint without tensors."""
     temporary = files.fresh_folder(folder, f"step-{step:08d}")
-    state = json.dumps({"format": checkpoint.FORMAT, "step": step, "validation_loss": validation_loss}).encode()
+    state = json.dumps({"format": checkpoint.FORMAT, "step": step, "validation_loss": validation_loss, "data": data}).encode()
     written = files.write_blocks(temporary / "state.json", [state])
     entries = {"state.json": {"bytes": written.bytes, "digest": written.digest}}
-    files.write_in_place(temporary / "manifest.json", json.dumps({"step": step, "files": entries}).encode())
+    manifest = checkpoint.seal({"format": checkpoint.FORMAT, "step": step, "files": entries})
+    files.write_in_place(temporary / "manifest.json", manifest)
     files.commit_folder(temporary, folder / f"step-{step:08d}")
     return folder / f"step-{step:08d}"
 
@@ -284,6 +285,18 @@ def manifest_torn(path: Path) -> str:
     return "manifest.json cannot be read (JSONDecodeError"
 
 
+def manifest_spaced(path: Path) -> str:
+    (path / "manifest.json").write_bytes((path / "manifest.json").read_bytes() + b"\n")
+    return "manifest.json cannot be read (ValueError: it is not what was written"
+
+
+def a_folder_instead(path: Path) -> str:
+    size = (path / "state.json").stat().st_size
+    (path / "state.json").unlink()
+    (path / "state.json").mkdir()
+    return "state.json is not what was written" if (path / "state.json").stat().st_size != size else "state.json cannot be read"
+
+
 def a_file_instead(path: Path) -> str:
     shutil.rmtree(path)
     path.write_text("no folder")
@@ -292,7 +305,20 @@ def a_file_instead(path: Path) -> str:
 
 @pytest.mark.parametrize(
     "damage",
-    [truncated, flipped, state_changed, deleted, added, swapped, all_swapped, manifest_gone, manifest_torn, a_file_instead],
+    [
+        truncated,
+        flipped,
+        state_changed,
+        deleted,
+        added,
+        swapped,
+        all_swapped,
+        manifest_gone,
+        manifest_torn,
+        manifest_spaced,
+        a_folder_instead,
+        a_file_instead,
+    ],
 )
 def test_a_damaged_checkpoint_is_passed_over_with_its_reason(copied: Path, damage: Callable[[Path], str]) -> None:
     path = find(copied)
@@ -305,7 +331,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_its_reason(copied: Path, damag
 
 
 def test_a_flipped_bit_anywhere_is_found(copied: Path) -> None:
-    """Every bit of the manifest and of the state, and a sample of the tensors; only white space of the manifest may change."""
+    """A bit of every byte of the manifest, the state and the config, and a sample of the tensors."""
     path = find(copied)
     flips = 0
     for file in sorted(path.iterdir()):
@@ -316,7 +342,7 @@ def test_a_flipped_bit_anywhere_is_found(copied: Path) -> None:
             changed[place] ^= 1 << (place % 8)
             file.write_bytes(changed)
             flips += 1
-            assert problem_with(path) is not None or json.loads(changed) == json.loads(data), (file.name, place)
+            assert problem_with(path) is not None, (file.name, place)
         file.write_bytes(data)
     assert flips > 1000 and problem_with(path) is None
 
@@ -384,9 +410,34 @@ def test_another_format_is_told_from_no_checkpoint(copied: Path) -> None:
     (path / "state.json").write_text(json.dumps({**state, "format": 99}))
     with pytest.raises(UserError, match="checkpoint format 99, this version reads format 1"):
         checkpoint.read_state(path)
+    for content in ("[]", "3", "null"):
+        (path / "state.json").write_text(content)
+        with pytest.raises(UserError, match="checkpoint format None"):
+            checkpoint.read_state(path)
     (path / "state.json").write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"is no checkpoint: state\.json cannot be read"):
         checkpoint.read_state(path)
+
+
+def test_a_later_version_s_checkpoint_is_refused_and_not_passed_over(copied: Path) -> None:
+    path = find(copied)
+    manifest = checkpoint.unseal((path / "manifest.json").read_bytes())
+    (path / "manifest.json").write_bytes(checkpoint.seal({**manifest, "format": 2}))
+    for place in (copied, path):
+        with pytest.raises(UserError, match=r"step-00000006.*format 2, this version reads format 1"):
+            find(place)
+    (path / "manifest.json").write_bytes((path / "manifest.json").read_bytes() + b" ")
+    assert newest_good(copied)[0] == path.with_name("step-00000004"), "damage that only looks like a later format is damage"
+
+
+def test_what_makes_a_run_is_in_its_state(run: Path) -> None:
+    state = checkpoint.read_state(find(run))
+    assert set(checkpoint.SAME_RUN) <= set(state)
+    moved = {**state, "base": {**state["base"], "source": "/elsewhere"}, "recipe": "other/place/byte_model"}
+    assert checkpoint.identity_of(moved) == checkpoint.identity_of(state)
+    for key in checkpoint.SAME_RUN:
+        other = {"digest": "another"} if key == "base" else "another"
+        assert checkpoint.identity_of({**state, key: other}) != checkpoint.identity_of(state), key
 
 
 # --- prune
@@ -413,6 +464,18 @@ def test_damaged_later_ones_do_not_push_out_what_was_just_saved(tmp_path: Path) 
         (path / "state.json").write_text("damaged")
     prune(tmp_path, 3, made[1])
     assert [path for path in checkpoint.steps_in(tmp_path) if problem_with(path) is None] == [made[1], made[0]]
+
+
+def test_what_is_not_this_run_s_neither_counts_nor_goes(tmp_path: Path) -> None:
+    mine = [fake(tmp_path, step) for step in (1, 2, 3, 4)]
+    others = [fake(tmp_path, 11, data="other"), fake(tmp_path, 12, 0.1, data="other"), tmp_path / "step-9", tmp_path / "notes"]
+    damaged = fake(tmp_path, 13)
+    (damaged / "state.json").write_text("damaged")
+    for path in others[2:]:
+        path.mkdir()
+    last = fake(tmp_path, 20)
+    assert prune(tmp_path, 2, last) == mine[2::-1]
+    assert all(path.is_dir() for path in [*others, damaged, mine[3], last])
 
 
 def test_a_killed_prune_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:

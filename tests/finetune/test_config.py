@@ -30,6 +30,7 @@ class Options(Section):
 SETTINGS: dict[str, tuple[str, Any]] = {
     "run.dir": ("runs/mine", Path("runs/mine")),
     "run.seed": ("7", 7),
+    "run.deadline_minutes": ("90", 90.0),
     "model.source": ("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "Qwen/Qwen3-TTS-12Hz-0.6B-Base"),
     "model.revision": ("main", "main"),
     "model.lora.rank": ("4", 4),
@@ -57,6 +58,8 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "checkpoint.every": ("10", 10),
     "checkpoint.keep": ("5", 5),
     "checkpoint.asynchronous": ("false", False),
+    "checkpoint.grace_seconds": ("60", 60.0),
+    "checkpoint.on_failure": ("continue", "continue"),
     "eval.every": ("11", 11),
     "log.every": ("12", 12),
     "log.trackers": ("[wandb, trackio]", ("wandb", "trackio")),
