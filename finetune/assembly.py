@@ -18,6 +18,9 @@ from finetune.loop import Progress, Training
 from finetune.recipe import Loaded, Recipe
 from finetune.world import World, once, together
 
+WORD = "exit.json"
+"""In a run's folder: why the last launch ended. None while one is going on."""
+
 
 def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progress]:
     """Everything that trains, sharded and filled, and the place where it starts. Collective: call on every rank."""
@@ -49,6 +52,7 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
 def claim(run_dir: Path) -> int:
     """Make the run's folder this run's own, and clear what a killed predecessor left half written in it."""
     lock = files.own(run_dir)
+    files.discard(run_dir / WORD)
     files.make_folder(run_dir / "cache")
     files.sweep(files.make_folder(checkpoint.folder_of(run_dir)))
     return lock
@@ -118,7 +122,7 @@ def adopt(training: Training, path: Path) -> Progress:
             + "\nRun with what it was made with, or choose another --run.dir"
         )
     checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
-    return Progress(state["step"], Place(**state["place"]), state["validation_loss"])
+    return Progress(state["step"], Place(**state["place"]), state["validation_loss"], state.get("skipped", 0))
 
 
 def introduce(training: Training, progress: Progress, events: Events) -> None:

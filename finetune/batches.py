@@ -303,4 +303,4 @@ class Loader:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
 
     def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)  # what fails must be told now, not when a slow disk has answered

@@ -88,6 +88,8 @@ class Train(Section):
     """AdamW's decay of the second moment."""
     clip: float = Field(default=1.0, gt=0)
     """Largest global L2 norm of the gradient."""
+    skip_nonfinite: int = Field(default=0, ge=0)
+    """Updates with a NaN or infinite loss or gradient that a run may skip, each told and counted; at the next one it stops."""
     global_batch_tokens: int = Field(default=16384, ge=1)
     """Positions per optimizer step, over all ranks. Accumulation follows from it, so a config means the same on 1 GPU and on 8."""
     micro_tokens: int = Field(default=4096, ge=1)
@@ -121,7 +123,7 @@ class Checkpoint(Section):
     asynchronous: bool = True
     """Train on while a checkpoint is written; only the copy to host memory blocks."""
     grace_seconds: float = Field(default=25.0, gt=0)
-    """Seconds after a signal within which a last save must end, or it is not begun: launchers kill what is left, accelerate's after 30 s."""
+    """Seconds after a signal within which a last save must end, or it is not begun: accelerate kills what is left after 30."""
     on_failure: Literal["stop", "continue"] = "stop"
     """What a save means that the disk refused: the end of the run, or an event in the log and another try at the next save point."""
 

@@ -69,7 +69,8 @@ class Events:
         if self._bar is not None:
             self._bar.close()
         if self._accelerator.log_with:
-            self._accelerator.end_training()
+            for tracker in self._accelerator.trackers:  # not `end_training`, which would also take the process group away
+                tracker.finish()
 
     def _record(self, kind: str, step: int, numbers: dict[str, float]) -> None:
         self.note(kind, step, **numbers)

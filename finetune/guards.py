@@ -1,27 +1,39 @@
-"""What may stop a run: a signal, or a number that is not one."""
+"""What may stop a run: a request of a person or of the machine's owner, or a number that is not one."""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
-from types import FrameType
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
+from finetune import files
 from finetune.errors import UserError
+from finetune.world import World, gather, sums
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STOP_FILE = "STOP"
 
 
 class NotFiniteError(UserError):
     """The loss or the gradient is NaN or infinite. Raised before the update, so the last commit and the weights stay clean."""
 
 
-def check_finite(step: int, loss: float, norm: float, rows: list[str]) -> None:
-    """All ranks see the same reduced loss and norm, so all of them stop, or none."""
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise NotFiniteError(
-            f"step {step}: loss {loss}, gradient norm {norm}; the update was not applied. "
-            f"This rank's rows: {', '.join(rows)}. Look at them, or lower train.lr; the same command goes on from the last checkpoint"
-        )
+def is_finite(loss: float, norm: float) -> bool:
+    """All ranks see the same reduced loss and norm, so all of them skip or stop, or none."""
+    return math.isfinite(loss) and math.isfinite(norm)
+
+
+def not_finite(step: int, loss: float, norm: float, rows: list[str]) -> NotFiniteError:
+    """`rows`: where the step's samples stand, of all ranks."""
+    return NotFiniteError(
+        f"step {step}: loss {loss}, gradient norm {norm}; the update was not applied. "
+        f"Its rows: {', '.join(rows)}. Look at them, or lower train.lr; the same command goes on from the last checkpoint"
+    )
 
 
 def check_measured(step: int, loss: float) -> None:
@@ -29,6 +41,15 @@ def check_measured(step: int, loss: float) -> None:
     if not math.isfinite(loss):
         raise NotFiniteError(
             f"step {step}: validation loss {loss}; look at data.val, or lower train.lr; the same command goes on from the last checkpoint"
+        )
+
+
+def check_sound(step: int, poisoned: list[str]) -> None:
+    """Refuse to commit what holds a number that is not one. All ranks are given the same names."""
+    if poisoned:
+        raise NotFiniteError(
+            f"step {step}: {', '.join(sorted(poisoned)[:5])} ({len(poisoned)} in all) hold NaN or infinity, so this checkpoint was not "
+            "committed; lower train.lr; the same command goes on from the last one"
         )
 
 
@@ -41,21 +62,97 @@ def check_reached(unreached: list[str]) -> None:
         )
 
 
-class StopSignals:
-    """While open, the first SIGTERM, SIGINT or SIGUSR1 asks for a stop at the next step; a second one ends the process at once."""
+class StopRequests:
+    """While open, notes whatever asks this rank to stop: SIGTERM, SIGINT, SIGUSR1, a file STOP in the run's folder, a spent time budget.
 
-    def __init__(self) -> None:
+    A second signal ends the process at once. Signals are noted on a thread: a handler of Python's own would wait until a collective of the
+    main thread returns, which it may never do.
+    """
+
+    def __init__(self, folder: Path | None = None, minutes: float | None = None) -> None:
+        """`minutes`: wall-clock budget, counted from now."""
+        self._stop_file = None if folder is None else folder / STOP_FILE
+        self._minutes, self._opened = minutes, time.monotonic()
         self.received: str | None = None
+        """The signal that came."""
+        self._received_at = 0.0
 
-    def __enter__(self) -> StopSignals:
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+    def __enter__(self) -> StopRequests:
+        self._read, self._write = socket.socketpair()
+        self._write.setblocking(False)
+        self._before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._write.close()  # the thread reads the end and ends
+        self._thread.join()
+        self._read.close()
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.received = signal.Signals(number).name
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+    def asked(self) -> tuple[str, float | None] | None:
+        """What asks this rank to stop, if anything does; and seconds since a signal came, after which the launcher does not wait long."""
+        if self.received is not None:
+            return self.received, time.monotonic() - self._received_at
+        if self._stop_file is not None and self._stop_file.exists():
+            return f"the file {self._stop_file}", None
+        if self._minutes is not None and time.monotonic() - self._opened > 60 * self._minutes:
+            return f"run.deadline_minutes: {self._minutes}", None
+        return None
+
+    def done(self) -> None:
+        """Take the STOP file away, or the next launch would stop at its first step."""
+        if self._stop_file is not None:
+            files.discard(self._stop_file)
+
+    def note(self, name: str) -> None:
+        self.received, self._received_at = name, time.monotonic()
+
+    def _listen(self) -> None:
+        while data := self._read.recv(64):
+            for number in data:
+                if number not in SIGNALS:
+                    continue
+                if self.received is not None:
+                    os._exit(128 + number)
+                self.note(signal.Signals(number).name)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """What all ranks have agreed on."""
+
+    reason: str
+    rank: int
+    """Whose request it is."""
+    until: float
+    """On this process' monotonic clock: when the launcher kills what is left. Infinite where nobody will."""
+
+
+def agree_to_stop(world: World, requests: StopRequests, grace_seconds: float) -> Stop | None:
+    """A stop for all ranks if any rank was asked for one. Collective: call on every rank."""
+    asked = requests.asked()
+    if not sums(world, [float(asked is not None)])[0]:
+        return None
+    everyone = gather(world, asked)
+    rank = next(number for number, each in enumerate(everyone) if each is not None)
+    ages = [each[1] for each in everyone if each is not None and each[1] is not None]
+    until = time.monotonic() + grace_seconds - max(ages) if ages else math.inf
+    return Stop(f"stopped by {everyone[rank][0]} on rank {rank}", rank, until)
+
+
+def too_late(world: World, stop: Stop, seconds: float) -> str | None:
+    """Why a save that takes `seconds` must not begin, if on any rank it could not end before the launcher kills.
+
+    Collective: call on every rank.
+    """
+    if math.isinf(stop.until):
+        return None
+    takes, left = max(gather(world, [seconds, stop.until - time.monotonic()]), key=lambda each: each[0] - each[1])
+    if takes <= left:
+        return None
+    return f"not saved: the last save took {takes:.1f} s, and {max(0.0, left):.1f} s of checkpoint.grace_seconds are left"

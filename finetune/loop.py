@@ -19,9 +19,9 @@ from finetune.batches import Loader, MicroBatch, Place, Rows, Turn
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.events import Events
-from finetune.guards import NotFiniteError, StopRequests, agree_to_stop, check_finite, check_measured, check_reached, too_late
+from finetune.guards import NotFiniteError, StopRequests, agree_to_stop, check_measured, check_reached, is_finite, not_finite, too_late
 from finetune.recipe import Batch, Loaded, Recipe, Term
-from finetune.world import World, sums
+from finetune.world import World, gather, sums
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Progress:
     place: Place = field(default_factory=Place)
     validation_loss: float | None = None
     """Of an evaluation at this very step: that of an older one would make other weights the best."""
+    skipped: int = 0
+    """Steps whose update was not applied, because it was not finite."""
 
 
 def fit(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, requests: StopRequests) -> tuple[Progress, str]:
@@ -65,10 +67,7 @@ def fit(training: Training, progress: Progress, events: Events, saver: checkpoin
         if evaluation_due(training, progress):  # a stop came before the last process had it
             progress = evaluated(training, progress, events, requests)
         for step, turns in loader.over(_first(todo, total - progress.step)):
-            numbers = train_step(training, turns, progress.step)
-            progress = replace(progress, step=progress.step + 1, place=step.after, validation_loss=None)
-            if progress.step % chosen.log.every == 0 or progress.step == total:
-                events.step(progress.step, numbers)
+            progress = advance(training, progress, events, turns, step.after)
             stop = agree_to_stop(training.world, requests, grace)
             if stop is None and evaluation_due(training, progress):
                 progress = evaluated(training, progress, events, requests)
@@ -91,9 +90,30 @@ def fit(training: Training, progress: Progress, events: Events, saver: checkpoin
     return progress, reason
 
 
+def advance(training: Training, progress: Progress, events: Events, turns: list[Turn], after: Place) -> Progress:
+    """Train one step, or skip its update if that is not finite and the budget allows. Collective: call on every rank."""
+    chosen = training.config
+    reached = replace(progress, step=progress.step + 1, place=after, validation_loss=None)
+    try:
+        numbers = train_step(training, turns, progress.step)
+    except NotFiniteError as error:
+        if progress.skipped >= chosen.train.skip_nonfinite:
+            raise
+        reached = replace(reached, skipped=progress.skipped + 1)
+        events.say(f"warning: skipped update {reached.skipped} of train.skip_nonfinite: {chosen.train.skip_nonfinite}: {error}")
+        events.note("skipped", reached.step, problem=str(error), skipped=reached.skipped)
+        return reached
+    if reached.step % chosen.log.every == 0 or reached.step == training.total:
+        events.step(reached.step, numbers)
+    return reached
+
+
 def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, float]:
     """One optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
-    depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank."""
+    depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank.
+
+    Raises `NotFiniteError`, on all ranks and before anything has changed, if the loss or the gradient is not finite.
+    """
     started, world = time.perf_counter(), training.world
     train = training.config.train
     names = sorted(turns[0].batch.targets)
@@ -119,7 +139,10 @@ def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, fl
         world, [*(float(totals[name]) for name in names), float(sum(turn.micro.tokens for turn in turns if turn.counts))]
     )
     numbers = means(dict(zip(names, summed, strict=True)), counts, weights)
-    check_finite(step + 1, numbers["loss"], norm, [training.rows.where(row) for turn in turns for row in turn.micro.ids])
+    if not is_finite(numbers["loss"], norm):
+        training.optimizer.zero_grad(set_to_none=True)
+        own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
+        raise not_finite(step + 1, numbers["loss"], norm, [row for rows in gather(world, own) for row in rows])
     for group in training.optimizer.param_groups:
         group["lr"] = rate
     training.optimizer.step()
@@ -198,12 +221,15 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
 
 def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> None:
     """Begin a checkpoint of this moment. Collective: call on every rank."""
+    if not training.optimizer.state:  # every update so far was skipped
+        optim.restore_state(training.optimizer, 0)
     tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
     state = {
         **training.identity,
         "buffers": sorted(training.loaded.buffers),
         "place": asdict(progress.place),
-        "optimizer_steps": progress.step,
+        "optimizer_steps": progress.step - progress.skipped,
+        "skipped": progress.skipped,
         "validation_loss": progress.validation_loss,
         "world": training.world.size,
         "strategy": training.strategy,

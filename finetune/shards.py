@@ -66,6 +66,14 @@ def stage(parts: Mapping[str, Part]) -> dict[str, Part]:
     return {name: Part(part.value.to("cpu", copy=True), part.offset) for name, part in parts.items()}
 
 
+def is_finite(value: Tensor) -> bool:
+    """Whether there is no NaN or infinity in it, without memory of its own."""
+    if not value.is_floating_point() or not value.numel():
+        return True
+    low, high = torch.aminmax(value)  # a NaN anywhere makes both NaN
+    return bool(torch.isfinite(low) and torch.isfinite(high))
+
+
 @dataclass(frozen=True)
 class Entry:
     """One tensor of a file that is to be streamed."""

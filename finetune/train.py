@@ -14,6 +14,7 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
 
 import os
 import platform
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Arguments, Config, help_text, parse_arguments, resolve
@@ -21,6 +22,10 @@ from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
+    from finetune.events import Events
+    from finetune.guards import StopRequests
+    from finetune.heartbeat import Heartbeat
+    from finetune.loop import Progress, Training
     from finetune.world import World
 
 
@@ -83,22 +88,43 @@ def train(config: Config, recipe: Recipe) -> int:
 def train_in(world: World, config: Config, recipe: Recipe) -> str:
     """Build, resume, fit, and leave word why it ended; returns that reason. Collective: call on every rank."""
     from finetune.assembly import build, introduce
-    from finetune.checkpoint import Saver
     from finetune.events import Events, draw_curve
-    from finetune.guards import NotFiniteError, StopSignals
+    from finetune.guards import StopRequests
+    from finetune.heartbeat import Heartbeat
+
+    requests = StopRequests(config.run.dir, config.run.deadline_minutes)
+    with Heartbeat(world) as heartbeat:
+        training, progress = build(config, recipe, world)
+        heartbeat.leave_traces_in(config.run.dir, partial(leave_last_word, config.run.dir))
+        events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config))
+        introduce(training, progress, events)
+        progress, reason = carry_through(training, progress, events, requests, heartbeat)
+    if world.is_main:
+        draw_curve(events.log_path, config.run.dir / "loss.png")
+    events.say(f"{reason} at step {progress.step}; next: python -m finetune export {config.run.dir} --to exports/{config.run.dir.name}")
+    return reason
+
+
+def carry_through(
+    training: Training, progress: Progress, events: Events, requests: StopRequests, heartbeat: Heartbeat
+) -> tuple[Progress, str]:
+    """Fit, and however that ends: close everything, and leave word. Collective: call on every rank."""
+    from finetune.checkpoint import Saver
+    from finetune.guards import NotFiniteError
     from finetune.loop import fit
 
-    training, progress = build(config, recipe, world)
+    config, world = training.config, training.world
     saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-    events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config))
-    introduce(training, progress, events)
-    reason = "failed"
+    reason, message = "failed", None
     try:
-        with StopSignals() as signals:
-            progress, reason = fit(training, progress, events, saver, signals)
-    except NotFiniteError:
-        reason = "not finite"
+        with requests:
+            progress, reason = fit(training, progress, events, saver, requests)
+    except NotFiniteError as error:
+        reason, message = "not finite", str(error)
         saver.finish()  # all ranks are here, and what is being written is from before the bad number
+        raise
+    except BaseException as error:
+        message = heartbeat.fail(error)  # before anything that may wait: other ranks stand in a collective
         raise
     finally:
         saver.close()
@@ -106,20 +132,26 @@ def train_in(world: World, config: Config, recipe: Recipe) -> str:
         events.note("stopped", reached, reason=reason)
         events.close()
         if world.is_main:
-            leave_word(config.run.dir, reached, reason)
-    if world.is_main:
-        draw_curve(events.log_path, config.run.dir / "loss.png")
-    events.say(f"{reason} at step {progress.step}; next: python -m finetune export {config.run.dir} --to exports/{config.run.dir.name}")
-    return reason
+            leave_word(config.run.dir, reached, reason, message)
+    return progress, reason
 
 
-def leave_word(run_dir: Path, step: int, reason: str) -> None:
+def leave_word(run_dir: Path, step: int | None, reason: str, message: str | None) -> None:
     """Why the run ended, for whoever finds it: the launcher turns every exit code into 1."""
     from finetune import checkpoint, files
+    from finetune.assembly import WORD
 
     committed = checkpoint.steps_in(checkpoint.folder_of(run_dir))
-    word = {"reason": reason, "step": step, "last_commit": committed[0].name if committed else None, "host": platform.node()}
-    files.write_json(run_dir / "exit.json", word)
+    word = {"reason": reason, "message": message, "step": step, "last_commit": committed[0].name if committed else None}
+    files.write_json(run_dir / WORD, {**word, "host": platform.node()})
+
+
+def leave_last_word(run_dir: Path, message: str) -> None:
+    """For a rank that cannot end in good order, unless another one has said why."""
+    from finetune.assembly import WORD
+
+    if not (run_dir / WORD).exists():
+        leave_word(run_dir, None, "failed", message)
 
 
 def flat(config: Config) -> dict[str, Any]:

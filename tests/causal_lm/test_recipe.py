@@ -35,8 +35,8 @@ def trained(folder: Path, world: World, kind: str) -> Training:
     training, progress = assembly.build(config, RECIPE, world)
     saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     log = events.Events(config.run.dir, world.accelerator, training.total, 0, {})
-    with guards.StopSignals() as signals:
-        fit(training, progress, log, saver, signals)
+    with guards.StopRequests() as requests:
+        fit(training, progress, log, saver, requests)
     saver.close()
     log.close()
     return training

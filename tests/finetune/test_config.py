@@ -50,6 +50,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "train.beta1": ("0.8", 0.8),
     "train.beta2": ("0.99", 0.99),
     "train.clip": ("0.5", 0.5),
+    "train.skip_nonfinite": ("3", 3),
     "train.global_batch_tokens": ("100", 100),
     "train.micro_tokens": ("50", 50),
     "train.precision": ("fp32", "fp32"),

@@ -7,23 +7,46 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from finetune.errors import UserError
-from finetune.guards import SIGNALS, NotFiniteError, StopSignals, check_finite, check_measured, check_reached
+from finetune.guards import (
+    SIGNALS,
+    STOP_FILE,
+    NotFiniteError,
+    Stop,
+    StopRequests,
+    agree_to_stop,
+    check_measured,
+    check_reached,
+    check_sound,
+    is_finite,
+    not_finite,
+    too_late,
+)
+from finetune.world import World
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf), (1.0, -math.inf)])
 def test_a_number_that_is_not_one_names_step_and_rows(loss: float, norm: float) -> None:
+    assert not is_finite(loss, norm)
+    error = not_finite(7, loss, norm, ["a.jsonl:3", "a.jsonl:9"])
+    assert isinstance(error, UserError)
+    assert str(error).startswith(f"step 7: loss {loss}, gradient norm {norm}; the update was not applied. Its rows: a.jsonl:3, a.jsonl:9. ")
+
+
+def test_a_checkpoint_that_holds_such_a_number_is_refused() -> None:
+    check_sound(7, [])
     with pytest.raises(
-        NotFiniteError, match=rf"step 7: loss {loss}, gradient norm {norm}; the update was not applied.*a\.jsonl:3, a\.jsonl:9"
+        NotFiniteError, match=r"step 7: a, b, c, d, e \(6 in all\) hold NaN or infinity, so this checkpoint was not committed"
     ):
-        check_finite(7, loss, norm, ["a.jsonl:3", "a.jsonl:9"])
-    assert issubclass(NotFiniteError, UserError)
+        check_sound(7, list("fedcba"))
 
 
 def test_a_validation_loss_that_is_not_one() -> None:
@@ -37,30 +60,89 @@ def test_what_the_loss_does_not_reach_is_named() -> None:
 
 
 def test_finite_numbers_pass() -> None:
-    check_finite(1, 0.0, 1e30, [])
+    assert is_finite(0.0, 1e30)
     check_measured(1, 0.0)
     check_reached([])
+
+
+def soon(requests: StopRequests) -> tuple[str, float | None]:
+    """What is asked for, once the thread has seen it."""
+    waited = time.monotonic() + 10
+    while (asked := requests.asked()) is None:
+        assert time.monotonic() < waited
+        time.sleep(0.001)
+    return asked
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_and_the_handlers_come_back(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
-    with StopSignals() as stop:
-        assert stop.received is None
+    with StopRequests() as requests:
+        assert requests.asked() is None
         os.kill(os.getpid(), number)
-        assert stop.received == number.name
+        name, age = soon(requests)
+        assert name == number.name and age is not None and 0 <= age < 10
     assert [signal.getsignal(each) for each in SIGNALS] == before
+    assert signal.set_wakeup_fd(-1) == -1 and "signals" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_the_second_signal_ends_the_process_at_once() -> None:
+def test_the_second_signal_ends_the_process_at_once_even_in_a_call_that_does_not_return() -> None:
     script = """
-import os, signal, sys, time
-from finetune.guards import StopSignals
-with StopSignals() as stop:
-    os.kill(os.getpid(), signal.SIGTERM)
-    print(stop.received, flush=True)
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(30)
+import ctypes, os, signal, threading, time
+from finetune.guards import StopRequests
+def kill():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        time.sleep(0.5)
+        os.kill(os.getpid(), number)
+with StopRequests() as requests:
+    threading.Thread(target=kill).start()
+    while not requests.received:
+        time.sleep(0.01)
+    print(requests.received, flush=True)
+    while True:  # as a collective does, which waits on through signals
+        ctypes.CDLL(None).sleep(60)
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=20)
-    assert (done.stdout, done.returncode) == ("SIGTERM\n", -signal.SIGINT)
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("SIGTERM\n", 128 + signal.SIGINT)
+    assert time.monotonic() - started < 50
+
+
+def test_a_file_asks_until_it_is_taken_away(tmp_path: Path) -> None:
+    requests = StopRequests(tmp_path)
+    assert requests.asked() is None
+    (tmp_path / STOP_FILE).touch()
+    assert requests.asked() == (f"the file {tmp_path / 'STOP'}", None)
+    requests.done()
+    assert requests.asked() is None and list(tmp_path.iterdir()) == []
+    requests.done()
+
+
+def test_a_spent_budget_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = StopRequests(None, 1.5)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 89.0)
+    assert requests.asked() is None
+    monkeypatch.setattr(time, "monotonic", lambda: now + 91.0)
+    assert requests.asked() == ("run.deadline_minutes: 1.5", None)
+
+
+def test_a_save_begins_only_if_it_can_end_before_the_launcher_kills(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = StopRequests()
+    assert agree_to_stop(world, requests, 25.0) is None
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    requests.note("SIGTERM")
+    monkeypatch.setattr(time, "monotonic", lambda: now + 5.0)
+    stop = agree_to_stop(world, requests, 25.0)
+    assert stop == Stop("stopped by SIGTERM on rank 0", 0, now + 25.0)
+    assert too_late(world, stop, 19.9) is None
+    assert too_late(world, stop, 20.1) == "not saved: the last save took 20.1 s, and 20.0 s of checkpoint.grace_seconds are left"
+    monkeypatch.setattr(time, "monotonic", lambda: now + 30.0)
+    assert too_late(world, stop, 0.1) == "not saved: the last save took 0.1 s, and 0.0 s of checkpoint.grace_seconds are left"
+
+
+def test_nobody_enforces_a_file(world: World, tmp_path: Path) -> None:
+    (tmp_path / STOP_FILE).touch()
+    stop = agree_to_stop(world, StopRequests(tmp_path), 25.0)
+    assert stop is not None and stop.until == math.inf and too_late(world, stop, 1e9) is None

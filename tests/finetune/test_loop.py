@@ -15,7 +15,7 @@ from finetune import batches, checkpoint, loop, optim
 from finetune.batches import Loader, Place
 from finetune.errors import UserError
 from finetune.events import Events, read_log
-from finetune.guards import NotFiniteError, StopSignals
+from finetune.guards import NotFiniteError, StopRequests
 from finetune.loop import Training, evaluate, means, objective, train_step
 from finetune.parallel import plain_name
 from finetune.recipe import Batch, Term
@@ -151,14 +151,14 @@ def test_evaluation_is_the_plain_mean_and_leaves_no_trace(tmp_path: Path, world:
     )
     model = reference(training)
     assert training.val is not None
-    numbers = evaluate(training, training.val)
+    numbers = evaluate(training, training.val, StopRequests())
     rows = tiny.texts(13, seed=5)
     assert numbers["loss"] == pytest.approx(float(plain_loss(model, rows).detach()), rel=1e-6), "dropout is off"
     sums, counts = plain_terms(model, rows)
     assert numbers["after_next"] == pytest.approx(float(sums["after_next"].detach()) / counts["after_next"], rel=1e-6)
     assert all(module.training for module in training.model.modules())
     assert all(parameter.grad is None and hasattr(parameter, "full_tensor") for parameter in training.model.parameters())
-    assert evaluate(training, training.val) == numbers
+    assert evaluate(training, training.val, StopRequests()) == numbers
 
 
 def test_dropout_is_drawn_by_the_micro_batch_alone(tmp_path: Path, world: World) -> None:
@@ -248,12 +248,12 @@ def test_a_validation_loss_that_is_not_one_stops_and_stays_out_of_the_log(tmp_pa
     assert of_kind(tmp_path / "run", "evaluation") == [] and "NaN" not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
-def fitted(training: Training, progress: loop.Progress, world: World, signals: StopSignals | None = None) -> tuple[loop.Progress, str]:
+def fitted(training: Training, progress: loop.Progress, world: World, requests: StopRequests | None = None) -> tuple[loop.Progress, str]:
     config = training.config
     saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     events = Events(config.run.dir, world.accelerator, training.total, progress.step, {})
     try:
-        return loop.fit(training, progress, events, saver, signals or StopSignals())
+        return loop.fit(training, progress, events, saver, requests or StopRequests())
     finally:
         saver.close()
         events.close()
@@ -280,10 +280,10 @@ def test_it_logs_evaluates_and_saves_when_it_should(tmp_path: Path, world: World
 def test_a_signal_stops_after_the_step_with_a_checkpoint_and_the_rest_follows(tmp_path: Path, world: World) -> None:
     whole, _ = fitted(*tiny.built(world, tiny.config_in(tmp_path / "whole")), world)
     config = tiny.config_in(tmp_path / "stopped")
-    signals = StopSignals()
-    signals.received = "SIGTERM"
-    progress, reason = fitted(*tiny.built(world, config), world, signals)
-    assert (progress.step, reason) == (1, "stopped by SIGTERM")
+    requests = StopRequests()
+    requests.note("SIGTERM")
+    progress, reason = fitted(*tiny.built(world, config), world, requests)
+    assert (progress.step, reason) == (1, "stopped by SIGTERM on rank 0")
     assert checkpoint.find(config.run.dir).name == "step-00000001"
     progress, reason = fitted(*tiny.built(world, config), world)
     assert (progress, reason) == (whole, "finished")

@@ -14,7 +14,7 @@ import numpy as np
 from finetune import assembly, checkpoint, files
 from finetune.config import Config, resolve
 from finetune.events import Events
-from finetune.guards import StopSignals
+from finetune.guards import StopRequests
 from finetune.loop import Progress, Training, fit
 from finetune.recipe import find_recipe, load_recipe
 from finetune.world import World
@@ -66,8 +66,8 @@ def trained(world: World, config: Config) -> tuple[Training, Progress]:
     training, progress = built(world, config)
     saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     events = Events(config.run.dir, world.accelerator, training.total, progress.step, {})
-    with StopSignals() as signals:
-        progress, _ = fit(training, progress, events, saver, signals)
+    with StopRequests() as requests:
+        progress, _ = fit(training, progress, events, saver, requests)
     saver.close()
     events.close()
     return training, progress
