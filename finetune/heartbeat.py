@@ -65,13 +65,9 @@ class Heartbeat:
             self._left.set()
             return
         self.fail(error)
-        self._store.add("ended", 1)
-        waited = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < waited and self._store.add("ended", 0) < self._world.size:
-            time.sleep(0.05)
-        if self._store.add("ended", 0) == self._world.size:
+        if isinstance(error, UserError) and self._all_tell(self._store):
             self._left.set()
-        # Otherwise the thread stays: it ends the process if this exception does not get it to its end.
+        # Otherwise the thread stays: it ends the process if this exception does not get it to its end, as a stalled disk may prevent.
 
     def leave_traces_in(self, folder: Path, word: Callable[[str], None]) -> None:
         """From now on tracebacks are kept in `folder`, which this run must own, and `word` is told what ends a rank that cannot."""
@@ -86,6 +82,17 @@ class Heartbeat:
                 files.write_text(self._folder / f"failure-rank-{self._world.rank}.txt", f"{time.strftime('%F %T')}\n{text}\n")
             self._reason = own if self._store is None else self._first(self._store, own)
         return self._reason
+
+    def _all_tell(self, store: Store) -> bool:
+        """Whether all ranks end alike, with a mistake that all of them have seen."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with contextlib.suppress(RuntimeError):  # the store went with the rank that held it
+            told = store.add("told", 1)
+            while told < self._world.size and time.monotonic() < deadline:
+                time.sleep(0.05)
+                told = store.add("told", 0)
+            return told == self._world.size
+        return False
 
     def _first(self, store: Store, own: str) -> str:
         """Of all failures that ranks report, the one that came first."""

@@ -1,0 +1,95 @@
+"""What befalls one rank of a real run at a chosen place: a signal, a STOP file, a stall, an exception, the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, Literal
+
+from finetune import batches, checkpoint, loop, train
+from tests.reliability import victims
+
+Place = Literal["step", "data", "evaluation", "save"]
+STALL_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Affliction:
+    rank: int
+    place: Place
+    """Before a step's work; while its rows are read ahead; between the micro-batches of an evaluation; while a shard is written."""
+    number: int
+    """At which coming by, from 0, counted in this launch."""
+    what: str
+    """Names of signals to itself one after the other, or `stop file`, `stall`, `raise`."""
+
+
+def begin(witness: Path, argv: list[str], *afflictions: Affliction, size: int = 2) -> list[ForkServerProcess]:
+    """The ranks of a run; where one is afflicted it leaves a file `befell-RANK-PLACE`."""
+    witness.mkdir(parents=True, exist_ok=True)
+    port = victims.free_port()
+    own = [[each for each in afflictions if each.rank == rank] for rank in range(size)]
+    return [victims.begin(train_rank, rank, size, port, witness, argv, own[rank]) for rank in range(size)]
+
+
+def befallen(witness: Path) -> list[str]:
+    return sorted(path.name.removeprefix("befell-") for path in witness.glob("befell-*"))
+
+
+# --- inside the victim
+
+
+def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str], afflictions: list[Affliction]) -> None:
+    victims.become(rank, size, port, witness)
+    run = Path(argv[argv.index("--run.dir") + 1])
+    for each in afflictions:
+        afflict(each, witness, run)
+    code = train.main(argv)
+    os._exit(code)
+
+
+def afflict(affliction: Affliction, witness: Path, run: Path) -> None:
+    """Put it where the run will come by."""
+    seen = iter(range(10**9))
+
+    def come_by() -> None:
+        if next(seen) == affliction.number:
+            (witness / f"befell-{affliction.rank}-{affliction.place}").touch()
+            suffer(affliction.what, run)
+
+    if affliction.place == "step":
+        before(loop, "train_step", come_by)
+    elif affliction.place == "save":
+        before(checkpoint.shards, "write_shard", come_by)
+    else:  # training's rows are read on a thread, those of an evaluation are not
+        on_thread = affliction.place == "data"
+        before(batches.Loader, "turns", lambda: (threading.current_thread() is threading.main_thread()) != on_thread and come_by())
+
+
+def before(owner: Any, name: str, act: Callable[[], object]) -> None:
+    original = getattr(owner, name)
+
+    def instead(*arguments: Any) -> Any:
+        act()
+        return original(*arguments)
+
+    setattr(owner, name, instead)
+
+
+def suffer(what: str, run: Path) -> None:
+    if what == "stall":
+        time.sleep(STALL_SECONDS)
+    elif what == "raise":
+        raise KeyError("a defect")
+    elif what == "stop file":
+        (run / "STOP").touch()
+    else:
+        for name in what.split():
+            os.kill(os.getpid(), signal.Signals[name])
+            time.sleep(0.3)
