@@ -1,0 +1,77 @@
+"""The first steps of many cases, one after the other in one launched world, with what the comparison needs of them.
+
+usage (through accelerate launch): first_steps.py CASES.json, a list of {"name", "recipe", "overrides"}; leaves beside it, for each case,
+NAME.safetensors (`gradient.*` before the first clipping, `start.*` of what is trained) and NAME.json (losses, turns a step, equal ranks)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from finetune import assembly, batches, loop, parallel, world
+from finetune.config import Config, resolve
+from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.world import World
+
+
+def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts of a case. Collective: call on every rank."""
+    training, progress = assembly.build(config, recipe, joined)
+    names = {id(parameter): parallel.plain_name(name) for name, parameter in training.model.named_parameters()}
+    kept = {f"start.{names[id(p)]}": whole(p) for p in training.model.parameters() if p.requires_grad and ".lora_" in names[id(p)]}
+    clip, seen = parallel.clip_gradients, list[dict[str, Tensor]]()
+
+    def clip_and_keep(parameters: Any, *rest: Any) -> float:
+        given: list[nn.Parameter] = list(parameters)
+        if not seen:
+            seen.append({f"gradient.{names[id(parameter)]}": whole(parameter.grad) for parameter in given})
+        return clip(given, *rest)
+
+    loader = batches.Loader(training.rows, recipe, training.loaded.processor, joined.rank, joined.size)
+    todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
+    losses, turns = [], []
+    parallel.clip_gradients = clip_and_keep
+    try:
+        for number, step in zip(range(training.total), todo, strict=False):
+            mine = loader.turns(step.micros)
+            turns.append(len(mine))
+            losses.append(loop.train_step(training, mine, number)["loss"])
+    finally:
+        parallel.clip_gradients = clip
+        loader.close()
+    digests = world.gather(joined, hashlib.sha256(b"".join(value.numpy().tobytes() for value in seen[0].values())).hexdigest())
+    return kept | seen[0], {"losses": losses, "turns": turns, "ranks_agree": len(set(digests)) == 1, "strategy": training.strategy}
+
+
+def whole(tensor: Any) -> Tensor:
+    value = tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+    return value.to("cpu", torch.float32, copy=True).contiguous()
+
+
+def main(cases: Path) -> None:
+    joined = world.join((), Path())
+    for case in json.loads(cases.read_text()):
+        folder = find_recipe(case["recipe"])
+        recipe = load_recipe(folder)
+        tensors, facts = first_steps(
+            resolve(case["recipe"], recipe.Options, [folder / "config.yaml"], case["overrides"].items()), recipe, joined
+        )
+        if joined.is_main:
+            save_file(tensors, cases.parent / f"{case['name']}.safetensors")
+            (cases.parent / f"{case['name']}.json").write_text(json.dumps(facts))
+    world.leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
