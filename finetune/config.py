@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails
 
 from finetune.errors import UserError
@@ -101,16 +101,22 @@ class Train(Section):
     compile: bool = False
     """Compile each block with torch.compile; pays on a GPU, after about a minute."""
 
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _why_not_fp16(cls, value: Any) -> Any:
+        if value == "fp16":
+            raise ValueError("its range needs a loss scale that skips steps, so runs would differ by rounding alone; use bf16, or fp32")
+        return value
+
 
 class Parallel(Section):
     strategy: Literal["auto", "ddp", "zero1", "zero2", "fsdp", "hsdp"] = "auto"
-    """How weights, gradients and AdamW state lie over N ranks, in bytes a parameter that last, and at the peak besides: `ddp` 16, nothing ·
-    `zero1` 16/N, gathered weights (2 in bf16, 4 in fp32) and whole gradients (4) · `zero2` 16/N, gathered weights · `fsdp` (ZeRO-3) 16/N,
-    about two blocks · `hsdp` 16/(N/replicate), about two blocks · `auto`: `fsdp` or `ddp`, as the launch file's preset says."""
+    """How weights, gradients and AdamW state lie over N ranks, in bytes a parameter that last, and that pass besides (w: 2 in bf16, 4 in
+    fp32): `ddp` 16, a gathered copy w · `zero1` 16/N, gathered weights w and whole gradients 4 · `zero2` 16/N, gathered weights w · `fsdp`
+    (ZeRO-3) 16/N, the root and two blocks · `hsdp` 16/(N/replicate), the root and two blocks · `auto`: `fsdp` or `ddp`, as the launch
+    file's preset says."""
     replicate: int = Field(default=1, ge=1)
     """Copies of the sharded model under `hsdp`: N / replicate ranks share one. Usually the number of machines."""
-    tensor: int = Field(default=1, ge=1)
-    """Ranks that share each matrix product (tensor parallel), for architectures with a tested plan; N / tensor ranks shard what is left."""
     offload: bool = False
     """Keep weights and optimizer state in host memory between uses. On GPUs only."""
 

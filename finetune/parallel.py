@@ -52,8 +52,8 @@ def check_launch_file(config: Config, environ: Mapping[str, str]) -> None:
             f"the launch file says gradient_accumulation_steps: {accumulation}; remove it there, since accumulation follows from "
             f"train.global_batch_tokens: {config.train.global_batch_tokens} and train.micro_tokens: {config.train.micro_tokens}"
         )
-    if environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true":
-        raise UserError("the launch file asks for fsdp_offload_params, which is not supported; set it to false")
+    if environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true" and not config.parallel.offload:
+        raise UserError("the launch file asks for fsdp_offload_params, the recipe does not; set it to false, or parallel.offload: true")
 
 
 def check_plan(strategy: Strategy, config: Config, world: World) -> None:

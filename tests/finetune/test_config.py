@@ -55,7 +55,10 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "train.micro_tokens": ("50", 50),
     "train.precision": ("fp32", "fp32"),
     "train.activation_checkpointing": ("full", "full"),
+    "train.compile": ("true", True),
     "parallel.strategy": ("fsdp", "fsdp"),
+    "parallel.replicate": ("2", 2),
+    "parallel.offload": ("true", True),
     "checkpoint.every": ("10", 10),
     "checkpoint.keep": ("5", 5),
     "checkpoint.asynchronous": ("false", False),
@@ -106,6 +109,12 @@ def test_a_key_is_explained_and_can_be_set(key: str) -> None:
     assert value_of(config, key) == expected and type(value_of(config, key)) is type(expected)
     arguments = parse_arguments([f"--{key}={text}"])
     assert arguments.overrides == [(key, text)]
+
+
+def test_fp16_is_refused_with_the_reason() -> None:
+    told = problems(("train.precision", "fp16"))
+    assert "--train.precision: train.precision = 'fp16'" in told and "loss scale" in told and "use bf16" in told
+    assert "loss scale" not in problems(("train.precision", "fp8"))
 
 
 def test_no_key_asks_for_a_secret() -> None:
