@@ -1,4 +1,5 @@
 """python -m finetune export RUN_OR_CHECKPOINT --to FOLDER [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
+                                                     [--adapter-only]
 
 Turns a checkpoint into the folder that the model's own package loads: trained tensors from the checkpoint, the rest from the base, LoRA
 merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename.
@@ -14,8 +15,9 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from finetune import __version__, files
@@ -54,9 +56,10 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--step", type=int, help="a step of the run instead of its newest")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights; by default each tensor keeps the base's")
+    parser.add_argument("--adapter-only", action="store_true", help="of a LoRA run, the adapter alone, in peft's layout, without the base")
     parser.add_argument("--base", type=Path, metavar="FOLDER", help="where the base lies now, if it has moved since the training")
     arguments = parser.parse_args(argv)
-    export(arguments.checkpoint, arguments.to, arguments.format, arguments.step, arguments.dtype, arguments.base)
+    export(arguments.checkpoint, arguments.to, arguments.format, arguments.step, arguments.dtype, arguments.base, arguments.adapter_only)
     print(f"{arguments.to} is ready")
     return 0
 
@@ -85,6 +88,7 @@ def export(
     step: int | None = None,
     dtype: str | None = None,
     moved_base: Path | None = None,
+    adapter_only: bool = False,
 ) -> Path:
     """Export a checkpoint to `target`; raises `UserError` before any work if something does not fit. Nothing is left behind on failure."""
     from finetune import checkpoint, models, shards
@@ -100,7 +104,14 @@ def export(
         buffers = {name: trained(name, None) for name in state["buffers"]}
         plan = recipe.export(base, state["recipe_state"], buffers, form)
         source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
-        write(source, base, target, {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": str(chosen)})
+        card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": str(chosen)}
+        if adapter_only:
+            source = adapter_alone(source, form)
+            write(source, adapter_entries(source), "adapter_model", base, target, card)
+        else:
+            entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
+            check_accounted(source, {entry.name for entry in entries})
+            write(source, entries, "model", base, target, card)
     return target
 
 
@@ -133,15 +144,58 @@ def as_dtype(name: str | None) -> torch.dtype | None:
     return {"bf16": torch.bfloat16, "fp32": torch.float32}[name] if name else None
 
 
-def write(source: Source, base: Path, target: Path, card: dict[str, Any]) -> None:
-    """Fill a temporary folder and commit it by one rename; on any failure it is removed."""
-    entries = [entry for entry in exported_entries(source, base) if source.plan.keep(entry.name)]
-    check_accounted(source, {entry.name for entry in entries})
+def adapter_alone(source: Source, form: str) -> Source:
+    """The adapters under the names that peft gives them, and its config. Raises `UserError` if there is more to the model than that."""
+    from peft import LoraConfig
+
+    from finetune.models import is_adapter
+
+    if source.lora is None:
+        raise UserError("--adapter-only: this run trained the weights themselves and has no adapter; drop the flag")
+    if source.plan.edit:
+        raise UserError(
+            f"--adapter-only: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter does not hold; "
+            "drop the flag, or choose another --format"
+        )
+    adapters = [name for name in source.shapes if is_adapter(name) and not name.startswith("optimizer.")]
+    own = {f"base_model.model.{name.replace('.default.', '.')}": name for name in adapters}
+    modules = sorted({name.split(".lora_")[0] for name in own.values()})
+    config = LoraConfig(
+        task_type=None,
+        base_model_name_or_path=source.state["base"]["source"],
+        revision=source.state["base"]["revision"],
+        r=source.lora["rank"],
+        lora_alpha=source.lora["alpha"],
+        lora_dropout=source.lora["dropout"],
+        target_modules="|".join(map(re.escape, modules)),  # as a list, a short name would also fit the end of a longer one
+        inference_mode=True,
+    ).to_dict()
+    shapes = {name: source.shapes[inner] for name, inner in own.items()}
+    document = json.dumps(config, indent=1, default=sorted).encode()
+    return replace(
+        source,
+        trained=lambda name, slices: source.trained(own[name], slices),
+        shapes=shapes,
+        plan=ExportPlan(files={"adapter_config.json": document}),
+    )
+
+
+def adapter_entries(source: Source) -> list[Entry]:
+    import torch
+
+    from finetune.shards import Entry
+
+    return [Entry(name, source.dtype or torch.float32, shape) for name, shape in sorted(source.shapes.items())]
+
+
+def write(source: Source, entries: list[Entry], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
+    """Fill a temporary folder and commit it by one rename; on any failure it is removed, or by the next try if this one is killed."""
     copied = sum(path.stat().st_size for name in source.plan.copy for path in every_file(base / name))
     files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
+    files.sweep(target.parent, target.name)
     temporary = files.fresh_folder(target.parent, target.name)
     try:
-        digests = write_weights(source, entries, temporary)
+        digests = write_weights(source, entries, weights, temporary)
         for name in source.plan.copy:
             for path in every_file(base / name):
                 files.copy_into(path, temporary / path.relative_to(base))
@@ -187,15 +241,15 @@ def check_accounted(source: Source, exported: set[str]) -> None:
         raise UserError(f"the export would lose trained tensors: {', '.join(lost[:5])}; this recipe's plan does not keep them")
 
 
-def write_weights(source: Source, entries: list[Entry], folder: Path) -> dict[str, str]:
-    """One model.safetensors, or several with an index. Returns the digest of each file."""
+def write_weights(source: Source, entries: list[Entry], stem: str, folder: Path) -> dict[str, str]:
+    """One STEM.safetensors, or several with an index. Returns the digest of each file."""
     from finetune import shards
 
     groups = split(entries)
     names = (
-        ["model.safetensors"]
+        [f"{stem}.safetensors"]
         if len(groups) == 1
-        else [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
+        else [f"{stem}-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
     )
     digests = {}
     for name, group in zip(names, groups, strict=True):
@@ -206,7 +260,7 @@ def write_weights(source: Source, entries: list[Entry], folder: Path) -> dict[st
             "metadata": {"total_size": sum(entry.bytes for entry in entries)},
             "weight_map": {entry.name: name for name, group in zip(names, groups, strict=True) for entry in group},
         }
-        files.write_blocks(folder / "model.safetensors.index.json", [json.dumps(index, indent=1).encode()])
+        files.write_blocks(folder / f"{stem}.safetensors.index.json", [json.dumps(index, indent=1).encode()])
     return digests
 
 

@@ -214,17 +214,18 @@ def own(folder: Path) -> int:
     return descriptor
 
 
-def sweep(parent: Path) -> list[Path]:
-    """Remove what killed processes left in `parent`: temporaries and trash. Only for the owner of the folder."""
-    left = unfinished(parent)
+def sweep(parent: Path, name: str = "") -> list[Path]:
+    """Remove what killed processes left in `parent`: temporaries and trash, or only those of `name`. Only for the owner of these."""
+    left = unfinished(parent, name)
     for path in left:
         discard(path)
     return left
 
 
-def unfinished(parent: Path) -> list[Path]:
-    """Temporaries and trash in `parent`: of a write that is going on, or of a killed one."""
-    return sorted(path for path in parent.glob(".*") if TEMPORARY in path.name or TRASH in path.name)
+def unfinished(parent: Path, name: str = "") -> list[Path]:
+    """Temporaries and trash in `parent` (of `name` alone, if given): of a write that is going on, or of a killed one."""
+    marks = (f".{name}{TEMPORARY}", f".{name}{TRASH}") if name else (TEMPORARY, TRASH)
+    return sorted(path for path in parent.glob(".*") if any(mark in path.name for mark in marks))
 
 
 def digest(path: Path) -> str:

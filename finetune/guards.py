@@ -104,9 +104,9 @@ class StopRequests:
             return f"run.deadline_minutes: {self._minutes}", None
         return None
 
-    def done(self) -> None:
-        """Take the STOP file away, or the next launch would stop at its first step."""
-        if self._stop_file is not None:
+    def done(self, stop: Stop, world: World) -> None:
+        """Take the STOP file away, or the next launch would stop at its first step. One rank does, since all may see the same file."""
+        if self._stop_file is not None and stop.rank == world.rank:
             files.discard(self._stop_file)
 
     def note(self, name: str) -> None:

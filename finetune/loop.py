@@ -66,6 +66,9 @@ def fit(training: Training, progress: Progress, events: Events, saver: checkpoin
     try:
         if evaluation_due(training, progress):  # a stop came before the last process had it
             progress = evaluated(training, progress, events, requests)
+            if stop := agree_to_stop(training.world, requests, grace):
+                requests.done(stop, training.world)
+                return progress, stop.reason  # all of it is committed, and one step more would leave this evaluation behind
         for step, turns in loader.over(_first(todo, total - progress.step)):
             progress = advance(training, progress, events, turns, step.after)
             stop = agree_to_stop(training.world, requests, grace)
@@ -82,8 +85,7 @@ def fit(training: Training, progress: Progress, events: Events, saver: checkpoin
             attempt(training, events, progress.step, saver.finish if last else saver.poll, last)
             if stop is not None:
                 reason = stop.reason if unsaved is None else f"{stop.reason}; {unsaved}"
-                if stop.rank == training.world.rank:
-                    requests.done()
+                requests.done(stop, training.world)
                 break
     finally:
         loader.close()

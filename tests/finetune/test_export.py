@@ -16,10 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from finetune import checkpoint, export, files, recipe, shards
+from finetune import checkpoint, export, files, recipe, shards, train
+from finetune import config as config_of
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
 from finetune.world import join, leave
+from tests.causal_lm import recipe as causal_lm
 from tests.finetune import tiny
 
 
@@ -163,6 +165,63 @@ def test_files_and_folders_come_along(runs: dict[str, Path], tmp_path: Path, mon
     planned(monkeypatch, copy=("config.json",), files={"deep/er/README.md": b"hello"})
     found = everything(export.export(run, tmp_path / "out"))
     assert found["config.json"] == (base / "config.json").read_bytes() and found["deep/er/README.md"] == b"hello"
+
+
+# --- the adapter alone
+
+
+@pytest.fixture(scope="module")
+def language_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA run of a real Qwen3 in miniature."""
+    folder = tmp_path_factory.mktemp("language")
+    base = causal_lm.write_base(folder / "base", "qwen3")
+    rows = tiny.write_rows(folder / "train.jsonl", tiny.texts(12, shortest=8))
+    here = Path(causal_lm.__file__).parent
+    own = (("model.source", str(base)), ("data.train", str(rows)), ("run.dir", str(folder / "run")), ("log.trackers", "[]"))
+    short = (("train.steps", "2"), ("train.lr", "0.1"), ("train.warmup", "0"), ("train.precision", "fp32"), *tiny.LORA)
+    config = config_of.resolve(str(here), causal_lm.RECIPE.Options, [here / "config.yaml"], [*own, *short])
+    train.train_in(join((), folder), config, recipe.load_recipe(here))
+    leave()
+    return folder / "run"
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.arange(30).reshape(2, 15) * 7).logits
+
+
+def test_stock_peft_loads_the_adapter_alone_and_computes_what_the_merged_model_does(language_run: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    merged = export.export(language_run, tmp_path / "merged")
+    adapter = export.export(language_run, tmp_path / "adapter", adapter_only=True)
+    assert sorted(everything(adapter)) == ["adapter_config.json", "adapter_model.safetensors", "overtone.json"]
+    base = AutoModelForCausalLM.from_pretrained(base_of(language_run), dtype=torch.float32)
+    plain = logits(base)
+    adapted = PeftModel.from_pretrained(base, adapter)
+    held = {name: value for name, value in adapted.named_parameters() if "lora_" in name}
+    written = load_file(adapter / "adapter_model.safetensors")
+    assert {name.replace(".default.", "."): value for name, value in held.items()}.keys() == written.keys() and len(written) >= 8
+    assert all(torch.equal(value, written[name.replace(".default.", ".")]) for name, value in held.items())
+    expected = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
+    assert float((expected - plain).abs().max()) > 1e-2, "the adapter does something"
+    assert float((logits(adapted) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def test_the_type_of_an_adapter_is_the_one_asked_for(language_run: Path, tmp_path: Path) -> None:
+    exact = load_file(export.export(language_run, tmp_path / "exact", adapter_only=True) / "adapter_model.safetensors")
+    short = load_file(export.export(language_run, tmp_path / "short", dtype="bf16", adapter_only=True) / "adapter_model.safetensors")
+    assert all(short[name].dtype == torch.bfloat16 and torch.equal(short[name], exact[name].bfloat16()) for name in exact)
+
+
+def test_what_is_no_adapter_can_not_be_exported_as_one(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="--adapter-only: this run trained the weights themselves and has no adapter; drop the flag"):
+        export.export(runs["full"], tmp_path / "out", adapter_only=True)
+    planned(monkeypatch, edit={"head.bias": lambda value: value + 1})
+    with pytest.raises(UserError, match=r"--adapter-only: the format plain also changes head\.bias, which an adapter does not hold"):
+        export.export(runs["lora"], tmp_path / "out", adapter_only=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- refusals

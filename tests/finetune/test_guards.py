@@ -108,14 +108,16 @@ with StopRequests() as requests:
     assert time.monotonic() - started < 50
 
 
-def test_a_file_asks_until_it_is_taken_away(tmp_path: Path) -> None:
+def test_a_file_asks_until_it_is_taken_away(tmp_path: Path, world: World) -> None:
     requests = StopRequests(tmp_path)
     assert requests.asked() is None
     (tmp_path / STOP_FILE).touch()
     assert requests.asked() == (f"the file {tmp_path / 'STOP'}", None)
-    requests.done()
-    assert requests.asked() is None and list(tmp_path.iterdir()) == []
-    requests.done()
+    requests.done(Stop("asked", 1, math.inf), world)
+    assert requests.asked() is not None, "it is another rank's to take away"
+    for _ in range(2):
+        requests.done(Stop("asked", 0, math.inf), world)
+        assert requests.asked() is None and list(tmp_path.iterdir()) == []
 
 
 def test_a_spent_budget_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ def test_alone_it_only_keeps_the_traceback(world: World, tmp_path: Path) -> None
             raise
     kept = (tmp_path / "failure-rank-0.txt").read_text()
     assert "Traceback (most recent call last)" in kept and 'raise KeyError("ours")' in kept
-    assert told == [] and os.listdir(tmp_path) == ["failure-rank-0.txt"]
+    assert told == [] and [path.name for path in tmp_path.iterdir()] == ["failure-rank-0.txt"]
 
 
 def test_a_mistake_of_the_user_is_kept_without_a_traceback(world: World, tmp_path: Path) -> None:

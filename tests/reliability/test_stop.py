@@ -142,7 +142,7 @@ def test_a_save_that_would_not_end_in_time_is_not_begun(data: list[str], tmp_pat
 
 DEATHS = {
     "data": (Affliction(1, "step", 10, "SIGKILL"), Affliction(0, "data", 10, "stall")),
-    "evaluation": (Affliction(1, "evaluation", 1, "SIGKILL"), Affliction(0, "evaluation", 1, "stall")),
+    "evaluation": (Affliction(1, "evaluation", 8, "SIGKILL"), Affliction(0, "evaluation", 8, "stall")),
     "save": (Affliction(1, "step", 10, "SIGKILL"), Affliction(0, "save", 0, "stall")),
     "collective": (Affliction(1, "step", 10, "SIGKILL"),),
     "store": (Affliction(0, "step", 10, "SIGKILL"), Affliction(1, "data", 10, "stall")),  # rank 0 holds the store

@@ -1,0 +1,107 @@
+"""Runs of two ranks into which a number that is not one is put at a chosen rank and step. Usage: poisoning.py FOLDER, on each rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from finetune import loop, train, world
+from finetune.guards import NotFiniteError
+from finetune.recipe import Batch, Recipe, Term
+from tests.finetune import tiny
+
+KINDS = {"full": tiny.FULL, "lora": tiny.LORA}
+EVERY = (("train.steps", "6"), ("checkpoint.every", "1"), ("checkpoint.keep", "20"), ("parallel.strategy", "fsdp"))
+
+
+@dataclass(frozen=True)
+class Poison:
+    what: str
+    """`loss`, `gradient`, or `weights` after the update."""
+    rank: int
+    steps: tuple[int, ...]
+    """From 0."""
+    value: float
+
+
+def poisoned(poison: Poison, rank: int, step: list[int]) -> Recipe:
+    def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = tiny.RECIPE.loss(model, batch)
+        if rank != poison.rank or step[0] not in poison.steps or not model.training:
+            return terms
+        if poison.what == "loss":
+            return {name: Term(term.sum * poison.value, term.weight) for name, term in terms.items()}
+        if poison.what == "gradient":
+            for term in terms.values():
+                term.sum.register_hook(lambda gradient: gradient * poison.value)
+        return terms
+
+    return replace(tiny.RECIPE, loss=loss)
+
+
+def parameters(training: loop.Training) -> list[torch.Tensor]:
+    return [parameter.to_local().clone() for parameter in training.model.parameters()]  # type: ignore[attr-defined]  # all are DTensors
+
+
+def run(joined: world.World, folder: Path, name: str, kind: str, poison: Poison, budget: int = 0, stop_at: int | None = None) -> Any:
+    """How one run ended here; whether a refused update left all weights as they were."""
+    config = tiny.config_in(
+        folder, *KINDS[kind], *EVERY, ("run.dir", str(folder / name)), ("train.skip_nonfinite", str(budget)), ("options.dropout", "0.2")
+    )
+    step, original, untouched = [0], TRAIN_STEP, []
+
+    def watched(training: loop.Training, turns: list[loop.Turn], number: int) -> dict[str, float]:
+        step[0] = number
+        if number == stop_at and joined.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.3)
+        before = parameters(training)
+        try:
+            numbers = original(training, turns, number)
+        except NotFiniteError:
+            untouched.append(all(map(torch.equal, before, parameters(training))))
+            raise
+        if poison.what == "weights" and number in poison.steps and joined.rank == poison.rank:
+            with torch.no_grad():
+                next(p for p in training.model.parameters() if p.requires_grad).to_local()[0] = poison.value  # type: ignore[attr-defined]
+        return numbers
+
+    loop.train_step = watched
+    tiny.let_go(config.run.dir)
+    try:
+        return [train.train_in(joined, config, poisoned(poison, joined.rank, step)), untouched]
+    except NotFiniteError as error:
+        return [str(error), untouched]
+
+
+TRAIN_STEP: Callable[..., dict[str, float]] = loop.train_step
+
+
+def main(folder: Path) -> None:
+    joined = world.join((), folder)
+    found: dict[str, Any] = {}
+    for number, kind in enumerate(KINDS):
+        for turn, (what, value) in enumerate((("loss", float("nan")), ("gradient", float("inf")), ("weights", float("nan")))):
+            name = f"{kind}-{what}"
+            found[name] = run(joined, folder, name, kind, Poison(what, (number + turn) % 2, (3,), value))
+        twice = Poison("gradient", 1, (0, 3), float("nan"))
+        found[f"{kind}-whole"] = run(joined, folder, f"{kind}-whole", kind, twice, budget=2)
+        first = run(joined, folder, f"{kind}-resumed", kind, twice, 2, stop_at=3)
+        found[f"{kind}-resumed"] = [first[0], *run(joined, folder, f"{kind}-resumed", kind, twice, 2)]
+        found[f"{kind}-exhausted"] = run(joined, folder, f"{kind}-exhausted", kind, twice, budget=1)
+    print("FOUND " + json.dumps(found), flush=True)
+    world.leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
