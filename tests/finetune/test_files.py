@@ -295,3 +295,35 @@ time.sleep(60)
     assert f"process {os.getpid()} on " in (tmp_path / "run" / files.OWNER).read_text()
     os.close(descriptor)
     os.close(files.own(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("number", files.WITHOUT_LOCKS)
+def test_a_file_system_without_locks_is_told_with_its_risk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    def none_here(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.fcntl, "flock", none_here)
+    os.close(files.own(tmp_path / "run"))
+    said = capsys.readouterr().err
+    assert said.startswith(f"warning: the file system of {tmp_path / 'run'} has no locks ([Errno {number}] ")
+    assert "a second run in this folder would not be refused" in said and "a folder on a local disk" in said
+    assert f"process {os.getpid()} on " in (tmp_path / "run" / files.OWNER).read_text()
+
+
+def test_another_failure_to_lock_is_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(files.fcntl, "flock", broken)
+    with pytest.raises(OSError, match="broken"):
+        files.own(tmp_path / "run")
+
+
+def test_sweep_of_one_name_leaves_the_others(tmp_path: Path) -> None:
+    mine = files.fresh_folder(tmp_path, "model")
+    others = [files.fresh_folder(tmp_path, name) for name in ("model-2", "my.model", "other")]
+    assert files.unfinished(tmp_path, "model") == [mine] and files.unfinished(tmp_path) == sorted([mine, *others])
+    assert files.sweep(tmp_path, "model") == [mine]
+    assert sorted(tmp_path.iterdir()) == sorted(others)
