@@ -80,9 +80,14 @@ class Yaml12(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes what the loader would take for a number, such as a commit called 5e12345."""
+    """Quotes what the loader would take for a number, such as a commit called 5e12345, and escapes line breaks that it would fold."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
+Dumper.add_representer(str, Dumper.represent_text)
 Yaml12.add_constructor("tag:yaml.org,2002:int", Yaml12.construct_yaml_int)
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),

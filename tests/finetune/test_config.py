@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -172,6 +172,7 @@ def test_what_was_resolved_is_a_config_that_resolves_to_the_same(tmp_path: Path)
 
 
 @settings(max_examples=60)
+@example(text="a\x85b\u2028")
 @given(text=st.one_of(st.text(max_size=12), st.from_regex(r"[-+]?[0-9_.]{0,4}[eExo]?[-+]?[0-9_]{0,4}", fullmatch=True)))
 def test_any_text_survives_the_dump(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "dumped.yaml"
