@@ -11,10 +11,10 @@ demo: $(STAMP)  ## the whole chain on the embedded sample; figures in runs/demo/
 
 # Tests start several processes themselves: one thread each, or they take each other's cores.
 test: $(STAMP)  ## everything but the slow proofs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 16 GB of memory
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 check: $(STAMP)  ## lint, types, and the rules of the house
@@ -25,6 +25,7 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 
 bench: $(STAMP)  ## one file per claim; each prints its table
 	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+	$(BIN)/python benchmarks/_readme.py
 
 # torch comes first and by itself: whichever build of that version is there (CPU or CUDA), nothing later may replace it.
 $(STAMP): pyproject.toml constraints.txt

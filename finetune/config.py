@@ -6,18 +6,16 @@ Every problem of every layer is reported at once, with file and line, before any
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model, field_validator
-from pydantic_core import ErrorDetails
 
 from finetune.errors import UserError
+from finetune.explain import explain, fields
+from finetune.layers import Dumper, command_line, merge, read_layer
 
 FilePath = Annotated[Path, Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -171,57 +169,6 @@ class Config(Section):
     """The recipe's own section."""
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One source of values: a file or the command line."""
-
-    values: dict[str, Any]
-    origins: dict[str, str]
-    """Dotted key → where it stands, as `file:line` or the flag."""
-
-
-@dataclass
-class Arguments:
-    """The command line, split: the recipe, config files in order, overrides in order."""
-
-    recipe: str | None = None
-    files: list[Path] = field(default_factory=list)
-    overrides: list[tuple[str, str]] = field(default_factory=list)
-    help: bool = False
-
-
-def parse_arguments(argv: list[str]) -> Arguments:
-    """Split `--recipe NAME --config FILE --section.key value` (or `--section.key=value`)."""
-    parsed, tokens = Arguments(), iter(argv)
-    for token in tokens:
-        if token in ("-h", "--help"):
-            parsed.help = True
-            continue
-        if not token.startswith("--"):
-            raise UserError(f"unexpected argument {token!r}; values follow a flag, as in --train.lr 1e-5")
-        key, equals, value = token[2:].partition("=")
-        if not equals:
-            value = _next_value(key, tokens)
-        _file_argument(parsed, key, value)
-    return parsed
-
-
-def _next_value(key: str, tokens: Iterator[str]) -> str:
-    value = next(tokens, None)
-    if value is None or re.match(r"--[a-z]", value):
-        raise UserError(f"--{key} needs a value, as in --{key} VALUE")
-    return value
-
-
-def _file_argument(parsed: Arguments, key: str, value: str) -> None:
-    if key == "recipe":
-        parsed.recipe = value
-    elif key == "config":
-        parsed.files.append(Path(value))
-    else:
-        parsed.overrides.append((key, value))
-
-
 def resolve(recipe: str, options: type[BaseModel], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config:
     """Merge all layers and check them; raises `UserError` listing every problem with its place and the nearest valid key."""
     model = create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
@@ -229,31 +176,20 @@ def resolve(recipe: str, options: type[BaseModel], files: Iterable[Path], overri
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:
-        _merge(values, layer.values)
+        merge(values, layer.values)
         origins |= layer.origins
     if values.setdefault("recipe", recipe) != recipe:
         raise UserError(f"{origins['recipe']} says recipe: {values['recipe']}, the command line says --recipe {recipe}; drop one of them")
     try:
         return model(**values)
     except ValidationError as error:
-        problems = [_explain(problem, model, origins) for problem in error.errors()]
+        problems = [explain(problem, model, origins) for problem in error.errors()]
         raise UserError("the configuration has problems:\n  " + "\n  ".join(problems)) from None
 
 
 def dump(config: Config) -> str:
     """The resolved config as YAML that is itself a valid `--config`."""
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(dotted key, type and default, documentation) of every key, for help and tests."""
-    for name, info in model.model_fields.items():
-        section = _section_of(info.annotation)
-        if section is not None:
-            yield from fields(section, f"{prefix}{name}.")
-        else:
-            default = "required" if info.is_required() else f"default {info.get_default(call_default_factory=True)}"
-            yield f"{prefix}{name}", f"{_type_name(info.annotation)}, {default}", info.description or ""
+    return yaml.dump(config.model_dump(mode="json"), Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def help_text(options: type[BaseModel] | None) -> str:
@@ -267,146 +203,3 @@ def help_text(options: type[BaseModel] | None) -> str:
         if key not in ("recipe", "options"):
             lines.append(f"  --{key:<24} {text} ({kind})")
     return "\n".join(lines)
-
-
-class _Yaml12(yaml.SafeLoader):
-    """Safe YAML with the 1.2 core rules: `1e-5` is a number, `yes` and `off` are text, a key stands once."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Without aliases: ten lines of them can mean a billion values, or a value that holds itself."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        return int(node.value)  # PyYAML's own reads 010 as eight, and stumbles over 089
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes what the loader would take for a number, such as a commit called 5e12345."""
-
-
-_Yaml12.add_constructor("tag:yaml.org,2002:int", _Yaml12.construct_yaml_int)
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
-    ("null", r"~|null|Null|NULL|", "~nN\0"),
-):
-    for _class in (_Yaml12, _Dumper):
-        _class.add_implicit_resolver(
-            f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first) + ([""] if _tag == "null" else [])
-        )
-
-
-def read_layer(path: Path) -> Layer:
-    """One YAML file with the line of each key. Raises `UserError` for bad syntax, duplicate keys and a top level that is no mapping."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=_Yaml12)
-    except FileNotFoundError:
-        raise UserError(f"--config {path}: no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not readable as YAML: {error}") from None
-    origins: dict[str, str] = {}
-    values = {} if node is None else _construct(node, "", str(path), origins)
-    if not isinstance(values, dict):
-        raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
-    return Layer(values, origins)
-
-
-def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> Any:
-    if not isinstance(node, yaml.MappingNode):
-        try:
-            return _Yaml12("").construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError) as error:
-            place = f"{file}:{node.start_mark.line + 1}"
-            raise UserError(f"{place}: {prefix.rstrip('.')} is no value that a config can hold: {error}") from None
-    result: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key = str(key_node.value)
-        place = f"{file}:{key_node.start_mark.line + 1}"
-        if key in result:
-            raise UserError(f"{place}: {prefix}{key} stands here and at {origins[prefix + key]}; remove one of them")
-        origins[prefix + key] = place
-        result[key] = _construct(value_node, f"{prefix}{key}.", file, origins)
-    return result
-
-
-def command_line(overrides: Iterable[tuple[str, str]]) -> Layer:
-    """Dotted overrides as a layer; values are YAML (`--log.trackers "[wandb]"`)."""
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for key, text in overrides:
-        try:
-            node = yaml.compose(text, Loader=_Yaml12)
-        except yaml.YAMLError as error:
-            raise UserError(f"--{key} {text}: not readable as YAML: {error}") from None
-        value = None if node is None else _construct(node, f"{key}.", f"--{key}", origins)
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        _merge(values, value)
-        origins[key] = f"--{key}"
-    return Layer(values, origins)
-
-
-def _merge(into: dict[str, Any], values: Any) -> None:
-    for key, value in values.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value
-
-
-def _explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, str]) -> str:
-    location = [str(part) for part in problem["loc"]]
-    key = ".".join(location)
-    inner = (origins[known] for known in origins if known.startswith(f"{key}."))
-    place = next((origins[known] for known in _prefixes(location) if known in origins), next(inner, "the defaults"))
-    if problem["type"] == "extra_forbidden":
-        near = _nearest(model, location)
-        hint = f"; did you mean {near}?" if near else f"; sections are {', '.join(model.model_fields)}"
-        return f"{place}: unknown key {key}{hint}"
-    return f"{place}: {key} = {problem['input']!r}: {problem['msg']}"
-
-
-def _nearest(model: type[BaseModel], location: list[str]) -> str | None:
-    """A close key of the same section; or else a close one anywhere; or else a remotely similar one of the same section."""
-    siblings = {name: ".".join([*location[:-1], name]) for name in _known_keys(model, location[:-1])}
-    anywhere = {key.rpartition(".")[2]: key for key, *_ in reversed(list(fields(model)))}
-    for keys, cutoff in ((siblings, 0.8), (anywhere, 0.8), (siblings, 0.5)):
-        if near := difflib.get_close_matches(location[-1], keys, n=1, cutoff=cutoff):
-            return keys[near[0]]
-    return None
-
-
-def _prefixes(location: list[str]) -> Iterator[str]:
-    for end in range(len(location), 0, -1):
-        yield ".".join(location[:end])
-
-
-def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
-    for name in path:
-        info = model.model_fields.get(name)
-        section = _section_of(info.annotation) if info else None
-        if section is None:
-            return []
-        model = section
-    return list(model.model_fields)
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    candidates = [annotation, *get_args(annotation)]
-    found = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not BaseModel]
-    return found[0] if found else None
-
-
-def _type_name(annotation: Any) -> str:
-    choices = get_args(annotation)
-    if choices and all(isinstance(choice, str) for choice in choices):
-        return " | ".join(choices)
-    if choices:
-        return " | ".join("null" if kind is type(None) else _type_name(kind) for kind in choices if kind is not Ellipsis)
-    return getattr(annotation, "__name__", str(annotation)).lower()

@@ -17,8 +17,9 @@ import platform
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import Arguments, Config, help_text, parse_arguments, resolve
+from finetune.config import Config, help_text, resolve
 from finetune.errors import ElsewhereError, UserError, exit_code
+from finetune.layers import Arguments, parse_arguments
 from finetune.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"files", "config"}),
+    frozenset({"files", "layers", "explain"}),
+    frozenset({"config"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
     frozenset({"parallel", "recompute", "models", "batches", "optim"}),

@@ -10,7 +10,8 @@ import pytest
 
 import data_prep.__main__
 import finetune.__main__
-from finetune.config import Config, fields
+from finetune.config import Config
+from finetune.explain import fields
 from finetune.recipe import find_recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]

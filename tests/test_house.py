@@ -12,7 +12,8 @@ import pytest
 
 import data_prep.__main__
 import finetune.__main__
-from finetune.config import Config, Section, fields
+from finetune.config import Config, Section
+from finetune.explain import fields
 from finetune.recipe import find_recipe, load_recipe
 from tests import house
 

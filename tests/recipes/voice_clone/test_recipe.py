@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from finetune.config import fields, resolve
+from finetune.config import resolve
 from finetune.errors import UserError
+from finetune.explain import fields
 from finetune.recipe import find_recipe, load_recipe
 from recipes.voice_clone.recipe import RECIPE, Options
 

@@ -51,7 +51,7 @@ def test_command_line_refuses_to_overwrite(nano: Path, tmp_path: Path, capsys: p
     assert "it speaks noise until it is trained" in capsys.readouterr().out
     with pytest.raises(UserError, match="exists already"):
         tiny.main([str(tmp_path / "made")])
-    with pytest.raises(UserError, match="known sizes are nano, mini"):
+    with pytest.raises(UserError, match="known sizes are nano, demo, mini"):
         tiny.build(tmp_path / "huge", "huge")
 
 

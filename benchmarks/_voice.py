@@ -1,0 +1,35 @@
+"""A tiny Qwen3-TTS and random speech for it, as small as a measurement wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from finetune import files
+from finetune.config import Config, resolve
+from recipes.voice_clone import tiny
+from recipes.voice_clone.recipe import RECIPE
+from recipes.voice_clone.shapes import CODEBOOKS, SMALL
+
+
+def make(folder: Path, size: str, clips: int, frames: int) -> Path:
+    """A base of the size (nano or mini) and `clips` rows of `frames` random frames each, in a folder of their own."""
+    chance = np.random.RandomState(0)
+    tiny.build(folder / "base", size)
+    soundfile.write(folder / "voice.wav", 0.1 * chance.randn(24000), 24000)
+    spoken = {"audio": "voice.wav", "text": "She counted the boats.", "speaker": "Ann", "language": "english"}
+    codes = chance.randint(0, SMALL[size].codebook, (clips, frames, CODEBOOKS)).tolist()
+    files.write_jsonl(folder / "train.jsonl", ({**spoken, "audio_codes": of_clip} for of_clip in codes))
+    return folder
+
+
+def run_config(folder: Path, run: str, **train: object) -> Config:
+    """The config of a run on what `make` left, fp32 at a constant rate; `train` overrides keys of that section."""
+    given = {"model.source": folder / "base", "data.train": folder / "train.jsonl", "run.dir": folder / run}
+    steady = {"train.precision": "fp32", "train.schedule": "constant", "train.warmup": 0, "train.lr": 1e-4}
+    # The whole data is one micro-batch unless `train` says otherwise.
+    whole = {"train.micro_tokens": 10**6, "train.global_batch_tokens": 10**6}
+    chosen = given | steady | whole | {f"train.{key}": value for key, value in train.items()}
+    return resolve("voice_clone", RECIPE.Options, [], [(key, str(value)) for key, value in chosen.items()])

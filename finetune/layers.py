@@ -1,0 +1,161 @@
+"""Where values come from: YAML files, with the line of each key, and the command line. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from finetune.errors import UserError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One source of values: a file or the command line."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+    """Dotted key → where it stands, as `file:line` or the flag."""
+
+
+@dataclass
+class Arguments:
+    """The command line, split: the recipe, config files in order, overrides in order."""
+
+    recipe: str | None = None
+    files: list[Path] = field(default_factory=list)
+    overrides: list[tuple[str, str]] = field(default_factory=list)
+    help: bool = False
+
+
+def parse_arguments(argv: list[str]) -> Arguments:
+    """Split `--recipe NAME --config FILE --section.key value` (or `--section.key=value`)."""
+    parsed, tokens = Arguments(), iter(argv)
+    for token in tokens:
+        if token in ("-h", "--help"):
+            parsed.help = True
+            continue
+        if not token.startswith("--"):
+            raise UserError(f"unexpected argument {token!r}; values follow a flag, as in --train.lr 1e-5")
+        key, equals, value = token[2:].partition("=")
+        if not equals:
+            value = _next_value(key, tokens)
+        _file_argument(parsed, key, value)
+    return parsed
+
+
+def _next_value(key: str, tokens: Iterator[str]) -> str:
+    value = next(tokens, None)
+    if value is None or re.match(r"--[a-z]", value):
+        raise UserError(f"--{key} needs a value, as in --{key} VALUE")
+    return value
+
+
+def _file_argument(parsed: Arguments, key: str, value: str) -> None:
+    if key == "recipe":
+        parsed.recipe = value
+    elif key == "config":
+        parsed.files.append(Path(value))
+    else:
+        parsed.overrides.append((key, value))
+
+
+class Yaml12(yaml.SafeLoader):
+    """Safe YAML with the 1.2 core rules: `1e-5` is a number, `yes` and `off` are text, a key stands once."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Without aliases: ten lines of them can mean a billion values, or a value that holds itself."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value)  # PyYAML's own reads 010 as eight, and stumbles over 089
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes what the loader would take for a number, such as a commit called 5e12345, and escapes line breaks that it would fold."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Dumper.add_representer(str, Dumper.represent_text)
+Yaml12.add_constructor("tag:yaml.org,2002:int", Yaml12.construct_yaml_int)
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+):
+    for _class in (Yaml12, Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first) + ([""] if _tag == "null" else [])
+        )
+
+
+def read_layer(path: Path) -> Layer:
+    """One YAML file with the line of each key. Raises `UserError` for bad syntax, duplicate keys and a top level that is no mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=Yaml12)
+    except FileNotFoundError:
+        raise UserError(f"--config {path}: no such file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not readable as YAML: {error}") from None
+    origins: dict[str, str] = {}
+    values = {} if node is None else _construct(node, "", str(path), origins)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
+    return Layer(values, origins)
+
+
+def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> Any:
+    if not isinstance(node, yaml.MappingNode):
+        try:
+            return Yaml12("").construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError) as error:
+            place = f"{file}:{node.start_mark.line + 1}"
+            raise UserError(f"{place}: {prefix.rstrip('.')} is no value that a config can hold: {error}") from None
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = str(key_node.value)
+        place = f"{file}:{key_node.start_mark.line + 1}"
+        if key in result:
+            raise UserError(f"{place}: {prefix}{key} stands here and at {origins[prefix + key]}; remove one of them")
+        origins[prefix + key] = place
+        result[key] = _construct(value_node, f"{prefix}{key}.", file, origins)
+    return result
+
+
+def command_line(overrides: Iterable[tuple[str, str]]) -> Layer:
+    """Dotted overrides as a layer; values are YAML (`--log.trackers "[wandb]"`)."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, text in overrides:
+        try:
+            node = yaml.compose(text, Loader=Yaml12)
+        except yaml.YAMLError as error:
+            raise UserError(f"--{key} {text}: not readable as YAML: {error}") from None
+        value = None if node is None else _construct(node, f"{key}.", f"--{key}", origins)
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        merge(values, value)
+        origins[key] = f"--{key}"
+    return Layer(values, origins)
+
+
+def merge(into: dict[str, Any], values: Any) -> None:
+    """Lay `values` over `into`, section by section."""
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = value

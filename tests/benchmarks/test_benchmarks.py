@@ -1,0 +1,50 @@
+"""Every benchmark runs, in a small setting, and its table speaks of its claim."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.launching import ALONE, ROOT
+
+COLUMNS = {
+    "state_bytes": {"strategy", "ranks N", "Ψ", "weights", "gradients", "moments", "formula", "ratio"},
+    "step_overhead": {"model", "positions a step", "our step / bare loop"},
+    "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
+}
+LAUNCHES = {"state_bytes"}
+"""Benchmarks that start worlds of several processes: half a minute."""
+FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
+
+
+def test_every_benchmark_is_known_and_measured() -> None:
+    assert len(FOUND) == 3 and set(FOUND) == set(COLUMNS)
+    for name in FOUND:
+        command, rows = read_table((ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8"))
+        assert command == f"`.venv/bin/python benchmarks/{name}.py`", "measured in full, not with --quick"
+        assert len(rows) >= 3 and COLUMNS[name] <= set(rows[0])
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in LAUNCHES else []) for name in FOUND])
+def test_a_benchmark_runs_and_writes_its_table(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--to", tmp_path]
+    done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
+    assert written in done.stdout
+    first, rows = read_table(written)
+    assert first == f"`.venv/bin/python benchmarks/{name}.py --quick`"
+    assert rows and COLUMNS[name] <= set(rows[0])
+    if name == "state_bytes":
+        assert [row["strategy"] for row in rows] == ["ddp", "fsdp"]
+        assert all(abs(float(row["ratio"]) - 1) < 0.001 for row in rows)
+
+
+def read_table(text: str) -> tuple[str, list[dict[str, str]]]:
+    """The first line, and the table's rows by column."""
+    lines = text.splitlines()
+    head, _, *rest = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return lines[0], [dict(zip(head, cells, strict=True)) for cells in rest]
