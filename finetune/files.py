@@ -224,8 +224,9 @@ def sweep(parent: Path, name: str = "") -> list[Path]:
 
 def unfinished(parent: Path, name: str = "") -> list[Path]:
     """Temporaries and trash in `parent` (of `name` alone, if given): of a write that is going on, or of a killed one."""
-    marks = (f".{name}{TEMPORARY}", f".{name}{TRASH}") if name else (TEMPORARY, TRASH)
-    return sorted(path for path in parent.glob(".*") if any(mark in path.name for mark in marks))
+    if name:
+        return sorted(path for path in parent.glob(".*") if path.name.startswith((f".{name}{TEMPORARY}", f".{name}{TRASH}")))
+    return sorted(path for path in parent.glob(".*") if TEMPORARY in path.name or TRASH in path.name)
 
 
 def digest(path: Path) -> str:

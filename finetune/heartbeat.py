@@ -54,7 +54,8 @@ class Heartbeat:
             self._store = PrefixStore(f"heartbeat {share(self._world, secrets.token_hex(4))}", client)
             self._store.set(_beat_of(self._world.rank), "0")
             sums(self._world, [0.0])  # every key is there before anyone reads its neighbour's
-            threading.Thread(target=self._watch, args=(self._store,), name="heartbeat", daemon=True).start()
+            self._thread = threading.Thread(target=self._watch, args=(self._store,), name="heartbeat", daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -62,12 +63,16 @@ class Heartbeat:
             return
         if error is None:
             sums(self._world, [0.0])  # who is done early goes on watching the others
-            self._left.set()
+            self._stop()
             return
         self.fail(error)
         if isinstance(error, UserError) and self._all_tell(self._store):
-            self._left.set()
+            self._stop()
         # Otherwise the thread stays: it ends the process if this exception does not get it to its end, as a stalled disk may prevent.
+
+    def _stop(self) -> None:
+        self._left.set()
+        self._thread.join()  # a thread that is inside the store when the interpreter goes aborts the process
 
     def leave_traces_in(self, folder: Path, word: Callable[[str], None]) -> None:
         """From now on tracebacks are kept in `folder`, which this run must own, and `word` is told what ends a rank that cannot."""

@@ -178,12 +178,16 @@ import torch
 from torch.distributed.tensor import distribute_tensor, Replicate, Shard
 from finetune import models, parallel, shards
 from finetune.world import join, leave
+from tests.byte_model.recipe import Options
 from tests.finetune.test_shards import WHOLE
+from finetune.config import resolve
+
+CONFIG = resolve("tests/byte_model", Options, [], [])
 
 world = join((), Path(FOLDER))
 seen = {}
 for strategy, placements in (("fsdp", [Shard(0)]), ("ddp", [Replicate(), Shard(0)])):
-    mesh = parallel.make_mesh(strategy, world)
+    mesh = parallel.make_mesh(strategy, CONFIG, world)
     tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
     parts = shards.own_parts(tensors, world.rank, world.size)
     seen[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}
