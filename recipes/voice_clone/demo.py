@@ -21,7 +21,7 @@ from finetune.events import read_log
 from finetune.where import configs_folder
 
 HERE = Path(__file__).resolve().parent
-PROBED_CLIPS = 8
+PROBED_CLIPS = 4
 """Training clips that are spoken again to count regenerated codes; each takes seconds."""
 TEXT = "Hello, this is my voice."
 
