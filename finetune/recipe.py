@@ -35,6 +35,14 @@ def _nothing(_: Config) -> None:
     return None
 
 
+def _no_doubt(_: nn.Module, __: Loaded, ___: Config) -> None:
+    return None
+
+
+def _as_it_is(means: dict[str, float]) -> dict[str, float]:
+    return means
+
+
 class Term(NamedTuple):
     """One part of the loss, or, with weight 0, a metric."""
 
@@ -112,6 +120,17 @@ class Recipe:
     """Regular expression over module names that LoRA adapts unless the config says otherwise."""
     prepare: Callable[[Config], None] = _nothing
     """Once per run, on one process, before `load`: what is derived from data and base, cached under `run.dir`."""
+    pack: Callable[[list[Sample]], Batch] | None = None
+    """`collate` for `data.packing`: samples laid end to end in one row, of which none sees another. Absent: this recipe cannot pack."""
+    truncate: Callable[[Sample, int], Sample] | None = None
+    """(sample, positions) → its beginning, for `data.too_long: truncate`. Absent: a cut sample would teach something wrong."""
+    verify: Callable[[nn.Module, Loaded, Config], None] = _no_doubt
+    """Before the first step, with the sharded and filled model in eval mode: raise `UserError` if it does not do what `loss` and `pack`
+    rely on. Collective: called on every rank."""
+    report: Callable[[dict[str, float]], dict[str, float]] = _as_it_is
+    """The means of a step or an evaluation, with what the log shows besides (a perplexity from a mean log-likelihood)."""
+    show: Callable[[Sample, Any], str] | None = None
+    """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
 
 
 def find_recipe(name: str) -> Path:
