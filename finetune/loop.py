@@ -5,8 +5,10 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,17 @@ from finetune.batches import Loader, MicroBatch, Place, Rows, Turn
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.events import Events
-from finetune.guards import NotFiniteError, StopRequests, agree_to_stop, check_measured, check_reached, is_finite, not_finite, too_late
+from finetune.guards import (
+    NotFiniteError,
+    Stop,
+    StopRequests,
+    agree_to_stop,
+    check_measured,
+    check_reached,
+    is_finite,
+    not_finite,
+    too_late,
+)
 from finetune.recipe import Batch, Loaded, Recipe, Term
 from finetune.world import World, gather, sums
 
@@ -57,39 +69,55 @@ class Progress:
 
 def fit(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, requests: StopRequests) -> tuple[Progress, str]:
     """Train to the end or to a request to stop; returns where it stands and why. Collective: call on every rank."""
-    chosen, total = training.config, training.total
-    order = batches.Order.of(chosen)
-    epochs = None if chosen.train.steps else chosen.train.epochs
-    loader = Loader(training.rows, training.recipe, training.loaded.processor, training.world.rank, training.world.size)
-    todo = batches.steps(order, training.rows.lengths, progress.place, epochs)
-    reason, grace = "finished", chosen.checkpoint.grace_seconds
-    try:
-        if evaluation_due(training, progress):  # a stop came before the last process had it
-            progress = evaluated(training, progress, events, requests)
-            if stop := agree_to_stop(training.world, requests, grace):
-                requests.done(stop, training.world)
-                return progress, stop.reason  # all of it is committed, and one step more would leave this evaluation behind
-        for step, turns in loader.over(_first(todo, total - progress.step)):
+    todo = steps_left(training, progress)
+    stop = None
+    if evaluation_due(training, progress):  # a stop came before the last process had it
+        progress, stop = look_up(training, progress, events, requests)
+    if stop is not None:  # all of it is committed, and one step more would leave that evaluation behind
+        requests.done(stop, training.world)
+        return progress, stop.reason
+    with closing(loader_of(training, training.rows)) as loader:
+        for step, turns in loader.over(todo):
             progress = advance(training, progress, events, turns, step.after)
-            stop = agree_to_stop(training.world, requests, grace)
-            if stop is None and evaluation_due(training, progress):
-                progress = evaluated(training, progress, events, requests)
-                stop = agree_to_stop(training.world, requests, grace)
-            last = progress.step == total or stop is not None
-            unsaved = None
-            if progress.step % chosen.checkpoint.every == 0 or last:
-                attempt(training, events, progress.step, saver.finish)
-                unsaved = too_late(training.world, stop, saver.seconds) if stop else None
-                if unsaved is None:
-                    attempt(training, events, progress.step, partial(save, training, progress, saver), last)
-            attempt(training, events, progress.step, saver.finish if last else saver.poll, last)
+            progress, stop = look_up(training, progress, events, requests)
+            unsaved = save_when_due(training, progress, events, saver, stop)
             if stop is not None:
-                reason = stop.reason if unsaved is None else f"{stop.reason}; {unsaved}"
                 requests.done(stop, training.world)
-                break
-    finally:
-        loader.close()
-    return progress, reason
+                return progress, "; ".join(filter(None, (stop.reason, unsaved)))
+    return progress, "finished"
+
+
+def steps_left(training: Training, progress: Progress) -> Iterator[batches.Step]:
+    """The steps from where the run stands to its end."""
+    train = training.config.train
+    todo = batches.steps(batches.Order.of(training.config), training.rows.lengths, progress.place, None if train.steps else train.epochs)
+    return islice(todo, training.total - progress.step)
+
+
+def loader_of(training: Training, rows: Rows) -> Loader:
+    return Loader(rows, training.recipe, training.loaded.processor, training.world.rank, training.world.size)
+
+
+def look_up(training: Training, progress: Progress, events: Events, requests: StopRequests) -> tuple[Progress, Stop | None]:
+    """Between two steps: hear whether any rank is asked to stop, evaluate if it is time. Collective: call on every rank."""
+    grace = training.config.checkpoint.grace_seconds
+    stop = agree_to_stop(training.world, requests, grace)
+    if stop is None and evaluation_due(training, progress):
+        progress = evaluated(training, progress, events, requests)
+        stop = agree_to_stop(training.world, requests, grace)
+    return progress, stop
+
+
+def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: Stop | None) -> str | None:
+    """Save at a save point, at the end and before a stop; returns why a stop went without. Collective: call on every rank."""
+    last, unsaved = stop is not None or progress.step == training.total, None
+    if last or progress.step % training.config.checkpoint.every == 0:
+        attempt(training, events, progress.step, saver.finish)
+        unsaved = None if stop is None else too_late(training.world, stop, saver.seconds)
+        if unsaved is None:
+            attempt(training, events, progress.step, partial(save, training, progress, saver), last)
+    attempt(training, events, progress.step, saver.finish if last else saver.poll, last)
+    return unsaved
 
 
 def advance(training: Training, progress: Progress, events: Events, turns: list[Turn], after: Place) -> Progress:
@@ -116,14 +144,35 @@ def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, fl
 
     Raises `NotFiniteError`, on all ranks and before anything has changed, if the loss or the gradient is not finite.
     """
-    started, world = time.perf_counter(), training.world
-    train = training.config.train
-    names = sorted(turns[0].batch.targets)
-    counts = dict(
-        zip(names, sums(world, [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]), strict=True)
-    )
+    started, world, train = time.perf_counter(), training.world, training.config.train
+    counts = global_counts(world, turns)
+    totals, weights = accumulate(training, turns, counts)
+    if not training.optimizer.state:
+        check_reached([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
+    norm = parallel.clip_gradients((parameter for group in training.optimizer.param_groups for parameter in group["params"]), train.clip)
+    own = float(sum(turn.micro.tokens for turn in turns if turn.counts))
+    *summed, tokens = sums(world, [*(float(total) for total in totals.values()), own])
+    numbers = means(dict(zip(totals, summed, strict=True)), counts, weights)
+    if not is_finite(numbers["loss"], norm):
+        training.optimizer.zero_grad(set_to_none=True)
+        raise not_finite(step + 1, numbers["loss"], norm, rows_of(training, turns))
     rate = optim.learning_rate(step, training.total, train)
-    totals = {name: torch.zeros((), device=world.device) for name in names}
+    optim.update(training.optimizer, rate)
+    speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
+    return {**training.recipe.report(numbers), "grad_norm": norm, "lr": rate, **speed}
+
+
+def global_counts(world: World, turns: list[Turn]) -> dict[str, float]:
+    """Targets of each term over all ranks and micro-batches of a step. Collective: call on every rank."""
+    names = sorted(turns[0].batch.targets)
+    own = [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]
+    return dict(zip(names, sums(world, own), strict=True))
+
+
+def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Forward and backward of this rank's turns: each term's sum over them, and its weight. Collective: call on every rank."""
+    world = training.world
+    totals = {name: torch.zeros((), device=world.device) for name in counts}
     weights: dict[str, float] = {}
     for number, turn in enumerate(turns):
         parallel.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
@@ -132,32 +181,15 @@ def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, fl
         weights = {name: term.weight for name, term in terms.items()}
         # fully_shard averages over ranks; times the world, the average is the sum.
         (objective(terms, counts) * (world.size if turn.counts else 0.0)).backward()
-        for name in names if turn.counts else []:
+        for name in counts if turn.counts else ():
             totals[name] += terms[name].sum.detach()
-    if not training.optimizer.state:
-        check_reached([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
-    norm = parallel.clip_gradients((parameter for group in training.optimizer.param_groups for parameter in group["params"]), train.clip)
-    *summed, tokens = sums(
-        world, [*(float(totals[name]) for name in names), float(sum(turn.micro.tokens for turn in turns if turn.counts))]
-    )
-    numbers = means(dict(zip(names, summed, strict=True)), counts, weights)
-    if not is_finite(numbers["loss"], norm):
-        training.optimizer.zero_grad(set_to_none=True)
-        own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
-        raise not_finite(step + 1, numbers["loss"], norm, [row for rows in gather(world, own) for row in rows])
-    for group in training.optimizer.param_groups:
-        group["lr"] = rate
-    training.optimizer.step()
-    training.optimizer.zero_grad(set_to_none=True)
-    seconds = time.perf_counter() - started
-    return {
-        **numbers,
-        "grad_norm": norm,
-        "lr": rate,
-        "tokens": tokens,
-        "tokens_per_second": tokens / seconds,
-        "memory_gib": memory_gib(world.device),
-    }
+    return totals, weights
+
+
+def rows_of(training: Training, turns: list[Turn]) -> list[str]:
+    """Where the rows of this step stand, on all ranks. Collective: call on every rank."""
+    own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
+    return [row for rows in gather(training.world, own) for row in rows]
 
 
 def objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
@@ -197,28 +229,28 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
     Collective: call on every rank.
     """
     world = training.world
-    loader = Loader(rows, training.recipe, training.loaded.processor, world.rank, world.size)
     training.model.eval()
     totals: dict[str, float] = {}
     counts: dict[str, float] = {}
     weights: dict[str, float] = {}
     try:
-        for group in _by(world.size, _in_order(rows, training.config.train.micro_tokens)):
-            if sums(world, [float(requests.asked() is not None)])[0]:
-                return None
-            for turn in loader.turns(group):
-                terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
-                for name, term in terms.items():
-                    weights[name] = term.weight
-                    totals[name] = totals.get(name, 0.0) + (float(term.sum) if turn.counts else 0.0)
-                    counts[name] = counts.get(name, 0.0) + (turn.batch.targets[name] if turn.counts else 0)
+        with closing(loader_of(training, rows)) as loader:
+            for group in _by(world.size, _in_order(rows, training.config.train.micro_tokens)):
+                if sums(world, [float(requests.asked() is not None)])[0]:
+                    return None
+                for turn in loader.turns(group):
+                    terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
+                    for name, term in terms.items():
+                        weights[name] = term.weight
+                        totals[name] = totals.get(name, 0.0) + (float(term.sum) if turn.counts else 0.0)
+                        counts[name] = counts.get(name, 0.0) + (turn.batch.targets[name] if turn.counts else 0)
     finally:
-        loader.close()
         parallel.reshard(training.model)
         training.model.train()
     names = sorted(totals)
     summed = sums(world, [totals[name] for name in names] + [counts[name] for name in names])
-    return means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
+    measured = means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
+    return training.recipe.report(measured)
 
 
 def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> None:
@@ -258,11 +290,6 @@ def _in_order(rows: Rows, micro_tokens: int) -> list[MicroBatch]:
 def _by(size: int, micros: list[MicroBatch]) -> Iterator[tuple[MicroBatch, ...]]:
     for start in range(0, len(micros), size):
         yield tuple(micros[start : start + size])
-
-
-def _first(todo: Iterator[batches.Step], count: int) -> Iterator[batches.Step]:
-    for _, step in zip(range(count), todo, strict=False):
-        yield step
 
 
 def attempt(training: Training, events: Events, step: int, part: Callable[[], Path | None], last: bool = False) -> None:

@@ -33,6 +33,14 @@ def learning_rate(step: int, total: int, train: Train) -> float:
     return train.lr * (train.final_lr + (1 - train.final_lr) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
+def update(optimizer: torch.optim.AdamW, rate: float) -> None:
+    """One update of the weights at this learning rate; the gradients are given up."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
 def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:
     """Give every parameter the state it has after `steps` updates, moments still zero: the tensors that a checkpoint is read into."""
     for group in optimizer.param_groups:
