@@ -1,0 +1,1 @@
+"""Supervised fine-tuning of any causal language model of transformers."""

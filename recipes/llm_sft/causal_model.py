@@ -1,0 +1,117 @@
+"""A causal language model of transformers under one forward that ends in sums over targets, with the names of its released weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finetune.errors import UserError
+
+from .loss_head import LossHead, Shaping
+from .proof import check_ends
+from .samples import IGNORE
+
+
+class CausalModel(nn.Module):
+    """Decoder and head of a model, called directly: the model's own forward would make full logits."""
+
+    def __init__(self, whole: Any) -> None:
+        """Raises `UserError` if the model's own forward does what this one does not."""
+        super().__init__()
+        head, shaping = whole.get_output_embeddings(), shaping_of(whole.config)
+        self.config = whole.config
+        self.decoder_path, self.head_path = path_of(decoder_of(whole), whole), path_of(head, whole)
+        check_ends(whole, self.decoder_path, self.head_path, shaping)
+        for name, child in whole.named_children():
+            self.add_module(name, child)
+        self.set_submodule(self.head_path, LossHead(head, shaping))
+
+    def forward(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """`ids` [B, S]; `targets` [B, S], the word that follows each position or `IGNORE`; for packed samples `positions` [1, S],
+        starting from 0 with each sample → fp32 scalars over all targets: summed negative log-likelihood in nats, and right first guesses.
+
+        There is no padding mask: samples are padded on the right, where a causal model's other positions do not look.
+        """
+        hidden = self.get_submodule(self.decoder_path)(input_ids=tensors["ids"], position_ids=tensors.get("positions"), use_cache=False).last_hidden_state
+        counted = tensors["targets"] != IGNORE
+        nll, hits = self.get_submodule(self.head_path)(hidden[counted], tensors["targets"][counted])
+        return nll, hits
+
+
+def decoder_of(whole: Any) -> nn.Module:
+    """The part below the head. Some older models know it only by the name of their base."""
+    found: nn.Module = whole.get_decoder()
+    return whole.base_model if found is whole else found
+
+
+def path_of(module: nn.Module, whole: nn.Module) -> str:
+    """Where in `whole` a module lies."""
+    return next(path for path, each in whole.named_modules() if each is module)
+
+
+def shaping_of(config: Any) -> Shaping:
+    """What this architecture does to its logits, by the names that transformers' configs use (Gemma; Cohere; Granite)."""
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
+    return Shaping(scale, getattr(config, "final_logit_softcapping", None))
+
+
+def read_config(base: Path) -> Any:
+    """The base's own config. Raises `UserError` for a model that transformers does not carry itself: code of a repository is never run."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = json.loads((base / "config.json").read_text()).get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise UserError(f"{base}: model_type {kind!r} is not one of transformers' own; code that comes with a model is never run")
+    config = AutoConfig.from_pretrained(base)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UserError(f"{base}: transformers has no causal language model of model_type {kind!r}; llm_sft trains no other kind")
+    return config
+
+
+def on_meta(base: Path, attention: str | None) -> CausalModel:
+    """The model in shape only; buffers are real. Moving to meta unties, so a tie is made again."""
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    config = read_config(base)
+    with init_empty_weights(include_buffers=False):
+        whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        if not isinstance(whole.get_output_embeddings(), nn.Linear):
+            raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
+        model = CausalModel(whole)
+    if config.get_text_config().tie_word_embeddings:
+        model.get_submodule(model.head_path).weight = whole.get_input_embeddings().weight
+    return model
+
+
+def block_classes(model: CausalModel) -> tuple[type[nn.Module], ...]:
+    """The decoder layers' classes, as the model itself names what must not be split. Raises `UserError` if it names none."""
+    decoder = model.get_submodule(model.decoder_path)
+    named = set(getattr(decoder, "_no_split_modules", None) or ())
+    found = {type(module) for module in model.modules() if type(module).__name__ in named}
+    if not found:
+        raise UserError(f"{type(decoder).__name__} does not say which modules are its blocks, so it cannot be sharded")
+    return tuple(sorted(found, key=lambda each: each.__name__))
+
+
+def choose_attention(asked: str) -> str | None:
+    """The implementation behind `options.attention`; None leaves it to transformers: sdpa, or eager for a model without it.
+
+    Raises `UserError` where it cannot run.
+    """
+    from transformers.utils import is_flash_attn_2_available
+
+    flash = torch.cuda.is_available() and is_flash_attn_2_available()
+    if asked == "flash_attention_2" and not flash:
+        raise UserError(
+            "options.attention: flash_attention_2 needs a CUDA GPU and the package flash-attn (pip install flash-attn); or take sdpa"
+        )
+    if asked != "auto":
+        return asked
+    return "flash_attention_2" if flash else None

@@ -1,0 +1,168 @@
+"""llm_sft: supervised fine-tuning of any causal language model of transformers, on chats or on prompts with their completions.
+
+What is supervised comes from the tokenizer's own chat template (`chat`); the loss never makes full logits (`loss_head`); samples can be
+packed without seeing each other (`samples`), which is checked on the model itself before the first step (`proof`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from finetune.config import Config, FilePath, Section
+from finetune.errors import UserError
+from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Options(Section):
+    supervise: Literal["assistant", "last", "everything"] = "assistant"
+    """What is learned of a chat: every turn of the assistant, only the last one, or every token."""
+    chat_template: FilePath | None = None
+    """Jinja file to use, and to export, instead of the tokenizer's own chat template."""
+    attention: Literal["auto", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
+    """Attention of transformers. `auto`: flash_attention_2 on a GPU that has the package, otherwise sdpa."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What `read` and `show` need."""
+
+    tokenizer: Any
+    supervise: str
+
+
+def load(config: Config) -> Loaded:
+    """The model on meta, its tokenizer, and its decoder layers as blocks."""
+    from finetune.models import resolve_source
+
+    from .causal_model import block_classes, choose_attention, on_meta
+
+    options: Any = config.options
+    base = resolve_source(config.model.source, config.model.revision)
+    model = on_meta(base, choose_attention(options.attention))
+    return Loaded(
+        model=model,
+        processor=Processor(load_tokenizer(base, options.chat_template), options.supervise),
+        blocks=block_classes(model),
+        base=base,
+        state=state_of(options),
+    )
+
+
+def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
+    """The base's tokenizer, with the chat template of the config if that has one."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    if not tokenizer.is_fast:
+        raise UserError(f"{base}: its tokenizer has no fast form (tokenizer.json), without which no token's place in the text is known")
+    if chat_template is not None:
+        tokenizer.chat_template = template_of(chat_template)
+    return tokenizer
+
+
+def template_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"options.chat_template: {path} cannot be read ({error})") from None
+
+
+def state_of(options: Any) -> dict[str, Any]:
+    """What an export needs, and what must not change within a run."""
+    template = None if options.chat_template is None else template_of(options.chat_template)
+    return {"supervise": options.supervise, "chat_template": template}
+
+
+def read(row: dict[str, Any], processor: Any) -> Sample:
+    """`ids` [S], and `supervised` [S]: which of them are learned."""
+    import torch
+
+    from .chat import tokenise
+
+    ids, supervised = tokenise(row, processor.tokenizer, processor.supervise)
+    return {"ids": torch.tensor(ids), "supervised": torch.tensor(supervised)}
+
+
+def length(sample: Sample) -> int:
+    """S, in tokens."""
+    return len(sample["ids"])
+
+
+def collate(samples: list[Sample]) -> Batch:
+    from . import samples as batching
+
+    return batching.collate(samples)
+
+
+def pack(samples: list[Sample]) -> Batch:
+    from . import samples as batching
+
+    return batching.pack(samples)
+
+
+def truncate(sample: Sample, positions: int) -> Sample:
+    from . import samples as batching
+
+    return batching.truncate(sample, positions)
+
+
+def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
+    """Negative log-likelihood of the supervised tokens, and how many of them were the model's first guess."""
+    nll, hits = model(batch.tensors)
+    return {"nll": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
+
+
+def report(means: dict[str, float]) -> dict[str, float]:
+    """With the perplexity, e to the mean negative log-likelihood."""
+    return {**means, "perplexity": math.exp(min(means["nll"], 700.0))}
+
+
+def verify(model: nn.Module, loaded: Loaded, config: Config) -> None:
+    """See `proof.check`."""
+    from . import proof
+
+    proof.check(model, loaded, config)
+
+
+def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
+    """How trained tensors become a folder that AutoModelForCausalLM and AutoTokenizer load."""
+    from . import exporting
+
+    return exporting.plan(base, state)
+
+
+def generate(folder: Path, argv: list[str]) -> int:
+    """Answer with an export."""
+    from . import answering
+
+    return answering.generate(folder, argv)
+
+
+def show(sample: Sample, processor: Any) -> str:
+    from . import showing
+
+    return showing.show(sample, processor)
+
+
+RECIPE = Recipe(
+    Options=Options,
+    load=load,
+    read=read,
+    length=length,
+    collate=collate,
+    loss=loss,
+    export=export,
+    formats=("transformers",),
+    generate=generate,
+    pack=pack,
+    truncate=truncate,
+    verify=verify,
+    report=report,
+    show=show,
+)
