@@ -36,7 +36,9 @@ class CausalModel(nn.Module):
 
         There is no padding mask: samples are padded on the right, where a causal model's other positions do not look.
         """
-        hidden = self.get_submodule(self.decoder_path)(input_ids=tensors["ids"], position_ids=tensors.get("positions"), use_cache=False).last_hidden_state
+        hidden = self.get_submodule(self.decoder_path)(
+            input_ids=tensors["ids"], position_ids=tensors.get("positions"), use_cache=False
+        ).last_hidden_state
         counted = tensors["targets"] != IGNORE
         nll, hits = self.get_submodule(self.head_path)(hidden[counted], tensors["targets"][counted])
         return nll, hits

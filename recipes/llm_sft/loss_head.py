@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-PARTS = 32
-"""Into how many chunks the positions are cut: 3 % of the full logits' bytes exist at a time in fp32, half as much again from bf16."""
+PARTS = 64
+"""Into how many chunks the positions are cut. Two exist at a time, as the last one's gradient lives until the next is there."""
 SMALLEST = 256
 """Rows of a chunk, at least: with fewer, a matrix product mostly waits for the weight."""
 

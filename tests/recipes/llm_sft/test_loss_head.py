@@ -1,0 +1,94 @@
+"""The loss of the chunked head is that of full logits, with its gradients, and full logits never exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
+
+from recipes.llm_sft.loss_head import SMALLEST, LossHead, Shaping
+
+SHAPINGS = [Shaping(), Shaping(scale=0.25), Shaping(cap=5.0), Shaping(scale=3.0, cap=2.0)]
+
+
+def head_and_data(rows: int, words: int = 97, width: int = 24, bias: bool = False, dtype: torch.dtype = torch.float64) -> tuple:  # type: ignore[type-arg]
+    torch.manual_seed(3)
+    linear = nn.Linear(width, words, bias=bias, dtype=dtype)
+    hidden = torch.randn(rows, width, dtype=dtype) * 2
+    return linear, hidden, torch.randint(words, (rows,))
+
+
+def full(linear: nn.Linear, hidden: Tensor, targets: Tensor, shaping: Shaping) -> tuple[Tensor, Tensor]:
+    logits = linear(hidden).float() * shaping.scale
+    if shaping.cap is not None:
+        logits = torch.tanh(logits / shaping.cap) * shaping.cap
+    return functional.cross_entropy(logits, targets, reduction="sum"), (logits.argmax(1) == targets).sum()
+
+
+@pytest.mark.parametrize("shaping", SHAPINGS, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, SMALLEST, 3 * SMALLEST + 17])
+def test_value_hits_and_gradients_are_those_of_full_logits(rows: int, bias: bool, shaping: Shaping) -> None:
+    linear, hidden, targets = head_and_data(rows, bias=bias, dtype=torch.float32)
+    expected_inputs, own_inputs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+    expected, hits = full(linear, expected_inputs, targets, shaping)
+    wanted = torch.autograd.grad(expected * 0.37, [expected_inputs, *linear.parameters()])
+    nll, own_hits = LossHead(linear, shaping)(own_inputs, targets)
+    found = torch.autograd.grad(nll * 0.37, [own_inputs, *linear.parameters()])
+    assert torch.allclose(nll, expected, rtol=1e-6) and own_hits == hits
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).norm() <= 1e-6 * other.norm()
+
+
+def test_bf16_gradients_stay_as_near_to_fp64_as_full_logits_are() -> None:
+    linear, hidden, targets = head_and_data(40 * SMALLEST, words=211, dtype=torch.bfloat16)
+    exact = nn.Linear(24, 211, bias=False, dtype=torch.float64)
+    exact.weight.data = linear.weight.double()
+    (truth,) = torch.autograd.grad(functional.cross_entropy(exact(hidden.double()), targets, reduction="sum"), [exact.weight])
+    (usual,) = torch.autograd.grad(full(linear, hidden, targets, Shaping())[0], [linear.weight])
+    (own,) = torch.autograd.grad(LossHead(linear, Shaping())(hidden, targets)[0], [linear.weight])
+    assert own.dtype == torch.bfloat16
+    assert (own - truth).norm() <= 1.5 * (usual - truth).norm() <= 0.05 * truth.norm()
+
+
+def test_what_is_frozen_gets_no_gradient_and_costs_none() -> None:
+    linear, hidden, targets = head_and_data(40, dtype=torch.float32)
+    linear.requires_grad_(False)
+    nll, _ = LossHead(linear, Shaping())(hidden.requires_grad_(), targets)
+    nll.backward()
+    assert linear.weight.grad is None and hidden.grad is not None
+    with torch.no_grad():
+        assert not LossHead(linear, Shaping())(hidden, targets)[0].requires_grad
+
+
+def test_without_targets_there_is_a_zero_with_a_graph() -> None:
+    linear, hidden, targets = head_and_data(0, dtype=torch.float32)
+    nll, hits = LossHead(linear, Shaping())(hidden.requires_grad_(), targets)
+    nll.backward()
+    assert nll == 0 and hits == 0 and not linear.weight.grad.any()
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most that torch's allocator held during `work`, beyond what it held before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        result = work()
+    changes = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert changes and result is not None
+    return max(accumulate(event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 0.05), (torch.bfloat16, 0.05)], ids=str)
+def test_what_is_added_to_memory_is_a_twentieth_of_full_logits(dtype: torch.dtype, share: float) -> None:
+    linear, hidden, targets = head_and_data(64 * SMALLEST, words=499, width=8, dtype=dtype)
+    hidden.requires_grad_()
+    full_logits = len(hidden) * 499 * 4
+    gradients = 4 * (hidden.numel() + 2 * linear.weight.numel())  # wanted in any case; the weight's in fp32 and once more in its own type
+    added = peak_bytes(lambda: LossHead(linear, Shaping())(hidden, targets)[0].backward() or True)  # type: ignore[func-returns-value]
+    usual = peak_bytes(lambda: full(linear, hidden, targets, Shaping())[0].backward() or True)  # type: ignore[func-returns-value]
+    assert added - gradients <= share * full_logits, f"{added - gradients:,} of {full_logits:,}"
+    assert usual >= full_logits, "the measure must see full logits where there are some"
