@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -11,6 +11,8 @@ from finetune.errors import UserError
 TODAY = date(2024, 7, 26)
 """What templates are told that ask for the day: the one that Llama 3's falls back on. With the true one, the same row would have other
 tokens tomorrow, and a run that goes on would not be the same run."""
+PARTS = ("tool_calls", "reasoning_content", "reasoning", "thinking")
+"""What a message of the assistant can say besides its content."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,49 @@ class Chat:
                 chat_template=template or self.template,
                 add_generation_prompt=prompt,
                 tokenize=False,
-                strftime_now=TODAY.strftime,
             )
         except Exception as error:  # a template is a program of somebody else's and raises whatever its author overlooked
             raise UserError(f"the chat template cannot write this chat: {type(error).__name__}: {error}") from error
         return str(text)
 
 
-def template_of(tokenizer: Any, tools: list[Any] | None) -> str:
-    """The template that the tokenizer uses for a chat with these tools. Raises `UserError` if it has none."""
+def check_all_written(chat: Chat, text: str) -> None:
+    """Refuse a template that passes over what the row has: the same text without it. `text`: the whole chat."""
+    poorer = {part: _without(chat, part) for part in PARTS if any(message.get(part) for message in chat.messages)}
+    if chat.tools:
+        poorer["tools"] = replace(chat, tools=None)
+    for part, rest in poorer.items():
+        if _written_alike(rest, text):
+            raise UserError(
+                f"the chat template passes over `{part}`, so the model would neither see nor learn it: give one that writes it, with "
+                f"options.chat_template: FILE, or take `{part}` out of the row"
+            )
+
+
+def _without(chat: Chat, part: str) -> Chat:
+    return replace(chat, messages=[{key: value for key, value in message.items() if key != part} for message in chat.messages])
+
+
+def _written_alike(chat: Chat, text: str) -> bool:
     try:
-        return str(tokenizer.get_chat_template(None, tools=tools))
+        return chat.written() == text
+    except UserError:  # the template misses what was taken away
+        return False
+
+
+def template_of(tokenizer: Any, tools: list[Any] | None) -> str:
+    """The template that the tokenizer uses for a chat with these tools, on a day that stands still. Raises `UserError` if it has none."""
+    try:
+        template = str(tokenizer.get_chat_template(None, tools=tools))
     except ValueError:
         raise UserError(
             "the tokenizer has no chat template, so nothing says how `messages` become text: give one with options.chat_template: FILE "
             "(Jinja), start from the model's instruct variant, or train on rows of `prompt` and `completion` as text"
         ) from None
+    return f"{_clock()}\n{template}" if "strftime_now" in template else template
+
+
+def _clock() -> str:
+    """A macro in the place of transformers' clock, for which version 5 lets no function be given."""
+    parts = "".join(f".replace('%{letter}', '{TODAY:%{letter}}')" for letter in "aAbBdHIjmMpSyY")
+    return f"{{% macro strftime_now(form) %}}{{{{ form{parts} }}}}{{% endmacro %}}"

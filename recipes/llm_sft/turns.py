@@ -63,18 +63,20 @@ def find(chat: Chat, text: str, wanted: list[int], ends: frozenset[str]) -> list
             return [turns[message] for message in wanted]
     except UnprovenError as doubt:
         raise UserError(f"the chat template's {{% generation %}} blocks cannot be relied on: {doubt}; mend the template") from None
-    for message in wanted:
-        try:
-            _proven(chat, text, message, ends)
-        except UnprovenError as doubt:
-            raise UserError(f"messages[{message}]: {doubt}. {_ways_out(chat, text, message, wanted, ends)}") from None
-    return [_proven(chat, text, message, ends) for message in wanted]
+    return [_certain(chat, text, message, wanted[-1], ends) for message in wanted]
 
 
-def _ways_out(chat: Chat, text: str, message: int, wanted: list[int], ends: frozenset[str]) -> str:
+def _certain(chat: Chat, text: str, message: int, last: int, ends: frozenset[str]) -> Turn:
+    try:
+        return _proven(chat, text, message, ends)
+    except UnprovenError as doubt:
+        raise UserError(f"messages[{message}]: {doubt}. {_ways_out(chat, text, last, ends)}") from None
+
+
+def _ways_out(chat: Chat, text: str, last: int, ends: frozenset[str]) -> str:
     ways = "Give a template that has {% generation %} around what the assistant says, as options.chat_template: FILE"
     try:
-        _proven(chat, text, wanted[-1], ends)
+        _proven(chat, text, last, ends)
     except UnprovenError:
         return ways
     return f"{ways}; or train the last turn alone, which is certain here (options.supervise: last), on a row for each answer"
@@ -143,10 +145,10 @@ def _proven(chat: Chat, text: str, message: int, ends: frozenset[str]) -> Turn:
     end = _end_of(said, ends)
     if end is None:
         raise UnprovenError(_unended(said))
-    shown = text[len(given) :][: len(said)]
-    if shown != said:
-        shown = text[len(given) : text.find(end, len(given)) + len(end)]
-        _check_nothing_lost(said, shown)
+    if text.startswith(said, len(given)):
+        return Turn(len(given), len(given) + len(said))
+    shown = text[len(given) :].partition(end)[0] + end
+    _check_nothing_lost(said, shown)
     return Turn(len(given), len(given) + len(shown))
 
 
@@ -159,9 +161,9 @@ def _beginning(chat: Chat, until: int, prompt: bool) -> str:
 
 def _check_nothing_lost(said: str, shown: str) -> None:
     """A turn that the whole chat shows otherwise must be its end, and the missing beginning must say nothing."""
-    lost = said.removesuffix(shown) if shown else said
-    if lost == said:
+    if not said.endswith(shown):
         raise UnprovenError(f"the template shows an earlier turn otherwise than it was said: {_difference(said, shown)}")
+    lost = said.removesuffix(shown)
     if TAG.sub("", lost).strip():
         raise UnprovenError(f"the template leaves {lost[:40]!r} out of earlier turns, so they would be taught without it")
 
