@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from finetune import batches, checkpoint, files, models, optim, parallel, recompute
-from finetune.batches import Order, Place, Rows
+from finetune import batches, checkpoint, files, intake, models, optim, parallel, recompute
+from finetune.batches import Order, Place
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.events import Events
 from finetune.loop import Progress, Training
 from finetune.recipe import Loaded, Recipe
+from finetune.rows import Rows
 from finetune.world import World, once, together
 
 WORD = "exit.json"
@@ -26,13 +27,14 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     """Everything that trains, sharded and filled, and the place where it starts. Collective: call on every rank."""
     strategy = together(world, lambda: parallel.choose_strategy(config, os.environ))
     together(world, lambda: parallel.check_plan(strategy, config, world))
+    together(world, lambda: intake.check_batching(config, recipe))
     cache = config.run.dir / "cache"
     once(world, lambda: claim(config.run.dir))
     base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
     once(world, lambda: recipe.prepare(config))
     loaded = together(world, lambda: recipe.load(config))
     key = f"{config.recipe} {base_digest} {config.options.model_dump_json()}"
-    rows, val = (open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
+    rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
     assert rows is not None  # train.check_inputs made sure
     together(world, lambda: choose_trained(loaded, recipe, config))
     recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
@@ -41,12 +43,20 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     mesh = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
     together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed))
     parallel.check_sharding(loaded.model, mesh, world)
-    loaded.model.train()
+    verify(loaded, config, recipe, world)
     optimizer = optim.make_optimizer(loaded.model, config.train)
     total = config.train.steps or batches.count_steps(Order.of(config), rows.lengths, config.train.epochs)
     identity = identify(config, rows, base_digest, loaded)
     training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity)
     return training, resume(training)
+
+
+def verify(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:
+    """The recipe's own look at the model that will be trained, which is left in training mode. Collective: call on every rank."""
+    loaded.model.eval()
+    together(world, lambda: recipe.verify(loaded.model, loaded, config))
+    parallel.reshard(loaded.model)
+    loaded.model.train()
 
 
 def claim(run_dir: Path) -> int:
@@ -69,7 +79,7 @@ def identify(config: Config, rows: Rows, base_digest: str, loaded: Loaded) -> di
     """What must be equal for two processes to be the same run; it stands in each checkpoint's state.json."""
     return {
         "recipe": config.recipe,
-        "data": {"digest": rows.digest, "rows": len(rows)},
+        "data": {"digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum())},
         "base": {"source": config.model.source, "revision": config.model.revision, "digest": base_digest},
         "order": Order.of(config).as_json(),
         "lora": None if config.model.lora is None else config.model.lora.model_dump(),
@@ -84,16 +94,6 @@ def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
         return
     models.add_lora(loaded.model, config.model.lora, recipe.lora_targets)
     models.freeze(loaded.model, models.is_adapter, parallel.compute_dtype(config))
-
-
-def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows | None:
-    """Index the file on one rank, open it on all. Collective: call on every rank."""
-    if path is None:
-        return None
-    once(world, lambda: batches.build_index(path, cache, key, lambda row: recipe.length(recipe.read(row, loaded.processor))))
-    rows = together(world, lambda: batches.open_rows(path, cache))
-    together(world, lambda: batches.check_lengths(rows, config.train.micro_tokens))
-    return rows
 
 
 def resume(training: Training) -> Progress:
@@ -135,5 +135,8 @@ def introduce(training: Training, progress: Progress, events: Events) -> None:
         f"{config.recipe}: {trained:,} of {everything:,} parameters train, {training.strategy} on {world.size} × {world.device.type}, "
         f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
     )
+    for rows in filter(None, (training.rows, training.val)):
+        for text in intake.account(rows):
+            events.say(text)
     kind = "resumed" if progress.step else "started"
     events.note(kind, progress.step, world=world.size, strategy=training.strategy, total=training.total)

@@ -62,7 +62,13 @@ class Data(Section):
     val: FilePath | None = None
     """JSONL to evaluate on."""
     window: int = Field(default=1024, ge=1)
-    """Samples that are bucketed by length together; the shuffle is over the whole epoch."""
+    """Samples that are bucketed by length, or packed, together; the shuffle is over the whole epoch."""
+    packing: bool = False
+    """Lay samples end to end, up to `train.micro_tokens` positions, instead of side by side with padding; none sees another."""
+    sequence_length: int | None = Field(default=None, ge=2)
+    """Longest sample in positions; by default `train.micro_tokens`."""
+    too_long: Literal["error", "drop", "truncate"] = "error"
+    """What becomes of longer ones: an error before training, left out, or cut to their beginning; counted and told before step 1."""
 
 
 class Train(Section):

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from finetune import batches, checkpoint, config, optim, parallel
-from finetune.batches import Loader, MicroBatch, Place, Rows, Turn
+from finetune import batches, checkpoint, config, optim, packing, parallel
+from finetune.batches import Loader, MicroBatch, Place, Turn
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.events import Events
@@ -33,6 +33,7 @@ from finetune.guards import (
     too_late,
 )
 from finetune.recipe import Batch, Loaded, Recipe, Term
+from finetune.rows import Rows
 from finetune.world import World, gather, sums
 
 
@@ -283,7 +284,7 @@ def memory_gib(device: torch.device) -> float:
 
 def _in_order(rows: Rows, micro_tokens: int) -> list[MicroBatch]:
     by_length = np.argsort(rows.lengths, kind="stable")
-    groups = batches.fill(by_length, rows.lengths[by_length], micro_tokens)
+    groups = packing.fill(by_length, rows.lengths[by_length], micro_tokens)
     return [MicroBatch(tuple(int(row) for row in group), int(rows.lengths[group].sum()), 0) for group in groups]
 
 

@@ -24,6 +24,7 @@ class CausalModel(nn.Module):
         super().__init__()
         head, shaping = whole.get_output_embeddings(), shaping_of(whole.config)
         self.config = whole.config
+        self.words: int = head.out_features
         self.decoder_path, self.head_path = path_of(decoder_of(whole), whole), path_of(head, whole)
         check_ends(whole, self.decoder_path, self.head_path, shaping)
         for name, child in whole.named_children():
@@ -46,8 +47,9 @@ class CausalModel(nn.Module):
 
 def decoder_of(whole: Any) -> nn.Module:
     """The part below the head. Some older models know it only by the name of their base."""
-    found: nn.Module = whole.get_decoder()
-    return whole.base_model if found is whole else found
+    found = whole.get_decoder()
+    lower: nn.Module = whole.base_model if found is whole else found
+    return lower
 
 
 def path_of(module: nn.Module, whole: nn.Module) -> str:

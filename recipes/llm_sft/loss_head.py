@@ -89,7 +89,7 @@ def _room(wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor
 def _predict(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:
     """For one chunk: the gradient [n, V] of its loss by the head's own output, in the type of `hidden`; its loss; its hits."""
     logits = functional.linear(hidden, weight, bias).float()
-    slope = shaping.scale
+    slope: float | Tensor = shaping.scale
     if shaping.scale != 1.0:
         logits.mul_(shaping.scale)
     if shaping.cap is not None:

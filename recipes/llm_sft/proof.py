@@ -28,7 +28,8 @@ class _Known(nn.Module):
 
     def __init__(self, answer: Any) -> None:
         super().__init__()
-        self.answer, self.seen = answer, None
+        self.answer = answer
+        self.seen: Any = None
 
     def forward(self, *given: Any, **_: Any) -> Any:
         self.seen = given[0] if given else None
@@ -81,7 +82,7 @@ def check(model: nn.Module, loaded: Loaded, config: Config) -> None:
 
     Raises `UserError`. Collective: call on every rank.
     """
-    words = loaded.model.config.get_text_config().vocab_size
+    words = int(loaded.model.words)  # type: ignore[arg-type]
     first, second = _sample(7, 3, words), _sample(9, 5, words)
     alone = _likelihood(model, batching.collate([first])) + _likelihood(model, batching.collate([second]))
     _compare("padded", alone, _likelihood(model, batching.collate([first, second])), config)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune import files
-from finetune.batches import SHOWN_PROBLEMS, parse_row
 from finetune.errors import UserError
+from finetune.rows import SHOWN_PROBLEMS, parse_row
 
 from .layout import Ids, language_of, speaker_name
 

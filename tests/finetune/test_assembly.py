@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from finetune import assembly, checkpoint, files
 from finetune.errors import UserError
 from finetune.events import Events, read_log
 from finetune.loop import Progress
+from finetune.rows import read_head
 from finetune.world import World
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny
@@ -118,9 +118,9 @@ def test_bad_rows_of_either_file_stop_the_run(tmp_path: Path, world: World) -> N
 def test_lengths_are_measured_anew_for_other_options_or_another_base(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path)
     tiny.built(world, config)
-    keys = [json.loads(path.read_text())["key"] for path in (config.run.dir / "cache").glob("*.json")]
+    keys = [read_head(path)[0]["key"] for path in (config.run.dir / "cache").glob("*.index")]
     tiny.built(world, tiny.config_in(tmp_path, ("options.dropout", "0.2")))
-    keys += [json.loads(path.read_text())["key"] for path in (config.run.dir / "cache").glob("*.json")]
+    keys += [read_head(path)[0]["key"] for path in (config.run.dir / "cache").glob("*.index")]
     assert len(keys) == len(set(keys)) == 2
 
 

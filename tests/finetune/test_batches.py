@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune import batches, files
-from finetune.batches import Loader, MicroBatch, Order, Place, Rows, Step
+from finetune import batches
+from finetune.batches import Loader, MicroBatch, Order, Place, Step
 from finetune.errors import UserError
+from finetune.rows import Measured, Rows, build_index, open_rows
 from tests.finetune import tiny
 
 orders = st.builds(
-    Order, seed=st.integers(0, 2**40), window=st.integers(1, 40), micro_tokens=st.integers(1, 120), global_batch_tokens=st.integers(1, 400)
+    Order,
+    seed=st.integers(0, 2**40),
+    window=st.integers(1, 40),
+    micro_tokens=st.integers(1, 120),
+    global_batch_tokens=st.integers(1, 400),
+    packing=st.booleans(),
 )
 lengths_of_rows = st.lists(st.integers(1, 100), min_size=1, max_size=90).map(lambda values: np.array(values, dtype=np.int64))
-
-
-def length(row: dict[str, Any]) -> int:
-    if not isinstance(row.get("text"), str):
-        raise UserError("no text in it")
-    return len(row["text"])
-
-
-def opened(path: Path, cache: Path, key: str = "key") -> Rows:
-    batches.build_index(path, cache, key, length)
-    return batches.open_rows(path, cache)
 
 
 # --- the permutation
@@ -109,7 +103,8 @@ def test_steps_cover_every_row_once_an_epoch(order: Order, lengths: np.ndarray, 
         assert step.tokens == sum(int(lengths[list(micro.ids)].sum()) for micro in step.micros)
         assert step.tokens - step.micros[-1].tokens < order.global_batch_tokens, "a step ends as soon as it is full"
         for micro in step.micros:
-            assert len(micro.ids) == 1 or len(micro.ids) * lengths[list(micro.ids)].max() <= order.micro_tokens
+            held = lengths[list(micro.ids)]
+            assert len(held) == 1 or (held.sum() if order.packing else len(held) * held.max()) <= order.micro_tokens
     keys = [micro.key for step in found for micro in step.micros]
     assert len(set(keys)) == len(keys), "no two micro-batches draw the same dropout"
 
@@ -135,7 +130,7 @@ def test_going_on_from_any_step_is_going_on(order: Order, lengths: np.ndarray, d
 def test_epochs_and_seeds_differ(order: Order, lengths: np.ndarray) -> None:
     first, second = (order_of(order, lengths, epoch) for epoch in (0, 1))
     assert first != second and sorted(first) == sorted(second)
-    assert order_of(Order(order.seed + 1, order.window, order.micro_tokens, order.global_batch_tokens), lengths, 0) != first
+    assert order_of(replace(order, seed=order.seed + 1), lengths, 0) != first
 
 
 def order_of(order: Order, lengths: np.ndarray, epoch: int) -> list[int]:
@@ -156,7 +151,7 @@ def test_a_window_is_not_trained_from_short_to_long() -> None:
 @settings(max_examples=60)
 @given(orders, st.lists(st.integers(3, 30), min_size=1, max_size=30), st.integers(1, 4))
 def test_ranks_share_each_step_exactly(order: Order, lengths: list[int], size: int) -> None:
-    step = next(batches.steps(order, np.array(lengths), Place(), 1))
+    step = next(batches.steps(replace(order, packing=False), np.array(lengths), Place(), 1))
     rows = rows_in_memory(["x" * length for length in lengths])
     loaders = [Loader(rows, tiny.RECIPE, None, rank, size) for rank in range(size)]
     shares = [loader.turns(step.micros) for loader in loaders]
@@ -205,93 +200,13 @@ def loader_over_nothing(rows: Rows) -> Iterator[object]:
 def test_a_row_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "abcdef"}\n\n{"text": "x"}\n')
-    loader = Loader(opened(path, tmp_path / "cache"), tiny.RECIPE, None, 0, 1)
+    build_index(path, tmp_path / "cache", "key", lambda row: Measured(len(row["text"])))
+    loader = Loader(open_rows(path, tmp_path / "cache"), tiny.RECIPE, None, 0, 1)
     with pytest.raises(UserError, match=r"rows\.jsonl:3: text must hold at least three bytes, found 'x'"):
         list(loader.over(iter([Step((MicroBatch((1,), 1, 0),), Place())])))
     loader.close()
 
 
-# --- the index
-
-
-def test_rows_are_read_by_number(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes('{"text": "one"}\n\n   \n{"text": "Ærø"}\r\n{"text": "last, without a line end"}'.encode())
-    rows = opened(path, tmp_path / "cache")
-    assert [rows.read(row)["text"] for row in range(len(rows))] == ["one", "Ærø", "last, without a line end"]
-    assert rows.lengths.tolist() == [3, 3, 24]
-    assert [rows.where(row) for row in range(3)] == [f"{path}:1", f"{path}:4", f"{path}:5"]
-    assert rows.digest == files.digest(path)
-
-
-def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "fine"}\n{"text": 3}\n\nnot json\n[1]\n"text"\n')
-    with pytest.raises(UserError) as caught:
-        opened(path, tmp_path / "cache")
-    first, *others = str(caught.value).splitlines()
-    told = ("2: no text in it", "4: not a line of JSON (", "5: expected an object in braces, found list", "6: expected an object in braces")
-    assert first == "4 bad rows:" and len(others) == 4
-    assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, told, strict=True))
-    assert not (tmp_path / "cache").exists()
-
-
-def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("{}\n" * 25)
-    with pytest.raises(UserError, match=r"(?s)^25 bad rows:.*:10: no text in it\n  … and 15 more$"):
-        opened(path, tmp_path / "cache")
-
-
-@pytest.mark.parametrize("content", ["", "\n \n"])
-def test_a_file_without_rows_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "rows.jsonl").write_text(content)
-    with pytest.raises(UserError, match=r"rows\.jsonl: no rows; there is nothing to train on"):
-        opened(tmp_path / "rows.jsonl", tmp_path / "cache")
-
-
-def test_a_file_that_is_missing_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"rows\.jsonl: no such file; .*data_prep"):
-        opened(tmp_path / "rows.jsonl", tmp_path / "cache")
-
-
-def test_an_index_is_used_again_until_file_or_key_change(tmp_path: Path) -> None:
-    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
-    measured: list[str] = []
-
-    def build(key: str) -> list[int]:
-        measured.clear()
-        batches.build_index(path, cache, key, lambda row: measured.append(row["text"]) or len(row["text"]))  # type: ignore[func-returns-value]  # append, then measure
-        return batches.open_rows(path, cache).lengths.tolist()
-
-    assert build("a") == [3, 4] and len(measured) == 2
-    assert build("a") == [3, 4] and measured == []
-    assert build("b") == [3, 4] and len(measured) == 2
-    before = path.stat()
-    tiny.write_rows(path, ["abcd", "efg"])
-    assert path.stat().st_size == before.st_size
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert build("b") == [4, 3] and len(measured) == 2, "the same size, another time"
-    tiny.write_rows(path, ["abcd", "efg", "hij"])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert build("b") == [4, 3, 3], "the same time, another size"
-
-
-def test_two_files_of_one_name_do_not_share_an_index(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    first = opened(tiny.write_rows(tmp_path / "a" / "train.jsonl", ["abc"]), cache)
-    second = opened(tiny.write_rows(tmp_path / "b" / "train.jsonl", ["defg"]), cache)
-    assert first.read(0) == {"text": "abc"} and second.read(0) == {"text": "defg"}
-    assert batches.open_rows(tmp_path / "a" / "train.jsonl", cache).lengths.tolist() == [3]
-
-
-def test_rows_that_no_micro_batch_can_hold_are_refused(tmp_path: Path) -> None:
-    rows = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "x" * 50, "x" * 51]), tmp_path / "cache")
-    batches.check_lengths(rows, 51)
-    with pytest.raises(UserError, match=r"rows\.jsonl:3: 51 positions do not fit train\.micro_tokens: 50; raise it"):
-        batches.check_lengths(rows, 50)
-
-
 def test_the_order_of_a_config_holds_all_that_decides_it(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, ("run.seed", "3"), ("data.window", "5"))
-    assert Order.of(config).as_json() == {"seed": 3, "window": 5, "micro_tokens": 100, "global_batch_tokens": 300}
+    assert Order.of(config).as_json() == {"seed": 3, "window": 5, "micro_tokens": 100, "global_batch_tokens": 300, "packing": False}

@@ -1,0 +1,69 @@
+"""What of a data file is trained on: every row is measured once, and what is left out or cut is known before the first step."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from finetune.config import Config
+from finetune.errors import UserError
+from finetune.recipe import Loaded, Recipe
+from finetune.rows import SHOWN_PROBLEMS, Measured, Rows, build_index, open_rows
+from finetune.world import World, once, together
+
+
+def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows | None:
+    """Index the file on one rank, open it on all. Collective: call on every rank."""
+    if path is None:
+        return None
+    limit, too_long = longest_sample(config), config.data.too_long
+    once(world, lambda: build_index(path, cache, f"{key} {limit} {too_long}", partial(measure, config, recipe, loaded.processor)))
+    return together(world, lambda: open_rows(path, cache))
+
+
+def longest_sample(config: Config) -> int:
+    return config.data.sequence_length or config.train.micro_tokens
+
+
+def measure(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+    """How much of a row is trained on. Raises `UserError` for a bad row, and for one that is too long if that is an error."""
+    sample, limit, too_long = recipe.read(row, processor), longest_sample(config), config.data.too_long
+    positions = recipe.length(sample)
+    if positions <= limit:
+        return Measured(positions)
+    if too_long == "drop":
+        return Measured(0, left_out=f"longer than {limit} positions")
+    if too_long == "error" or recipe.truncate is None:
+        key = "train.micro_tokens" if config.data.sequence_length is None else "data.sequence_length"
+        raise UserError(f"{positions} positions do not fit {key}: {limit}; raise it, or say data.too_long: drop")
+    if not any(recipe.collate([recipe.truncate(sample, limit)]).targets.values()):
+        return Measured(0, left_out=f"nothing to learn in its first {limit} positions")
+    return Measured(limit, cut=True)
+
+
+def check_batching(config: Config, recipe: Recipe) -> None:
+    """Refuse ways of batching that the recipe or other keys do not allow. Raises `UserError`."""
+    data, micro_tokens = config.data, config.train.micro_tokens
+    if data.packing and recipe.pack is None:
+        raise UserError(f"data.packing: true, but samples of {config.recipe} cannot be laid end to end; drop it")
+    if data.too_long == "truncate" and recipe.truncate is None:
+        raise UserError(f"data.too_long: truncate, but a cut sample of {config.recipe} would teach something wrong; say drop")
+    if longest_sample(config) > micro_tokens:
+        raise UserError(
+            f"data.sequence_length: {data.sequence_length} is more than a micro-batch may hold (train.micro_tokens: {micro_tokens}); "
+            "raise train.micro_tokens"
+        )
+
+
+def account(rows: Rows) -> list[str]:
+    """A line for each reason why rows of a file are trained on in part or not at all."""
+    total = len(rows) + sum(map(len, rows.left_out.values()))
+    lines = []
+    for reason, left_out in rows.left_out.items():
+        more = ", …" if len(left_out) > SHOWN_PROBLEMS else ""
+        shown = ", ".join(map(str, left_out[:SHOWN_PROBLEMS]))
+        lines.append(f"{rows.path}: left out {len(left_out):,} of {total:,} rows, {reason} (lines {shown}{more})")
+    if rows.cut:
+        lines.append(f"{rows.path}: cut {rows.cut:,} of {total:,} rows to their first positions")
+    return lines

@@ -1,0 +1,96 @@
+"""Rows that are too long are refused, left out or cut, as the config says, and all of it is told before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from finetune import assembly, intake
+from finetune.batches import Loader, MicroBatch
+from finetune.errors import UserError
+from finetune.events import Events
+from finetune.recipe import Batch, Sample
+from finetune.rows import Measured, Rows
+from finetune.world import World
+from tests.finetune import tiny
+
+CUTTING = replace(tiny.RECIPE, truncate=lambda sample, positions: {"ids": sample["ids"][:positions]})
+TEXTS = ["a" * 30, "b" * 9, "c" * 31, "d" * 50, "e" * 12]
+
+
+def test_too_long_is_an_error_that_names_the_row_and_the_way_out(tmp_path: Path) -> None:
+    for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
+        config = tiny.config_in(tmp_path, *given)
+        with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or say data.too_long: drop"):
+            intake.measure(config, tiny.RECIPE, None, {"text": "x" * 101})
+    assert intake.measure(config, tiny.RECIPE, None, {"text": "x" * 30}) == Measured(30)
+
+
+def test_left_out_rows_are_counted_with_their_lines_and_training_never_sees_them(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "drop"))
+    training, progress = tiny.built(world, config)
+    assert training.rows.lengths.tolist() == [30, 9, 12]
+    assert training.rows.left_out == {"longer than 30 positions": [3, 4]}
+    events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
+    assembly.introduce(training, progress, events)
+    events.close()
+    assert "left out 2 of 5 rows, longer than 30 positions (lines 3, 4)" in capsys.readouterr().out
+
+
+def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "truncate"))
+    rows = opened(path, tmp_path / "cache", config)
+    assert rows.lengths.tolist() == [30, 9, 30, 30, 12] and rows.cut == 2
+    assert intake.account(rows) == [f"{path}: cut 2 of 5 rows to their first positions"]
+    loader = Loader(rows, CUTTING, None, 0, 1)
+    turn = loader.turns((MicroBatch((3, 1), 39, 0),))[0]
+    loader.close()
+    assert turn.batch.tensors["ids"].shape == (2, 30)
+
+
+def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
+    from finetune.rows import build_index, open_rows
+
+    build_index(path, cache, "key", lambda row: intake.measure(config, CUTTING, None, row))
+    return open_rows(path, cache)
+
+
+def test_a_row_of_which_nothing_remains_to_be_learned_is_left_out(tmp_path: Path) -> None:
+    def collate(samples: list[Sample]) -> Batch:
+        return Batch({}, {"next": sum(int((sample["ids"] == ord("!")).sum()) for sample in samples)})
+
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "5"), ("data.too_long", "truncate"))
+    recipe = replace(CUTTING, collate=collate)
+    assert intake.measure(config, recipe, None, {"text": "ab!cdefg"}) == Measured(5, cut=True)
+    assert intake.measure(config, recipe, None, {"text": "abcdefg!"}) == Measured(0, left_out="nothing to learn in its first 5 positions")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("data.packing", "true", "cannot be laid end to end"),
+        ("data.too_long", "truncate", "would teach something wrong"),
+        ("data.sequence_length", "101", "more than a micro-batch may hold"),
+    ],
+)
+def test_what_recipe_or_config_cannot_do_is_refused(tmp_path: Path, key: str, value: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        intake.check_batching(tiny.config_in(tmp_path, (key, value)), tiny.RECIPE)
+    intake.check_batching(tiny.config_in(tmp_path), tiny.RECIPE)
+
+
+def test_packed_micro_batches_go_through_pack(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    packing = replace(CUTTING, pack=lambda samples: Batch({"ids": torch.cat([sample["ids"] for sample in samples])}, {"next": 1}))
+    rows = opened(path, tmp_path / "cache", tiny.config_in(tmp_path))
+    loader = Loader(rows, packing, None, 0, 2)
+    turns = loader.turns((MicroBatch((0, 1), 39, 0, packed=True),))
+    loader.close()
+    assert [turn.batch.tensors["ids"].shape for turn in turns] == [(39,)]
