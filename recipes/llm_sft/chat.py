@@ -23,9 +23,9 @@ from .turns import find, marks_blocks
 def tokenise(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], list[bool]]:
     """ids [S], and a mask [S] that is true where the token at that position is to be produced by the model.
 
-    `supervise`: `assistant` (every turn of the assistant, or the completion), `last` (its last turn), `everything`. The first token is never
-    a target: nothing stands before it. Raises `UserError` if the row is malformed, if no token of it is supervised, or if what is the
-    assistant's is not certain.
+    `supervise`: `assistant` (every turn of the assistant, or the completion), `last` (its last turn), `everything`. The first token is
+    never a target: nothing stands before it. Raises `UserError` if the row is malformed, if no token of it is supervised, or if what is
+    the assistant's is not certain.
     """
     ids, spoken = _continuation(row, tokenizer) if is_plain(row) else _chat(row, tokenizer, supervise)
     if supervise == "everything":
@@ -60,7 +60,7 @@ def _chat(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int
     (messages, first), tools = messages_of(row), tools_of(row)
     chat = Chat(messages, tools, tokenizer, template_of(tokenizer, tools))
     cut = Cut.of(chat.written(), tokenizer)
-    check_all_written(chat, cut.text)
+    check_all_written(chat)
     if supervise == "everything":
         return cut.ids, set()
     wanted = [message for message in chat.answers if message >= first]

@@ -37,8 +37,8 @@ class Cut:
         if self.ids[anchor:begin] != given:
             prompt, answer = self.text[max(0, turn.start - 10) : turn.start], self.text[turn.start :][:10]
             raise UserError(
-                f"the tokenizer joins the end of the prompt {prompt!r} with the beginning of the answer {answer!r}, so generation would never "
-                "stand before that token; take the white space off the beginning of the assistant's message"
+                f"the tokenizer joins the end of the prompt {prompt!r} with the beginning of the answer {answer!r}, so generation would "
+                "never stand before that token; take the white space off the beginning of the assistant's message"
             )
         return range(begin, bisect_left(self.starts, turn.end))
 

@@ -48,28 +48,31 @@ class Chat:
         return str(text)
 
 
-def check_all_written(chat: Chat, text: str) -> None:
-    """Refuse a template that passes over what the row has: the same text without it. `text`: the whole chat."""
-    poorer = {part: _without(chat, part) for part in PARTS if any(message.get(part) for message in chat.messages)}
+def check_all_written(chat: Chat) -> None:
+    """Refuse a template that passes over what the row has: one that writes the same without it.
+
+    What a message says is taken from the chat that ends with it, since it is right of some templates to leave it out later.
+    """
+    for part in PARTS:
+        carriers = [number for number, message in enumerate(chat.messages) if message.get(part)]
+        if carriers:
+            until = chat.messages[: carriers[0] + 1]
+            rest = [{key: value for key, value in message.items() if key != part} for message in until]
+            _check_read(part, replace(chat, messages=until), replace(chat, messages=rest))
     if chat.tools:
-        poorer["tools"] = replace(chat, tools=None)
-    for part, rest in poorer.items():
-        if _written_alike(rest, text):
-            raise UserError(
-                f"the chat template passes over `{part}`, so the model would neither see nor learn it: give one that writes it, with "
-                f"options.chat_template: FILE, or take `{part}` out of the row"
-            )
+        _check_read("tools", chat, replace(chat, tools=None))
 
 
-def _without(chat: Chat, part: str) -> Chat:
-    return replace(chat, messages=[{key: value for key, value in message.items() if key != part} for message in chat.messages])
-
-
-def _written_alike(chat: Chat, text: str) -> bool:
+def _check_read(part: str, full: Chat, poorer: Chat) -> None:
     try:
-        return chat.written() == text
-    except UserError:  # the template misses what was taken away
-        return False
+        alike = full.written() == poorer.written()
+    except UserError:  # the template misses what was taken away, or wants more of a chat: it reads, at any rate
+        return
+    if alike:
+        raise UserError(
+            f"the chat template passes over `{part}`, so the model would neither see nor learn it: give one that writes it, with "
+            f"options.chat_template: FILE, or take `{part}` out of the row"
+        )
 
 
 def template_of(tokenizer: Any, tools: list[Any] | None) -> str:

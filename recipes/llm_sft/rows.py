@@ -17,7 +17,7 @@ def is_plain(row: dict[str, Any]) -> bool:
 
 def messages_of(row: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
     """All messages of a row, and the number of the first that may be learned. Raises `UserError` saying which is malformed."""
-    parts = [row["messages"]] if "messages" in row else [row.get("prompt"), row.get("completion")]
+    parts: list[Any] = [row["messages"]] if "messages" in row else [row.get("prompt"), row.get("completion")]
     if not all(isinstance(part, list) and part for part in parts):
         raise UserError(f"expected {SHAPES}; found {', '.join(f'{key}: {value!r:.30}' for key, value in row.items()) or 'no key'}")
     messages = [_checked(number, message) for number, message in enumerate(message for part in parts for message in part)]
