@@ -27,8 +27,8 @@ def turns(family: str, jinja: str, messages: list[dict[str, Any]] = CHAT, last: 
     return [text[turn.start : turn.end] for turn in found]
 
 
-def transformers_blocks(of: Any, jinja: str) -> list[str]:
-    told = of.apply_chat_template(CHAT, chat_template=jinja, return_dict=True, return_assistant_tokens_mask=True, tokenize=True)
+def transformers_blocks(of: Any, jinja: str, messages: list[dict[str, Any]] = CHAT) -> list[str]:
+    told = of.apply_chat_template(messages, chat_template=jinja, return_dict=True, return_assistant_tokens_mask=True, tokenize=True)
     runs = "".join(map(str, told["assistant_masks"])).replace("01", "0 1").replace("10", "1 0").split()
     places = [sum(map(len, runs[:number])) for number in range(len(runs))]
     return [of.decode(told["input_ids"][at : at + len(run)]) for at, run in zip(places, runs, strict=True) if "1" in run]
@@ -41,10 +41,8 @@ def test_blocks_are_those_of_transformers_to_the_end_of_the_turn() -> None:
 
 
 def test_blocks_in_a_macro_which_transformers_misplaces() -> None:
-    jinja = template("generation_unended")
-    assert transformers_blocks(tokenizer("generation_unended"), jinja)[0] != "I am a machine."
-    assert turns("generation_unended", jinja) == ["I am a machine.</s>", "And to you.</s>"]
-    thoughtful = [CHAT[0], {**CHAT[1], "reasoning_content": "hm"}]
+    jinja, thoughtful = template("generation_unended"), [CHAT[0], {**CHAT[1], "reasoning_content": "hm"}]
+    assert transformers_blocks(tokenizer("generation_unended"), jinja, thoughtful) != ["<think>hm</think>I am a machine."]
     assert turns("generation_unended", jinja, thoughtful) == ["<think>hm</think>I am a machine.</s>"], "two blocks that touch are one"
 
 
@@ -52,7 +50,7 @@ def test_a_chat_that_the_assistant_begins() -> None:
     """transformers 4.57 tracks nothing until something is written."""
     assert turns("generation_unended", template("generation_unended"), CHAT[1:]) == ["I am a machine.</s>", "And to you.</s>"]
     assert turns("chatml", template("chatml"), CHAT[1:]) == ["I am a machine.<|im_end|>", "And to you.<|im_end|>"]
-    with pytest.raises(UserError, match=r"messages\[0\]: the 0 messages up to there cannot stand alone \(.*has no.* 'role'"):
+    with pytest.raises(UserError, match=r"messages\[0\]: the 0 messages up to there cannot stand alone \(.*has no element 0"):
         turns("qwen3", template("qwen3"), CHAT[1:])
 
 
@@ -104,7 +102,7 @@ def test_blocks_that_cannot_be_relied_on(inside: str, told: str | None) -> None:
 @pytest.mark.parametrize(
     ("name", "told", "last"),
     [
-        ("bad_history", r"messages\[1\]: the template rewrites what is past", True),
+        ("bad_history", r"messages\[1\]: the template rewrites what is past", False),
         ("bad_shortened", r"messages\[1\]: the template shows an earlier turn otherwise than it was said", True),
         ("bad_unended", r"messages\[1\]: the template writes no end-of-turn token of this tokenizer after 'I am a machine.'", False),
         ("bad_prompt", r"messages\[1\]: the template rewrites what is past: generation would have been given 'bot", False),
