@@ -34,7 +34,7 @@ from finetune.guards import (
 )
 from finetune.recipe import Batch, Loaded, Recipe, Term
 from finetune.rows import Rows
-from finetune.world import World, gather, sums
+from finetune.world import World, data_sums, gather, sums
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def steps_left(training: Training, progress: Progress) -> Iterator[batches.Step]
 
 
 def loader_of(training: Training, rows: Rows) -> Loader:
-    return Loader(rows, training.recipe, training.loaded.processor, training.world.rank, training.world.size)
+    return Loader(rows, training.recipe, training.loaded.processor, training.world.data_rank, training.world.data_size)
 
 
 def look_up(training: Training, progress: Progress, events: Events, requests: StopRequests) -> tuple[Progress, Stop | None]:
@@ -152,7 +152,7 @@ def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, fl
         check_reached([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
     norm = parallel.clip_gradients((parameter for group in training.optimizer.param_groups for parameter in group["params"]), train.clip)
     own = float(sum(turn.micro.tokens for turn in turns if turn.counts))
-    *summed, tokens = sums(world, [*(float(total) for total in totals.values()), own])
+    *summed, tokens = data_sums(world, [*(float(total) for total in totals.values()), own])
     numbers = means(dict(zip(totals, summed, strict=True)), counts, weights)
     if not is_finite(numbers["loss"], norm):
         training.optimizer.zero_grad(set_to_none=True)
@@ -167,7 +167,7 @@ def global_counts(world: World, turns: list[Turn]) -> dict[str, float]:
     """Targets of each term over all ranks and micro-batches of a step. Collective: call on every rank."""
     names = sorted(turns[0].batch.targets)
     own = [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]
-    return dict(zip(names, sums(world, own), strict=True))
+    return dict(zip(names, data_sums(world, own), strict=True))
 
 
 def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -180,8 +180,8 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
         torch.manual_seed(turn.micro.key)
         terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}
-        # fully_shard averages over ranks; times the world, the average is the sum.
-        (objective(terms, counts) * (world.size if turn.counts else 0.0)).backward()
+        # fully_shard averages over the shares of the data; times their number, the average is the sum.
+        (objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
         for name in counts if turn.counts else ():
             totals[name] += terms[name].sum.detach()
     return totals, weights
@@ -190,7 +190,7 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
 def rows_of(training: Training, turns: list[Turn]) -> list[str]:
     """Where the rows of this step stand, on all ranks. Collective: call on every rank."""
     own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
-    return [row for rows in gather(training.world, own) for row in rows]
+    return [row for rows in gather(training.world, own)[:: training.world.tensor] for row in rows]
 
 
 def objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
@@ -236,7 +236,7 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
     weights: dict[str, float] = {}
     try:
         with closing(loader_of(training, rows)) as loader:
-            for group in _by(world.size, _in_order(rows, training.config.train.micro_tokens)):
+            for group in _by(world.data_size, _in_order(rows, training.config.train.micro_tokens)):
                 if sums(world, [float(requests.asked() is not None)])[0]:
                     return None
                 for turn in loader.turns(group):
@@ -249,7 +249,7 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
         parallel.reshard(training.model)
         training.model.train()
     names = sorted(totals)
-    summed = sums(world, [totals[name] for name in names] + [counts[name] for name in names])
+    summed = data_sums(world, [totals[name] for name in names] + [counts[name] for name in names])
     measured = means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
     return training.recipe.report(measured)
 

@@ -34,10 +34,22 @@ class World:
     accelerator: Accelerator
     votes: dist.ProcessGroup
     """gloo group for agreements, on the main thread only."""
+    tensor: int = 1
+    """Consecutive ranks that share each matrix, and therefore see the same micro-batches with the same randomness."""
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of a step's micro-batches this rank takes."""
+        return self.rank // self.tensor
+
+    @property
+    def data_size(self) -> int:
+        """Into how many shares a step's micro-batches go."""
+        return self.size // self.tensor
 
 
 def join(trackers: tuple[str, ...], folder: Path) -> World:
@@ -79,6 +91,11 @@ def sums(world: World, values: list[float]) -> list[float]:
     tensor = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(tensor, group=world.votes)
     return [float(value) for value in tensor]
+
+
+def data_sums(world: World, values: list[float]) -> list[float]:
+    """Element-wise sum over the shares of the data, each of which `tensor` ranks hold alike. Collective: call on every rank."""
+    return [value / world.tensor for value in sums(world, values)]
 
 
 def share(world: World, value: Any) -> Any:
