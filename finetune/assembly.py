@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from finetune import batches, checkpoint, files, intake, models, optim, parallel, recompute
+from finetune import adapters, batches, checkpoint, files, intake, models, optim, parallel, recompute
 from finetune.batches import Order, Place
 from finetune.config import Config
 from finetune.errors import UserError
@@ -33,7 +33,7 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
     once(world, lambda: recipe.prepare(config))
     loaded = together(world, lambda: recipe.load(config))
-    key = f"{config.recipe} {base_digest} {config.options.model_dump_json()}"
+    key = once(world, lambda: intake.data_key(config, loaded))
     rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
     assert rows is not None  # train.check_inputs made sure
     together(world, lambda: choose_trained(loaded, recipe, config))
@@ -92,8 +92,8 @@ def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
     if config.model.lora is None:
         models.freeze(loaded.model, loaded.trainable, parallel.compute_dtype(config))
         return
-    models.add_lora(loaded.model, config.model.lora, recipe.lora_targets)
-    models.freeze(loaded.model, models.is_adapter, parallel.compute_dtype(config))
+    adapters.inject(loaded.model, config.model.lora, recipe.lora_targets)
+    models.freeze(loaded.model, adapters.is_adapter, parallel.compute_dtype(config))
 
 
 def resume(training: Training) -> Progress:

@@ -44,7 +44,11 @@ class Lora(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the input of A."""
     targets: str | None = None
-    """Regular expression over module names to adapt; by default the recipe's own."""
+    """Regular expression over module names to adapt, or all-linear; by default the recipe's own."""
+    rslora: bool = False
+    """Scale the update by alpha / √rank instead, so that higher ranks learn as fast (rsLoRA, arXiv:2312.03732)."""
+    dora: bool = False
+    """Learn the length of each row of a weight apart from its direction (DoRA, arXiv:2402.09353); slower, no more memory."""
 
 
 class Model(Section):

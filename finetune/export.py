@@ -15,12 +15,12 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
 
 import argparse
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from finetune import __version__, files
+from finetune.config import Lora
 from finetune.errors import UserError, exit_code
 from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe
 
@@ -77,8 +77,8 @@ class Source:
     dtype: torch.dtype | None
 
     @property
-    def lora(self) -> dict[str, Any] | None:
-        return self.state["lora"]
+    def lora(self) -> Lora | None:
+        return None if self.state["lora"] is None else Lora.model_validate(self.state["lora"])
 
 
 def export(
@@ -146,9 +146,7 @@ def as_dtype(name: str | None) -> torch.dtype | None:
 
 def adapter_alone(source: Source, form: str) -> Source:
     """The adapters under the names that peft gives them, and its config. Raises `UserError` if there is more to the model than that."""
-    from peft import LoraConfig
-
-    from finetune.models import is_adapter
+    from finetune.adapters import is_adapter, layer_of, peft_config, peft_name
 
     if source.lora is None:
         raise UserError("--adapter-only: this run trained the weights themselves and has no adapter; drop the flag")
@@ -158,20 +156,12 @@ def adapter_alone(source: Source, form: str) -> Source:
             "drop the flag, or choose another --format"
         )
     adapters = [name for name in source.shapes if is_adapter(name) and not name.startswith("optimizer.")]
-    own = {f"base_model.model.{name.replace('.default.', '.')}": name for name in adapters}
-    modules = sorted({name.split(".lora_")[0] for name in own.values()})
-    config = LoraConfig(
-        task_type=None,
-        base_model_name_or_path=source.state["base"]["source"],
-        revision=source.state["base"]["revision"],
-        r=source.lora["rank"],
-        lora_alpha=source.lora["alpha"],
-        lora_dropout=source.lora["dropout"],
-        target_modules="|".join(map(re.escape, modules)),  # as a list, a short name would also fit the end of a longer one
-        inference_mode=True,
-    ).to_dict()
+    own = {peft_name(name): name for name in adapters}
+    config = peft_config(source.lora, [*{layer_of(name) for name in adapters}])
+    config.base_model_name_or_path, config.revision = source.state["base"]["source"], source.state["base"]["revision"]
+    config.inference_mode = True
     shapes = {name: source.shapes[inner] for name, inner in own.items()}
-    document = json.dumps(config, indent=1, default=sorted).encode()
+    document = json.dumps(config.to_dict(), indent=1, default=sorted).encode()
     return replace(
         source,
         trained=lambda name, slices: source.trained(own[name], slices),
@@ -229,10 +219,11 @@ def exported_entries(source: Source, base: Path) -> list[Entry]:
 
 def check_accounted(source: Source, exported: set[str]) -> None:
     """Everything that was trained must reach the export, or the export is refused."""
-    from finetune.models import base_name, is_adapter
+    from finetune.adapters import is_adapter, layer_of
+    from finetune.models import base_name
 
     owners = {
-        name: name.split(".lora_")[0] + ".weight" if is_adapter(name) else base_name(name)
+        name: layer_of(name) + ".weight" if is_adapter(name) else base_name(name)
         for name in source.shapes
         if not name.startswith("optimizer.")
     }
@@ -291,17 +282,19 @@ def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
     if entry.name in source.shapes:
         yield source.trained(entry.name, None)
         return
-    module = entry.name.removesuffix(".weight")
-    down, up = f"{module}.lora_A.default.weight", f"{module}.lora_B.default.weight"
-    if source.lora is None or down not in source.shapes:
+    from finetune import adapters
+
+    layer = entry.name.removesuffix(".weight")
+    if source.lora is None or layer + adapters.DOWN not in source.shapes:
         yield source.base(entry.name, None)
         return
-    scale, a = source.lora["alpha"] / source.lora["rank"], source.trained(down, None)
-    rows = max(1, BLOCK_BYTES // (4 * entry.shape[1]))
-    for start in range(0, entry.shape[0], rows):
-        part = slice(start, min(start + rows, entry.shape[0]))
-        b = source.trained(up, (part, slice(0, a.shape[0])))
-        yield source.base(entry.name, (part, slice(0, entry.shape[1]))).float() + scale * (b @ a)
+    a = source.trained(layer + adapters.DOWN, None)
+    height = max(1, BLOCK_BYTES // (4 * entry.shape[1]))
+    for start in range(0, entry.shape[0], height):
+        rows = slice(start, min(start + height, entry.shape[0]))
+        b = source.trained(layer + adapters.UP, (rows, slice(0, a.shape[0])))
+        lengths = source.trained(layer + adapters.LENGTHS, (rows,)) if source.lora.dora else None
+        yield adapters.merged(source.base(entry.name, (rows, slice(0, entry.shape[1]))), a, b, lengths, source.lora)
 
 
 def every_file(path: Path) -> list[Path]:

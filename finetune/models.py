@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from finetune import files
-from finetune.config import Lora
+from finetune.adapters import fresh, fresh_lengths, is_adapter, is_length, layer_of
 from finetune.errors import UserError
 from finetune.parallel import plain_name
 
@@ -86,22 +84,6 @@ def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: tor
         raise UserError("nothing would be trained: every parameter is frozen; look at options and model.lora")
 
 
-def add_lora(model: nn.Module, lora: Lora, targets: str) -> None:
-    """Inject adapters into the linear layers whose name matches; everything else is frozen. Parameters are on meta."""
-    from peft import LoraConfig, inject_adapter_in_model
-
-    pattern = lora.targets or targets
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=pattern)
-    try:
-        inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
-    except ValueError as error:
-        raise UserError(f"model.lora.targets {pattern!r} fits no layer of the model: {error}") from error
-
-
-def is_adapter(name: str) -> bool:
-    return ".lora_A." in name or ".lora_B." in name
-
-
 def base_name(name: str) -> str:
     """A parameter's name in the base's files: without what wrappers and adapters put into it."""
     return plain_name(name).replace(".base_layer.", ".")
@@ -155,8 +137,11 @@ def misfits(model: nn.Module, base: Path) -> list[str]:
 def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
     slices = local_slices(parameter)[1]
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    if is_adapter(name):
-        local.copy_(_fresh_adapter(plain_name(name), parameter.shape, seed)[slices])
+    if is_length(name):
+        weight = base_name(layer_of(plain_name(name))) + ".weight"
+        local.copy_(fresh_lengths(read(weight, (*slices, slice(None)))))
+    elif is_adapter(name):
+        local.copy_(fresh(plain_name(name), parameter.shape, seed)[slices])
     else:
         local.copy_(read(base_name(name), slices if parameter.dim() else None))
 
@@ -167,11 +152,3 @@ def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
         return tuple(tensor.shape), tuple(slice(0, size) for size in tensor.shape)
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tuple(shape), tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
-
-
-def _fresh_adapter(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """B starts at zero, A uniform in ±1/sqrt(fan_in) (peft's Kaiming start), keyed by name so that no world size changes it."""
-    if ".lora_B." in name:
-        return torch.zeros(shape)
-    key = int.from_bytes(hashlib.sha256(json.dumps([seed, name]).encode()).digest()[:8], "big") % 2**63
-    return (torch.rand(shape, generator=torch.Generator().manual_seed(key)) * 2 - 1) / math.sqrt(shape[1])

@@ -22,13 +22,14 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"config"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
-    frozenset({"parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
+    frozenset({"adapters", "parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
     frozenset({"shards"}),
     frozenset({"guards", "events", "heartbeat", "intake"}),
     frozenset({"checkpoint"}),
     frozenset({"loop"}),
     frozenset({"assembly"}),
     frozenset({"train", "export", "generate", "check", "where"}),
+    frozenset({"plan"}),
     frozenset({"__main__"}),
 )
 """The rooms of finetune/. A module imports from its own row and from rows above, never from below."""

@@ -39,6 +39,8 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "model.lora.alpha": ("8", 8.0),
     "model.lora.dropout": ("0.1", 0.1),
     "model.lora.targets": (".*proj", ".*proj"),
+    "model.lora.rslora": ("true", True),
+    "model.lora.dora": ("true", True),
     "data.train": ("a.jsonl", Path("a.jsonl")),
     "data.val": ("b.jsonl", Path("b.jsonl")),
     "data.window": ("64", 64),

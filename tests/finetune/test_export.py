@@ -170,15 +170,17 @@ def test_files_and_folders_come_along(runs: dict[str, Path], tmp_path: Path, mon
 # --- the adapter alone
 
 
-@pytest.fixture(scope="module")
-def language_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(
+    scope="module", params=["{rank: 3, alpha: 6}", "{rank: 3, alpha: 6, dora: true, rslora: true}"], ids=["lora", "dora, rslora"]
+)
+def language_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA run of a real Qwen3 in miniature."""
     folder = tmp_path_factory.mktemp("language")
     base = causal_lm.write_base(folder / "base", "qwen3")
     rows = tiny.write_rows(folder / "train.jsonl", tiny.texts(12, shortest=8))
     here = Path(causal_lm.__file__).parent
     own = (("model.source", str(base)), ("data.train", str(rows)), ("run.dir", str(folder / "run")), ("log.trackers", "[]"))
-    short = (("train.steps", "2"), ("train.lr", "0.1"), ("train.warmup", "0"), ("train.precision", "fp32"), *tiny.LORA)
+    short = (("train.steps", "2"), ("train.lr", "0.1"), ("train.warmup", "0"), ("train.precision", "fp32"), ("model.lora", request.param))
     config = config_of.resolve(str(here), causal_lm.RECIPE.Options, [here / "config.yaml"], [*own, *short])
     train.train_in(join((), folder), config, recipe.load_recipe(here))
     leave()
@@ -202,8 +204,9 @@ def test_stock_peft_loads_the_adapter_alone_and_computes_what_the_merged_model_d
     adapted = PeftModel.from_pretrained(base, adapter)
     held = {name: value for name, value in adapted.named_parameters() if "lora_" in name}
     written = load_file(adapter / "adapter_model.safetensors")
-    assert {name.replace(".default.", "."): value for name, value in held.items()}.keys() == written.keys() and len(written) >= 8
-    assert all(torch.equal(value, written[name.replace(".default.", ".")]) for name, value in held.items())
+    named = {name.replace(".default.", ".").replace("_vector.weight", "_vector"): value for name, value in held.items()}
+    assert named.keys() == written.keys() and len(written) >= 8
+    assert all(torch.equal(value, written[name]) for name, value in named.items())
     expected = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
     assert float((expected - plain).abs().max()) > 1e-2, "the adapter does something"
     assert float((logits(adapted) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from finetune import assembly, models, parallel
-from finetune.config import Config, Lora
+from finetune import adapters, assembly, models, parallel
+from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Loaded
 from finetune.world import World
@@ -189,11 +189,11 @@ def test_adapters_alone_are_trained_in_fp32_and_start_as_nothing(tmp_path: Path,
     values = fill(loaded, loaded.base)
     trained = {parallel.plain_name(name): p for name, p in loaded.model.named_parameters() if p.requires_grad}
     assert len(trained) == 12, "A and B of two layers in two blocks and of two heads"
-    assert all(models.is_adapter(name) and p.dtype == torch.float32 for name, p in trained.items())
+    assert all(adapters.is_adapter(name) and p.dtype == torch.float32 for name, p in trained.items())
     frozen = torch.bfloat16 if precision == "bf16" else torch.float32
     assert all(p.dtype == frozen for name, p in loaded.model.named_parameters() if not p.requires_grad)
     base = load_file(loaded.base / "model.safetensors")
-    others = {models.base_name(name): value for name, value in values.items() if not models.is_adapter(name)}
+    others = {models.base_name(name): value for name, value in values.items() if not adapters.is_adapter(name)}
     assert others.keys() == base.keys() and all(torch.equal(others[name], base[name].to(frozen)) for name in base)
     for name in trained:
         if ".lora_B." in name:
@@ -213,30 +213,11 @@ def test_adapters_start_the_same_on_any_sharding_and_differ_by_name_and_seed(tmp
     down = [name for name in first if ".lora_A." in name]
     assert len(down) == 6 and all(torch.equal(first[name], second[name]) and not torch.equal(first[name], other[name]) for name in down)
     assert len({float(first[name].detach().sum()) for name in down}) == 6
-    whole = models._fresh_adapter("x.lora_A.default.weight", torch.Size((6, 5)), 3)
-    assert torch.equal(whole[2:4], models._fresh_adapter("x.lora_A.default.weight", torch.Size((6, 5)), 3)[2:4])
-
-
-def test_targets_of_the_config_go_before_the_recipes(tmp_path: Path) -> None:
-    loaded = tiny.RECIPE.load(tiny.config_in(tmp_path))
-    models.add_lora(loaded.model, Lora(rank=2, targets="head"), tiny.RECIPE.lora_targets)
-    assert [name for name, _ in loaded.model.named_parameters() if models.is_adapter(name)] == [
-        "head.lora_A.default.weight",
-        "head.lora_B.default.weight",
-    ]
-
-
-def test_targets_that_fit_nothing_are_named(tmp_path: Path) -> None:
-    loaded = tiny.RECIPE.load(tiny.config_in(tmp_path))
-    with pytest.raises(UserError, match=r"model\.lora\.targets 'haed' fits no layer of the model"):
-        models.add_lora(loaded.model, Lora(targets="haed"), tiny.RECIPE.lora_targets)
 
 
 def test_names() -> None:
     wrapped = "blocks.0._checkpoint_wrapped_module.up.base_layer.weight"
     assert models.base_name(wrapped) == "blocks.0.up.weight"
-    assert models.is_adapter("up.lora_A.default.weight") and models.is_adapter("up.lora_B.default.weight")
-    assert not models.is_adapter("lora_A.weight") and not models.is_adapter(wrapped)
 
 
 def test_slices_of_a_plain_tensor_are_all_of_it() -> None:

@@ -1,0 +1,90 @@
+"""LoRA in all its parts: where adapters go, how they start, what they do to a weight, and how peft reads them back.
+
+W' = W + s·B·A (Hu et al. 2021, arXiv:2106.09685) with s = alpha / r, or alpha / √r (rsLoRA, Kalajdzievski 2023, arXiv:2312.03732);
+under DoRA (Liu et al. 2024, arXiv:2402.09353) each row of W' is then scaled to a learned length m.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finetune.config import Lora
+from finetune.errors import UserError
+
+ALL_LINEAR = "all-linear"
+"""In the place of a pattern: every linear layer of the blocks and between them, but no output head."""
+DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_magnitude_vector.default.weight"
+"""What peft adds to a layer's name for A [r, in], B [out, r] and m [out]."""
+
+
+def inject(model: nn.Module, lora: Lora, targets: str) -> None:
+    """Put adapters into the linear layers whose name matches. Parameters are on meta. Raises `UserError` if none does."""
+    from peft import inject_adapter_in_model
+
+    pattern = lora.targets or targets
+    chosen = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if pattern != ALL_LINEAR:
+        chosen = [name for name, _ in model.named_modules() if re.fullmatch(pattern, name)]
+    if not all(isinstance(model.get_submodule(name), nn.Linear) for name in chosen) or not chosen:
+        raise UserError(f"model.lora.targets {pattern!r} fits no layer of the model, or not only linear ones; look at its module names")
+    inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
+
+
+def peft_config(lora: Lora, modules: list[str]) -> Any:
+    """peft's own config for adapters in exactly these modules."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        use_dora=lora.dora,
+        use_rslora=lora.rslora,
+        target_modules="|".join(map(re.escape, sorted(modules))),  # as a list, a short name would also fit the end of a longer one
+    )
+
+
+def is_adapter(name: str) -> bool:
+    return any(part in name for part in (".lora_A.", ".lora_B.", ".lora_magnitude_vector."))
+
+
+def layer_of(name: str) -> str:
+    """The adapted layer's name, from the name of an adapter's parameter."""
+    return name.partition(".lora_")[0]
+
+
+def peft_name(name: str) -> str:
+    """A parameter's name in the files that peft writes and reads."""
+    return f"base_model.model.{name.replace('.default.', '.')}".replace(".lora_magnitude_vector.weight", ".lora_magnitude_vector")
+
+
+def is_length(name: str) -> bool:
+    """Whether a parameter is DoRA's m, which starts at what the base says; A and B do not."""
+    return name.endswith(LENGTHS)
+
+
+def fresh(name: str, shape: torch.Size, seed: int) -> Tensor:
+    """B starts at zero, A uniform in ±1/√in (peft's Kaiming start), keyed by name so that no world size changes it."""
+    if name.endswith(UP):
+        return torch.zeros(shape)
+    key = int.from_bytes(hashlib.sha256(json.dumps([seed, name]).encode()).digest()[:8], "big") % 2**63
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(key)) * 2 - 1) / math.sqrt(shape[1])
+
+
+def fresh_lengths(rows: Tensor) -> Tensor:
+    """m [n] of some rows [n, in] of a base's weight: their lengths, so that DoRA starts where the base is."""
+    return torch.linalg.vector_norm(rows.float(), dim=1)
+
+
+def merged(rows: Tensor, a: Tensor, b: Tensor, lengths: Tensor | None, lora: Lora) -> Tensor:
+    """fp32 rows [n, in] of W', from those of W, A [r, in], the same rows of B [n, r], and under DoRA of m [n]."""
+    scale = lora.alpha / (math.sqrt(lora.rank) if lora.rslora else lora.rank)
+    update = rows.float() + scale * (b.float() @ a.float())
+    return update if lengths is None else update * (lengths.float() / fresh_lengths(update)).unsqueeze(1)
