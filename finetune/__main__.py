@@ -7,6 +7,7 @@ import sys
 
 VERBS = {
     "train": "fine-tune a model (usually through `accelerate launch finetune/train.py`)",
+    "plan": "show a run before it is started: its settings and where they come from, its first batch",
     "export": "turn a checkpoint into a folder that the model's own package loads",
     "generate": "speak, or write, with an exported folder",
     "check": "read every checkpoint of a run and say which are whole",

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from finetune import files
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Loaded, Recipe
 from finetune.rows import SHOWN_PROBLEMS, Measured, Rows, build_index, open_rows
 from finetune.world import World, once, together
+
+DESCRIBING = ("*.json", "*.txt", "*.model", "**/*.jinja")
+"""What of a base's files can change the length of a sample: configs, tokenizers, templates, and never the weights."""
+
+
+def data_key(config: Config, loaded: Loaded) -> str:
+    """Digest of all that lengths depend on besides the rows: the recipe, its options, what it derived, and how the base reads text.
+
+    The weights have no part in it, so that a look at the data need not read them.
+    """
+    told = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
+    paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
+    return hashlib.sha256("\n".join([*told, *(f"{path.name} {files.digest(path)}" for path in paths)]).encode()).hexdigest()
 
 
 def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows | None:

@@ -10,8 +10,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 TEMPLATES = Path(__file__).parent / "templates"
-TEXT = """Good day. And to you. The weather in Oslo is cold, the weather in Rome is warm. What is the weather? It is cold.
-<|im_start|>assistant user system Who are you? I am a machine. Think before you answer, then answer: yes or no.\n\n\n\nYes.\n\nNo.\n\nIt is.\n\n"""
+TEXT = """Good day. And to you. The weather in Oslo is cold, the weather in Rome is warm. What is the weather?
+It is cold.
+<|im_start|>assistant user system Who are you? I am a machine.
+Think before you answer, then answer: yes or no.\n\n\n\nYes.\n\nNo.\n\nIt is.\n\n"""
 NEWLINES = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 """Qwen's and Llama's: white space that ends in line breaks is one piece, so two of them can become one token."""
 

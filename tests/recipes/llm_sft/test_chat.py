@@ -112,7 +112,7 @@ def test_what_a_template_refuses_or_passes_over_is_told() -> None:
     with pytest.raises(UserError, match="cannot write this chat: TemplateError: System role not supported"):
         supervised("gemma2", [SYSTEM, *CHAT])
     with pytest.raises(UserError, match="passes over `tool_calls`"):
-        supervised("gemma3", ERRAND[:2] + [said("Cold.")])
+        supervised("gemma3", [*ERRAND[:2], said("Cold.")])
     with pytest.raises(UserError, match="passes over `tools`"):
         supervised("chatml", CHAT, tools=TOOLS)
     with pytest.raises(UserError, match="passes over `reasoning_content`"):
@@ -179,7 +179,7 @@ def check_generation_would_stand_there(messages: list[dict[str, Any]], family: s
 def check_each_turn_ends(messages: list[dict[str, Any]], family: str) -> None:
     """The last token of each run is the one at which generation stops, and there are as many as turns."""
     ids, mask = tokenise({"messages": messages}, tokenizer(family), "assistant")
-    lasts = [ids[place] for place in range(len(ids)) if mask[place] and not mask[place + 1 : place + 2] == [True]]
+    lasts = [ids[place] for place in range(len(ids)) if mask[place] and not any(mask[place + 1 : place + 2])]
     assert lasts == [tokenizer(family).eos_token_id] * sum(message["role"] == "assistant" for message in messages)
 
 

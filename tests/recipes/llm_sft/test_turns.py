@@ -1,4 +1,4 @@
-"""Where the assistant speaks: the template's blocks against transformers' own tracking, and every way in which a template can be refused."""
+"""Where the assistant speaks: blocks against transformers' own tracking, and every way in which a template can be refused."""
 
 from __future__ import annotations
 
