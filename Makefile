@@ -2,9 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+NEXT := .venv-next/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test test-all check bench
+.PHONY: demo test test-all test-next check bench
 
 demo: $(STAMP)  ## the whole chain on the embedded sample; figures in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
@@ -16,6 +17,10 @@ test: $(STAMP)  ## everything but the slow proofs
 test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	$(MAKE) test-next
+
+test-next: $(NEXT)  ## llm_sft on the newest transformers, accelerate and peft, in an environment without the voice packages
+	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft
 
 check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/ruff check .
@@ -35,4 +40,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,test]'
 	$(BIN)/python -m pip check
+	touch $@
+
+$(NEXT): pyproject.toml constraints-next.txt
+	test -x .venv-next/bin/python || $(PYTHON) -m venv .venv-next
+	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt pip setuptools
+	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt torch
+	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt -e '.[text,test]'
+	.venv-next/bin/python -m pip check
 	touch $@
