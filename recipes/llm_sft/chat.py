@@ -32,7 +32,7 @@ def tokenise(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[
         spoken = {*range(len(ids))}
     mask = [number > 0 and number in spoken for number in range(len(ids))]
     if not any(mask):
-        raise UserError("nothing is supervised in this row, and nothing would be learned from it: no message is the assistant's")
+        raise UserError("nothing is supervised in this row, so nothing would be learned from it; take it out")
     return ids, mask
 
 
@@ -64,5 +64,8 @@ def _chat(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int
     if supervise == "everything":
         return cut.ids, set()
     wanted = [message for message in chat.answers if message >= first]
+    if not wanted:
+        roles = ", ".join(sorted({message["role"] for message in messages[first:]}))
+        raise UserError(f"nothing is supervised in this row: no message to learn has the role assistant (roles: {roles})")
     turns = find(chat, cut.text, wanted[-1:] if supervise == "last" else wanted, turn_ends(tokenizer))
     return cut.ids, {number for turn in turns for number in cut.tokens_of(turn)}

@@ -94,3 +94,15 @@ def test_packed_micro_batches_go_through_pack(tmp_path: Path) -> None:
     turns = loader.turns((MicroBatch((0, 1), 39, 0, packed=True),))
     loader.close()
     assert [turn.batch.tensors["ids"].shape for turn in turns] == [(39,)]
+
+
+def test_lengths_depend_on_the_tokenizer_and_not_on_the_weights(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path)
+    keys = [intake.data_key(config, tiny.RECIPE.load(config))]
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"other weights")
+    assert [intake.data_key(config, tiny.RECIPE.load(config))] == keys
+    for name in ("tokenizer.json", "chat_template.jinja", "config.json"):
+        (tmp_path / "base" / name).write_text('{"edited": true}')
+        keys.append(intake.data_key(config, tiny.RECIPE.load(config)))
+    keys.append(intake.data_key(config, replace(tiny.RECIPE.load(config), state={"chat_template": "{{ messages }}"})))
+    assert len(set(keys)) == 5

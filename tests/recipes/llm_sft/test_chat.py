@@ -13,7 +13,7 @@ from recipes.llm_sft import chat
 from recipes.llm_sft.chat import check_template, tokenise
 from recipes.llm_sft.turns import Turn
 from tests.recipes.llm_sft import families
-from tests.recipes.llm_sft.families import FAMILIES, learned, tokenizer
+from tests.recipes.llm_sft.families import FAMILIES, learned, spaced, tokenizer
 
 
 def user(content: str) -> dict[str, Any]:
@@ -136,8 +136,22 @@ def test_prompt_and_completion_as_messages() -> None:
 @pytest.mark.parametrize("row", [{"messages": [SYSTEM, user("Hello?")]}, {"prompt": CHAT, "completion": [user("Bye.")]}])
 @pytest.mark.parametrize("family", ["chatml", "generation"])
 def test_nothing_supervised_is_an_error(family: str, row: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="nothing is supervised in this row"):
+    with pytest.raises(UserError, match="nothing is supervised in this row: no message to learn has the role assistant .roles: .*user"):
         tokenise(row, tokenizer(family), "assistant")
+
+
+def test_a_lone_token_is_nobodys_target() -> None:
+    of = tokenizer("chatml")
+    with pytest.raises(UserError, match="nothing is supervised"):
+        tokenise({"prompt": "", "completion": ""}, of, "assistant")
+
+
+def test_a_tokenizer_that_puts_a_space_before_every_text() -> None:
+    of = spaced()
+    of.chat_template = families.template("mistral")
+    ids, mask = tokenise({"messages": CHAT}, of, "assistant")
+    assert [text.strip() for text in learned(ids, mask, of)] == ["I am a machine.</s>", "And to you.</s>"]
+    assert ids == of.apply_chat_template(CHAT, tokenize=True, return_dict=True)["input_ids"]
 
 
 @pytest.mark.parametrize("family", ["llama3", "gemma2", "gemma3", "mistral"])
