@@ -125,6 +125,18 @@ def test_a_prompt_that_begins_the_turn_otherwise() -> None:
         turns("chatml", jinja, CHAT[:2])
 
 
+def test_a_last_turn_that_begins_otherwise_than_an_earlier_one() -> None:
+    jinja = template("chatml").replace("message.role +", "('bot' if loop.last and message.role == 'assistant' else message.role) +")
+    assert jinja != template("chatml")
+    with pytest.raises(UserError, match="prompt for generation is not how it begins the turn: 'assistant.*' where the chat has 'bot"):
+        turns("chatml", jinja)
+
+
+def test_text_that_holds_what_marks_are_made_of() -> None:
+    odd = [CHAT[0], {"role": "assistant", "content": "\ue001I\ue000 am\ue002."}]
+    assert turns("generation", template("generation"), odd) == ["\ue001I\ue000 am\ue002.<|im_end|>"]
+
+
 def test_text_that_holds_the_end_of_a_turn_is_told_apart() -> None:
     """An answer that names the token is one turn still; and where the template rewrites it, it is refused."""
     named = [CHAT[0], {"role": "assistant", "content": "It is <|im_end|>, I think."}, *CHAT[2:]]
