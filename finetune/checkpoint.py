@@ -32,7 +32,7 @@ from finetune.world import World, gather, once, sums, together
 FORMAT = 1
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP_FOLDER = re.compile(r"step-(\d{8})")
-SAME_RUN = ("recipe", "data", "base", "order", "lora", "recipe_state")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "recipe_state")
 """What of `state.json` says whose checkpoint it is."""
 
 

@@ -282,7 +282,7 @@ def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
     if entry.name in source.shapes:
         yield source.trained(entry.name, None)
         return
-    from finetune import adapters
+    from finetune import adapters, quantized
 
     layer = entry.name.removesuffix(".weight")
     if source.lora is None or layer + adapters.DOWN not in source.shapes:
@@ -294,7 +294,9 @@ def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
         rows = slice(start, min(start + height, entry.shape[0]))
         b = source.trained(layer + adapters.UP, (rows, slice(0, a.shape[0])))
         lengths = source.trained(layer + adapters.LENGTHS, (rows,)) if source.lora.dora else None
-        yield adapters.merged(source.base(entry.name, (rows, slice(0, entry.shape[1]))), a, b, lengths, source.lora)
+        base = source.base(entry.name, (rows, slice(0, entry.shape[1])))
+        base = quantized.rounded(base) if source.state["quantization"] else base
+        yield adapters.merged(base, a, b, lengths, source.lora)
 
 
 def every_file(path: Path) -> list[Path]:

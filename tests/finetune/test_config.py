@@ -35,6 +35,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "run.deadline_minutes": ("90", 90.0),
     "model.source": ("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "Qwen/Qwen3-TTS-12Hz-0.6B-Base"),
     "model.revision": ("main", "main"),
+    "model.quantization": ("nf4", "nf4"),
     "model.lora.rank": ("4", 4),
     "model.lora.alpha": ("8", 8.0),
     "model.lora.dropout": ("0.1", 0.1),
