@@ -11,7 +11,7 @@ leaves it out is not: the token that closes the turn when nothing follows is tak
 
 Some templates rewrite what is past. Gemma and Llama do not, and Mistral's does with a system prompt or with tools, which stand before the
 last question only: earlier turns are refused, for generation saw them elsewhere. Qwen3's leaves out the thoughts of earlier turns. What it
-leaves out is either an empty pair of tags, and then the turn is supervised as it stands in the whole chat, as every trainer does; or it is
+leaves out is either an empty pair of tags, and then the turn is supervised as it stands in the whole chat, and nothing is lost; or it is
 what the row has the assistant think, and then the row is refused: it would be taught to answer without the thoughts that it is shown with.
 In the last turn Qwen3's template puts an empty pair where there are no thoughts. It is supervised: with the prompt that the template gives
 by default, the model itself has to say that it does not think.
