@@ -32,7 +32,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
     groups = parameter_groups(training.model)
     lasting: list[int] = []
     training.optimizer.register_step_post_hook(lambda *_: lasting.__setitem__(slice(None), lasting_bytes(training.optimizer)))
-    loader = batches.Loader(training.rows, RECIPE, training.loaded.processor, joined.rank, joined.size)
+    loader = loop.loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     with passing_bytes(groups) as peak:
         for number, step in zip(range(2), todo, strict=False):

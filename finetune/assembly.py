@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from finetune import adapters, batches, checkpoint, files, intake, models, optim, parallel, recompute
+from finetune import adapters, batches, checkpoint, files, intake, models, optim, parallel, quantized, recompute, tensor_parallel
 from finetune.batches import Order, Place
 from finetune.config import Config
 from finetune.errors import UserError
@@ -28,11 +29,14 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     strategy = together(world, lambda: parallel.choose_strategy(config, os.environ))
     together(world, lambda: parallel.check_plan(strategy, config, world))
     together(world, lambda: intake.check_batching(config, recipe))
+    together(world, lambda: quantized.check(config))
+    world = replace(world, tensor=config.parallel.tensor)
     cache = config.run.dir / "cache"
     once(world, lambda: claim(config.run.dir))
     base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
     once(world, lambda: recipe.prepare(config))
     loaded = together(world, lambda: recipe.load(config))
+    together(world, lambda: tensor_parallel.check_model(loaded.model, loaded.blocks, config))
     key = once(world, lambda: intake.data_key(config, loaded))
     rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
     assert rows is not None  # train.check_inputs made sure
@@ -40,9 +44,9 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
     if config.train.compile:
         compile_blocks(loaded.model, loaded.blocks)
-    mesh = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
+    layout = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
     together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed))
-    parallel.check_sharding(loaded.model, mesh, world)
+    parallel.check_sharding(loaded.model, loaded.blocks, layout, world)
     verify(loaded, config, recipe, world)
     optimizer = optim.make_optimizer(loaded.model, config.train)
     total = config.train.steps or batches.count_steps(Order.of(config), rows.lengths, config.train.epochs)
@@ -83,6 +87,7 @@ def identify(config: Config, rows: Rows, base_digest: str, loaded: Loaded) -> di
         "base": {"source": config.model.source, "revision": config.model.revision, "digest": base_digest},
         "order": Order.of(config).as_json(),
         "lora": None if config.model.lora is None else config.model.lora.model_dump(),
+        "quantization": config.model.quantization,
         "recipe_state": loaded.state,
     }
 
@@ -93,6 +98,8 @@ def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
         models.freeze(loaded.model, loaded.trainable, parallel.compute_dtype(config))
         return
     adapters.inject(loaded.model, config.model.lora, recipe.lora_targets)
+    if config.model.quantization:
+        quantized.quantize_base(loaded.model)
     models.freeze(loaded.model, adapters.is_adapter, parallel.compute_dtype(config))
 
 

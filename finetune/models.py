@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
-from finetune import files
+from finetune import files, quantized
 from finetune.adapters import fresh, fresh_lengths, is_adapter, is_length, layer_of
 from finetune.errors import UserError
 from finetune.parallel import plain_name
@@ -78,7 +78,7 @@ def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: tor
     """Mark what is trained, and keep the rest in the compute type: no master, no gradient, no optimizer state. Parameters are on meta."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable(name))
-        if not parameter.requires_grad:
+        if not parameter.requires_grad and parameter.is_floating_point():
             parameter.data = parameter.data.to(frozen_dtype)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("nothing would be trained: every parameter is frozen; look at options and model.lora")
@@ -127,11 +127,19 @@ def open_base(folder: Path) -> Iterator[Reader]:
 def misfits(model: nn.Module, base: Path) -> list[str]:
     """What the base lacks or holds in another shape. Whole shapes are compared: a slice of a larger tensor would fit without a word."""
     shapes = tensor_shapes(base)
-    wanted = {base_name(name): tuple(parameter.shape) for name, parameter in model.named_parameters() if not is_adapter(name)}
+    wanted = dict(
+        _expected(base_name(name), tuple(parameter.shape)) for name, parameter in model.named_parameters() if not is_adapter(name)
+    )
     missing = [f"{name} is missing" for name in wanted if name not in shapes]
     return missing + [
         f"{name} is {shapes[name]} there, the model has {shape}" for name, shape in wanted.items() if shapes.get(name, shape) != shape
     ]
+
+
+def _expected(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The tensor that the base must hold for a parameter, and its shape."""
+    weight = quantized.weight_of(name)
+    return (name, shape) if weight is None else (weight, quantized.original_shape(name, shape))
 
 
 def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
@@ -142,6 +150,8 @@ def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
         local.copy_(fresh_lengths(read(weight, (*slices, slice(None)))))
     elif is_adapter(name):
         local.copy_(fresh(plain_name(name), parameter.shape, seed)[slices])
+    elif (weight := quantized.weight_of(base_name(name))) is not None:
+        local.copy_(quantized.bytes_of(name, read(weight, (slices[0], slice(None)))))
     else:
         local.copy_(read(base_name(name), slices if parameter.dim() else None))
 
@@ -150,5 +160,18 @@ def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
     """Shape of this rank's part, and where it lies in the whole."""
     if not isinstance(tensor, DTensor):
         return tuple(tensor.shape), tuple(slice(0, size) for size in tensor.shape)
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tuple(shape), tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None
+    slices = [slice(0, size) for size in tensor.shape]
+    # `fully_shard` divides what tensor parallelism has cut, though its axis comes first; torch marks that as strided.
+    for axis, placement in sorted(enumerate(tensor.placements), key=lambda each: isinstance(each[1], _StridedShard)):
+        if isinstance(placement, Shard | _StridedShard):
+            slices[placement.dim] = chunk(slices[placement.dim], tensor.device_mesh.size(axis), coordinate[axis])
+    return tuple(part.stop - part.start for part in slices), tuple(slices)
+
+
+def chunk(part: slice, count: int, number: int) -> slice:
+    """One of `count` pieces of equal length, of which the last ones may be shorter or empty (torch.chunk's rule, and DTensor's)."""
+    length = -(-(part.stop - part.start) // count)
+    start = min(part.start + number * length, part.stop)
+    return slice(start, min(start + length, part.stop))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from finetune.config import Train
+from finetune.parallel import by_mesh
 
 
 def make_optimizer(model: nn.Module, train: Train) -> torch.optim.AdamW:
@@ -17,9 +18,13 @@ def make_optimizer(model: nn.Module, train: Train) -> torch.optim.AdamW:
     decays = [parameter for parameter in trained if parameter.dim() > 1 and id(parameter) not in embeddings]
     chosen = {id(parameter) for parameter in decays}
     rest = [parameter for parameter in trained if id(parameter) not in chosen]
-    groups = [{"params": decays, "weight_decay": train.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    groups = [
+        {"params": group, "weight_decay": decay}
+        for parameters, decay in ((decays, train.weight_decay), (rest, 0.0))
+        for group in by_mesh(parameters)  # one fused update refuses tensors of different meshes
+    ]
     on_gpu = trained[0].device.type == "cuda"
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=train.lr, betas=(train.beta1, train.beta2), fused=on_gpu)
+    return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=on_gpu)
 
 
 def learning_rate(step: int, total: int, train: Train) -> float:

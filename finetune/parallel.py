@@ -6,7 +6,9 @@ FSDP path falls back to DDP, or to lone processes, on a CPU.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from finetune import tensor_parallel
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.world import World
@@ -68,43 +71,105 @@ def check_plan(strategy: Strategy, config: Config, world: World) -> None:
         )
     if parallel.offload and world.device.type == "cpu":
         raise UserError("parallel.offload: true on a CPU: the weights are in host memory already; drop it")
+    if parallel.tensor > 1 and strategy != "fsdp":
+        raise UserError(
+            f"parallel.tensor: {parallel.tensor} with parallel.strategy: {strategy}: what ranks do not share of a matrix they divide, "
+            "so only fsdp goes with it; set parallel.strategy: fsdp"
+        )
+    if world.size % parallel.tensor:
+        raise UserError(f"parallel.tensor: {parallel.tensor} does not divide the {world.size} ranks into groups; take a number that does")
 
 
-def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World) -> DeviceMesh:
-    """Shard each block and then the root, in place. Collective: call on every rank.
+@dataclass(frozen=True)
+class Layout:
+    """Over which ranks the parts of a model are sharded."""
+
+    whole: DeviceMesh
+    """All ranks: for everything but blocks."""
+    blocks: DeviceMesh
+    """Ranks that see different data. The same as `whole` without tensor parallelism."""
+    shared: DeviceMesh | None = None
+    """Axes `shard` (that is `blocks`) and `tensor`: for the matrices of blocks under tensor parallelism."""
+
+
+def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World) -> Layout:
+    """Shard each unit and then the root, in place. Collective: call on every rank.
 
     Wrap for recomputation and compile before: a wrapper around a sharded block would run without its all-gather hook.
     """
-    mesh = make_mesh(strategy, config, world)
+    layout = make_layout(strategy, config, world)
+    if layout.shared is not None:
+        tensor_parallel.share(model, blocks, layout.shared["tensor"])
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy() if config.parallel.offload else OffloadPolicy()
     gathered_once = strategy in ("ddp", "zero1", "zero2")
-    for module in [*(module for module in model.modules() if isinstance(module, blocks)), model]:
+    for module in [*units_of(model, blocks), model]:
+        mesh = layout.blocks if isinstance(module, blocks) else layout.whole
         keep = gathered_once or module is model
         fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not keep)
-    return mesh
+    return layout
 
 
-def make_mesh(strategy: Strategy, config: Config, world: World) -> DeviceMesh:
-    """N shards for `zero1`, `zero2` and `fsdp`; copies of shards for `hsdp`; N copies of one shard for `ddp`, where nothing is split."""
-    copies = {"ddp": world.size, "hsdp": config.parallel.replicate}.get(strategy)
-    if copies is None:
-        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
-    return init_device_mesh(world.device.type, (copies, world.size // copies), mesh_dim_names=("replicate", "shard"))
+def units_of(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
+    """What is gathered and given up by itself: each block, and each layer outside them (an embedding, a head) that is as large as one.
+
+    The root has the rest, gathered for the whole step: layers that are small, or tied, since one parameter cannot be in two units.
+    """
+    found = [module for module in model.modules() if isinstance(module, blocks)]
+    adapted = [module for module in model.modules() if hasattr(module, "base_layer")]  # DoRA reads that layer's weight without calling it
+    inside = {id(module) for whole in (*found, *adapted) for module in whole.modules()}
+    smallest = max((_size(block) for block in found), default=0)
+    layers = [module for module in model.modules() if id(module) not in inside and not any(module.children())]
+    own = [layer for layer in layers if _size(layer) >= smallest and _is_called(layer) and not _is_tied(layer, model)]
+    return [*found, *(layer for layer in own if layer is not model)]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _is_called(layer: nn.Module) -> bool:
+    """A list of parameters has no forward whose hooks could gather them."""
+    return type(layer).forward is not nn.Module.forward
+
+
+def _is_tied(layer: nn.Module, model: nn.Module) -> bool:
+    own = {id(parameter) for parameter in layer.parameters()}
+    return any(id(parameter) in own for module in model.modules() if module is not layer for parameter in module._parameters.values())
+
+
+def make_layout(strategy: Strategy, config: Config, world: World) -> Layout:
+    """N shards for `zero1`, `zero2` and `fsdp`; copies of shards for `hsdp`; N copies of one shard for `ddp`, where nothing is split.
+
+    Neighbours share matrices, since they talk most, and neighbours are on one machine. What they do not share (norms and biases aside)
+    is still sharded over all ranks: each has all of its gradient, as the group sees the same data.
+    """
+    device, copies, group = world.device.type, {"ddp": world.size, "hsdp": config.parallel.replicate}.get(strategy), config.parallel.tensor
+    if copies is not None:
+        mesh = init_device_mesh(device, (copies, world.size // copies), mesh_dim_names=("replicate", "shard"))
+        return Layout(mesh, mesh)
+    mesh = init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
+    if group == 1:
+        return Layout(mesh, mesh)
+    shared = init_device_mesh(device, (world.size // group, group), mesh_dim_names=("shard", "tensor"))
+    return Layout(mesh, shared["shard"], shared)
 
 
 def compute_dtype(config: Config) -> torch.dtype:
     return torch.bfloat16 if config.train.precision == "bf16" else torch.float32
 
 
-def check_sharding(model: nn.Module, mesh: DeviceMesh, world: World) -> None:
+def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World) -> None:
     """What was asked is what is, or the run does not start. Raises `RuntimeError`, since only a defect can cause it."""
     if not isinstance(model, FSDPModule):
         raise RuntimeError("the model is not sharded: fully_shard did not take hold of the root module")
-    if mesh.size() != world.size:
-        raise RuntimeError(f"the mesh holds {mesh.size()} ranks, the world {world.size}")
+    if layout.whole.size() != world.size:
+        raise RuntimeError(f"the mesh holds {layout.whole.size()} ranks, the world {world.size}")
+    meshes = {id(parameter): layout.blocks for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
+    if layout.shared is not None:
+        meshes |= {id(parameter): layout.shared for parameter in tensor_parallel.check_shared(model, blocks)}
     for name, parameter in model.named_parameters():
-        if not isinstance(parameter, DTensor) or parameter.device_mesh != mesh:
+        if not isinstance(parameter, DTensor) or parameter.device_mesh != meshes.get(id(parameter), layout.whole):
             raise RuntimeError(f"{name} is not sharded over the run's mesh")
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise RuntimeError(f"{name} is trained in {parameter.dtype}; masters must be float32, or small updates are lost")
@@ -130,9 +195,21 @@ def reshard(model: nn.Module) -> None:
 
 def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> float:
     """Scale gradients to the global L2 norm `largest` if they exceed it; returns the norm before. Collective: call on every rank."""
-    norm = torch.nn.utils.clip_grad_norm_(list(parameters), largest)
+    groups = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
+    norms = [torch.nn.utils.get_total_norm([parameter.grad for parameter in group if parameter.grad is not None]) for group in groups]
     # A DTensor's own value is this rank's part: off by about sqrt(N) without the reduction.
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    norm = math.hypot(*(float(norm.full_tensor() if isinstance(norm, DTensor) else norm) for norm in norms))
+    for group in groups:
+        torch.nn.utils.clip_grads_with_norm_(group, largest, torch.tensor(norm, device=group[0].device))
+    return norm
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """In groups that lie over the same ranks: torch's operations on many tensors at once refuse others."""
+    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+    return list(groups.values())
 
 
 def plain_name(name: str) -> str:

@@ -55,10 +55,13 @@ def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, 
 def _writes(tensor: Tensor, number: int, rank: int, size: int) -> bool:
     if not isinstance(tensor, DTensor):
         return number % size == rank
-    coordinate = tensor.device_mesh.get_coordinate()
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
     assert coordinate is not None
     copies = [axis for axis, placement in enumerate(tensor.placements) if isinstance(placement, Replicate)]
-    return all(number % tensor.device_mesh.size(axis) == coordinate[axis] for axis in copies)
+    # What neighbours that share matrices do not share, each of them holds alike, on a mesh of its own that starts at the rank of its place.
+    twins = size // mesh.size()
+    return number % twins == int(mesh.mesh.min()) and all(number % mesh.size(axis) == coordinate[axis] for axis in copies)
 
 
 def stage(parts: Mapping[str, Part]) -> dict[str, Part]:

@@ -22,7 +22,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"config"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
-    frozenset({"adapters", "parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
+    frozenset({"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
     frozenset({"shards"}),
     frozenset({"guards", "events", "heartbeat", "intake"}),
     frozenset({"checkpoint"}),

@@ -66,6 +66,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "train.compile": ("true", True),
     "parallel.strategy": ("fsdp", "fsdp"),
     "parallel.replicate": ("2", 2),
+    "parallel.tensor": ("2", 2),
     "parallel.offload": ("true", True),
     "checkpoint.every": ("10", 10),
     "checkpoint.keep": ("5", 5),

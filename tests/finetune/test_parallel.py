@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from finetune import parallel, recompute
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.parallel import check_sharding, choose_strategy, clip_gradients, make_mesh, plain_name, shard
+from finetune.parallel import Layout, check_sharding, choose_strategy, clip_gradients, make_layout, plain_name, shard
 from finetune.world import World
 from tests.finetune import tiny
 
@@ -121,8 +121,8 @@ def test_the_mesh_of_a_strategy(
         return dict(zip(mesh_dim_names, shape, strict=True))
 
     monkeypatch.setattr(parallel, "init_device_mesh", recorded)
-    found: object = make_mesh(strategy, config(tmp_path, ("parallel.replicate", replicate)), dataclasses.replace(world, size=8))
-    assert found == layout
+    found = make_layout(strategy, config(tmp_path, ("parallel.replicate", replicate)), dataclasses.replace(world, size=8))
+    assert found == Layout(layout, layout)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_what_can_work_together_is_not_refused(tmp_path: Path, world: World, str
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_blocks_and_root_are_sharded_in_the_types_that_were_asked_for(tmp_path: Path, world: World, strategy: parallel.Strategy) -> None:
     model = Stack()
-    mesh = shard(model, (Block,), strategy, config(tmp_path, ("train.precision", "bf16")), world)
-    check_sharding(model, mesh, world)
+    layout = shard(model, (Block,), strategy, config(tmp_path, ("train.precision", "bf16")), world)
+    check_sharding(model, (Block,), layout, world)
     assert [name for name, module in model.named_modules() if isinstance(module, FSDPModule)] == ["", "blocks.0", "blocks.1"]
     placements = (Shard(0),) if strategy == "fsdp" else (Replicate(), Shard(0))
     assert all(isinstance(p, DTensor) and p.placements == placements and p.dtype == torch.float32 for p in model.parameters())
@@ -186,35 +186,35 @@ def test_recomputation_inside_shards_runs_each_block_twice_and_keeps_the_names(
 
 def test_a_model_that_is_not_sharded_is_noticed(tmp_path: Path, world: World) -> None:
     with pytest.raises(RuntimeError, match="the model is not sharded"):
-        check_sharding(Stack(), make_mesh("fsdp", config(tmp_path), world), world)
+        check_sharding(Stack(), (Block,), make_layout("fsdp", config(tmp_path), world), world)
 
 
 def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None:
     model = Stack()
-    mesh = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     larger = World(0, 2, world.device, world.accelerator, world.votes)
     with pytest.raises(RuntimeError, match="the mesh holds 1 ranks, the world 2"):
-        check_sharding(model, mesh, larger)
+        check_sharding(model, (Block,), layout, larger)
 
 
 def test_a_parameter_on_another_mesh_or_none_is_noticed(tmp_path: Path, world: World) -> None:
     model = Stack()
-    mesh = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     with pytest.raises(RuntimeError, match=r"blocks\.0\.linear\.weight is not sharded over the run's mesh"):
-        check_sharding(model, make_mesh("ddp", config(tmp_path), world), world)
+        check_sharding(model, (Block,), make_layout("ddp", config(tmp_path), world), world)
     model.late = nn.Parameter(torch.ones(3))
     with pytest.raises(RuntimeError, match="late is not sharded over the run's mesh"):
-        check_sharding(model, mesh, world)
+        check_sharding(model, (Block,), layout, world)
 
 
 def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: Path, world: World) -> None:
     model = Stack()
     model.head.bfloat16()
-    mesh = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     with pytest.raises(RuntimeError, match=r"head\.weight is trained in torch\.bfloat16; masters must be float32"):
-        check_sharding(model, mesh, world)
+        check_sharding(model, (Block,), layout, world)
     model.head.requires_grad_(False)
-    check_sharding(model, mesh, world)
+    check_sharding(model, (Block,), layout, world)
 
 
 def test_gradients_are_clipped_to_the_global_norm(world: World) -> None:

@@ -187,7 +187,7 @@ CONFIG = resolve("tests/byte_model", Options, [], [])
 world = join((), Path(FOLDER))
 seen = {}
 for strategy, placements in (("fsdp", [Shard(0)]), ("ddp", [Replicate(), Shard(0)])):
-    mesh = parallel.make_mesh(strategy, CONFIG, world)
+    mesh = parallel.make_layout(strategy, CONFIG, world).whole
     tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
     parts = shards.own_parts(tensors, world.rank, world.size)
     seen[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}

@@ -38,7 +38,7 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
             seen.append({f"gradient.{names[id(parameter)]}": whole(parameter.grad) for parameter in given})
         return clip(given, *rest)
 
-    loader = batches.Loader(training.rows, recipe, training.loaded.processor, joined.rank, joined.size)
+    loader = loop.loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     losses, turns = [], []
     parallel.clip_gradients = clip_and_keep
