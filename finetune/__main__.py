@@ -10,6 +10,7 @@ VERBS = {
     "plan": "show a run before it is started: its settings and where they come from, its first batch",
     "export": "turn a checkpoint into a folder that the model's own package loads",
     "generate": "speak, or write, with an exported folder",
+    "chat": "converse with an exported folder",
     "check": "read every checkpoint of a run and say which are whole",
     "where": "print where the installed recipes and launch files lie",
 }

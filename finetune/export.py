@@ -102,7 +102,7 @@ def export(
     base = find_base(state, moved_base)
     with shards.open_shards(chosen) as (trained, shapes), models.open_base(base) as read_base:
         buffers = {name: trained(name, None) for name in state["buffers"]}
-        plan = recipe.export(base, state["recipe_state"], buffers, form)
+        plan = introduced(recipe.export(base, state["recipe_state"], buffers, form), chosen, state)
         source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": str(chosen)}
         if adapter_only:
@@ -113,6 +113,14 @@ def export(
             check_accounted(source, {entry.name for entry in entries})
             write(source, entries, "model", base, target, card)
     return target
+
+
+def introduced(plan: ExportPlan, chosen: Path, state: dict[str, Any]) -> ExportPlan:
+    """With the README.md that the recipe writes from what the checkpoint knows."""
+    if plan.readme is None:
+        return plan
+    text = plan.readme(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
+    return replace(plan, files={**plan.files, "README.md": text.encode()})
 
 
 def choose_format(recipe: Recipe, form: str | None) -> str:
@@ -189,7 +197,7 @@ def write(source: Source, entries: list[Entry], weights: str, base: Path, target
         for name in source.plan.copy:
             for path in every_file(base / name):
                 files.copy_into(path, temporary / path.relative_to(base))
-        documents = {**source.plan.files, CARD: describe(source.state, card, digests)}
+        documents = {**retyped(source.plan.files, source.dtype), CARD: describe(source.state, card, digests)}
         for name, content in documents.items():
             files.make_folder((temporary / name).parent)
             files.write_blocks(temporary / name, [content])
@@ -198,6 +206,20 @@ def write(source: Source, entries: list[Entry], weights: str, base: Path, target
     except BaseException:
         files.discard(temporary)
         raise
+
+
+def retyped(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
+    """With config.json naming the type that was asked for: from version 5 on, transformers loads weights in the type named there."""
+    if dtype is None or "config.json" not in documents:
+        return documents
+    named = str(dtype).removeprefix("torch.")
+
+    def renamed(entry: Any) -> Any:
+        if not isinstance(entry, dict):
+            return entry
+        return {key: named if key in ("dtype", "torch_dtype") else renamed(value) for key, value in entry.items()}
+
+    return {**documents, "config.json": json.dumps(renamed(json.loads(documents["config.json"])), indent=2).encode()}
 
 
 def exported_entries(source: Source, base: Path) -> list[Entry]:

@@ -24,9 +24,18 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
+    chosen = choose("generate", __doc__, argv)
+    if chosen is None:
+        return 0
+    model, name, rest = chosen
+    return load_recipe(find_recipe(name)).generate(model, rest)
+
+
+def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, list[str]] | None:
+    """The exported folder, the name of its recipe, and the arguments that are the recipe's. None if help was asked for and given."""
     parser = argparse.ArgumentParser(
-        "finetune generate",
-        description=__doc__,
+        f"finetune {verb}",
+        description=about,
         add_help=False,
         allow_abbrev=False,  # --mode of a recipe is not short for --model
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -37,10 +46,9 @@ def run(argv: list[str]) -> int:
     if arguments.model is None:
         if {"-h", "--help"} & set(rest):
             parser.print_help()
-            return 0
+            return None
         raise UserError("which model? give --model FOLDER, as `python -m finetune export RUN --to FOLDER` makes it")
-    recipe = load_recipe(find_recipe(arguments.recipe or recipe_of(arguments.model)))
-    return recipe.generate(arguments.model, rest)
+    return arguments.model, arguments.recipe or recipe_of(arguments.model), rest
 
 
 def recipe_of(folder: Path) -> str:

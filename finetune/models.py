@@ -18,7 +18,7 @@ from finetune.adapters import fresh, fresh_lengths, is_adapter, is_length, layer
 from finetune.errors import UserError
 from finetune.parallel import plain_name
 
-HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "README.md", "LICENSE"]
 """What is fetched of a hub repository: data only, never code and never pickled weights."""
 
 

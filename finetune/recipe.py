@@ -93,6 +93,8 @@ class ExportPlan:
     """Content of files to write, by path relative to the folder (config.json, README.md)."""
     copy: tuple[str, ...] = ()
     """Paths relative to the base folder, files or folders, copied as they are."""
+    readme: Callable[[dict[str, Any], str], str] | None = None
+    """(the checkpoint's state.json, its config.yaml) → README.md: what the model is and what it was made from."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,10 @@ class Recipe:
     """Export formats, the default first."""
     generate: Callable[[Path, list[str]], int]
     """(exported folder, remaining arguments) → exit code."""
+    chat: Callable[[Path, list[str]], int] | None = None
+    """(exported folder, remaining arguments) → exit code, after a conversation. Absent: there is nothing to converse with."""
+    sample: Callable[[Path, list[str]], list[str]] | None = None
+    """(exported folder, prompts) → an answer to each, without chance, for `sample.every`. Called in a process of its own, on the CPU."""
     lora_targets: str = "all-linear"
     """Regular expression over module names that LoRA adapts unless the config says otherwise."""
     prepare: Callable[[Config], None] = _nothing

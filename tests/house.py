@@ -28,7 +28,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"checkpoint"}),
     frozenset({"loop"}),
     frozenset({"assembly"}),
-    frozenset({"train", "export", "generate", "check", "where"}),
+    frozenset({"train", "export", "generate", "chat", "sampling", "publish", "check", "where"}),
     frozenset({"plan"}),
     frozenset({"__main__"}),
 )

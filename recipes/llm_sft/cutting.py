@@ -64,7 +64,7 @@ def continued(prompt: str, completion: str, tokenizer: Any) -> tuple[list[int], 
     if end is None:
         raise UserError("the tokenizer has no end-of-text token (eos_token), so the model could not learn to stop after a completion")
     following = completion.removesuffix(end) + end
-    begin = _begin(prompt, tokenizer)
+    begin = beginning(prompt, tokenizer)
     given, whole = begin + ids_of(prompt, tokenizer), begin + ids_of(prompt + following, tokenizer)
     if whole[: len(given)] == given:
         return whole, len(given)
@@ -77,7 +77,7 @@ def continued(prompt: str, completion: str, tokenizer: Any) -> tuple[list[int], 
     return apart, len(given)
 
 
-def _begin(prompt: str, tokenizer: Any) -> list[int]:
+def beginning(prompt: str, tokenizer: Any) -> list[int]:
     """The beginning-of-text token, where the tokenizer puts one by itself and the text does not have it already."""
     begin = tokenizer.bos_token_id
     puts_it = begin is not None and tokenizer("")["input_ids"][:1] == [begin]

@@ -144,6 +144,20 @@ def generate(folder: Path, argv: list[str]) -> int:
     return answering.generate(folder, argv)
 
 
+def chat(folder: Path, argv: list[str]) -> int:
+    """Converse with an export."""
+    from . import talking
+
+    return talking.chat(folder, argv)
+
+
+def sample(folder: Path, prompts: list[str]) -> list[str]:
+    """Greedy answers of an export."""
+    from . import answering
+
+    return answering.sample(folder, prompts)
+
+
 def show(sample: Sample, processor: Any) -> str:
     from . import showing
 
@@ -160,6 +174,8 @@ RECIPE = Recipe(
     export=export,
     formats=("transformers",),
     generate=generate,
+    chat=chat,
+    sample=sample,
     pack=pack,
     truncate=truncate,
     verify=verify,

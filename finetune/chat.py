@@ -1,0 +1,36 @@
+"""python -m finetune chat --model FOLDER …
+
+A conversation with an exported model, in this terminal. The folder knows its recipe, and the recipe knows the rest: add --help for its
+options.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from finetune.errors import UserError, exit_code
+from finetune.generate import choose
+from finetune.recipe import find_recipe, load_recipe
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    chosen = choose("chat", __doc__, argv)
+    if chosen is None:
+        return 0
+    model, name, rest = chosen
+    recipe = load_recipe(find_recipe(name))
+    if recipe.chat is None:
+        raise UserError(f"the recipe {name} does not converse; use `python -m finetune generate --model {model}`")
+    return recipe.chat(model, rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,22 @@
+"""What several tests of exported models share: runs are made once, and nobody changes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune import export
+from tests.recipes.llm_sft import tiny_runs
+
+
+@pytest.fixture(scope="session")
+def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All weights trained until two chats are known by heart."""
+    folder = tmp_path_factory.mktemp("full")
+    return tiny_runs.trained(folder, tiny_runs.FULL, ("data.val", str(folder / "chats.jsonl")))
+
+
+@pytest.fixture(scope="session")
+def exported(full_run: Path) -> Path:
+    return export.export(full_run, full_run.parent / "export")
