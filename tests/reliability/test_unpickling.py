@@ -1,0 +1,77 @@
+"""Nothing that lies on a disk is unpickled, in train, resume, export and generate; not even opened, if it is a file of such a kind."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune import checkpoint
+from recipes.voice_clone import tiny
+from tests.launch.launching import ALONE, ROOT, command, voice_rows
+from tests.reliability import audited, victims
+from tests.reliability.ledger import record
+
+SCRIPT = ROOT / "tests" / "reliability" / "audited.py"
+BAIT = ("pytorch_model.bin", "training_args.bin", "optimizer.pt", ".metadata", "rng_state_0.pth", "scheduler.pkl")
+"""What other tools would find beside a model or in a run, and unpickle."""
+
+
+def lay_bait(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in BAIT:
+        (folder / name).write_bytes(pickle.dumps(Path))
+
+
+def test_nothing_is_unpickled_in_train_resume_and_export(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def train(world: int, steps: int) -> None:
+        lora = ["--parallel.strategy", "fsdp", "--model.lora", "{rank: 3, alpha: 6}"]
+        argv = victims.arguments(tmp_path, "--run.dir", run, "--train.steps", steps, *lora)
+        for folder in (tmp_path / "base", run):
+            lay_bait(folder)
+        port = victims.free_port()
+        ranks = [victims.begin(audited.train_rank, rank, world, port, tmp_path / "notes", argv) for rank in range(world)]
+        assert victims.wait(ranks) == [0] * world, victims.said(tmp_path / "notes")
+
+    (tmp_path / "notes").mkdir()
+    train(2, 2)
+    train(1, 4)
+    assert checkpoint.read_state(checkpoint.find(run))["step"] == 4 and victims.events(run, "resumed")
+    exporting = victims.begin(audited.export_once, tmp_path / "notes", [str(run), "--to", str(tmp_path / "exported")])
+    assert victims.wait([exporting]) == [0], victims.said(tmp_path / "notes")
+    assert audited.found(tmp_path / "notes", "train") == [[], [], []]
+    assert audited.found(tmp_path / "notes", "export") == [[]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_unpickled_from_the_launcher_to_the_voice(tmp_path: Path) -> None:
+    """The real commands on a tiny voice, with all that they import."""
+    base, run, notes = tiny.build(tmp_path / "nano"), tmp_path / "run", tmp_path / "notes"
+    voice_rows(tmp_path, ["Ann"])
+    notes.mkdir()
+    for folder in (base, run):
+        lay_bait(folder)
+    small = ["--config", "recipes/voice_clone/debug.yaml", "--model.source", base]
+    data = [*small, "--data.train", tmp_path / "train.jsonl", "--run.dir", run]
+    for steps in (2, 4):
+        done(command("fsdp2", 2, SCRIPT, notes, "train", "--recipe", "voice_clone", *data, "--train.steps", steps))
+    assert checkpoint.read_state(checkpoint.find(run))["step"] == 4
+    done([sys.executable, SCRIPT, notes, "export", run, "--to", tmp_path / "voice"])
+    speech = tmp_path / "hello.wav"
+    said = ["--speaker", "ann", "--text", "Hello, this is my voice.", "--out", speech, "--max-seconds", "1"]
+    done([sys.executable, SCRIPT, notes, "generate", "--model", tmp_path / "voice", *said])
+    assert speech.is_file()
+    processes = {verb: audited.found(notes, verb) for verb in ("train", "export", "generate")}
+    assert processes == {"train": [[]] * 4, "export": [[]], "generate": [[]]}
+    record("processes of train, resume, export and generate in which a file was unpickled", 6)
+
+
+def done(words: list[object]) -> None:
+    finished = subprocess.run([*map(str, words)], cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
