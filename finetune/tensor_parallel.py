@@ -78,7 +78,7 @@ def share(model: nn.Module, blocks: tuple[type[nn.Module], ...], mesh: DeviceMes
     """Cut the blocks over the ranks of `mesh`, in place. After LoRA, and before `fully_shard`; parameters may be on meta."""
     for block in blocks_of(model, blocks):
         frozen = [name for name, parameter in block.named_parameters() if not parameter.requires_grad]
-        parallelize_module(block, mesh, styles(block, PLANS[class_of(block)]))
+        parallelize_module(block, mesh, styles(block, PLANS[class_of(block)]), src_data_rank=None)
         for name in frozen:  # a norm comes back as a new parameter, which would be trained
             block.get_parameter(name).requires_grad_(False)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import multiprocessing
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from finetune import adapters, assembly, models, parallel
+from finetune import adapters, assembly, models, parallel, tensor_parallel
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Loaded
@@ -223,3 +230,43 @@ def test_names() -> None:
 def test_slices_of_a_plain_tensor_are_all_of_it() -> None:
     assert models.local_slices(torch.ones(2, 3)) == ((2, 3), (slice(0, 2), slice(0, 3)))
     assert models.local_slices(torch.tensor(1.0)) == ((), ())
+
+
+# --- slices
+
+
+def own_slices(rank: int, groups: int, neighbours: int) -> list[tuple[str, list[list[int]], bool]]:
+    """(name, [first, last + 1] in each dimension, whether this rank holds just that) of a matrix cut by outputs, by inputs, and not at all.
+
+    In a world that does not communicate, so each rank has to begin with the whole.
+    """
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=groups * neighbours)
+    mesh = init_device_mesh("cpu", (groups, neighbours), mesh_dim_names=("shard", "tensor"))
+    layers = {"outputs": nn.Linear(3, 10 * neighbours), "inputs": nn.Linear(2 * neighbours, 5), "neither": nn.Linear(2, 7)}
+    found = []
+    for cut, layer in layers.items():
+        whole = {name: torch.arange(1.0 * tensor.numel()).reshape(tensor.shape) for name, tensor in layer.named_parameters()}
+        layer.load_state_dict(whole)
+        if cut in tensor_parallel.STYLES:
+            parallelize_module(layer, mesh["tensor"], tensor_parallel.STYLES[cut](), src_data_rank=None)  # type: ignore[index]
+        fully_shard(layer, mesh=mesh["shard"])
+        for name, parameter in layer.named_parameters():
+            shape, slices = models.local_slices(parameter)
+            assert isinstance(parameter, DTensor)
+            right = tuple(parameter.to_local().shape) == shape and torch.equal(parameter.to_local(), whole[name][slices])
+            found.append((f"{cut}.{name}", [[part.start, part.stop] for part in slices], right))
+    return found
+
+
+@pytest.mark.parametrize(("groups", "neighbours"), [(1, 2), (2, 2), (3, 2), (2, 4), (5, 1)])
+def test_slices_say_where_the_part_of_each_rank_lies(groups: int, neighbours: int) -> None:
+    """Also where tensor parallelism and `fully_shard` cut the same dimension, and the pieces are uneven or empty."""
+    importlib.import_module("torch._dynamo")  # or each of the processes would import it
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:  # a process a rank: torch remembers a mesh's coordinates
+        ranks = pool.starmap(own_slices, [(rank, groups, neighbours) for rank in range(groups * neighbours)], chunksize=1)
+    assert [(rank, name) for rank, found in enumerate(ranks) for name, _, right in found if not right] == []
+    sizes = {"outputs.weight": 30 * neighbours, "outputs.bias": 10 * neighbours, "inputs.weight": 10 * neighbours}
+    alike = {"inputs.bias": 5, "neither.weight": 14, "neither.bias": 7}
+    for number, (name, _, _) in enumerate(ranks[0]):
+        boxes = {tuple(map(tuple, found[number][1])) for found in ranks}
+        assert sum(math.prod(stop - start for start, stop in box) for box in boxes) == (sizes | alike)[name], f"parts of {name} overlap"

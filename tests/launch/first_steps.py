@@ -1,7 +1,8 @@
 """The first steps of many cases, one after the other in one launched world, with what the comparison needs of them.
 
-usage (through accelerate launch): first_steps.py CASES.json, a list of {"name", "recipe", "overrides"}; leaves beside it, for each case,
-NAME.safetensors (`gradient.*` before the first clipping, `start.*` of what is trained) and NAME.json (losses, turns a step, equal ranks)
+usage (through accelerate launch): first_steps.py CASES.json, a list of {"name", "recipe", "overrides", "left_out"} (modules that the plans
+of tensor parallelism forget, to show what that would do); leaves beside it, for each case, NAME.safetensors (`gradient.*` before the first
+clipping, `start.*` of what is trained) and NAME.json (losses, turns a step, equal ranks)
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from finetune import assembly, batches, loop, parallel, world
+from finetune import assembly, batches, loop, parallel, tensor_parallel, world
 from finetune.config import Config, resolve
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.world import World
@@ -54,6 +57,14 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
     return kept | seen[0], {"losses": losses, "turns": turns, "ranks_agree": len(set(digests)) == 1, "strategy": training.strategy}
 
 
+@contextmanager
+def plans_without(modules: list[str]) -> Iterator[None]:
+    before = {name: dict(plan) for name, plan in tensor_parallel.PLANS.items()}
+    tensor_parallel.PLANS.update({name: {path: cut for path, cut in plan.items() if path not in modules} for name, plan in before.items()})
+    yield
+    tensor_parallel.PLANS.update(before)
+
+
 def whole(tensor: Any) -> Tensor:
     value = tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
     return value.to("cpu", torch.float32, copy=True).contiguous()
@@ -64,9 +75,9 @@ def main(cases: Path) -> None:
     for case in json.loads(cases.read_text()):
         folder = find_recipe(case["recipe"])
         recipe = load_recipe(folder)
-        tensors, facts = first_steps(
-            resolve(case["recipe"], recipe.Options, [folder / "config.yaml"], case["overrides"].items()), recipe, joined
-        )
+        config = resolve(case["recipe"], recipe.Options, [folder / "config.yaml"], case["overrides"].items())
+        with plans_without(case["left_out"]):
+            tensors, facts = first_steps(config, recipe, joined)
         if joined.is_main:
             save_file(tensors, cases.parent / f"{case['name']}.safetensors")
             (cases.parent / f"{case['name']}.json").write_text(json.dumps(facts))

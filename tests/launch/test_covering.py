@@ -179,16 +179,10 @@ EXPECTED: dict[Any, Any] = {}
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_first_steps_are_those_of_one_process_in_fp64(sources: Path, size: int) -> None:
-    cases = [case for case in CASES if case["world"] == size]
+    cases, worst = [case for case in CASES if case["world"] == size], []
     assert len(cases) >= 5
-    folder = sources / f"world{size}"
-    folder.mkdir()
-    todo = [{"name": name_of(case), "recipe": RECIPES[case["model"]], "overrides": overrides(case, sources)} for case in cases]
-    (folder / "cases.json").write_text(json.dumps(todo))
-    launch("cpu", size, "tests/launch/first_steps.py", folder / "cases.json")
-    worst = []
     for case in cases:
-        tensors, facts = load_file(folder / f"{name_of(case)}.safetensors"), json.loads((folder / f"{name_of(case)}.json").read_text())
+        tensors, facts = launched(sources, size, name_of(case))
         assert facts["strategy"] == overrides(case, sources)["parallel.strategy"] and facts["ranks_agree"], case
         assert {turns > 1 for turns in facts["turns"]} == {case["micro_batches"] == "several"}, (case, facts["turns"])
         found = sorted(differences(case, sources, tensors, facts), reverse=True)
@@ -197,6 +191,41 @@ def test_first_steps_are_those_of_one_process_in_fp64(sources: Path, size: int) 
             worst.append((share, f"{share * tolerated[case['precision']]:.1e} {what}: {name_of(case)}"))
     print("\n".join(text for _, text in worst))
     assert [text for share, text in worst if not share <= 1] == []
+
+
+def launched(sources: Path, size: int, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """What `first_steps` found for a case; all cases of a world are run at once, when the first of them is asked for."""
+    folder = sources / f"world{size}"
+    if not folder.is_dir():
+        folder.mkdir()
+        cases = [(name_of(case), case, []) for case in CASES if case["world"] == size]
+        cases += [(LEFT_OUT, HALVED, ["self_attn.q_norm", "self_attn.k_norm"])] if size == HALVED["world"] else []
+        todo = [
+            {
+                "name": name,
+                "recipe": RECIPES[case["model"]],
+                "overrides": {**overrides(case, sources), "run.dir": str(sources / "runs" / name)},
+                "left_out": left_out,
+            }
+            for name, case, left_out in cases
+        ]
+        (folder / "cases.json").write_text(json.dumps(todo))
+        launch("cpu", size, "tests/launch/first_steps.py", folder / "cases.json")
+    return load_file(folder / f"{name}.safetensors"), json.loads((folder / f"{name}.json").read_text())
+
+
+HALVED: Case = dict(zip(FACTORS, ("tensor", "full", "several", "none", "fp32", 2, "qwen3"), strict=True))
+LEFT_OUT = "left-out"
+
+
+def test_a_plan_that_forgets_the_norms_of_heads_is_caught(sources: Path) -> None:
+    """Without an error each rank would train them on its own heads: the copies differ, and none is right."""
+    assert HALVED in CASES
+    tensors, facts = launched(sources, 2, LEFT_OUT)
+    found = {what: share for share, what in differences(HALVED, sources, tensors, facts)}
+    wrong = sorted(what for what, share in found.items() if what.startswith("gradient") and share > 100)
+    assert wrong == [f"gradient of model.layers.{layer}.self_attn.{norm}.weight" for layer in (0, 1) for norm in ("k_norm", "q_norm")]
+    assert not facts["ranks_agree"]
 
 
 @pytest.mark.parametrize("adaptation", FACTORS["adaptation"])

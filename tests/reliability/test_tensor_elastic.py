@@ -1,4 +1,4 @@
-"""Saved with matrices that ranks share, resumed without, and the other way round: the same bits after the load, the same losses; exported."""
+"""Saved with matrices that ranks share, resumed without, and the other way round: the same bits loaded, the same losses; exported."""
 
 from __future__ import annotations
 
