@@ -7,7 +7,6 @@ that they cannot. Starts from seeds, so making it again on the same packages mak
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
