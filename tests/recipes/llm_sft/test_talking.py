@@ -32,7 +32,7 @@ def test_it_answers_until_the_input_ends(exported: Path, monkeypatch: pytest.Mon
 
 
 def test_history_is_kept_and_forgotten(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, said = tiny_runs.CHATS[0]
+    asked, _ = tiny_runs.CHATS[0]
     first, second, third = conversation(
         exported, [asked, "And?", "/reset", asked, "/exit", "never read"], monkeypatch, "--max-new-tokens", "8", "--system", "Be brief."
     )
