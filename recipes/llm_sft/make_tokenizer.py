@@ -1,0 +1,91 @@
+"""Rebuild the tokenizer of the tiny model: every byte, the words of the task and of its chats, and a ChatML template.
+
+    python -m recipes.llm_sft.make_tokenizer FOLDER
+
+Nobody has to run this: the result is part of the repository, in `tokenizer/`. It stands here so that it can be checked and changed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune import files
+from finetune.errors import UserError, exit_code
+
+from .make_task import SYSTEM, VERBS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+END_OF_TEXT, START, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+WORDS = ("system", "user", "assistant", *VERBS, *SYSTEM.split(" "), *(f" {word}" for word in SYSTEM.split(" ")[1:]))
+"""One token each. Capital letters and digits are never joined, so what is reversed and sorted is seen letter by letter."""
+TEMPLATE = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}{{- message.content + '<|im_end|>' }}{%- endgeneration %}
+    {%- else %}
+        {{- message.content + '<|im_end|>' }}
+    {%- endif %}
+    {{- '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
+def build(folder: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    for name, content in tokenizer_files().items():
+        files.write_bytes(folder / name, content)
+
+
+def tokenizer_files() -> dict[str, bytes]:
+    """By name. As base models have it, texts end with another token than turns do."""
+    declared = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_OF_TEXT,
+        "pad_token": END_OF_TEXT,
+        "model_max_length": 512,
+        "clean_up_tokenization_spaces": False,
+    }
+    return {
+        "tokenizer.json": _json(json.loads(byte_pairs().to_str())),
+        "tokenizer_config.json": _json(declared),
+        "chat_template.jinja": TEMPLATE.encode(),
+    }
+
+
+def byte_pairs() -> Tokenizer:
+    """A byte-level BPE whose only merges are those that make `WORDS`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=1024, initial_alphabet=alphabet, show_progress=False))
+    tokenizer.add_special_tokens([END_OF_TEXT, START, END_OF_TURN])
+    return tokenizer
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def main(argv: list[str]) -> int:
+    """Body of the command line."""
+    if len(argv) != 1:
+        raise UserError("usage: python -m recipes.llm_sft.make_tokenizer FOLDER")
+    build(Path(argv[0]))
+    print(f"{argv[0]}: {len(WORDS)} words and every byte")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))
