@@ -13,6 +13,9 @@ import torch
 from finetune import checkpoint
 from finetune.events import read_log
 from tests.finetune import tiny
+from tests.reliability.ledger import record
+
+PROMISE = "NaN or infinity in a loss, a gradient or a weight of one of 2 ranks: no rank updates, no checkpoint holds it"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,7 @@ def test_a_bad_loss_or_gradient_changes_nothing_and_names_all_rows(found: list[d
         assert len(lines) >= 4 and message.startswith("step 4: loss ") and lines <= set(range(1, 21))
         assert word(folder / name)["reason"] == "not finite" and word(folder / name)["message"] == message
         assert_committed_before(folder / name, 3)
+        record(PROMISE, 1)
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
@@ -63,6 +67,7 @@ def test_bad_weights_are_not_committed(found: list[dict[str, Any]], folder: Path
     messages = [seen[name][0] for seen in found]
     assert messages[0] == messages[1] and "step " in messages[0] and word(folder / name)["reason"] == "not finite"
     assert_committed_before(folder / name, 3)
+    record(PROMISE, 1)
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])

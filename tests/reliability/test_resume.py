@@ -17,6 +17,7 @@ import pytest
 from finetune import files
 from finetune.checkpoint import newest_good, read_state, steps_in
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
+from tests.reliability.ledger import record
 
 STEPS, EVERY = 240, 10
 RUN = ["--train.steps", STEPS, "--checkpoint.every", EVERY, "--eval.every", 80, "--options.dropout", "0.2"]
@@ -87,6 +88,7 @@ def test_killed_twice_and_resumed_is_bit_identical(data: list[object], uninterru
     assert weights(run) == weights(uninterrupted) and len(weights(run)) == 2
     assert [event["event"] for event in map(json.loads, (run / "log.jsonl").read_text().splitlines())].count("resumed") == 2
     assert not [path for path in (run / "checkpoints").iterdir() if not path.name.startswith("step-")], "temporaries were left behind"
+    record("kill -9 of `accelerate launch` and its 2 processes: same losses and weights, bit by bit", 2)
 
     other = tmp_path / "elsewhere"
     launch("cpu", 1, *data, "--run.dir", other)

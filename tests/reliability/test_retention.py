@@ -121,7 +121,7 @@ def test_some_histories() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_many_histories() -> None:
-    search(3000)
+    search(1500)
     record(
         "retention in random histories: never before a commit, never the newest two, the best, or a stranger",
         History.histories, 0, f"{History.saves} saves, {History.deaths} deaths",

@@ -16,6 +16,7 @@ from tests.finetune import tiny
 from tests.launch.launching import series
 from tests.reliability import victims
 from tests.reliability.afflictions import STALL_SECONDS, Affliction, Place, befallen, begin
+from tests.reliability.ledger import record
 
 STEPS, EVERY = 40, 8
 GONE_SECONDS = 15.0
@@ -125,6 +126,7 @@ def test_any_request_anywhere(data: list[str], uninterrupted: Path, tmp_path: Pa
         assert finished(tmp_path / f"{chain}-last", argv(data, run)) == [0, 0]
         assert_same_run(run, uninterrupted)
     assert sum(counted.values()) == 40 and min(counted.values()) >= 3, counted
+    record("a signal or a STOP file on one of 2 ranks, anywhere: all save and stop, and the rest follows bit by bit", sum(counted.values()))
 
 
 def test_a_save_that_would_not_end_in_time_is_not_begun(data: list[str], tmp_path: Path) -> None:
@@ -191,3 +193,4 @@ def test_when_one_rank_ends_badly_anywhere_the_other_follows(data: list[str], tm
             good, passed_over = checkpoint.newest_good(run)
             assert good is not None or run.parent.name == "save"
             assert passed_over == []
+    record(f"one of 2 ranks dies, anywhere: the other is gone within {GONE_SECONDS:.0f} s", len(took), 0, f"{max(took.values()):.1f} s")

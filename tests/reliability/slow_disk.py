@@ -1,0 +1,68 @@
+"""A run whose shards take long to write, on each rank for another time, so that training goes on beside every save."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from finetune import checkpoint, files, loop, shards, train
+from tests.reliability import victims
+
+LONGEST_SECONDS = 0.2
+
+
+def begin(witness: Path, size: int, argv: list[str]) -> list[ForkServerProcess]:
+    """The ranks of a run that leaves `beside-RANK`: a line for each step during which this rank was writing a shard."""
+    witness.mkdir(parents=True, exist_ok=True)
+    port = victims.free_port()
+    return [victims.begin(train_rank, rank, size, port, witness, argv) for rank in range(size)]
+
+
+def steps_beside(witness: Path, rank: int) -> int:
+    path = witness / f"beside-{rank}"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+# --- inside the run
+
+
+def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) -> None:
+    victims.become(rank, size, port, witness)
+    writing = threading.Event()
+    slow_down(writing, random.Random(rank))
+    note_steps(writing, witness / f"beside-{rank}")
+    os._exit(train.main(argv))
+
+
+def slow_down(writing: threading.Event, chance: random.Random) -> None:
+    write = shards.write_shard
+
+    def slowly(path: Path, parts: Any) -> files.Written:
+        writing.set()
+        time.sleep(chance.uniform(0, LONGEST_SECONDS))
+        try:
+            return write(path, parts)
+        finally:
+            writing.clear()
+
+    checkpoint.shards.write_shard = slowly
+
+
+def note_steps(writing: threading.Event, path: Path) -> None:
+    """A step counts if the write that was going on when it began still was when it had ended."""
+    step = loop.train_step
+
+    def noted(training: loop.Training, turns: list[Any], number: int) -> dict[str, float]:
+        before = writing.is_set()
+        numbers = step(training, turns, number)
+        if before and writing.is_set():
+            with path.open("a") as file:
+                file.write(f"{number}\n")
+        return numbers
+
+    loop.train_step = noted
