@@ -30,7 +30,7 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 
 bench: $(STAMP)  ## one file per claim; each prints its table
 	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
-	$(BIN)/python benchmarks/_readme.py
+	$(BIN)/python benchmarks/_pages.py
 
 # torch comes first and by itself: whichever build of that version is there (CPU or CUDA), nothing later may replace it.
 $(STAMP): pyproject.toml constraints.txt

@@ -89,13 +89,16 @@ def base_name(name: str) -> str:
     return plain_name(name).replace(".base_layer.", ".")
 
 
-def materialise(model: nn.Module, base: Path, buffers: dict[str, Tensor], device: torch.device, seed: int) -> None:
-    """Give a sharded meta model its storage and values: each rank reads only its own slices.
+def materialise(
+    model: nn.Module, base: Path, buffers: dict[str, Tensor], device: torch.device, seed: int, home: torch.device | None = None
+) -> None:
+    """Give a sharded meta model its storage and values: each rank reads only its own slices. Buffers lie on `device`, shards on `home`
+    (by default there too).
 
     Raises `UserError` naming every parameter that the base lacks or holds in another shape.
     """
     # Not `to_empty`: that would also wipe the buffers, and a rotary table filled with garbage trains without an error.
-    model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
+    model._apply(lambda tensor: torch.empty_like(tensor, device=home or device) if tensor.is_meta else tensor.to(device))
     if problems := misfits(model, base):
         raise UserError(f"{base} does not fit the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
     with torch.no_grad(), open_base(base) as read:
@@ -146,8 +149,8 @@ def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
     slices = local_slices(parameter)[1]
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
     if is_length(name):
-        weight = base_name(layer_of(plain_name(name))) + ".weight"
-        local.copy_(fresh_lengths(read(weight, (*slices, slice(None)))))
+        adapted = base_name(layer_of(plain_name(name))) + ".weight"
+        local.copy_(fresh_lengths(read(adapted, (*slices, slice(None)))))
     elif is_adapter(name):
         local.copy_(fresh(plain_name(name), parameter.shape, seed)[slices])
     elif (weight := quantized.weight_of(base_name(name))) is not None:

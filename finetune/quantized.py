@@ -33,7 +33,7 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[…, in] → […, out]; the weight exists in the inputs' type while it is used, here and in the backward pass."""
-        from bitsandbytes import matmul_4bit
+        from bitsandbytes.autograd._functions import matmul_4bit
 
         state = _state(self.scales, (self.out_features, self.in_features), inputs.dtype)
         result: Tensor = matmul_4bit(inputs, self.packed.view(-1, 1).t(), state, bias=self.bias)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import soundfile
 
-from benchmarks import _readme
+from benchmarks import _pages
 from recipes.voice_clone import tiny
 from tests.launch.launching import ALONE, ROOT
 
@@ -72,7 +72,8 @@ def test_every_proof_and_page_that_is_named_exists() -> None:
 
 
 def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
-    made = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    made = _pages.results()
     assert {table.stem for table in made} == {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3
-    for table in made:
-        assert _readme.shown(table) in README, f"README.md does not show {table.name} as it was measured; run benchmarks/_readme.py"
+    assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == _pages.page(), "run benchmarks/_pages.py"
+    assert _pages.with_list(README) == README, "run benchmarks/_pages.py"
+    assert all(table.read_text(encoding="utf-8").strip() in _pages.page() for table in made)

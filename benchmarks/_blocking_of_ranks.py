@@ -1,0 +1,58 @@
+"""Time an asynchronous save's hold on the loop beside a plain copy of the same state. Launched by save_blocking.py.
+
+usage (through accelerate launch): _blocking_of_ranks.py FOLDER MEBIBYTES…; leaves FOLDER/blocking-N.json
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from finetune import checkpoint, files, shards, world
+from finetune.world import World
+
+ROUNDS = 9
+PIECES = 32
+"""Tensors that the state consists of."""
+
+
+def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, float]:
+    """Median seconds of both, in turns; the slowest rank's. Collective: call on every rank."""
+    state = {f"piece{number}": torch.ones(mebibytes * 2**20 // 4 // PIECES) for number in range(PIECES)}
+    own = shards.own_parts(state, joined.rank, joined.size)
+    saver = checkpoint.Saver(joined, folder, 2, asynchronous=True)
+    seconds: dict[str, list[float]] = {"copy": [], "save": []}
+    for step in range(ROUNDS + 1):
+        world.sums(joined, [0.0])
+        began = time.perf_counter()
+        copied = {name: part.value.clone() for name, part in own.items()}
+        seconds["copy"].append(time.perf_counter() - began)
+        del copied
+        world.sums(joined, [0.0])
+        began = time.perf_counter()
+        saver.begin(step, state, {}, "")
+        seconds["save"].append(time.perf_counter() - began)
+        saver.finish()
+    saver.close()
+    slowest = [max(each) for each in zip(*world.gather(joined, [median(taken[1:]) for taken in seconds.values()]), strict=True)]
+    return {"mebibytes": mebibytes, "ranks": joined.size, **dict(zip(seconds, slowest, strict=True))}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, sizes = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
+    joined = world.join((), folder)
+    found = [measure(joined, folder / f"{joined.size}-{size}", size) for size in sizes]
+    if joined.is_main:
+        files.write_json(folder / f"blocking-{joined.size}.json", found)
+    world.leave()
+
+
+if __name__ == "__main__":
+    main()

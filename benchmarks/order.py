@@ -1,0 +1,84 @@
+"""What finding a place in the data costs, from a thousand rows to a thousand million: time, and memory that is not the mapped file."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from benchmarks import _table
+from finetune import batches, files, rows
+from finetune.batches import Order, Place
+from finetune.rows import Ids, Measured
+
+ORDER = Order(seed=1, window=1024, micro_tokens=4096, global_batch_tokens=16384)
+ROUNDS = 15
+COLUMNS = ("rows", "first step from the middle, ms", "opening the file, ms", "memory of its own, KiB", "mapped index, KiB")
+NOTE = (
+    "The first step's micro-batches from a place in the middle of the third epoch, medians of 15; then a file of that many rows opened "
+    "through its index, and that step's rows read: time, and growth of the process' anonymous memory. Lengths of the last line are made "
+    "up in memory, as its file would fill 100 GB."
+)
+
+
+def main() -> None:
+    flags = _table.read_flags(__doc__)
+    sizes = [10**3, 10**4] if flags.quick else [10**3, 10**4, 10**5, 10**6]
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            path = make(Path(folder) / f"{size}.jsonl", size)
+            lines.append([f"{size:,}", *opened(path)])
+    lines.append([f"{10**9:,}", f"{step_from_the_middle(np.broadcast_to(np.int64(120), 10**9)):.1f}", "–", "–", "–"])
+    _table.publish("order", flags, COLUMNS, lines, NOTE)
+
+
+def make(path: Path, size: int) -> Path:
+    """A file of short rows, and its index."""
+    files.write_jsonl(path, ({"text": "x" * (20 + row * 37 % 200)} for row in range(size)))
+    rows.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"])))
+    return path
+
+
+def opened(path: Path) -> list[object]:
+    gc.collect()
+    before, began = anonymous_kib(), time.perf_counter()
+    found = rows.open_rows(path, path.parent)
+    seconds = time.perf_counter() - began
+    step = next(batches.steps(ORDER, found.lengths, middle(len(found)), None))
+    texts = [found.read(row) for micro in step.micros for row in micro.ids]
+    grown = anonymous_kib() - before
+    assert len(texts) > 10
+    took = step_from_the_middle(found.lengths)
+    return [f"{took:.1f}", f"{1000 * seconds:.2f}", grown, rows.index_path(path, path.parent).stat().st_size // 1024]
+
+
+def step_from_the_middle(lengths: Ids) -> float:
+    """Median milliseconds."""
+    seconds = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        next(batches.steps(ORDER, lengths, middle(len(lengths)), None))
+        seconds.append(time.perf_counter() - began)
+    return 1000 * median(seconds)
+
+
+def middle(size: int) -> Place:
+    return Place(epoch=2, window=size // ORDER.window // 2, micro=0)
+
+
+def anonymous_kib() -> int:
+    """Memory of this process that no file backs."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""How long an asynchronous save holds the loop up, beside the time that copying the same state in memory takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import _table
+
+ROOT = Path(__file__).resolve().parents[1]
+COLUMNS = ("state, MiB", "ranks", "copy, ms", "save holds the loop, ms", "save / copy")
+NOTE = (
+    "A save holds the loop while it agrees on a folder and copies the state; writing, hashing and syncing go on beside the training. "
+    "Medians of 9 of each, in turns, of the slowest rank; a copy into fresh memory, as the save needs it."
+)
+
+
+def main() -> None:
+    flags = _table.read_flags(__doc__)
+    sizes = [8] if flags.quick else [64, 256, 1024]
+    with tempfile.TemporaryDirectory() as folder:
+        found = [each for ranks in (1, 2) for each in launch(Path(folder), ranks, sizes)]
+    _table.publish("save_blocking", flags, COLUMNS, [row(each) for each in found], NOTE)
+
+
+def launch(folder: Path, ranks: int, sizes: list[int]) -> list[dict[str, Any]]:
+    accelerate, script = Path(sys.executable).parent / "accelerate", ROOT / "benchmarks" / "_blocking_of_ranks.py"
+    command = [accelerate, "launch", "--config_file", ROOT / "configs" / "cpu.yaml", "--num_processes", ranks, script, folder, *sizes]
+    subprocess.run([str(word) for word in command], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=sys.stderr)
+    found: list[dict[str, Any]] = json.loads((folder / f"blocking-{ranks}.json").read_text())
+    return found
+
+
+def row(each: dict[str, Any]) -> list[object]:
+    copy, save = 1000 * each["copy"], 1000 * each["save"]
+    return [each["mebibytes"], each["ranks"], f"{copy:.1f}", f"{save:.1f}", f"{save / copy:.2f}"]
+
+
+if __name__ == "__main__":
+    main()
