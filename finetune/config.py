@@ -99,7 +99,9 @@ class Train(Section):
     clip: float = Field(default=1.0, gt=0)
     """Largest global L2 norm of the gradient."""
     skip_nonfinite: int = Field(default=0, ge=0)
-    """Updates with a NaN or infinite loss or gradient that a run may skip, each told and counted; at the next one it stops."""
+    """Updates with a NaN or infinite loss or gradient (or a spike) that a run may skip, each told and counted; at the next one it stops."""
+    spike: float | None = Field(default=None, gt=1)
+    """A loss or gradient norm of more than this many times its median over the last 50 updates is treated as one that is not finite."""
     global_batch_tokens: int = Field(default=16384, ge=1)
     """Positions per optimizer step, over all ranks. Accumulation follows from it, so a config means the same on 1 GPU and on 8."""
     micro_tokens: int = Field(default=4096, ge=1)
@@ -152,6 +154,13 @@ class Eval(Section):
     """Optimizer steps between two evaluations on `data.val`; the last step always makes one."""
 
 
+class Sample(Section):
+    every: int | None = Field(default=None, ge=1)
+    """Optimizer steps between two rounds of sampled answers; a checkpoint is made at each, and the last step always makes a round."""
+    prompts: Names = ()
+    """What is answered each time. The answers come from a process beside the run, on one core, and go to the log and the trackers."""
+
+
 class Log(Section):
     every: int = Field(default=1, ge=1)
     """Optimizer steps between two lines of the log."""
@@ -178,6 +187,8 @@ class Config(Section):
     """What is kept."""
     eval: Eval = Eval()
     """What is measured."""
+    sample: Sample = Sample()
+    """What is answered on the way."""
     log: Log = Log()
     """What is told."""
     options: SerializeAsAny[BaseModel]

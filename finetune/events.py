@@ -51,6 +51,15 @@ class Events:
         self._record("evaluation", step, {f"val/{name}": value for name, value in numbers.items()})
         self.say(f"step {step}: validation loss {numbers['loss']:.4f}")
 
+    def answers(self, step: int, pairs: list[tuple[str, str]]) -> None:
+        """Prompts, and what the model of optimizer step `step` answered to them; told some steps later."""
+        self.note("sampled", step, answers=[{"prompt": prompt, "answer": answer} for prompt, answer in pairs])
+        for prompt, answer in pairs:
+            self.say(f"step {step}: {prompt!r} → {answer!r}")
+        texts = {f"samples/{number}": f"step {step}: {prompt}\n\n{_verbatim(answer)}" for number, (prompt, answer) in enumerate(pairs, 1)}
+        for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
+            tracker.log(texts, step=None if tracker.name == "wandb" else step)  # wandb drops what comes for a step gone by
+
     def note(self, kind: str, step: int, **facts: Any) -> None:
         """An event without a curve: started, resumed, committed, stopped. What the disk refuses is said instead: a log stops no run."""
         if not self._main:
@@ -76,6 +85,11 @@ class Events:
         self.note(kind, step, **numbers)
         if self._accelerator.log_with:
             self._accelerator.log(numbers, step=step)
+
+
+def _verbatim(text: str) -> str:
+    """As Markdown that shows a text as it is."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -29,6 +29,8 @@ TRASH = ".trash-"
 OWNER = ".owner"
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 """What a file system answers that has no locks, as some network ones do."""
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""What a file system answers that gives no file a second name."""
 
 _watcher: Callable[[str, Path], None] | None = None
 
@@ -107,6 +109,18 @@ def copy_into(source: Path, target: Path) -> None:
     make_folder(target.parent)
     with source.open("rb") as file:
         write_blocks(target, iter(lambda: file.read(2**22), b""))
+
+
+def link_into(source: Path, target: Path) -> None:
+    """Give a file a second name in a temporary folder, under which it outlives the first. Without such links on this disk: a copy."""
+    make_folder(target.parent)
+    _about_to("write", target)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        copy_into(source, target)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from finetune.errors import UserError
 from finetune.events import Events
 from finetune.guards import (
     NotFiniteError,
+    Recent,
     Stop,
     StopRequests,
     agree_to_stop,
@@ -30,7 +31,10 @@ from finetune.guards import (
     check_reached,
     is_finite,
     not_finite,
+    remember,
+    spiked,
     too_late,
+    unusual,
 )
 from finetune.recipe import Batch, Loaded, Recipe, Term
 from finetune.rows import Rows
@@ -65,11 +69,23 @@ class Progress:
     validation_loss: float | None = None
     """Of an evaluation at this very step: that of an older one would make other weights the best."""
     skipped: int = 0
-    """Steps whose update was not applied, because it was not finite."""
+    """Steps whose update was not applied, because it was not finite, or a spike."""
+    recent: Recent = ()
+    """Kept under `train.spike`."""
 
 
-def fit(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, requests: StopRequests) -> tuple[Progress, str]:
-    """Train to the end or to a request to stop; returns where it stands and why. Collective: call on every rank."""
+def fit(
+    training: Training,
+    progress: Progress,
+    events: Events,
+    saver: checkpoint.Saver,
+    requests: StopRequests,
+    after_step: Callable[[int], None] = lambda _: None,
+) -> tuple[Progress, str]:
+    """Train to the end or to a request to stop; returns where it stands and why. Collective: call on every rank.
+
+    `after_step` is told each step that is done, once what was due then is saved or being saved.
+    """
     todo = steps_left(training, progress)
     stop = None
     if evaluation_due(training, progress):  # a stop came before the last process had it
@@ -82,6 +98,7 @@ def fit(training: Training, progress: Progress, events: Events, saver: checkpoin
             progress = advance(training, progress, events, turns, step.after)
             progress, stop = look_up(training, progress, events, requests)
             unsaved = save_when_due(training, progress, events, saver, stop)
+            after_step(progress.step)
             if stop is not None:
                 requests.done(stop, training.world)
                 return progress, "; ".join(filter(None, (stop.reason, unsaved)))
@@ -112,7 +129,7 @@ def look_up(training: Training, progress: Progress, events: Events, requests: St
 def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: Stop | None) -> str | None:
     """Save at a save point, at the end and before a stop; returns why a stop went without. Collective: call on every rank."""
     last, unsaved = stop is not None or progress.step == training.total, None
-    if last or progress.step % training.config.checkpoint.every == 0:
+    if last or save_due(training.config, progress.step):
         attempt(training, events, progress.step, saver.finish)
         unsaved = None if stop is None else too_late(training.world, stop, saver.seconds)
         if unsaved is None:
@@ -121,12 +138,17 @@ def save_when_due(training: Training, progress: Progress, events: Events, saver:
     return unsaved
 
 
+def save_due(config: Config, step: int) -> bool:
+    """Whether `step` is a save point: also where answers are sampled, which come from a checkpoint of their very step."""
+    return any(step % every == 0 for every in (config.checkpoint.every, config.sample.every) if every)
+
+
 def advance(training: Training, progress: Progress, events: Events, turns: list[Turn], after: Place) -> Progress:
-    """Train one step, or skip its update if that is not finite and the budget allows. Collective: call on every rank."""
+    """Train one step, or skip its update if that is not finite, or a spike, and the budget allows. Collective: call on every rank."""
     chosen = training.config
     reached = replace(progress, step=progress.step + 1, place=after, validation_loss=None)
     try:
-        numbers = train_step(training, turns, progress.step)
+        numbers = train_step(training, turns, progress.step, progress.recent)
     except NotFiniteError as error:
         if progress.skipped >= chosen.train.skip_nonfinite:
             raise
@@ -134,16 +156,19 @@ def advance(training: Training, progress: Progress, events: Events, turns: list[
         events.say(f"warning: skipped update {reached.skipped} of train.skip_nonfinite: {chosen.train.skip_nonfinite}: {error}")
         events.note("skipped", reached.step, problem=str(error), skipped=reached.skipped)
         return reached
+    if chosen.train.spike is not None:
+        reached = replace(reached, recent=remember(progress.recent, numbers["loss"], numbers["grad_norm"]))
     if reached.step % chosen.log.every == 0 or reached.step == training.total:
         events.step(reached.step, numbers)
     return reached
 
 
-def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, float]:
+def train_step(training: Training, turns: list[Turn], step: int, recent: Recent = ()) -> dict[str, float]:
     """One optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
     depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank.
 
-    Raises `NotFiniteError`, on all ranks and before anything has changed, if the loss or the gradient is not finite.
+    Raises `NotFiniteError`, on all ranks and before anything has changed, if the loss or the gradient is not finite, or, under
+    `train.spike`, far beyond the `recent` ones.
     """
     started, world, train = time.perf_counter(), training.world, training.config.train
     counts = global_counts(world, turns)
@@ -157,6 +182,9 @@ def train_step(training: Training, turns: list[Turn], step: int) -> dict[str, fl
     if not is_finite(numbers["loss"], norm):
         training.optimizer.zero_grad(set_to_none=True)
         raise not_finite(step + 1, numbers["loss"], norm, rows_of(training, turns))
+    if problem := unusual(numbers["loss"], norm, recent, train.spike):
+        training.optimizer.zero_grad(set_to_none=True)
+        raise spiked(step + 1, problem, rows_of(training, turns))
     rate = optim.learning_rate(step, training.total, train)
     optim.update(training.optimizer, rate)
     speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
@@ -265,6 +293,7 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
         "place": asdict(progress.place),
         "optimizer_steps": progress.step - progress.skipped,
         "skipped": progress.skipped,
+        "recent": progress.recent,
         "validation_loss": progress.validation_loss,
         "world": training.world.size,
         "strategy": training.strategy,

@@ -17,6 +17,7 @@ import platform
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from finetune import sampling
 from finetune.config import Config, help_text, resolve
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.layers import Arguments, parse_arguments
@@ -58,6 +59,7 @@ def settle(arguments: Arguments) -> tuple[Config, Recipe]:
     recipe = load_recipe(folder)
     config = resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides)
     check_inputs(config)
+    sampling.check(config, recipe)
     return config, recipe
 
 
@@ -118,10 +120,12 @@ def carry_through(
     saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     reason, message = "failed", None
     try:
-        with requests:
-            progress, reason = fit(training, progress, events, saver, requests)
+        with sampling.Sampler(config, training.total, events, world.is_main) as sampler, requests:
+            progress, reason = fit(training, progress, events, saver, requests, sampler.after_step)
+            if reason == "finished":
+                sampler.finish(requests)
     except NotFiniteError as error:
-        reason, message = "not finite", str(error)
+        reason, message = error.reason, str(error)
         saver.finish()  # all ranks are here, and what is being written is from before the bad number
         raise
     except BaseException as error:

@@ -59,6 +59,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "train.beta2": ("0.99", 0.99),
     "train.clip": ("0.5", 0.5),
     "train.skip_nonfinite": ("3", 3),
+    "train.spike": ("10", 10.0),
     "train.global_batch_tokens": ("100", 100),
     "train.micro_tokens": ("50", 50),
     "train.precision": ("fp32", "fp32"),
@@ -74,6 +75,8 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "checkpoint.grace_seconds": ("60", 60.0),
     "checkpoint.on_failure": ("continue", "continue"),
     "eval.every": ("11", 11),
+    "sample.every": ("50", 50),
+    "sample.prompts": ("['Who are you?', 'Good day.']", ("Who are you?", "Good day.")),
     "log.every": ("12", 12),
     "log.trackers": ("[wandb, trackio]", ("wandb", "trackio")),
 }

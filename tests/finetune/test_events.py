@@ -33,6 +33,16 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, world: World, capsys: py
     assert "validation loss 3.0000" in capsys.readouterr().out
 
 
+def test_answers_are_told_with_the_step_they_belong_to(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    events = opened(tmp_path, world)
+    events.answers(2, [("Who?", "Me.\n*You*."), ("When?", "")])
+    events.close()
+    assert capsys.readouterr().out.splitlines() == ["step 2: 'Who?' → 'Me.\\n*You*.'", "step 2: 'When?' → ''"]
+    (told,) = read_log(events.log_path)
+    assert (told["event"], told["step"]) == ("sampled", 2)
+    assert told["answers"] == [{"prompt": "Who?", "answer": "Me.\n*You*."}, {"prompt": "When?", "answer": ""}]
+
+
 def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     events = opened(tmp_path, world, total=50)
     for step in range(1, 51):

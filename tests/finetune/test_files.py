@@ -218,6 +218,25 @@ def test_copy_is_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "deep" / "target").read_bytes() == data
 
 
+@pytest.mark.parametrize("number", [None, *files.WITHOUT_LINKS])
+def test_a_second_name_outlives_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None) -> None:
+    def none_here(*_: object) -> None:
+        raise OSError(number, "no links")
+
+    if number is not None:
+        monkeypatch.setattr(files.os, "link", none_here)
+    (tmp_path / "first").write_bytes(b"abc")
+    files.link_into(tmp_path / "first", tmp_path / "inner" / "second")
+    assert (tmp_path / "first").samefile(tmp_path / "inner" / "second") == (number is None)
+    (tmp_path / "first").unlink()
+    assert (tmp_path / "inner" / "second").read_bytes() == b"abc"
+
+
+def test_a_disk_that_gives_no_second_name_for_another_reason_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.link_into(tmp_path / "none", tmp_path / "second")
+
+
 def test_json_is_readable_by_anyone_or_refused(tmp_path: Path) -> None:
     files.write_json(tmp_path / "a", {"name": "Ægir", "list": [1, 2.5, None]})
     assert json.loads((tmp_path / "a").read_bytes()) == {"name": "Ægir", "list": [1, 2.5, None]}
