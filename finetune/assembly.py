@@ -129,7 +129,8 @@ def adopt(training: Training, path: Path) -> Progress:
             + "\nRun with what it was made with, or choose another --run.dir"
         )
     checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
-    return Progress(state["step"], Place(**state["place"]), state["validation_loss"], state.get("skipped", 0))
+    recent = tuple((loss, norm) for loss, norm in state.get("recent", []))
+    return Progress(state["step"], Place(**state["place"]), state["validation_loss"], state.get("skipped", 0), recent)
 
 
 def introduce(training: Training, progress: Progress, events: Events) -> None:

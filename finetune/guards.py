@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from finetune import files
 from finetune.errors import UserError
@@ -19,8 +20,49 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOP_FILE = "STOP"
 
 
+Recent = tuple[tuple[float, float], ...]
+"""(loss, gradient norm) of the last updates, the newest last; the same on all ranks."""
+WINDOW = 50
+"""So many of them say what is usual."""
+FEWEST = 10
+"""With fewer, nothing is unusual yet."""
+
+
 class NotFiniteError(UserError):
     """The loss or the gradient is NaN or infinite. Raised before the update, so the last commit and the weights stay clean."""
+
+    reason = "not finite"
+    """As `exit.json` tells it."""
+
+
+class SpikeError(NotFiniteError):
+    """The loss or the gradient is finite, but far beyond the usual (`train.spike`), and dealt with alike."""
+
+    reason = "spike"
+
+
+def remember(recent: Recent, loss: float, norm: float) -> Recent:
+    """With one update more."""
+    return (*recent, (loss, norm))[-WINDOW:]
+
+
+def unusual(loss: float, norm: float, recent: Recent, factor: float | None) -> str | None:
+    """What is more than `factor` times its median over the `recent` updates, in words."""
+    if factor is None or len(recent) < FEWEST:
+        return None
+    losses, norms = zip(*recent, strict=True)
+    for name, value, usual in (("loss", loss, median(losses)), ("gradient norm", norm, median(norms))):
+        if value > factor * usual:
+            return f"{name} {value:.4g} is more than train.spike: {factor:g} times the usual {usual:.4g} (median of {len(recent)} updates)"
+    return None
+
+
+def spiked(step: int, problem: str, rows: list[str]) -> SpikeError:
+    """`rows`: where the step's samples stand, of all ranks."""
+    return SpikeError(
+        f"step {step}: {problem}; the update was not applied. Its rows: {', '.join(rows)}. "
+        "Look at them, or raise train.spike; the same command goes on from the last checkpoint"
+    )
 
 
 def is_finite(loss: float, norm: float) -> bool:

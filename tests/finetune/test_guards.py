@@ -15,9 +15,12 @@ import pytest
 
 from finetune.errors import UserError
 from finetune.guards import (
+    FEWEST,
     SIGNALS,
     STOP_FILE,
+    WINDOW,
     NotFiniteError,
+    Recent,
     Stop,
     StopRequests,
     agree_to_stop,
@@ -26,7 +29,10 @@ from finetune.guards import (
     check_sound,
     is_finite,
     not_finite,
+    remember,
+    spiked,
     too_late,
+    unusual,
 )
 from finetune.world import World
 
@@ -63,6 +69,25 @@ def test_finite_numbers_pass() -> None:
     assert is_finite(0.0, 1e30)
     check_measured(1, 0.0)
     check_reached([])
+
+
+def test_what_is_unusual_is_told_with_the_usual() -> None:
+    recent = tuple((2.0 + number % 3, 1.0) for number in range(FEWEST))
+    assert unusual(29.0, 9.0, recent, 10.0) is None and unusual(0.0, 0.0, recent, 10.0) is None
+    assert unusual(31.0, 11.0, recent, 10.0) == "loss 31 is more than train.spike: 10 times the usual 3 (median of 10 updates)"
+    assert unusual(3.0, 11.0, recent, 10.0) == "gradient norm 11 is more than train.spike: 10 times the usual 1 (median of 10 updates)"
+    assert unusual(31.0, 11.0, recent, None) is None, "nobody asked"
+    assert unusual(31.0, 11.0, recent[1:], 10.0) is None, "too few to tell"
+    error = spiked(7, "loss 31 is more", ["a.jsonl:3", "a.jsonl:9"])
+    assert isinstance(error, NotFiniteError) and error.reason == "spike"
+    assert str(error).startswith("step 7: loss 31 is more; the update was not applied. Its rows: a.jsonl:3, a.jsonl:9. Look at them")
+
+
+def test_only_the_last_updates_are_remembered() -> None:
+    recent: Recent = ()
+    for number in range(WINDOW + 5):
+        recent = remember(recent, float(number), 1.0)
+    assert len(recent) == WINDOW and recent[0] == (5.0, 1.0) and recent[-1] == (WINDOW + 4.0, 1.0)
 
 
 def soon(requests: StopRequests) -> tuple[str, float | None]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,10 +167,10 @@ def test_a_bad_number_leaves_word_and_the_checkpoint_in_flight(tmp_path: Path, w
     config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
     step = loop.train_step
 
-    def third_is_sick(training: loop.Training, turns: list[loop.Turn], number: int) -> dict[str, float]:
+    def third_is_sick(training: loop.Training, turns: list[loop.Turn], number: int, *rest: Any) -> dict[str, float]:
         if number == 2:
             raise NotFiniteError("step 3: loss nan")
-        return step(training, turns, number)
+        return step(training, turns, number, *rest)
 
     monkeypatch.setattr(loop, "train_step", third_is_sick)
     monkeypatch.setattr(checkpoint.Saver, "poll", lambda _: None)

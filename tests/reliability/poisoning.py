@@ -20,14 +20,15 @@ from finetune.guards import NotFiniteError
 from finetune.recipe import Batch, Recipe, Term
 from tests.finetune import tiny
 
-KINDS = {"full": tiny.FULL, "lora": tiny.LORA}
+SPIKE = (("train.steps", "14"), ("train.spike", "5"))
+KINDS = {"full": tiny.FULL, "lora": tiny.LORA, "spike": SPIKE}
 EVERY = (("train.steps", "6"), ("checkpoint.every", "1"), ("checkpoint.keep", "20"), ("parallel.strategy", "fsdp"))
 
 
 @dataclass(frozen=True)
 class Poison:
     what: str
-    """`loss`, `gradient`, or `weights` after the update."""
+    """`loss` and `gradient` are multiplied by the value; `weights` become it after the update."""
     rank: int
     steps: tuple[int, ...]
     """From 0."""
@@ -55,19 +56,18 @@ def parameters(training: loop.Training) -> list[torch.Tensor]:
 
 def run(joined: world.World, folder: Path, name: str, kind: str, poison: Poison, budget: int = 0, stop_at: int | None = None) -> Any:
     """How one run ended here; whether a refused update left all weights as they were."""
-    config = tiny.config_in(
-        folder, *KINDS[kind], *EVERY, ("run.dir", str(folder / name)), ("train.skip_nonfinite", str(budget)), ("options.dropout", "0.2")
-    )
+    own = (("run.dir", str(folder / name)), ("train.skip_nonfinite", str(budget)), ("options.dropout", "0.2"))
+    config = tiny.config_in(folder, *EVERY, *KINDS[kind], *own)
     step, original, untouched = [0], TRAIN_STEP, []
 
-    def watched(training: loop.Training, turns: list[loop.Turn], number: int) -> dict[str, float]:
+    def watched(training: loop.Training, turns: list[loop.Turn], number: int, *rest: Any) -> dict[str, float]:
         step[0] = number
         if number == stop_at and joined.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.3)
         before = parameters(training)
         try:
-            numbers = original(training, turns, number)
+            numbers = original(training, turns, number, *rest)
         except NotFiniteError:
             untouched.append(all(map(torch.equal, before, parameters(training))))
             raise
@@ -90,7 +90,7 @@ TRAIN_STEP: Callable[..., dict[str, float]] = loop.train_step
 def main(folder: Path) -> None:
     joined = world.join((), folder)
     found: dict[str, Any] = {}
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(("full", "lora")):
         for turn, (what, value) in enumerate((("loss", float("nan")), ("gradient", float("inf")), ("weights", float("nan")))):
             name = f"{kind}-{what}"
             found[name] = run(joined, folder, name, kind, Poison(what, (number + turn) % 2, (3,), value))
@@ -99,6 +99,12 @@ def main(folder: Path) -> None:
         first = run(joined, folder, f"{kind}-resumed", kind, twice, 2, stop_at=3)
         found[f"{kind}-resumed"] = [first[0], *run(joined, folder, f"{kind}-resumed", kind, twice, 2)]
         found[f"{kind}-exhausted"] = run(joined, folder, f"{kind}-exhausted", kind, twice, budget=1)
+    for rank, what in enumerate(("loss", "gradient")):
+        found[f"spike-{what}"] = run(joined, folder, f"spike-{what}", "spike", Poison(what, rank, (11,), 1e3))
+    twice = Poison("gradient", 0, (11, 13), 1e3)
+    found["spike-whole"] = run(joined, folder, "spike-whole", "spike", twice, budget=2)
+    first = run(joined, folder, "spike-resumed", "spike", twice, 2, stop_at=12)
+    found["spike-resumed"] = [first[0], *run(joined, folder, "spike-resumed", "spike", twice, 2)]
     print("FOUND " + json.dumps(found), flush=True)
     world.leave()
 

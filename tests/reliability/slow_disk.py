@@ -57,9 +57,9 @@ def note_steps(writing: threading.Event, path: Path) -> None:
     """A step counts if the write that was going on when it began still was when it had ended."""
     step = loop.train_step
 
-    def noted(training: loop.Training, turns: list[Any], number: int) -> dict[str, float]:
+    def noted(training: loop.Training, turns: list[Any], number: int, *rest: Any) -> dict[str, float]:
         before = writing.is_set()
-        numbers = step(training, turns, number)
+        numbers = step(training, turns, number, *rest)
         if before and writing.is_set():
             with path.open("a") as file:
                 file.write(f"{number}\n")

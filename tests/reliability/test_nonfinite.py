@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,29 @@ def test_a_spent_budget_stops(found: list[dict[str, Any]], folder: Path, kind: s
     assert all(seen[run.name][0].startswith("step 4: loss ") and seen[run.name][1] == [True, True] for seen in found)
     assert_committed_before(run, 3)
     assert checkpoint.read_state(checkpoint.find(run))["optimizer_steps"] == 2
+
+
+def test_a_spike_is_dealt_with_alike(found: list[dict[str, Any]], folder: Path) -> None:
+    for what, usual in (("loss", r"loss [\d.e+]+"), ("gradient", r"gradient norm [\d.e+]+")):
+        run = folder / f"spike-{what}"
+        (message, untouched), other = (seen[run.name] for seen in found)
+        assert other == [message, untouched] and untouched == [True], "both ranks decide alike, and neither applies the update"
+        told = rf"step 12: {usual} is more than train\.spike: 5 times the usual [\d.]+ \(median of 11 updates\); the update was not applied"
+        assert re.match(told, message) and message.count("train.jsonl:") >= 4
+        assert word(run)["reason"] == "spike" and word(run)["message"] == message
+        assert_committed_before(run, 11)
+        record(PROMISE, 1)
+
+
+def test_what_is_usual_goes_on_with_the_run(found: list[dict[str, Any]], folder: Path) -> None:
+    """A run that is resumed after its twelfth step has too few steps of its own to know a spike at the fourteenth."""
+    whole, resumed = folder / "spike-whole", folder / "spike-resumed"
+    for seen in found:
+        assert seen[whole.name] == ["finished", [True, True]]
+        assert seen[resumed.name] == ["stopped by SIGTERM on rank 1", "finished", [True]]
+    for run in (whole, resumed):
+        assert [event["step"] for event in read_log(run / "log.jsonl") if event["event"] == "skipped"] == [12, 14]
+        assert len(checkpoint.read_state(checkpoint.find(run))["recent"]) == 12
+    ended, ended_too = tensors(whole), tensors(resumed)
+    assert ended.keys() == ended_too.keys() and all(torch.equal(ended[name], ended_too[name]) for name in ended)
+    record(PROMISE, 2)

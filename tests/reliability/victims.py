@@ -132,10 +132,10 @@ def note_rows(path: Path) -> None:
     """Write down what each step trains on, before it does."""
     step = loop.train_step
 
-    def noted(training: loop.Training, turns: list[Any], number: int) -> dict[str, float]:
+    def noted(training: loop.Training, turns: list[Any], number: int, *rest: Any) -> dict[str, float]:
         with path.open("a") as file:
             file.write(json.dumps([number, [turn.micro.ids for turn in turns if turn.counts]]) + "\n")
-        return step(training, turns, number)
+        return step(training, turns, number, *rest)
 
     loop.train_step = noted
 
