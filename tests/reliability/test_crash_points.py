@@ -105,7 +105,7 @@ def test_an_export_may_die_anywhere(whole: Path, tmp_path: Path) -> None:
 
     def victim(fault: Fault, number: int) -> tuple[Path, victims.ForkServerProcess]:
         folder = tmp_path / str(number)
-        (folder / "exports").mkdir(parents=True)
+        shutil.copytree(tmp_path / "exported", folder / "exports" / "older")
         return folder, victims.begin(victims.export_once, folder, run, folder / "exports" / "model", fault)
 
     folder, process = victim(Fault(within="exports"), 0)
@@ -120,9 +120,13 @@ def test_an_export_may_die_anywhere(whole: Path, tmp_path: Path) -> None:
             assert target.exists() == (fault.number > EXPORT.index("rename")), fault
             if not target.exists():
                 export.export(run, target)
-            assert content(target) == exported and [path.name for path in target.parent.iterdir()] == ["model"], fault
+            assert content(target) == content(target.with_name("older")) == exported, fault
+            assert sorted(path.name for path in target.parent.iterdir()) == ["model", "older"], fault
     assert tried == len(EXPORT) + EXPORT.count("sync") == 15
     assert content(run) == before
     record(
-        "an export, dead before or in the middle of each disk operation: no folder or the whole one", tried, 0, f"{len(EXPORT)} operations"
+        "an export, dead before or in the middle of each disk operation: no folder or the whole one, and it can be made again",
+        tried,
+        0,
+        f"{len(EXPORT)} operations",
     )

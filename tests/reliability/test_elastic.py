@@ -25,7 +25,7 @@ LARGEST = 1e-6
 
 
 class Runs:
-    """Uninterrupted runs, each made once, with their checkpoint of step `SAVED`."""
+    """Uninterrupted and resumed runs, each made once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,9 +41,10 @@ class Runs:
         """(the run that was saved and went on, the one that was resumed from there on other processes)"""
         whole = self.whole(trained, saved, strategies[0])
         folder = self.folder / "-".join([trained, str(saved), str(resumed), *strategies])
-        only = f"step-{SAVED:08d}"
-        shutil.copytree(whole / "run" / "checkpoints" / only, folder / "run" / "checkpoints" / only)
-        self.train(folder, trained, resumed, strategies[1])
+        if not folder.exists():
+            only = f"step-{SAVED:08d}"
+            shutil.copytree(whole / "run" / "checkpoints" / only, folder / "run" / "checkpoints" / only)
+            self.train(folder, trained, resumed, strategies[1])
         return whole, folder
 
     def train(self, folder: Path, trained: str, world: int, strategy: str) -> None:
@@ -76,19 +77,17 @@ def rows(folder: Path) -> dict[int, list[list[str]]]:
     return {step: sorted(map(json.dumps, itertools.chain(*of_ranks))) for step, of_ranks in victims.rows(folder / "witness").items()}
 
 
-@pytest.mark.parametrize(("trained", "saved", "resumed"), [("full", 2, 1), ("lora", 2, 4)])
+@pytest.mark.parametrize(("trained", "saved", "resumed"), [("full", 2, 1), ("lora", 1, 2)])
 def test_a_pair(runs: Runs, trained: str, saved: int, resumed: int) -> None:
     assert check_same(*runs.resumed(trained, saved, resumed)) <= LARGEST
 
 
-@pytest.mark.parametrize("world", [2])
-def test_every_rank_saves_its_slices_of_the_adapters(runs: Runs, world: int) -> None:
+def test_every_rank_saves_its_slices_of_the_adapters(runs: Runs) -> None:
     """A state dict that is taken from rank 0 alone would lose all other ranks' slices."""
-    folder = runs.whole("lora", world) / "run" / "checkpoints" / f"step-{SAVED:08d}"
-    shards = sorted(folder.glob("*.safetensors"))
+    _, resumed = runs.resumed("lora", 1, 2)
+    shards = sorted((checkpoint.find(resumed / "run")).glob("*.safetensors"))
     names = [{name for name in safe_open(path, framework="pt").keys() if is_adapter(name)} for path in shards]  # noqa: SIM118
-    assert len(names) == world and names[0] == names[1] and len(names[0]) > 10
-    assert checkpoint.problem_with(folder) is None
+    assert len(names) == 2 and names[0] == names[1] and len(names[0]) == 3 * 2 * 6, "A and B of six layers, and their moments"
 
 
 @pytest.mark.slow
