@@ -2,7 +2,7 @@
 
     python -m recipes.llm_sft.make_tokenizer FOLDER
 
-Nobody has to run this: the result is part of the repository, in `tokenizer/`. It stands here so that it can be checked and changed.
+Nobody has to run this: the result is part of the repository, in `tiny_tokenizer/`. It stands here so that it can be checked and changed.
 """
 
 from __future__ import annotations

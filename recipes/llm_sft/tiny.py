@@ -16,7 +16,7 @@ from typing import Any
 from finetune import files
 from finetune.errors import UserError, exit_code
 
-TOKENIZER = Path(__file__).resolve().parent / "tokenizer"
+TOKENIZER = Path(__file__).resolve().parent / "tiny_tokenizer"
 """What make_tokenizer.py made."""
 WIDTH, LAYERS, HEADS = 96, 3, 4
 """Reversing takes two layers (what stood before which letter; who is that letter); a third halves the steps until it is found."""
