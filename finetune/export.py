@@ -1,5 +1,5 @@
 """python -m finetune export RUN_OR_CHECKPOINT --to FOLDER [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
-                                                     [--adapter-only]
+                                                     [--adapter-only] [--push-to-hub NAME [--private]]
 
 Turns a checkpoint into the folder that the model's own package loads: trained tensors from the checkpoint, the rest from the base, LoRA
 merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename.
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from finetune import __version__, files
+from finetune import __version__, files, publish
 from finetune.config import Lora
 from finetune.errors import UserError, exit_code
 from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe
@@ -58,10 +58,23 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights; by default each tensor keeps the base's")
     parser.add_argument("--adapter-only", action="store_true", help="of a LoRA run, the adapter alone, in peft's layout, without the base")
     parser.add_argument("--base", type=Path, metavar="FOLDER", help="where the base lies now, if it has moved since the training")
+    parser.add_argument("--push-to-hub", metavar="NAME", help="then upload it to this repository of the Hugging Face hub")
+    parser.add_argument("--private", action="store_true", help="with --push-to-hub: a repository that is made is private")
     arguments = parser.parse_args(argv)
+    check_hub(arguments)
     export(arguments.checkpoint, arguments.to, arguments.format, arguments.step, arguments.dtype, arguments.base, arguments.adapter_only)
     print(f"{arguments.to} is ready")
+    if arguments.push_to_hub is not None:
+        print(f"uploaded to {publish.push(arguments.to, arguments.push_to_hub, arguments.private)}")
     return 0
+
+
+def check_hub(arguments: argparse.Namespace) -> None:
+    """An upload that cannot work is refused before the export is made."""
+    if arguments.push_to_hub is not None:
+        publish.check(arguments.push_to_hub)
+    elif arguments.private:
+        raise UserError("--private: only with --push-to-hub NAME; add that, or drop the flag")
 
 
 @dataclass(frozen=True)

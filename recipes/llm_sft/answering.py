@@ -15,10 +15,10 @@ from typing import Any
 from finetune.errors import UserError
 
 from .cutting import beginning, ids_of
-from .recipe import load_tokenizer
 from .rendering import Chat, template_of
 from .rows import messages_of, tools_of
 from .stopping import stop_ids
+from .tokenizer import load_tokenizer
 
 SAMPLED_TOKENS = 128
 """Longest answer during training: it is made on one core beside the run, and is there to be looked at."""

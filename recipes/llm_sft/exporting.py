@@ -13,8 +13,8 @@ from finetune.recipe import ExportPlan
 
 from .card import model_card
 from .causal_model import path_of, read_config
-from .recipe import load_tokenizer
 from .stopping import stop_ids
+from .tokenizer import load_tokenizer
 
 TEMPLATE, TOKENIZER, GENERATION = "chat_template.jinja", "tokenizer_config.json", "generation_config.json"
 COPIED = (

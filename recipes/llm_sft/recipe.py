@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config import Config, FilePath, Section
-from finetune.errors import UserError
 from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+
+from .tokenizer import load_tokenizer, read_template
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,28 +55,9 @@ def load(config: Config) -> Loaded:
     )
 
 
-def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
-    """The base's tokenizer, with the chat template of the config if that has one."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    if not tokenizer.is_fast:
-        raise UserError(f"{base}: its tokenizer has no fast form (tokenizer.json), without which no token's place in the text is known")
-    if chat_template is not None:
-        tokenizer.chat_template = template_of(chat_template)
-    return tokenizer
-
-
-def template_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"options.chat_template: {path} cannot be read ({error})") from None
-
-
 def state_of(options: Any) -> dict[str, Any]:
     """What an export needs, and what must not change within a run."""
-    template = None if options.chat_template is None else template_of(options.chat_template)
+    template = None if options.chat_template is None else read_template(options.chat_template)
     return {"supervise": options.supervise, "chat_template": template}
 
 

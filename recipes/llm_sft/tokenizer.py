@@ -1,0 +1,27 @@
+"""The base's tokenizer, and the chat template that it is used with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import UserError
+
+
+def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
+    """The base's tokenizer, with the chat template of the config if that has one. Raises `UserError` for one without places."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    if not tokenizer.is_fast:
+        raise UserError(f"{base}: its tokenizer has no fast form (tokenizer.json), without which no token's place in the text is known")
+    if chat_template is not None:
+        tokenizer.chat_template = read_template(chat_template)
+    return tokenizer
+
+
+def read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"options.chat_template: {path} cannot be read ({error})") from None

@@ -1,0 +1,94 @@
+"""The far side of an upload: the few endpoints of the hub that its client speaks to, on this machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TOKEN = "hf_right"
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories in memory. A token other than `TOKEN` is unknown; names that begin with `other/` are somebody else's."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.repositories: dict[str, dict[str, bytes]] = {}
+        self.private: dict[str, bool] = {}
+        self.asked: list[str] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def opened() -> Iterator[Hub]:
+    hub = Hub()
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        hub.server_close()
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._take()
+        repository = self.path.removeprefix("/api/models/").partition("/")[0]
+        self._give(404, {"error": f"no {repository}"})
+
+    def do_POST(self) -> None:
+        body = self._take()
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self._give(401, {"error": "Invalid credentials"})
+        if self.path == "/api/repos/create":
+            return self._create(json.loads(body))
+        if self.path == "/api/validate-yaml":
+            return self._give(200, {"errors": [], "warnings": []})
+        name, _, action = self.path.removeprefix("/api/models/").partition("/main")[0].rpartition("/")
+        if action == "preupload":
+            asked = json.loads(body)["files"]
+            return self._give(200, {"files": [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in asked]})
+        if action == "commit":
+            return self._commit(name, [json.loads(line) for line in body.splitlines()])
+        return self._give(404, {"error": self.path})
+
+    def _create(self, asked: dict[str, Any]) -> None:
+        name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+        if name.startswith("other/"):
+            return self._give(403, {"error": "You don't have the rights to create a model under the namespace other"})
+        self.server.repositories.setdefault(name, {})
+        self.server.private.setdefault(name, bool(asked.get("private")) or asked.get("visibility") == "private")
+        return self._give(200, {"url": f"{self.server.address}/{name}", "name": name, "id": name})
+
+    def _commit(self, name: str, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            if line["key"] == "file":
+                self.server.repositories[name][line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+        oid = "0" * 40
+        self._give(200, {"success": True, "commitOid": oid, "commitUrl": f"{self.server.address}/{name}/commit/{oid}", "hookOutput": ""})
+
+    def _take(self) -> bytes:
+        self.server.asked.append(f"{self.command} {self.path}")
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _give(self, status: int, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the test looks at `asked`."""
