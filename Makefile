@@ -5,10 +5,13 @@ STAMP := .venv/.installed
 NEXT := .venv-next/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test test-all test-next check bench
+.PHONY: demo demo-llm test test-all test-next check bench
 
 demo: $(STAMP)  ## the whole chain on the embedded sample; figures in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
+
+demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json
+	$(BIN)/python -m recipes.llm_sft.demo
 
 # Tests start several processes themselves: one thread each, or they take each other's cores.
 test: $(STAMP)  ## everything but the slow proofs
