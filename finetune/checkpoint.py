@@ -205,6 +205,11 @@ def steps_in(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if STEP_FOLDER.fullmatch(path.name)), reverse=True)
 
 
+def step_of(path: Path) -> int:
+    """The optimizer step in a checkpoint folder's name."""
+    return int(path.name.removeprefix("step-"))
+
+
 def identity_of(state: dict[str, Any]) -> dict[str, Any]:
     """What is equal in all checkpoints of one run. Things may move: a base is known by its digest, a recipe by its own name."""
     told = {key: state.get(key) for key in SAME_RUN}
@@ -246,7 +251,7 @@ def problem_with(path: Path) -> str | None:
         step, listed = manifest["step"], {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"manifest.json cannot be read ({type(error).__name__}: {error})"
-    if step != int(path.name.removeprefix("step-")):
+    if step != step_of(path):
         return f"manifest.json is of step {step}"
     present = {file.name for file in path.iterdir()} - {"manifest.json"}
     if present != set(listed):
@@ -295,7 +300,7 @@ def find(place: Path, step: int | None = None) -> Path:
     elif step is not None:
         chosen = folder_of(place) / f"step-{step:08d}"
         if not chosen.is_dir():
-            there = ", ".join(str(int(path.name[5:])) for path in steps_in(folder_of(place)))
+            there = ", ".join(str(step_of(path)) for path in steps_in(folder_of(place)))
             raise UserError(f"{place} has no checkpoint of step {step}; there are: {there or 'none'}")
     else:
         newest, passed_over = newest_good(place)

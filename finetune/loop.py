@@ -334,4 +334,4 @@ def attempt(training: Training, events: Events, step: int, part: Callable[[], Pa
         events.note("save failed", step, problem=str(error))
         return
     if folder is not None:
-        events.note("committed", step, folder=folder.name)
+        events.note("committed", checkpoint.step_of(folder), folder=folder.name)

@@ -277,6 +277,14 @@ def test_it_logs_evaluates_and_saves_when_it_should(tmp_path: Path, world: World
     assert checkpoint.read_state(checkpoint.find(config.run.dir))["validation_loss"] == last == progress.validation_loss
 
 
+def test_a_commit_that_is_late_is_told_as_its_own(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is slow: the first save ends just before the last one begins."""
+    monkeypatch.setattr(checkpoint.Saver, "poll", lambda _: None)
+    config = tiny.config_in(tmp_path, ("checkpoint.every", "4"))
+    fitted(*tiny.built(world, config), world)
+    assert of_kind(config.run.dir, "committed") == [4, 6]
+
+
 def test_a_signal_stops_after_the_step_with_a_checkpoint_and_the_rest_follows(tmp_path: Path, world: World) -> None:
     whole, _ = fitted(*tiny.built(world, tiny.config_in(tmp_path / "whole")), world)
     config = tiny.config_in(tmp_path / "stopped")
