@@ -45,8 +45,9 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     if config.train.compile:
         compile_blocks(loaded.model, loaded.blocks)
     layout = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
-    together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed))
-    parallel.check_sharding(loaded.model, loaded.blocks, layout, world)
+    home = parallel.home_of_shards(config, world)
+    together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
+    parallel.check_sharding(loaded.model, loaded.blocks, layout, world, home)
     verify(loaded, config, recipe, world)
     optimizer = optim.make_optimizer(loaded.model, config.train)
     total = config.train.steps or batches.count_steps(Order.of(config), rows.lengths, config.train.epochs)

@@ -101,13 +101,18 @@ def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strat
     if layout.shared is not None:
         tensor_parallel.share(model, blocks, layout.shared["tensor"])
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
-    offload = CPUOffloadPolicy() if config.parallel.offload else OffloadPolicy()
+    offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.parallel.offload else OffloadPolicy()
     gathered_once = strategy in ("ddp", "zero1", "zero2")
     for module in [*units_of(model, blocks), model]:
         mesh = layout.blocks if isinstance(module, blocks) else layout.whole
         keep = gathered_once or module is model
         fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not keep)
     return layout
+
+
+def home_of_shards(config: Config, world: World) -> torch.device:
+    """Where shards, their gradients and the optimizer's state are kept, and the update is computed."""
+    return torch.device("cpu") if config.parallel.offload else world.device
 
 
 def units_of(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
@@ -159,7 +164,7 @@ def compute_dtype(config: Config) -> torch.dtype:
     return torch.bfloat16 if config.train.precision == "bf16" else torch.float32
 
 
-def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World) -> None:
+def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World, home: torch.device) -> None:
     """What was asked is what is, or the run does not start. Raises `RuntimeError`, since only a defect can cause it."""
     if not isinstance(model, FSDPModule):
         raise RuntimeError("the model is not sharded: fully_shard did not take hold of the root module")
@@ -171,6 +176,8 @@ def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor) or parameter.device_mesh != meshes.get(id(parameter), layout.whole):
             raise RuntimeError(f"{name} is not sharded over the run's mesh")
+        if parameter.to_local().device.type != home.type:
+            raise RuntimeError(f"{name} is kept on {parameter.to_local().device}, not on {home}")
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise RuntimeError(f"{name} is trained in {parameter.dtype}; masters must be float32, or small updates are lost")
 

@@ -57,6 +57,10 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
 
     Raises `UserError` if the world that came to be is not the one that was launched.
     """
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        # accelerate would start nccl alone, and gradients that are kept in host memory (parallel.offload) could not be summed over ranks.
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group(backends("cuda"))
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
     if not dist.is_initialized():
         _world_of_one(accelerator.device)
@@ -145,6 +149,10 @@ def once(world: World, action: Callable[[], Any]) -> Any:
 
 
 def _world_of_one(device: torch.device) -> None:
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing in the module's __all__
-    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    dist.init_process_group(backends(device.type), store=store, rank=0, world_size=1)
+
+
+def backends(kind: str) -> str:
+    """What carries the collectives of training, by where a tensor is, on devices of this kind."""
+    return "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import math
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -258,15 +259,32 @@ def own_slices(rank: int, groups: int, neighbours: int) -> list[tuple[str, list[
     return found
 
 
-@pytest.mark.parametrize(("groups", "neighbours"), [(1, 2), (2, 2), (3, 2), (2, 4), (5, 1)])
-def test_slices_say_where_the_part_of_each_rank_lies(groups: int, neighbours: int) -> None:
+LAYOUTS = [(1, 2), (2, 2), (3, 2), (2, 4), (5, 1)]
+EVERY_RANK = """
+import json, multiprocessing, sys
+import torch._dynamo  # or each of the processes would import it
+from tests.finetune.test_models import LAYOUTS, own_slices
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:  # torch remembers a mesh's coordinates in a process
+        for groups, neighbours in LAYOUTS:
+            todo = [(rank, groups, neighbours) for rank in range(groups * neighbours)]
+            sys.stdout.write(json.dumps(pool.starmap(own_slices, todo, chunksize=1)) + chr(10))
+"""
+
+
+def test_slices_say_where_the_part_of_each_rank_lies() -> None:
     """Also where tensor parallelism and `fully_shard` cut the same dimension, and the pieces are uneven or empty."""
-    importlib.import_module("torch._dynamo")  # or each of the processes would import it
-    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:  # a process a rank: torch remembers a mesh's coordinates
-        ranks = pool.starmap(own_slices, [(rank, groups, neighbours) for rank in range(groups * neighbours)], chunksize=1)
-    assert [(rank, name) for rank, found in enumerate(ranks) for name, _, right in found if not right] == []
-    sizes = {"outputs.weight": 30 * neighbours, "outputs.bias": 10 * neighbours, "inputs.weight": 10 * neighbours}
-    alike = {"inputs.bias": 5, "neither.weight": 14, "neither.bias": 7}
-    for number, (name, _, _) in enumerate(ranks[0]):
-        boxes = {tuple(map(tuple, found[number][1])) for found in ranks}
-        assert sum(math.prod(stop - start for start, stop in box) for box in boxes) == (sizes | alike)[name], f"parts of {name} overlap"
+    # Forks of this process could inherit a lock that one of torch's threads holds.
+    command = [sys.executable, "-c", EVERY_RANK]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(LAYOUTS) == 5
+    for (groups, neighbours), ranks in zip(LAYOUTS, found, strict=True):
+        assert len(ranks) == groups * neighbours
+        assert [(rank, name) for rank, parts in enumerate(ranks) for name, _, right in parts if not right] == []
+        sizes = {"outputs.weight": 30 * neighbours, "outputs.bias": 10 * neighbours, "inputs.weight": 10 * neighbours}
+        alike = {"inputs.bias": 5, "neither.weight": 14, "neither.bias": 7}
+        for number, (name, _, _) in enumerate(ranks[0]):
+            boxes = {tuple(map(tuple, parts[number][1])) for parts in ranks}
+            assert sum(math.prod(stop - start for start, stop in box) for box in boxes) == (sizes | alike)[name], f"parts of {name} overlap"

@@ -20,6 +20,7 @@ from finetune.parallel import Layout, check_sharding, choose_strategy, clip_grad
 from finetune.world import World
 from tests.finetune import tiny
 
+HERE = torch.device("cpu")
 FSDP = {"ACCELERATE_USE_FSDP": "true"}
 
 
@@ -125,6 +126,19 @@ def test_the_mesh_of_a_strategy(
     assert found == Layout(layout, layout)  # type: ignore[arg-type]
 
 
+def test_neighbours_share_matrices_and_groups_share_the_rest(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
+
+    def recorded(device: str, shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]) -> dict[str, str]:
+        made.append((shape, mesh_dim_names))
+        return {name: f"{name} of {len(shape)}" for name in mesh_dim_names}
+
+    monkeypatch.setattr(parallel, "init_device_mesh", recorded)
+    found = make_layout("fsdp", config(tmp_path, ("parallel.tensor", "2")), dataclasses.replace(world, size=8))
+    assert made == [((8,), ("shard",)), ((4, 2), ("shard", "tensor"))], "the last axis is that of neighbours"
+    assert found == Layout({"shard": "shard of 1"}, "shard of 2", {"shard": "shard of 2", "tensor": "tensor of 2"})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("strategy", "size", "overrides", "told"),
     [
@@ -133,6 +147,14 @@ def test_the_mesh_of_a_strategy(
         ("hsdp", 1, [("parallel.replicate", "2")], ["hsdp on 1 ranks", "parallel.replicate: 2"]),
         ("fsdp", 4, [("parallel.replicate", "2")], ["parallel.replicate: 2", "parallel.strategy: hsdp"]),
         ("fsdp", 4, [("parallel.offload", "true")], ["parallel.offload: true on a CPU", "drop it"]),
+        (
+            "hsdp",
+            4,
+            [("parallel.replicate", "2"), ("parallel.tensor", "2")],
+            ["parallel.tensor: 2 with parallel.strategy: hsdp", "only fsdp"],
+        ),
+        ("ddp", 4, [("parallel.tensor", "2")], ["parallel.tensor: 2 with parallel.strategy: ddp", "set parallel.strategy: fsdp"]),
+        ("fsdp", 4, [("parallel.tensor", "3")], ["parallel.tensor: 3 does not divide the 4 ranks"]),
     ],
 )
 def test_what_cannot_work_together_is_refused(
@@ -155,7 +177,7 @@ def test_what_can_work_together_is_not_refused(tmp_path: Path, world: World, str
 def test_blocks_and_root_are_sharded_in_the_types_that_were_asked_for(tmp_path: Path, world: World, strategy: parallel.Strategy) -> None:
     model = Stack()
     layout = shard(model, (Block,), strategy, config(tmp_path, ("train.precision", "bf16")), world)
-    check_sharding(model, (Block,), layout, world)
+    check_sharding(model, (Block,), layout, world, HERE)
     assert [name for name, module in model.named_modules() if isinstance(module, FSDPModule)] == ["", "blocks.0", "blocks.1"]
     placements = (Shard(0),) if strategy == "fsdp" else (Replicate(), Shard(0))
     assert all(isinstance(p, DTensor) and p.placements == placements and p.dtype == torch.float32 for p in model.parameters())
@@ -186,7 +208,7 @@ def test_recomputation_inside_shards_runs_each_block_twice_and_keeps_the_names(
 
 def test_a_model_that_is_not_sharded_is_noticed(tmp_path: Path, world: World) -> None:
     with pytest.raises(RuntimeError, match="the model is not sharded"):
-        check_sharding(Stack(), (Block,), make_layout("fsdp", config(tmp_path), world), world)
+        check_sharding(Stack(), (Block,), make_layout("fsdp", config(tmp_path), world), world, HERE)
 
 
 def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None:
@@ -194,17 +216,17 @@ def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None
     layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     larger = World(0, 2, world.device, world.accelerator, world.votes)
     with pytest.raises(RuntimeError, match="the mesh holds 1 ranks, the world 2"):
-        check_sharding(model, (Block,), layout, larger)
+        check_sharding(model, (Block,), layout, larger, HERE)
 
 
 def test_a_parameter_on_another_mesh_or_none_is_noticed(tmp_path: Path, world: World) -> None:
     model = Stack()
     layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     with pytest.raises(RuntimeError, match=r"blocks\.0\.linear\.weight is not sharded over the run's mesh"):
-        check_sharding(model, (Block,), make_layout("ddp", config(tmp_path), world), world)
+        check_sharding(model, (Block,), make_layout("ddp", config(tmp_path), world), world, HERE)
     model.late = nn.Parameter(torch.ones(3))
     with pytest.raises(RuntimeError, match="late is not sharded over the run's mesh"):
-        check_sharding(model, (Block,), layout, world)
+        check_sharding(model, (Block,), layout, world, HERE)
 
 
 def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: Path, world: World) -> None:
@@ -212,9 +234,9 @@ def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: 
     model.head.bfloat16()
     layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     with pytest.raises(RuntimeError, match=r"head\.weight is trained in torch\.bfloat16; masters must be float32"):
-        check_sharding(model, (Block,), layout, world)
+        check_sharding(model, (Block,), layout, world, HERE)
     model.head.requires_grad_(False)
-    check_sharding(model, (Block,), layout, world)
+    check_sharding(model, (Block,), layout, world, HERE)
 
 
 def test_gradients_are_clipped_to_the_global_norm(world: World) -> None:
@@ -271,3 +293,86 @@ def test_reshard_gives_gathered_parameters_back(tmp_path: Path, world: World) ->
 def test_plain_names() -> None:
     assert plain_name("talker.blocks.0._checkpoint_wrapped_module.up.weight") == "talker.blocks.0.up.weight"
     assert plain_name("head.weight") == "head.weight"
+
+
+class Words(nn.Module):
+    """An embedding, a head and a list of parameters that are each larger than a block, and a small layer."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3)
+        self.blocks = nn.ModuleList([Block()])
+        self.small = nn.Linear(3, 3, bias=False)
+        self.head = nn.Linear(3, 9, bias=False)
+        self.loose = nn.ParameterList([nn.Parameter(torch.ones(20))])
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.small(self.blocks[0](self.embedding(ids)))) * self.loose[0].sum()
+
+
+@pytest.mark.parametrize(("tied", "own"), [(False, ["blocks.0", "embedding", "head"]), (True, ["blocks.0"])])
+def test_large_layers_outside_blocks_are_units_of_their_own_unless_they_are_tied(
+    tmp_path: Path, world: World, tied: bool, own: list[str]
+) -> None:
+    plain, model = Words(tied), Words(tied)
+    model.load_state_dict(plain.state_dict())
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    check_sharding(model, (Block,), layout, world, HERE)
+    assert sorted(name for name, module in model.named_modules() if isinstance(module, FSDPModule)) == ["", *own]
+    ids = torch.tensor([[1, 2, 8]])
+    for each in (plain, model):
+        each(ids).square().sum().backward()
+    gathered = {name for name, parameter in model.named_parameters() if not isinstance(parameter, DTensor)}
+    assert not gathered
+    for (name, parameter), (_, right) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
+        assert isinstance(parameter.grad, DTensor) and right.grad is not None
+        torch.testing.assert_close(parameter.grad.full_tensor(), right.grad, msg=name)
+
+
+def test_an_adapted_layer_is_no_unit_of_its_own(tmp_path: Path) -> None:
+    """DoRA reads the weight of the layer that it adapts without calling it, so that no hook would gather it."""
+    model = Words(tied=False)
+    adapted = nn.Module()
+    adapted.base_layer, model.head = model.head, adapted  # type: ignore[assignment]
+    assert parallel.units_of(model, (Block,)) == [model.blocks[0], model.embedding]
+
+
+def test_where_shards_are_kept(tmp_path: Path, world: World) -> None:
+    on_gpu = dataclasses.replace(world, device=torch.device("cuda", 1))
+    assert parallel.home_of_shards(config(tmp_path), on_gpu) == torch.device("cuda", 1)
+    assert parallel.home_of_shards(config(tmp_path, ("parallel.offload", "true")), on_gpu) == torch.device("cpu")
+
+
+def test_shards_that_are_kept_elsewhere_are_noticed(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with pytest.raises(RuntimeError, match="is kept on cpu, not on cuda"):
+        check_sharding(model, (Block,), layout, world, torch.device("cuda"))
+
+
+def test_offloading_changes_no_number(tmp_path: Path, world: World) -> None:
+    """On a CPU, where the product refuses it since nothing would be saved; the policy and all that follows from it run nonetheless."""
+    found = []
+    for asked in ("false", "true"):
+        torch.manual_seed(0)
+        model = Stack()
+        shard(model, (Block,), "fsdp", config(tmp_path, ("parallel.offload", asked)), world)
+        model(torch.ones(2, 3)).sum().backward()
+        found.append([clip_gradients(model.parameters(), 0.1), *(p.grad.full_tensor().tolist() for p in model.parameters())])
+    assert found[0] == found[1]
+
+
+def test_gradients_over_several_meshes_are_clipped_to_one_norm(world: World) -> None:
+    plain, model = Stack(), Stack()
+    model.load_state_dict(plain.state_dict())
+    for module, axis in ((model.blocks[0], "left"), (model.blocks[1], "right"), (model, "root")):
+        fully_shard(module, mesh=init_device_mesh("cpu", (1,), mesh_dim_names=(axis,)))
+    assert [len(group) for group in parallel.by_mesh(model.parameters())] == [2, 2, 2]
+    for each in (plain, model):
+        each(100 * torch.ones(4, 3)).sum().backward()
+    right = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+    assert clip_gradients(model.parameters(), 0.5) == pytest.approx(float(right), rel=1e-6)
+    for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad.full_tensor(), expected.grad)

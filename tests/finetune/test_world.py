@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from finetune.errors import UserError
-from finetune.world import World, check_world, gather, join, leave, once, share, sums, together
+from finetune.world import World, backends, check_world, data_sums, gather, join, leave, once, share, sums, together
 from tests.finetune import tiny
 
 TWO_RANKS = """
@@ -100,3 +101,42 @@ def test_two_ranks_agree_and_fail_together() -> None:
     assert first["once"] == second["once"] == ["computed on", 0]
     assert "no such file" in first["once fails"] and second["once fails"].startswith("ElsewhereError: rank 0 failed")
     assert first["afterwards"] == second["afterwards"] == [2.0], "a failure leaves the ranks in step"
+
+
+def test_what_carries_collectives() -> None:
+    """With nccl alone, a sum over gradients that are kept in host memory fails."""
+    assert backends("cpu") == "gloo"
+    assert backends("cuda") == "cpu:gloo,cuda:nccl"
+
+
+@pytest.mark.parametrize(("environ", "begun"), [({"LOCAL_RANK": "3"}, [(3, "cpu:gloo,cuda:nccl")]), ({}, [])])
+def test_on_gpus_both_backends_start_before_accelerate_would_start_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environ: dict[str, str], begun: list[tuple[int, str]]
+) -> None:
+    found: list[tuple[int, str]] = []
+    chosen: list[int] = []
+
+    class ReachedError(Exception):
+        pass
+
+    def accelerate(**_: object) -> None:
+        raise ReachedError
+
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for key, value in environ.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend: found.append((chosen[-1], backend)))
+    monkeypatch.setattr("finetune.world.Accelerator", accelerate)
+    with pytest.raises(ReachedError):
+        join((), tmp_path)
+    assert found == begun
+
+
+def test_ranks_that_share_matrices_are_one_share_of_the_data(world: World) -> None:
+    of_eight = [dataclasses.replace(world, rank=rank, size=8, tensor=2) for rank in range(8)]
+    assert [(each.data_rank, each.data_size) for each in of_eight] == [(rank // 2, 4) for rank in range(8)]
+    assert (world.data_rank, world.data_size) == (0, 1)
+    assert data_sums(world, [3.0, 0.5]) == [3.0, 0.5]
+    assert data_sums(of_eight[0], [3.0]) == [1.5], "what a group holds alike counts once"

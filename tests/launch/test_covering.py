@@ -80,8 +80,8 @@ def covering_array() -> list[Case]:
 def all_of_tensor() -> list[Case]:
     """Besides: the plans in fp32, whose tolerance is the narrow one, full and LoRA, on a group alone and on two that shard between them."""
     given = {"strategy": "tensor", "micro_batches": "several", "recompute": "none", "precision": "fp32"}
-    varied = itertools.product(("full", "lora"), (2, 4), ("llama", "qwen3"))
-    every = [given | {"adaptation": adaptation, "world": size, "model": model} for adaptation, size, model in varied]
+    varied = itertools.product((("full", 2), ("full", 4), ("lora", 4)), ("llama", "qwen3"))
+    every = [given | {"adaptation": adaptation, "world": size, "model": model} for (adaptation, size), model in varied]
     return [{name: case[name] for name in FACTORS} for case in every]
 
 
