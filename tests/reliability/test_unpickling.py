@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from finetune import checkpoint
+from recipes.llm_sft import tiny as tiny_chat
 from recipes.voice_clone import tiny
 from tests.launch.launching import ALONE, ROOT, command, voice_rows
 from tests.reliability import audited, victims
@@ -48,28 +50,40 @@ def test_nothing_is_unpickled_in_train_resume_and_export(tmp_path: Path) -> None
     assert audited.found(tmp_path / "notes", "export") == [[]]
 
 
+def audited_chain(folder: Path, recipe: str, base: Path, train: list[object], generate: list[object]) -> None:
+    """The real commands on two processes: train, resume, export, generate, with all that they import."""
+    run, notes = folder / "run", folder / "notes"
+    notes.mkdir()
+    for place in (base, run):
+        lay_bait(place)
+    given = ["--recipe", recipe, *train, "--model.source", base, "--data.train", folder / "train.jsonl", "--run.dir", run]
+    for steps in (2, 4):
+        done(command("fsdp2", 2, SCRIPT, notes, "train", *given, "--train.steps", steps))
+    assert checkpoint.read_state(checkpoint.find(run))["step"] == 4
+    done([sys.executable, SCRIPT, notes, "export", run, "--to", folder / "model"])
+    done([sys.executable, SCRIPT, notes, "generate", "--model", folder / "model", *generate])
+    processes = {verb: audited.found(notes, verb) for verb in ("train", "export", "generate")}
+    assert processes == {"train": [[]] * 4, "export": [[]], "generate": [[]]}
+    record("a process of train, resume, export or generate, launched for real: no file is unpickled", 6)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_is_unpickled_from_the_launcher_to_the_voice(tmp_path: Path) -> None:
-    """The real commands on a tiny voice, with all that they import."""
-    base, run, notes = tiny.build(tmp_path / "nano"), tmp_path / "run", tmp_path / "notes"
+    base, speech = tiny.build(tmp_path / "nano"), tmp_path / "hello.wav"
     voice_rows(tmp_path, ["Ann"])
-    notes.mkdir()
-    for folder in (base, run):
-        lay_bait(folder)
-    small = ["--config", "recipes/voice_clone/debug.yaml", "--model.source", base]
-    data = [*small, "--data.train", tmp_path / "train.jsonl", "--run.dir", run]
-    for steps in (2, 4):
-        done(command("fsdp2", 2, SCRIPT, notes, "train", "--recipe", "voice_clone", *data, "--train.steps", steps))
-    assert checkpoint.read_state(checkpoint.find(run))["step"] == 4
-    done([sys.executable, SCRIPT, notes, "export", run, "--to", tmp_path / "voice"])
-    speech = tmp_path / "hello.wav"
-    said = ["--speaker", "ann", "--text", "Hello, this is my voice.", "--out", speech, "--max-seconds", "1"]
-    done([sys.executable, SCRIPT, notes, "generate", "--model", tmp_path / "voice", *said])
+    say = ["--speaker", "ann", "--text", "Hello, this is my voice.", "--out", speech, "--max-seconds", "1"]
+    audited_chain(tmp_path, "voice_clone", base, ["--config", "recipes/voice_clone/debug.yaml"], say)
     assert speech.is_file()
-    processes = {verb: audited.found(notes, verb) for verb in ("train", "export", "generate")}
-    assert processes == {"train": [[]] * 4, "export": [[]], "generate": [[]]}
-    record("processes of train, resume, export and generate in which a file was unpickled", 6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_unpickled_from_the_launcher_to_the_answer(tmp_path: Path) -> None:
+    base = tiny_chat.build(tmp_path / "chat")
+    said = [{"role": "user", "content": "reverse: abc"}, {"role": "assistant", "content": "cba"}]
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps({'messages': said})}\n" * 8)
+    audited_chain(tmp_path, "llm_sft", base, ["--train.precision", "fp32"], ["--prompt", "reverse: abc", "--max-new-tokens", "8"])
 
 
 def done(words: list[object]) -> None:
