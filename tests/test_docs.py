@@ -58,6 +58,6 @@ def _unknown(page: Path) -> Iterator[str]:
 
 def _keys() -> set[str]:
     """Dotted keys, and the sections that take a mapping."""
-    options = load_recipe(find_recipe("voice_clone")).Options
-    keys = {key for key, *_ in fields(Config)} | {f"options.{key}" for key, *_ in fields(options)}
+    options = [load_recipe(find_recipe(name)).Options for name in ("voice_clone", "llm_sft")]
+    keys = {key for key, *_ in fields(Config)} | {f"options.{key}" for each in options for key, *_ in fields(each)}
     return keys | {key.rpartition(".")[0] for key in keys}
