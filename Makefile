@@ -23,7 +23,7 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	$(MAKE) test-next
 
 test-next: $(NEXT)  ## llm_sft on the newest transformers, accelerate and peft, in an environment without the voice packages
-	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft
+	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft tests/data_prep/test_text*.py
 
 check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/ruff check .
@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,text,test]'
 	$(BIN)/python -m pip check
 	touch $@
 
@@ -49,6 +49,6 @@ $(NEXT): pyproject.toml constraints-next.txt
 	test -x .venv-next/bin/python || $(PYTHON) -m venv .venv-next
 	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt pip setuptools
 	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt torch
-	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt -e '.[text,test]'
+	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt -e '.[text,test,bench]'
 	.venv-next/bin/python -m pip check
 	touch $@

@@ -8,6 +8,7 @@ import sys
 VERBS = {
     "voice": "recordings to clips with texts (train.jsonl, val.jsonl, rejects.jsonl)",
     "codes": "clips to the speech tokenizer's codes, into the same files",
+    "text": "conversations to chats to train on (train.jsonl, val.jsonl, rejects.jsonl)",
 }
 
 
