@@ -111,7 +111,7 @@ def report(home: Path, figures: dict[str, Any]) -> None:
     """What was learned, and where to look."""
     loss = figures["loss"]
     print(
-        f"\nof the questions that it was never asked in training, the model answers {figures['exact_match_before']:.1%} exactly before and "
+        f"\nof questions that were never asked in training, the model answers {figures['exact_match_before']:.1%} exactly before and "
         f"{figures['exact_match_after']:.1%} after; loss {loss['first']:.2f} → {loss['last']:.2f}; {figures['seconds']['all']:.0f} s in all\n"
         f'  ask it            python -m finetune generate --model {home / "export"} --prompt "Reverse KQAD"\n'
         f"  the loss curve    {home / 'run' / 'loss.png'}\n"

@@ -37,7 +37,7 @@ HELD_OUT = 20
 
 
 def write(folder: Path, rows: int, seed: int) -> tuple[Path, Path]:
-    """`train.jsonl` and `val.jsonl` in `folder`, of `rows` chats together. The same seed, the same bytes. Raises `UserError` for too few."""
+    """`train.jsonl` and `val.jsonl` in `folder`, of `rows` chats together. Same seed, same bytes. Raises `UserError` for too few."""
     if rows < HELD_OUT:
         raise UserError(f"--rows {rows}: at least {HELD_OUT} are needed, one of which is for validation")
     chance = random.Random(seed)

@@ -52,6 +52,7 @@ def tokenizer_files() -> dict[str, bytes]:
         "eos_token": END_OF_TEXT,
         "pad_token": END_OF_TEXT,
         "model_max_length": 512,
+        "model_input_names": ["input_ids", "attention_mask"],  # or transformers 4 adds token_type_ids, which `generate` refuses
         "clean_up_tokenization_spaces": False,
     }
     return {

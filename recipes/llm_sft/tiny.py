@@ -76,15 +76,16 @@ def shape(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def weights(config: dict[str, Any], seed: int) -> bytes:
-    """`model.safetensors`: norms of one, everything else drawn by name, so that no release of transformers changes a bit of it."""
+    """`model.safetensors` of a model with this `config.json`: norms of one, everything else drawn in the order of the names, so that no
+    release of transformers changes a bit of it."""
     import torch
     from safetensors.torch import save
-    from transformers import AutoModelForCausalLM, Qwen3Config
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(Qwen3Config(**config))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     chance = torch.Generator().manual_seed(seed)
-    shapes = {name: parameter.shape for name, parameter in sorted(model.named_parameters()) if name != "lm_head.weight"}
+    shapes = {name: parameter.shape for name, parameter in sorted(model.named_parameters(), key=lambda each: each[0])}
     tensors = {name: torch.ones(size) if len(size) == 1 else SPREAD * torch.randn(size, generator=chance) for name, size in shapes.items()}
     return save(tensors, metadata={"format": "pt"})
 

@@ -1,0 +1,298 @@
+"""The loss is generation's own likelihood, token by token, side by side and packed; and what would break that is caught, bug by bug.
+
+The checks run on the product first. The injections replace one function of the product for one test; the product has no switch for them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
+
+from finetune import assembly, batches, export, loop, parallel
+from finetune.batches import Place, Step
+from finetune.config import resolve
+from finetune.recipe import Batch, Sample
+from finetune.world import join, leave
+from recipes.llm_sft import chat, make_task, samples, tiny
+from recipes.llm_sft.demo import turns_of
+from recipes.llm_sft.loss_head import LossHead
+from recipes.llm_sft.recipe import RECIPE
+from recipes.llm_sft.samples import IGNORE
+from recipes.llm_sft.turns import Turn
+from tests.recipes.llm_sft import tiny_runs
+
+END = "<|im_end|>"
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
+PACKED = {"data.packing": "true", "train.micro_tokens": "110", "train.global_batch_tokens": "100000", "train.precision": "fp32"}
+"""Several ragged micro-batches, and all of them one step."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that stands ready, on the weights of an export, and what that export says in plain transformers."""
+
+    training: loop.Training
+    rows: list[dict[str, Any]]
+    said: list[list[int]]
+    """Of each row the tokens that the assistant says, each turn with its end."""
+    generated: Tensor
+    """Log-probabilities that cached generation gives to all of them, step by step."""
+    gradient: Tensor
+    """Of the mean over all of them, as the definition has it: row by row, one after the other."""
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [RECIPE.read(row, self.training.loaded.processor) for row in self.rows]
+
+
+class Forced(LogitsProcessor):
+    """Lets generation choose only the given tokens, one after the other, and notes what probability it gave to each."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self.noted: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        token = self.tokens[len(self.noted)]
+        self.noted.append(scores.log_softmax(-1)[0, token])
+        only = torch.full_like(scores, -torch.inf)
+        only[:, token] = 0.0
+        return only
+
+
+def generate(model: Any, tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], list[Tensor]]:
+    """Drive cached generation along every answer of a chat: its tokens, and what each was given."""
+    tokens: list[int] = []
+    noted: list[Tensor] = []
+    for before, answer in turns_of(messages):
+        given = tokenizer.apply_chat_template(before, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+        forced = Forced([*tokenizer(answer)["input_ids"], tokenizer.convert_tokens_to_ids(END)])
+        model.generate(**given, logits_processor=LogitsProcessorList([forced]), do_sample=False, max_new_tokens=len(forced.tokens) + 5)
+        assert len(forced.noted) == len(forced.tokens), "generation stops where the turn ends"
+        tokens += forced.tokens
+        noted += forced.noted
+    return tokens, noted
+
+
+def write_base(folder: Path, family: str) -> Path:
+    tiny.build(folder)
+    if family == "llama":
+        config = {**json.loads((folder / "config.json").read_text()), **LLAMA}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "model.safetensors").write_bytes(tiny.weights(config, seed=1))
+    return folder
+
+
+def make_case(folder: Path, family: str) -> Iterator[Case]:
+    """A few real steps with packing, exported; the export then in plain transformers, and once more as the base of a run."""
+    chance = random.Random(4)
+    rows = [make_task.chat(chance, frozenset()) for _ in range(5)]
+    write_base(folder / "base", family)
+    run = tiny_runs.trained(folder, ("data.packing", "true"), ("train.steps", "2"), ("train.lr", "1e-3"), data=rows)
+    made = export.export(run, folder / "export")
+    tokenizer, plain = AutoTokenizer.from_pretrained(made), AutoModelForCausalLM.from_pretrained(made).eval()
+    with torch.no_grad():
+        said, noted = zip(*(generate(plain, tokenizer, row["messages"]) for row in rows), strict=True)
+    given = {"model.source": made, "data.train": folder / "chats.jsonl", "run.dir": folder / "again", "log.trackers": "[]", **PACKED}
+    config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
+    training, _ = assembly.build(config, RECIPE, join((), folder))
+    generated = torch.stack([each for of_row in noted for each in of_row])
+    yield Case(training, rows, list(said), generated, plain_gradient(training, rows, len(generated)))
+    leave()
+
+
+def plain_gradient(training: loop.Training, rows: list[dict[str, Any]], count: int) -> Tensor:
+    training.model.train()
+    for row in rows:
+        batch = samples.collate([RECIPE.read(row, training.loaded.processor)])
+        parallel.prepare_backward(training.model, training.strategy, last=True)
+        (RECIPE.loss(training.model, batch)["nll"].sum / count).backward()
+    return taken_gradients(training)
+
+
+@pytest.fixture(scope="module")
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    yield from make_case(tmp_path_factory.mktemp(request.param), request.param)
+
+
+# ---- the checks
+
+
+@torch.no_grad()
+def likelihoods(training: loop.Training, batch: Batch) -> Tensor:
+    """The log-probability of each target of a batch, in their order, by the training forward."""
+    found: list[Tensor] = []
+
+    def one_by_one(head: Any, given: tuple[Tensor, Tensor]) -> None:
+        found.extend(-LossHead.forward(head, hidden[None], target[None])[0] for hidden, target in zip(*given, strict=True))
+
+    model = training.model.eval()
+    with model.get_submodule(model.head_path).register_forward_pre_hook(one_by_one):
+        RECIPE.loss(model, batch)
+    parallel.reshard(model)
+    return torch.stack(found)
+
+
+def check_supervised_is_what_the_assistant_says(case: Case) -> None:
+    assert [sample["ids"][sample["supervised"]].tolist() for sample in case.samples] == case.said
+
+
+def check_padded_likelihood_is_that_of_generation(case: Case) -> None:
+    torch.testing.assert_close(likelihoods(case.training, samples.collate(case.samples)), case.generated, rtol=0, atol=1e-5)
+
+
+def check_packed_likelihood_is_that_of_generation(case: Case) -> None:
+    torch.testing.assert_close(likelihoods(case.training, samples.pack(case.samples)), case.generated, rtol=0, atol=1e-5)
+
+
+def check_packed_samples_do_not_see_each_other(case: Case) -> None:
+    """The same likelihoods, to the last bit, behind another sample of the same length."""
+    first, *others = case.samples
+    another = {**first, "ids": first["ids"].flip(0)}
+    one, other = (likelihoods(case.training, samples.pack([sample, *others])) for sample in (first, another))
+    rest = slice(int((samples.following(first) != IGNORE).sum()), None)
+    assert not torch.equal(one, other) and torch.equal(one[rest], other[rest])
+
+
+def check_positions_start_again_with_each_sample(case: Case) -> None:
+    batch = samples.pack(case.samples)
+    lengths = [len(sample["ids"]) for sample in case.samples]
+    assert batch.tensors["positions"].tolist() == [[place for length in lengths for place in range(length)]]
+
+
+def check_an_epoch_is_the_mean_over_every_target(case: Case) -> None:
+    """Loss and gradient of the micro-batches of a step are those of all rows one by one, divided once by the count of their targets."""
+    training = case.training
+    order, loader = batches.Order.of(training.config), loop.loader_of(training, training.rows)
+    (step,) = batches.steps(order, training.rows.lengths, Place(), epochs=1)
+    turns = loader.turns(step.micros)
+    loader.close()
+    assert len({turn.batch.targets["nll"] for turn in turns}) > 1, "micro-batches with as many targets each would hide a mean of means"
+    counts = loop.global_counts(training.world, turns)
+    totals, _ = loop.accumulate(training, turns, counts)
+    found = taken_gradients(training)
+    assert counts["nll"] == len(case.generated)
+    assert float(totals["nll"]) / counts["nll"] == pytest.approx(-float(case.generated.mean()), rel=1e-6)
+    assert (found - case.gradient).norm() <= 1e-5 * case.gradient.norm()
+
+
+def taken_gradients(training: loop.Training) -> Tensor:
+    """All gradients as one vector; they are cleared."""
+    taken = torch.cat([parameter.grad.full_tensor().flatten() for parameter in training.model.parameters()])  # type: ignore[union-attr]
+    training.optimizer.zero_grad(set_to_none=True)
+    return taken
+
+
+CHECKS = (
+    check_supervised_is_what_the_assistant_says,
+    check_padded_likelihood_is_that_of_generation,
+    check_packed_likelihood_is_that_of_generation,
+    check_packed_samples_do_not_see_each_other,
+    check_positions_start_again_with_each_sample,
+    check_an_epoch_is_the_mean_over_every_target,
+)
+
+
+@pytest.mark.parametrize("case", ["qwen3", "llama"], indirect=True)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_product_passes(check: Callable[[Case], None], case: Case) -> None:
+    assert len(case.generated) >= 40 and {message["role"] for row in case.rows for message in row["messages"]} >= {"system"}
+    check(case)
+
+
+# ---- the bugs
+
+
+def shifted_twice(sample: Sample) -> Tensor:
+    targets = torch.full_like(sample["ids"], IGNORE)
+    targets[:-2] = torch.where(sample["supervised"][2:], sample["ids"][2:], IGNORE)
+    return targets
+
+
+def not_shifted(sample: Sample) -> Tensor:
+    return torch.where(sample["supervised"], sample["ids"], IGNORE)
+
+
+def one_turn_early(of: Any, text: str, wanted: list[int], ends: frozenset[str]) -> list[Turn]:
+    turns = ORIGINAL["find"](of, text, wanted, ends)
+    return [Turn(before.end, turn.start) for before, turn in zip([Turn(0, 0), *turns], turns, strict=False)]
+
+
+def without_end(*asked: Any) -> list[Turn]:
+    return [Turn(turn.start, turn.end - len(END)) for turn in ORIGINAL["find"](*asked)]
+
+
+def seeing_all_that_came_before(self: Any, input_ids: Tensor, **given: Any) -> Any:
+    """Positions start again, but a mask says that everything to the left may be seen."""
+    return ORIGINAL["decoder"](self, input_ids=input_ids, attention_mask=torch.ones_like(input_ids), **given)
+
+
+def counting_on(rows: list[Sample]) -> Batch:
+    batch = ORIGINAL["pack"](rows)
+    return Batch({**batch.tensors, "positions": torch.arange(batch.tensors["ids"].shape[1])[None]}, batch.targets)
+
+
+def mean_of_means(training: loop.Training, turns: list[Any], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Each micro-batch's own mean, and their mean, as if it were the step's."""
+    totals = {name: torch.zeros(()) for name in counts}
+    weights: dict[str, float] = {}
+    for turn in turns:
+        own = loop.global_counts(training.world, [turn])
+        summed, weights = ORIGINAL["accumulate"](training, [turn], {name: count * len(turns) for name, count in own.items()})
+        totals = {name: totals[name] + summed[name] / own[name] / len(turns) * counts[name] for name in counts}
+    return totals, weights
+
+
+def without_the_last(order: Any, lengths: Any, place: Place, epochs: int | None) -> Iterator[Step]:
+    for step in ORIGINAL["steps"](order, lengths, place, epochs):
+        yield Step(step.micros[:-1], step.after)
+
+
+ORIGINAL: dict[str, Any] = {
+    "find": chat.find,
+    "decoder": Qwen3Model.forward,
+    "pack": samples.pack,
+    "accumulate": loop.accumulate,
+    "steps": batches.steps,
+}
+MASK, SIDE_BY_SIDE, END_TO_END, APART, POSITIONS, EPOCH = CHECKS
+LIKELIHOODS = {SIDE_BY_SIDE, END_TO_END, EPOCH}
+BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
+    "label shifted twice": (samples, "following", shifted_twice, LIKELIHOODS),
+    "no shift": (samples, "following", not_shifted, LIKELIHOODS),
+    "mask off by one turn": (chat, "find", one_turn_early, {MASK, *LIKELIHOODS}),
+    "end of turn not supervised": (chat, "find", without_end, {MASK, *LIKELIHOODS}),
+    "packed samples leaking": (Qwen3Model, "forward", seeing_all_that_came_before, {END_TO_END, APART, EPOCH}),
+    "positions not restarting": (samples, "pack", counting_on, {END_TO_END, APART, POSITIONS, EPOCH}),
+    "mean of means": (loop, "accumulate", mean_of_means, {EPOCH}),
+    "last micro-batch dropped": (batches, "steps", without_the_last, {EPOCH}),
+}
+
+
+def test_eight_bugs_are_listed() -> None:
+    assert len(BUGS) == 8
+
+
+@pytest.mark.parametrize("case", ["qwen3"], indirect=True)
+@pytest.mark.parametrize("bug", BUGS)
+def test_bug_is_caught_by_its_check(bug: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, wrong, expected = BUGS[bug]
+    monkeypatch.setattr(module, name, wrong)
+    caught = set()
+    for check in CHECKS:
+        try:
+            check(case)
+        except AssertionError:
+            caught.add(check)
+    case.training.optimizer.zero_grad(set_to_none=True)
+    assert {check.__name__ for check in caught} == {check.__name__ for check in expected}

@@ -1,0 +1,32 @@
+"""The tiny tokenizer that is shipped is what the command makes; it loses no text, and sees the task's words letter by letter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from finetune.errors import UserError
+from recipes.llm_sft import make_task, make_tokenizer, tiny
+from recipes.llm_sft.chat import check_template
+
+
+def test_the_command_makes_the_shipped_files(tmp_path: Path) -> None:
+    assert make_tokenizer.main([str(tmp_path / "made")]) == 0
+    shipped = {path.name: path.read_bytes() for path in tiny.TOKENIZER.iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()} == shipped and len(shipped) == 3
+    with pytest.raises(UserError, match="usage: "):
+        make_tokenizer.main([])
+
+
+def test_every_text_comes_back_and_words_are_one_token() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny.TOKENIZER)
+    for text in ("Grüße, 世界! 🙂\n\t\x00", "Reverse KQAD", "user assistant system"):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert {len(tokenizer(word)["input_ids"]) for word in make_tokenizer.WORDS} == {1}
+    assert tokenizer.tokenize("B-A " + make_task.LETTERS) == ["B", "-", "A", "Ġ", *make_task.LETTERS]
+
+
+def test_the_template_tells_what_the_assistant_says() -> None:
+    assert "{% generation %}" in check_template(AutoTokenizer.from_pretrained(tiny.TOKENIZER))
