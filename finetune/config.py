@@ -125,15 +125,15 @@ class Parallel(Section):
     strategy: Literal["auto", "ddp", "zero1", "zero2", "fsdp", "hsdp"] = "auto"
     """How weights, gradients and AdamW state lie over N ranks, in bytes a parameter that last, and that pass besides (w: 2 in bf16, 4 in
     fp32): `ddp` 16, a gathered copy w · `zero1` 16/N, gathered weights w and whole gradients 4 · `zero2` 16/N, gathered weights w · `fsdp`
-    (ZeRO-3) 16/N, the root and two blocks · `hsdp` 16/(N/replicate), the root and two blocks · `auto`: `fsdp` or `ddp`, as the launch
-    file's preset says."""
+    (ZeRO-3) 16/N, the root and two units (blocks, large embeddings) · `hsdp` 16/(N/replicate), the same · `auto`: `fsdp` or `ddp`, as the
+    launch file's preset says."""
     replicate: int = Field(default=1, ge=1)
     """Copies of the sharded model under `hsdp`: N / replicate ranks share one. Usually the number of machines."""
     tensor: int = Field(default=1, ge=1)
-    """Neighbouring ranks that share each matrix of a block (tensor parallelism), besides `fsdp`: 16/N bytes last (norms:
-    16/(N/tensor)), the root and two blocks of 1/tensor pass. A step's micro-batches go to N/tensor groups; keep one within a machine."""
+    """Neighbouring ranks that share each matrix of a block (tensor parallelism), besides `fsdp`: 16/N bytes last (norms: 16·tensor/N), the
+    root and two units pass, of blocks a share. A step's micro-batches go to N/tensor groups; keep one within a machine."""
     offload: bool = False
-    """Keep weights and optimizer state in host memory between uses. On GPUs only."""
+    """Keep weights, gradients and optimizer state in host memory, and update them there. On GPUs only, and not yet tried on one."""
 
 
 class Checkpoint(Section):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -206,6 +207,10 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> float:
     norms = [torch.nn.utils.get_total_norm([parameter.grad for parameter in group if parameter.grad is not None]) for group in groups]
     # A DTensor's own value is this rank's part: off by about sqrt(N) without the reduction.
     norm = math.hypot(*(float(norm.full_tensor() if isinstance(norm, DTensor) else norm) for norm in norms))
+    if len(groups) > 1:  # sums in another order may differ in the last bit, and with it what neighbours hold alike
+        agreed = torch.tensor(norm, device=groups[0][0].device)
+        dist.broadcast(agreed, src=0)
+        norm = float(agreed)
     for group in groups:
         torch.nn.utils.clip_grads_with_norm_(group, largest, torch.tensor(norm, device=group[0].device))
     return norm

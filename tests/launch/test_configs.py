@@ -39,8 +39,17 @@ if torch.distributed.is_initialized():
 
 
 def test_every_launch_file_is_here() -> None:
-    assert set(CONFIGS) == {"cpu", "ddp", "fsdp2", "one_gpu", "two_nodes"}
-    assert len(CONFIGS) == 5
+    assert set(CONFIGS) == {"cpu", "ddp", "fsdp2", "fsdp2_offload", "hsdp", "one_gpu", "two_nodes"}
+    assert len(CONFIGS) == 7
+
+
+def test_a_strategy_s_own_files_name_the_key_that_goes_with_them() -> None:
+    """The launch file owns processes and preset alone, so that its command has to say the rest."""
+    first = {name: path.read_text(encoding="utf-8").splitlines()[0] for name, path in CONFIGS.items()}
+    assert "--parallel.strategy hsdp --parallel.replicate 2" in first["hsdp"]
+    assert "--parallel.offload true" in first["fsdp2_offload"]
+    presets = {name: yaml.safe_load(path.read_text(encoding="utf-8")).get("fsdp_config", {}) for name, path in CONFIGS.items()}
+    assert [name for name, preset in presets.items() if preset.get("fsdp_offload_params")] == ["fsdp2_offload"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
