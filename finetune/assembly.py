@@ -144,8 +144,8 @@ def introduce(training: Training, progress: Progress, events: Events) -> None:
         f"{config.recipe}: {trained:,} of {everything:,} parameters train, {training.strategy} on {world.size} × {world.device.type}, "
         f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
     )
-    for rows in filter(None, (training.rows, training.val)):
-        for text in intake.account(rows):
-            events.say(text)
+    accounts = [text for rows in (training.rows, training.val) if rows is not None for text in intake.account(rows)]
+    for text in (*training.loaded.remarks, *accounts):
+        events.say(text)
     kind = "resumed" if progress.step else "started"
     events.note(kind, progress.step, world=world.size, strategy=training.strategy, total=training.total)

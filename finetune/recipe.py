@@ -79,6 +79,8 @@ class Loaded:
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
     state: dict[str, Any] = field(default_factory=dict)
     """JSON that export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
+    remarks: tuple[str, ...] = ()
+    """What people should know before the first step, a sentence each."""
 
 
 @dataclass(frozen=True)

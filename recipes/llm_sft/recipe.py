@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config import Config, FilePath, Section
+from finetune.errors import UserError
 from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
 
 from .tokenizer import load_tokenizer, read_template
@@ -46,13 +47,27 @@ def load(config: Config) -> Loaded:
     options: Any = config.options
     base = resolve_source(config.model.source, config.model.revision)
     model = on_meta(base, choose_attention(options.attention))
+    tokenizer = load_tokenizer(base, options.chat_template)
     return Loaded(
         model=model,
-        processor=Processor(load_tokenizer(base, options.chat_template), options.supervise),
+        processor=Processor(tokenizer, options.supervise),
         blocks=block_classes(model),
         base=base,
         state=state_of(options),
+        remarks=(about_supervision(tokenizer, options.supervise),),
     )
+
+
+def about_supervision(tokenizer: Any, supervise: str) -> str:
+    """How what is learned will be found, for the log. A template that cannot say is no error yet: the rows may not need it."""
+    from .chat import check_template
+
+    if supervise == "everything":
+        return "options.supervise: everything, so questions are learned like answers"
+    try:
+        return check_template(tokenizer)
+    except UserError as error:
+        return f"chats cannot be trained on, only texts of prompt and completion: {error}"
 
 
 def state_of(options: Any) -> dict[str, Any]:

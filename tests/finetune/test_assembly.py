@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,10 +127,11 @@ def test_lengths_are_measured_anew_for_other_options_or_another_base(tmp_path: P
 
 def test_the_introduction_says_what_will_happen(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     training, progress = tiny.built(world, tiny.config_in(tmp_path, *tiny.LORA))
+    training = replace(training, loaded=replace(training.loaded, remarks=("Bytes are learned.",)))
     events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
     assembly.introduce(training, progress, events)
     assembly.introduce(training, Progress(step=4), events)
-    first, second = capsys.readouterr().out.splitlines()
+    first, remark, second, _ = capsys.readouterr().out.splitlines()
     assert "2,166 of 16,148 parameters train, ddp on 1 × cpu, fp32; 20 rows, 6 steps; a fresh start in" in first, first
-    assert second.endswith("going on from step 4")
+    assert remark == "Bytes are learned." and second.endswith("going on from step 4")
     assert [(event["event"], event["step"]) for event in read_log(tmp_path / "run" / "log.jsonl")] == [("started", 0), ("resumed", 4)]
