@@ -96,9 +96,14 @@ def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Confi
     found = {_likelihood(model, batching.pack([_sample(7, start, words, learned=False), sample])) for start in (3, 11, 19)}
     if len(found) > 1:
         raise UserError(
-            f"packed samples see each other in this model ({' and '.join(f'{each:.9g}' for each in sorted(found))} nats for the same sample "
-            f"behind others), with options.attention: {config.options.attention}; train with data.packing: false"  # type: ignore[attr-defined]
+            f"packed samples see each other in this model ({' and '.join(f'{each:.9g}' for each in sorted(found))} nats for the same "
+            f"sample behind others), with options.attention: {_attention(config)}; train with data.packing: false"
         )
+
+
+def _attention(config: Config) -> str:
+    options: Any = config.options
+    return str(options.attention)
 
 
 def _sample(size: int, start: int, words: int, learned: bool = True) -> Sample:
@@ -115,7 +120,7 @@ def _likelihood(model: nn.Module, batch: Batch) -> float:
 def _compare(how: str, alone: float, together: float, config: Config) -> None:
     if abs(together - alone) > TOLERANCE[config.train.precision] * abs(alone):
         raise UserError(
-            f"this model's loss of two samples is {alone:.6g} nats when each is alone and {together:.6g} when they are {how}, so they would "
-            f"be trained on wrong positions or on each other, with options.attention: {config.options.attention}; "  # type: ignore[attr-defined]
+            f"this model's loss of two samples is {alone:.6g} nats when each is alone and {together:.6g} when they are {how}, so they "
+            f"would be trained on wrong positions or on each other, with options.attention: {_attention(config)}; "
             "try options.attention: eager, or data.packing: false"
         )

@@ -127,8 +127,8 @@ def verify(model: nn.Module, loaded: Loaded, config: Config) -> None:
     proof.check(model, loaded, config)
 
 
-def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
-    """How trained tensors become a folder that AutoModelForCausalLM and AutoTokenizer load."""
+def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
+    """How trained tensors become a folder that AutoModelForCausalLM and AutoTokenizer load. There are no buffers, and one format."""
     from . import exporting
 
     return exporting.plan(base, state)
