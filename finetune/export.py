@@ -117,7 +117,8 @@ def export(
         buffers = {name: trained(name, None) for name in state["buffers"]}
         plan = introduced(recipe.export(base, state["recipe_state"], buffers, form), chosen, state)
         source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
-        card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": str(chosen)}
+        # Only the end of the path: where it lies on this machine is nobody's business, should the folder be published.
+        card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         if adapter_only:
             source = adapter_alone(source, form)
             write(source, adapter_entries(source), "adapter_model", base, target, card)

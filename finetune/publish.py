@@ -13,7 +13,8 @@ WRITABLE = "a token that may write (huggingface.co/settings/tokens)"
 def check(name: str) -> None:
     """What can be known before the work: whether NAME could be a repository, and whether there is a token. Raises `UserError`."""
     from huggingface_hub import constants, get_token
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not exported for type checkers
 
     try:
         validate_repo_id(name)
