@@ -1,0 +1,85 @@
+"""The demo runs what a user would, stops where that fails, and counts exact answers. `make demo-llm` runs it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from finetune import export
+from recipes.llm_sft import demo, make_task, tiny
+from tests.launch.launching import ROOT
+from tests.recipes.llm_sft import tiny_runs
+
+
+def test_it_runs_the_commands_of_a_user_in_order(tmp_path: Path) -> None:
+    stages = demo.commands(tmp_path)
+    assert list(stages) == ["base", "task", "data", "train", "export"]
+    words = {stage: " ".join(command) for stage, command in stages.items()}
+    assert "-m data_prep text" in words["data"] and "-m finetune export" in words["export"]
+    assert "accelerate launch --config_file" in words["train"] and "finetune/train.py --recipe llm_sft" in words["train"]
+    settings = [yaml.safe_load((demo.HERE / name).read_text()) for name in ("config.yaml", "debug.yaml")]
+    assert settings[0]["data"]["packing"] is True and "packing" not in settings[1]["data"]
+
+
+def test_it_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    touched = tmp_path / "later"
+    failing = {
+        "base": [sys.executable, "-c", "raise SystemExit(3)"],
+        "task": [sys.executable, "-c", f"import pathlib; pathlib.Path({str(touched)!r}).touch()"],
+    }
+    monkeypatch.setattr(demo, "commands", lambda home: failing)
+    assert demo.main() == 3
+    assert "the demo stopped at `base` (exit code 3)" in capfd.readouterr().err
+    assert not touched.exists()
+
+
+def test_a_model_that_learned_a_few_chats_by_heart_answers_them_and_its_base_does_not(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    rows = [make_task.chat(chance, frozenset()) for _ in range(4)]
+    tiny.build(tmp_path / "base")
+    batch = (("train.steps", "50"), ("train.lr", "5e-3"), ("train.global_batch_tokens", "1000"), ("train.micro_tokens", "150"))
+    run = tiny_runs.trained(tmp_path, ("data.packing", "true"), ("data.val", str(tmp_path / "chats.jsonl")), *batch, data=rows)
+    made = export.export(run, tmp_path / "export")
+    chats = tmp_path / "chats.jsonl"
+    assert len({len(make_task.questions(row)) for row in rows}) > 1
+    assert demo.exact_match(tmp_path / "base", chats) == 0.0
+    assert demo.exact_match(made, chats) == 1.0
+    (tmp_path / "wrong.jsonl").write_text(chats.read_text().replace('"assistant", "content": "', '"assistant", "content": "Z'))
+    assert demo.exact_match(made, tmp_path / "wrong.jsonl") == 0.0
+
+
+def test_the_figures_are_what_the_run_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    events = [{"event": "step", "step": step, "loss": loss} for step, loss in ((1, 5.5), (2, 1.0), (3, 0.25))]
+    events += [{"event": "evaluation", "step": step, "val/loss": loss} for step, loss in ((2, 0.9), (3, 0.3))]
+    (tmp_path / "run" / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    figures = demo.summarise(tmp_path, {"data": 1.5, "train": 2.0}, 0.0, 0.97)
+    assert figures == {
+        "exact_match_before": 0.0,
+        "exact_match_after": 0.97,
+        "loss": {"first": 5.5, "last": 0.25, "validation": 0.3},
+        "steps": 3,
+        "seconds": {"data": 1.5, "train": 2.0, "all": 3.5},
+    }
+    demo.report(tmp_path, figures)
+    said = capsys.readouterr().out
+    assert "0.0% are answered exactly before and 97.0% after" in said
+    for place in ("export", "run/loss.png", "summary.json"):
+        assert str(tmp_path / place) in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_whole_demo_learns_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert demo.main() == 0
+    figures = json.loads((tmp_path / "runs" / "demo-llm" / "summary.json").read_text())
+    assert figures["exact_match_before"] <= 0.01 and figures["exact_match_after"] >= 0.9
