@@ -38,6 +38,7 @@ class Events:
         self._record("step", step, numbers)
         text = (
             f"loss {numbers['loss']:.4f}  norm {numbers['grad_norm']:.3f}  lr {numbers['lr']:.2e}  {numbers['tokens_per_second']:.0f} tok/s"
+            f"  {numbers['memory_gib']:.1f} GiB"
         )
         if self._bar is not None:
             self._bar.update(step - self._bar.n)

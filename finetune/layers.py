@@ -118,6 +118,8 @@ def read_layer(path: Path) -> Layer:
 
 
 def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> Any:
+    if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+        return [_construct(item, f"{prefix}{number}.", file, origins) for number, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         try:
             return Yaml12("").construct_object(node, deep=True)

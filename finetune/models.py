@@ -59,6 +59,11 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
+            if twice := sorted(found.keys() & set(file.keys())):
+                raise UserError(
+                    f"{folder}: {twice[0]} stands in {found[twice[0]].name} and in {path.name} ({len(twice)} such tensors); "
+                    "files of two models lie there, so remove those of one"
+                )
             found |= dict.fromkeys(file.keys(), path)
     if not found:
         raise UserError(f"{folder} holds no *.safetensors weights; other formats can run code when read, so convert the model first")

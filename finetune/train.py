@@ -12,6 +12,7 @@ from pathlib import Path
 if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+import importlib.util
 import os
 import platform
 from functools import partial
@@ -70,12 +71,17 @@ def check_inputs(config: Config) -> None:
             "no training data: give --data.train FOLDER/train.jsonl. To make some from recordings:\n"
             "  python -m data_prep voice my_recordings/ --out data/me --whisper small --speaker me\n"
             "  python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-0.6B-Base\n"
+            "from conversations:\n"
+            "  python -m data_prep text chats.jsonl --out data/chats\n"
             "or see the whole chain on a small example: make demo"
         )
+    for tracker in config.log.trackers:
+        if importlib.util.find_spec(tracker) is None:
+            raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
     for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
         if path is not None and not path.is_file():
             raise UserError(
-                f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` makes it"
+                f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` makes it, or text CHATS"
             )
 
 

@@ -148,6 +148,7 @@ def test_precedence(tmp_path: Path) -> None:
     [
         ("run:\n  seed: 1\n  dir: a\n  seed: 2\n", ":4: run.seed stands here and at {path}:2"),
         ("run: {}\ntrain: {}\nrun: {}\n", ":3: run stands here and at {path}:1"),
+        ("log:\n  trackers:\n  - {a: 1,\n     a: 2}\n", ":4: log.trackers.0.a stands here and at {path}:3"),
         ("- a\n", ":1: expected `section:` with keys under it, found list"),
         ("words\n", ":1: expected `section:` with keys under it, found str"),
         ("run: {seed: 1\n", "not readable as YAML"),

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from finetune.events import Events, draw_curve, read_log
 from finetune.world import World, join
 
-NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0}
+NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0, "memory_gib": 1.5}
 
 
 def opened(tmp_path: Path, world: World, total: int = 4, done: int = 0) -> Events:
@@ -49,7 +49,7 @@ def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world:
         events.step(step, NUMBERS)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2, "one at the start and one at the end, or a log of days fills with lines"
-    assert lines[0].startswith("step 1/50  loss 2.5000  norm 1.250  lr 1.00e-04  1000 tok/s") and lines[1].endswith("  0 s left")
+    assert lines[0].startswith("step 1/50  loss 2.5000  norm 1.250  lr 1.00e-04  1000 tok/s  1.5 GiB") and lines[1].endswith("  0 s left")
 
 
 def test_the_time_left_counts_from_where_the_run_went_on(

@@ -111,6 +111,13 @@ def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:
         models.tensor_files(tmp_path)
 
 
+def test_a_tensor_that_stands_in_two_files_is_named_with_both(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "model-1.safetensors")
+    save_file({"b": torch.zeros(1)}, tmp_path / "model-2.safetensors")
+    with pytest.raises(UserError, match=r"b stands in model-1\.safetensors and in model-2\.safetensors \(1 such tensors\)"):
+        models.tensor_files(tmp_path)
+
+
 # --- filling
 
 
