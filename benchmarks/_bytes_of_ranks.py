@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 
-from benchmarks.strategy_bytes import STRATEGIES, config_of
+from benchmarks.strategy_bytes import cases, config_of
 from finetune import assembly, batches, files, loop, world
 from finetune.config import Config
 from finetune.world import World
@@ -41,14 +41,21 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
             loop.train_step(training, turns, number)
     loader.close()
     sizes = [sum(each._orig_size.numel() for each in group.fsdp_params) for group in groups]
+    blocks = [module for module in training.model.modules() if isinstance(module, training.loaded.blocks)]
+    group, embedding = config.parallel.tensor, training.model.get_submodule("model.embed_tokens")
     return {
-        "strategy": training.strategy,
+        "strategy": training.strategy if group == 1 else f"{training.strategy} × {group}",
+        "tensor": group,
+        "words": training.model.get_parameter("lm_head.weight").shape[0],
         "precision": config.train.precision,
         "ranks": joined.size,
         "copies": config.parallel.replicate,
-        "parameters": sum(sizes),
+        "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
         "root": sizes[0],
-        "block": max(sizes[1:]),
+        "block": max(sum(each._orig_size.numel() for each in group_of(block).fsdp_params) for block in blocks),
+        "largest": max(sizes[1:]),
+        "embedding": 0 if isinstance(embedding, FSDPModule) else sum(parameter.numel() for parameter in embedding.parameters()),
+        "alike": sum(parameter.numel() for block in blocks for parameter in block.parameters() if parameter.dim() == 1),
         "each": world.gather(joined, [*lasting, *peak]),
     }
 
@@ -68,7 +75,13 @@ def local_bytes(tensors: Iterable[Tensor | None]) -> int:
 def parameter_groups(model: nn.Module) -> list[FSDPParamGroup]:
     """What is gathered and reduced together: the root's, then each block's."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    return [group for module in sharded if (group := module._get_fsdp_state()._fsdp_param_group) is not None]
+    return [group_of(module) for module in sharded]
+
+
+def group_of(module: Any) -> FSDPParamGroup:
+    group = module._get_fsdp_state()._fsdp_param_group
+    assert isinstance(group, FSDPParamGroup)
+    return group
 
 
 @contextmanager
@@ -78,14 +91,14 @@ def passing_bytes(groups: list[FSDPParamGroup]) -> Iterator[list[int]]:
     Looked at after each gathering and at each end of a block's backward, before its gradients are reduced: they only grow up to there.
     """
     peak = [0, 0]
-    group_size = groups[0]._all_gather_process_group.size()  # of a group of one the buffer is no copy
+    several = [group for group in groups if group._all_gather_process_group.size() > 1]  # for one rank the buffer is no copy
     gathered, reduced = FSDPParamGroup.wait_for_unshard, FSDPParamGroup.post_backward
 
     def look() -> None:
         parameters = [each for group in groups for each in group.fsdp_params]
         storages = [tensor.untyped_storage() for each in parameters for tensor in each.all_gather_outputs]
-        under_way = [group._all_gather_result.all_gather_output for group in groups if group._all_gather_result is not None]
-        storages += [buffer.untyped_storage() for buffer in under_way if group_size > 1]
+        under_way = [group._all_gather_result.all_gather_output for group in several if group._all_gather_result is not None]
+        storages += [buffer.untyped_storage() for buffer in under_way]
         gradients = [each.unsharded_accumulated_grad for each in parameters]
         gradients += [each._unsharded_param.grad for each in parameters if hasattr(each, "_unsharded_param")]
         now = sum(storage.size() for storage in storages), local_bytes(gradients)
@@ -108,8 +121,8 @@ def passing_bytes(groups: list[FSDPParamGroup]) -> Iterator[list[int]]:
 
 def main(folder: Path) -> None:
     joined = world.join((), folder)
-    asked = [config_of(folder, strategy, precision, joined.size) for strategy in STRATEGIES for precision in ("fp32", "bf16")]
-    found = [measure(joined, config) for config in asked if config.parallel.replicate <= joined.size]
+    asked = [config_of(folder, *case, joined.size) for case in cases()]
+    found = [measure(joined, config) for config in asked if max(config.parallel.replicate, config.parallel.tensor) <= joined.size]
     if joined.is_main:
         files.write_json(folder / f"bytes-{joined.size}.json", found)
     world.leave()
