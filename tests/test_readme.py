@@ -58,9 +58,16 @@ def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
     assert soundfile.info(tmp_path / "hello.wav").frames > 0
 
 
+def test_the_commands_for_chats_are_those_that_a_test_runs() -> None:
+    prepare, train, export, chat = next(block for block in blocks() if "data_prep text" in block[0])
+    page = (ROOT / "docs" / "first_sft.md").read_text(encoding="utf-8").splitlines()  # tests/test_first_sft.py runs its commands
+    assert {prepare, export, chat} <= set(page)
+    assert any(line.startswith(train.replace("fsdp2", "one_gpu")) for line in page)
+
+
 def test_the_make_targets_exist() -> None:
     targets = [line.split("#")[0].split()[1] for line in blocks()[0]]
-    assert targets == ["demo", "test"]
+    assert targets == ["demo", "demo-llm", "test"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets)
 
