@@ -76,7 +76,7 @@ def main(cases: Path) -> None:
         folder = find_recipe(case["recipe"])
         recipe = load_recipe(folder)
         config = resolve(case["recipe"], recipe.Options, [folder / "config.yaml"], case["overrides"].items())
-        with plans_without(case["left_out"]):
+        with plans_without(case.get("left_out", ())):
             tensors, facts = first_steps(config, recipe, joined)
         if joined.is_main:
             save_file(tensors, cases.parent / f"{case['name']}.safetensors")
