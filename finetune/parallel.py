@@ -77,6 +77,10 @@ def check_plan(strategy: Strategy, config: Config, world: World) -> None:
             f"parallel.tensor: {parallel.tensor} with parallel.strategy: {strategy}: what ranks do not share of a matrix they divide, "
             "so only fsdp goes with it; set parallel.strategy: fsdp"
         )
+    if parallel.tensor > 1 and config.train.compile:
+        raise UserError(
+            f"parallel.tensor: {parallel.tensor} with train.compile: torch's compiler fails on shared matrices; drop one of the two"
+        )
     if world.size % parallel.tensor:
         raise UserError(f"parallel.tensor: {parallel.tensor} does not divide the {world.size} ranks into groups; take a number that does")
 

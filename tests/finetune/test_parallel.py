@@ -154,6 +154,7 @@ def test_neighbours_share_matrices_and_groups_share_the_rest(tmp_path: Path, wor
             ["parallel.tensor: 2 with parallel.strategy: hsdp", "only fsdp"],
         ),
         ("ddp", 4, [("parallel.tensor", "2")], ["parallel.tensor: 2 with parallel.strategy: ddp", "set parallel.strategy: fsdp"]),
+        ("fsdp", 4, [("parallel.tensor", "2"), ("train.compile", "true")], ["parallel.tensor: 2 with train.compile", "drop one"]),
         ("fsdp", 4, [("parallel.tensor", "3")], ["parallel.tensor: 3 does not divide the 4 ranks"]),
     ],
 )

@@ -1,7 +1,7 @@
 """The first steps of many cases, one after the other in one launched world, with what the comparison needs of them.
 
-usage (through accelerate launch): first_steps.py CASES.json, a list of {"name", "recipe", "overrides", "left_out"} (modules that the plans
-of tensor parallelism forget, to show what that would do); leaves beside it, for each case, NAME.safetensors (`gradient.*` before the first
+usage (through accelerate launch): first_steps.py CASES.json, a list of {"name", "recipe", "overrides"}; also "left_out": modules that plans
+of tensor parallelism forget, to show what that would do. Leaves beside it, for each case, NAME.safetensors (`gradient.*` before the first
 clipping, `start.*` of what is trained) and NAME.json (losses, turns a step, equal ranks)
 """
 
