@@ -81,7 +81,8 @@ def check_inputs(config: Config) -> None:
     for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
         if path is not None and not path.is_file():
             raise UserError(
-                f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` makes it, or text CHATS"
+                f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` "
+                "makes it, or `python -m data_prep text CHATS --out FOLDER`"
             )
 
 

@@ -1,0 +1,80 @@
+"""A released model under one forward: its own names and numbers, its own blocks, and a refusal of what is no such model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from finetune.errors import UserError
+from recipes.llm_sft import causal_model
+from recipes.llm_sft.loss_head import Shaping
+from recipes.llm_sft.samples import IGNORE
+from tests.causal_lm.recipe import write_base
+
+
+@pytest.mark.parametrize(("kind", "tied"), [("llama", False), ("qwen3", True)])
+def test_the_model_has_the_bases_names_its_tie_and_real_buffers(tmp_path: Path, kind: str, tied: bool) -> None:
+    base = write_base(tmp_path / "base", kind)  # type: ignore[arg-type]
+    model = causal_model.on_meta(base, None)
+    stored = load_file(base / "model.safetensors")
+    assert dict(model.named_parameters()).keys() == stored.keys() and ("lm_head.weight" in stored) != tied
+    assert all(parameter.is_meta and parameter.shape == stored[name].shape for name, parameter in model.named_parameters())
+    assert (model.get_submodule("lm_head").weight is model.get_submodule("model.embed_tokens").weight) == tied
+    assert not any(buffer.is_meta for buffer in model.buffers()) and len(list(model.buffers())) >= 1
+    assert [each.__name__ for each in causal_model.block_classes(model)] == [f"{kind.capitalize()}DecoderLayer"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_loss_and_gradients_are_those_of_the_stock_model(tmp_path: Path, kind: str) -> None:
+    base = write_base(tmp_path / "base", kind)  # type: ignore[arg-type]
+    stock = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    own = causal_model.CausalModel(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32))
+    ids = torch.randint(0, 257, (3, 9), generator=torch.Generator().manual_seed(0))
+    learned = torch.rand(3, 9, generator=torch.Generator().manual_seed(1)) < 0.6
+    labels = ids.where(learned, IGNORE)
+    targets = torch.cat([labels[:, 1:], torch.full((3, 1), IGNORE)], dim=1)
+    nll, hits = own({"ids": ids, "targets": targets})
+    expected = stock(input_ids=ids, labels=labels).loss
+    count = int((targets != IGNORE).sum())
+    assert count > 5 and torch.allclose(nll / count, expected, rtol=1e-6) and 0 <= hits <= count
+    (nll / count).backward()
+    expected.backward()
+    wanted = dict(stock.named_parameters())
+    for name, parameter in own.named_parameters():
+        assert (parameter.grad - wanted[name].grad).norm() <= 1e-5 * wanted[name].grad.norm(), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model_type": "home_made", "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "code that comes with a model is never run"),
+        ({"model_type": "vit"}, "has no causal language model of model_type 'vit'"),
+    ],
+)
+def test_another_kind_of_model_is_refused_before_anything_of_it_runs(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+    base = write_base(tmp_path / "base", "llama")
+    (base / "config.json").write_text(json.dumps({**json.loads((base / "config.json").read_text()), **changes}))
+    (base / "modeling.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
+    with pytest.raises(UserError, match=told):
+        causal_model.on_meta(base, None)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_what_configs_say_about_logits_is_read() -> None:
+    class Config:
+        logit_scale, logits_scaling, final_logit_softcapping = 0.5, 4.0, 30.0
+
+    assert causal_model.shaping_of(Config()) == Shaping(0.125, 30.0)
+    assert causal_model.shaping_of(object()) == Shaping()
+
+
+def test_attention_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="flash_attention_2 needs a CUDA GPU and the package flash-attn"):
+        causal_model.choose_attention("flash_attention_2")
+    assert causal_model.choose_attention("auto") is None and causal_model.choose_attention("eager") == "eager"
