@@ -59,20 +59,19 @@ def make(folder: Path, width: int, layers: int) -> tuple[int, int]:
 def peak(folder: Path, way: str, ranks: int) -> int:
     """Bytes above the imports while a run of one step, saved by so many ranks, is exported."""
     run = folder / f"{way.partition(',')[0]}-{ranks}"
-    accelerate = Path(sys.executable).parent / "accelerate"
-    launch = [
-        accelerate,
-        "launch",
-        "--config_file",
-        ROOT / "configs" / "cpu.yaml",
-        "--num_processes",
-        ranks,
-        ROOT / "finetune" / "train.py",
-    ]
-    given = {"recipe": RECIPE, "model.source": folder / "base", "data.train": folder / "train.jsonl", "run.dir": run, "train.steps": 1}
+    given = {
+        "recipe": RECIPE,
+        "model.source": folder / "base",
+        "data.train": folder / "train.jsonl",
+        "run.dir": run,
+        "train.steps": 1,
+        "parallel.strategy": "fsdp",
+        "log.trackers": "[]",
+    }
     keys = [word for key, value in given.items() for word in (f"--{key}", value)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    start(*launch, ROOT / "finetune" / "train.py", *keys, *WAYS[way], "--parallel.strategy", "fsdp", "--log.trackers", "[]", environment=environment)
+    launch = [Path(sys.executable).parent / "accelerate", "launch", "--config_file", ROOT / "configs" / "cpu.yaml"]
+    start(*launch, "--num_processes", ranks, ROOT / "finetune" / "train.py", *keys, *WAYS[way], environment=environment)
     told = start(sys.executable, ROOT / "benchmarks" / "_export_peak.py", run, folder / f"{run.name}-out", environment=environment)
     found: dict[str, Any] = json.loads(told.splitlines()[-1])
     assert found["looks"] > 10, "the export was over before it was looked at"

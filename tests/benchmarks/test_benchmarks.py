@@ -13,18 +13,19 @@ from tests.launch.launching import ALONE, ROOT
 COLUMNS = {
     "export_memory": {"model, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
+    "reliability": {"promise", "trials", "failures"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy"},
     "step_overhead": {"model", "positions a step", "our step / bare loop"},
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},
     "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
 }
-LAUNCHES = {"export_memory", "save_blocking", "strategy_bytes"}
+LAUNCHES = {"export_memory", "reliability", "save_blocking", "strategy_bytes"}
 """Benchmarks that start worlds of several processes: half a minute."""
 FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 
 
 def test_every_benchmark_is_known_and_measured() -> None:
-    assert len(FOUND) == 6 and set(FOUND) == set(COLUMNS)
+    assert len(FOUND) == 7 and set(FOUND) == set(COLUMNS)
     for name in FOUND:
         command, rows = read_table((ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8"))
         assert command == f"`.venv/bin/python benchmarks/{name}.py`", "measured in full, not with --quick"

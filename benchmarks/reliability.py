@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import _table
 
 ROOT = Path(__file__).resolve().parents[1]
-COLUMNS = ("promise", "trials", "failures", "worst")
+COLUMNS = ("promise", "trials", "failures", "worst value, or extent")
 TESTS = "tests/reliability"
 QUICK = (f"{TESTS}/test_corruption.py", f"{TESTS}/test_golden.py")
 NOTE = (
