@@ -116,6 +116,8 @@ def choose_attention(asked: str) -> str | None:
         raise UserError(
             "options.attention: flash_attention_2 needs a CUDA GPU and the package flash-attn (pip install flash-attn); or take sdpa"
         )
+    if asked == "flex_attention" and not torch.cuda.is_available():
+        raise UserError("options.attention: flex_attention has no backward pass without a CUDA GPU; take sdpa or eager")
     if asked != "auto":
         return asked
     return "flash_attention_2" if flash else None
