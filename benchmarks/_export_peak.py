@@ -17,15 +17,17 @@ import torch
 
 from benchmarks.order import anonymous_kib
 from finetune import adapters, checkpoint, export, models, quantized, shards
+from finetune.recipe import find_recipe, load_recipe
 
 IMPORTED = (adapters, checkpoint, models, quantized, shards)
-"""What `export` imports on its way, so that it stands before the measure begins."""
+"""What `export` imports on its way, besides the recipe, so that it stands before the measure begins."""
 
 
 def main() -> None:
     torch.set_num_threads(1)
     place, target = Path(sys.argv[1]), Path(sys.argv[2])
     torch.ones(8) @ torch.ones(8)
+    load_recipe(find_recipe(checkpoint.read_state(checkpoint.find(place))["recipe"]))
     seen, done = [anonymous_kib()], threading.Event()
 
     def watch() -> None:

@@ -15,6 +15,7 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 CARD = "overtone.json"
 LARGEST_FILE_BYTES = 5 * 10**9
 """Weights beyond this are split, as the hub's tools do."""
-BLOCK_BYTES = 64 * 2**20
-"""A LoRA update is merged and written by blocks of rows of about this size in fp32."""
+BLOCK_BYTES = 32 * 2**20
+"""Tensors are read, merged and written by blocks of rows of about this size in fp32. Merging holds five of them."""
 
 
 def main(argv: list[str]) -> int:
@@ -315,24 +316,38 @@ def blocks_of(source: Source, entry: Entry) -> Iterator[Tensor]:
 
 def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
     """Trained values where there are some; the base's plus the LoRA update, in fp32, where an adapter was trained; else the base's."""
-    if entry.name in source.shapes:
-        yield source.trained(entry.name, None)
-        return
-    from finetune import adapters, quantized
+    from finetune import adapters
 
     layer = entry.name.removesuffix(".weight")
-    if source.lora is None or layer + adapters.DOWN not in source.shapes:
-        yield source.base(entry.name, None)
+    if entry.name in source.shapes:
+        yield from (source.trained(entry.name, rows) for rows in row_blocks(entry.shape))
+    elif source.lora is None or layer + adapters.DOWN not in source.shapes:
+        yield from (source.base(entry.name, rows) for rows in row_blocks(entry.shape))
+    else:
+        yield from adapted_rows(source, entry, layer, source.lora)
+
+
+def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
+    """Slices that cut a tensor into blocks of rows; None is all of one that has no rows."""
+    if 0 in shape or not shape:
+        yield None
         return
+    height = max(1, BLOCK_BYTES // (4 * math.prod(shape[1:])))
+    for start in range(0, shape[0], height):
+        yield (slice(start, min(start + height, shape[0])), *(slice(0, size) for size in shape[1:]))
+
+
+def adapted_rows(source: Source, entry: Entry, layer: str, lora: Lora) -> Iterator[Tensor]:
+    from finetune import adapters, quantized
+
     a = source.trained(layer + adapters.DOWN, None)
-    height = max(1, BLOCK_BYTES // (4 * entry.shape[1]))
-    for start in range(0, entry.shape[0], height):
-        rows = slice(start, min(start + height, entry.shape[0]))
-        b = source.trained(layer + adapters.UP, (rows, slice(0, a.shape[0])))
-        lengths = source.trained(layer + adapters.LENGTHS, (rows,)) if source.lora.dora else None
-        base = source.base(entry.name, (rows, slice(0, entry.shape[1])))
+    for block in row_blocks(entry.shape):
+        assert block is not None  # an adapted layer has rows
+        b = source.trained(layer + adapters.UP, (block[0], slice(0, a.shape[0])))
+        lengths = source.trained(layer + adapters.LENGTHS, (block[0],)) if lora.dora else None
+        base = source.base(entry.name, block)
         base = quantized.rounded(base) if source.state["quantization"] else base
-        yield adapters.merged(base, a, b, lengths, source.lora)
+        yield adapters.merged(base, a, b, lengths, lora)
 
 
 def every_file(path: Path) -> list[Path]:
