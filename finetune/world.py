@@ -128,24 +128,38 @@ def together(world: World, action: Callable[[], Any]) -> Any:
 
     Collective: call on every rank. A `UserError` stays one, and only the first rank that has one tells it.
     """
-    result, failure = None, None
-    try:
-        result = action()
-    except Exception as error:  # any failure must reach the other ranks before it is raised here
-        failure = error
-    reports = gather(world, None if failure is None else [isinstance(failure, UserError), f"{type(failure).__name__}: {failure}"])
-    first = next((rank for rank, report in enumerate(reports) if report is not None), None)
-    if failure is not None and (first == world.rank or not isinstance(failure, UserError)):
-        raise failure
-    if first is not None:
-        raise (ElsewhereError if reports[first][0] else RuntimeError)(f"rank {first} failed: {reports[first][1]}") from failure
+    result, failure = _outcome(action)
+    _fail_alike(world, failure, gather(world, _report(failure)))
     return result
 
 
 def once(world: World, action: Callable[[], Any]) -> Any:
     """Run `action` on rank 0 and give its JSON result to all; its failure is everybody's. Collective: call on every rank."""
-    result = together(world, lambda: action() if world.is_main else None)
-    return share(world, result)
+    result, failure = _outcome(action) if world.is_main else (None, None)
+    result, report = share(world, [result, _report(failure)])
+    _fail_alike(world, failure, [report])
+    return result
+
+
+def _outcome(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return action(), None
+    except Exception as error:  # any failure must reach the other ranks before it is raised here
+        return None, error
+
+
+def _report(failure: Exception | None) -> list[Any] | None:
+    """Whether it is a `UserError`, and its words."""
+    return None if failure is None else [isinstance(failure, UserError), f"{type(failure).__name__}: {failure}"]
+
+
+def _fail_alike(world: World, failure: Exception | None, reports: list[Any]) -> None:
+    """Raise this rank's `failure`, or that of the first rank that reports one."""
+    first = next((rank for rank, report in enumerate(reports) if report is not None), None)
+    if failure is not None and (first == world.rank or not isinstance(failure, UserError)):
+        raise failure
+    if first is not None:
+        raise (ElsewhereError if reports[first][0] else RuntimeError)(f"rank {first} failed: {reports[first][1]}") from failure
 
 
 def _world_of_one(device: torch.device) -> None:
