@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from finetune import checkpoint, export, files, recipe, shards, train
+from finetune import adapters, checkpoint, export, files, models, recipe, shards, train
 from finetune import config as config_of
+from finetune.config import Lora
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
+from finetune.shards import Entry, Part
 from finetune.world import join, leave
 from tests.causal_lm import recipe as causal_lm
 from tests.finetune import tiny
@@ -293,6 +296,59 @@ def test_a_damaged_checkpoint_is_not_exported(runs: dict[str, Path], tmp_path: P
     assert json.loads((tmp_path / "older" / export.CARD).read_text())["step"] == 2
     with pytest.raises(UserError, match="step-00000003 is damaged"):
         export.export(run, tmp_path / "out", step=3)
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_it_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(export, "BLOCK_BYTES", 2**20)
+    entries = [Entry(f"{name}.weight", torch.float32, (8192, 1024)) for name in ("first", "second")]
+    grown: list[int] = []
+    with held_by_two(tmp_path, entries, kind) as source:
+        blocks = (block for entry in entries for block in export.blocks_of(source, entry))
+        before = anonymous_bytes()
+
+        def noted() -> Iterator[Tensor]:
+            for block in blocks:
+                grown.append(anonymous_bytes() - before)
+                yield block
+
+        shards.write_stream(tmp_path / "out.safetensors", entries, noted(), {})
+    assert len(grown) == 64, "256 rows at a time"
+    assert max(grown) < 12 * 2**20, "a few blocks of 1 MiB; a tensor has 32"
+    with safe_open(tmp_path / "out.safetensors", framework="pt") as file:
+        assert all(float(file.get_tensor(entry.name).min()) == float(file.get_tensor(entry.name).max()) == 3 for entry in entries)
+
+
+@contextlib.contextmanager
+def held_by_two(folder: Path, entries: list[Entry], kind: str) -> Iterator[export.Source]:
+    """A checkpoint of two ranks, of whole tensors or of adapters, over a base; every exported value is 3."""
+    base = {entry.name: torch.ones(entry.shape) for entry in entries}
+    trained = {name: value * 3 for name, value in base.items()}
+    if kind == "lora":
+        trained = {}
+        for entry in entries:
+            layer, (high, wide) = entry.name.removesuffix(".weight"), entry.shape
+            trained |= {layer + adapters.DOWN: torch.ones(2, wide), layer + adapters.UP: torch.ones(high, 2)}
+    (folder / "base").mkdir()
+    (folder / "step").mkdir()
+    save_file(base, folder / "base" / "model.safetensors")
+    for rank in range(2):
+        halves = {name: value.chunk(2)[rank] for name, value in trained.items()}
+        parts = {name: Part(half, (rank * len(half), 0)) for name, half in halves.items()}
+        shards.write_shard(folder / "step" / f"rank-{rank}.safetensors", parts)
+    state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None}
+    del base, trained, halves, parts
+    with shards.open_shards(folder / "step") as (read, shapes), models.open_base(folder / "base") as read_base:
+        yield export.Source(state, read, shapes, read_base, ExportPlan(), None)
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that no file backs."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
 
 
 # --- failure
