@@ -31,7 +31,7 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-bench: $(STAMP)  ## one file per claim; each prints its table
+bench: $(STAMP) $(NEXT)  ## one file per claim; each prints its table
 	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 	$(BIN)/python benchmarks/_pages.py
 
