@@ -35,7 +35,10 @@ def test_every_benchmark_is_known_and_measured() -> None:
         assert len(rows) >= 3 and COLUMNS[name] <= set(rows[0])
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in LAUNCHES else []) for name in FOUND if name not in ELSEWHERE])
+HERE = [pytest.param(name, marks=[pytest.mark.slow] if name in LAUNCHES else []) for name in FOUND if name not in ELSEWHERE]
+
+
+@pytest.mark.parametrize("name", HERE)
 def test_a_benchmark_runs_and_writes_its_table(name: str, tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--to", tmp_path]
     done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
