@@ -17,7 +17,7 @@ import torch
 from finetune import checkpoint, files, shards, world
 from finetune.world import World
 
-ROUNDS = 9
+ROUNDS = 21
 PIECES = 32
 """Tensors that the state consists of."""
 
