@@ -16,6 +16,8 @@ from finetune.errors import UserError
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, at most one line of progress in this time."""
+BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
+"""tqdm's own order would cut speed and memory off in 80 columns."""
 
 
 class Events:
@@ -30,15 +32,15 @@ class Events:
         if accelerator.log_with:
             accelerator.init_trackers("tracking", config=settings)
         on_terminal = self._main and sys.stderr.isatty()
-        self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True) if on_terminal else None
+        self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
 
     def step(self, step: int, numbers: dict[str, float]) -> None:
         """Numbers of optimizer step `step` (1 is the first)."""
         self.reached = step
         self._record("step", step, numbers)
         text = (
-            f"loss {numbers['loss']:.4f}  norm {numbers['grad_norm']:.3f}  lr {numbers['lr']:.2e}  {numbers['tokens_per_second']:.0f} tok/s"
-            f"  {numbers['memory_gib']:.1f} GiB"
+            f"loss {numbers['loss']:.4f}  {numbers['tokens_per_second']:.0f} tok/s  {numbers['memory_gib']:.1f} GiB"
+            f"  norm {numbers['grad_norm']:.3f}  lr {numbers['lr']:.2e}"
         )
         if self._bar is not None:
             self._bar.update(step - self._bar.n)

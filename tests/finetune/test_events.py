@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
+import termios
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +55,24 @@ def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world:
         events.step(step, NUMBERS)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2, "one at the start and one at the end, or a log of days fills with lines"
-    assert lines[0].startswith("step 1/50  loss 2.5000  norm 1.250  lr 1.00e-04  1000 tok/s  1.5 GiB") and lines[1].endswith("  0 s left")
+    assert lines[0].startswith("step 1/50  loss 2.5000  1000 tok/s  1.5 GiB  norm 1.250  lr 1.00e-04") and lines[1].endswith("  0 s left")
+
+
+def test_a_terminal_of_80_columns_shows_a_bar_with_all_that_matters(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = pty.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with os.fdopen(writing, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        events = opened(tmp_path, world, total=10_000, done=9_000)
+        events.step(9_500, {**NUMBERS, "tokens_per_second": 23456.0})
+        shown = os.read(reading, 10_000).decode().rpartition("\r")[2]
+        events.say("a word")
+        events.close()
+    os.close(reading)
+    assert re.match(r"9500/10000  95%\|\S+ ?\| 00:0\d left, loss 2\.5000  23456 tok/s  1\.5 GiB  norm 1\.", shown), shown
+    assert len(shown) <= 80 and capsys.readouterr().out == "a word\n", "one stream: no second line of progress beside the bar"
 
 
 def test_the_time_left_counts_from_where_the_run_went_on(
