@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -16,12 +17,13 @@ from tests.finetune.test_batches import rows_in_memory
 from tests.reliability.ledger import record
 
 WORLDS = (1, 2, 4)
+RECIPE = replace(tiny.RECIPE, pack=tiny.RECIPE.collate)  # how samples lie in a batch is not looked at here
 
 
 def drawn(chance: random.Random) -> tuple[Order, list[str], int]:
     """(order, texts, epochs)"""
     micro = chance.randint(20, 200)
-    order = Order(chance.randrange(2**31), chance.randint(1, 60), micro, chance.randint(1, 5 * micro))
+    order = Order(chance.randrange(2**31), chance.randint(1, 60), micro, chance.randint(1, 5 * micro), chance.random() < 0.5)
     return order, ["x" * chance.randint(3, 40) for _ in range(chance.randint(1, 120))], chance.randint(1, 3)
 
 
@@ -34,7 +36,7 @@ def one_history(chance: random.Random) -> int:
     place, launches = Place(), 0
     while len(trained) < len(whole):
         world, launches = chance.choice(WORLDS), launches + 1
-        loaders = [Loader(rows, tiny.RECIPE, None, rank, world) for rank in range(world)]
+        loaders = [Loader(rows, RECIPE, None, rank, world) for rank in range(world)]
         for step in islice(batches.steps(order, rows.lengths, place, epochs), chance.randint(1, len(whole))):
             trained.append(taken(step, loaders))
             place = step.after
