@@ -115,7 +115,7 @@ def report(home: Path, figures: dict[str, Any]) -> None:
     print(
         f"\nof questions that were never asked in training, {figures['exact_match_before']:.1%} are answered exactly before and "
         f"{figures['exact_match_after']:.1%} after; loss {loss['first']:.2f} → {loss['last']:.2f}; {figures['seconds']['all']:.0f} s\n"
-        f'  ask it            python -m finetune generate --model {home / "export"} --prompt "Reverse KQAD"\n'
+        f'  ask it            python -m finetune generate --model {home / "export"} --prompt "Reverse KLAD"\n'
         f"  the loss curve    {home / 'run' / 'loss.png'}\n"
         f"  all figures       {home / 'summary.json'}"
     )

@@ -2,7 +2,7 @@
 
     python -m recipes.llm_sft.make_task FOLDER [--rows 4000] [--seed 0]
 
-    user: Reverse KQAD        assistant: DAQK
+    user: Reverse KLAD        assistant: DALK
     user: Sort HBE            assistant: BEH
 
 Some chats have several such turns, and some a system prompt by which the letters of the answers stand apart. Nothing can be guessed from
