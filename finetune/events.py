@@ -30,7 +30,8 @@ class Events:
         self.reached = done
         """The last step that was told."""
         if accelerator.log_with:
-            accelerator.init_trackers("tracking", config=settings)
+            place = {"dir": str(run_dir), "name": run_dir.name}  # wandb's own choice is ./wandb, which Python would import in its place
+            accelerator.init_trackers("tracking", config=settings, init_kwargs={"wandb": place})
         on_terminal = self._main and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
 

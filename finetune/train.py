@@ -76,7 +76,8 @@ def check_inputs(config: Config) -> None:
             "or see the whole chain on a small example: make demo"
         )
     for tracker in config.log.trackers:
-        if importlib.util.find_spec(tracker) is None:
+        found = importlib.util.find_spec(tracker)
+        if found is None or found.origin is None:  # without an origin: a mere folder, as wandb leaves one where it ran
             raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
     for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
         if path is not None and not path.is_file():

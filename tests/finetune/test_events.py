@@ -152,3 +152,12 @@ def test_a_tracker_gets_the_same_numbers(tmp_path: Path) -> None:
     seen = EventAccumulator(str(folder)).Reload()
     assert [(event.step, event.value) for event in seen.Scalars("loss")] == [(1, 2.5), (2, 1.5)]
     assert [(event.step, event.value) for event in seen.Scalars("val/loss")] == [(2, 1.75)]
+
+
+def test_what_another_tracker_writes_lies_in_the_runs_folder(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(world.accelerator, "log_with", ["wandb"])
+    monkeypatch.setattr(world.accelerator, "init_trackers", lambda *names, **settings: asked.append((*names, settings)))
+    Events(tmp_path / "run", world.accelerator, 4, 0, {"train.lr": 1e-4})
+    place = {"dir": str(tmp_path / "run"), "name": "run"}
+    assert asked == [("tracking", {"config": {"train.lr": 1e-4}, "init_kwargs": {"wandb": place}})]

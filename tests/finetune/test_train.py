@@ -90,7 +90,11 @@ def test_a_wrong_flag(argv: list[str], words: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_a_tracker_whose_package_is_missing(tracker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tracker_whose_package_is_missing(
+    tracker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
     real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
     message = told([*RECIPE, "--data.train", str(real), "--log.trackers", f"[tensorboard, {tracker}]"], capsys)
     assert f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list" in message
