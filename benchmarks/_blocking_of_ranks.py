@@ -17,7 +17,8 @@ import torch
 from finetune import checkpoint, files, shards, world
 from finetune.world import World
 
-ROUNDS = 21
+WRITTEN = 4096
+"""Mebibytes that are saved of each size, in as many rounds as that takes, but not fewer than seven."""
 PIECES = 32
 """Tensors that the state consists of."""
 
@@ -28,7 +29,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, float]:
     own = shards.own_parts(state, joined.rank, joined.size)
     saver = checkpoint.Saver(joined, folder, 2, asynchronous=True)
     seconds: dict[str, list[float]] = {"copy": [], "save": []}
-    for step in range(ROUNDS + 1):
+    for step in range(max(7, WRITTEN // mebibytes) + 1):
         world.sums(joined, [0.0])
         began = time.perf_counter()
         copied = {name: part.value.clone() for name, part in own.items()}

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("state, MiB", "ranks", "copy, ms", "save holds the loop, ms", "save / copy")
 NOTE = (
     "A save holds the loop while it agrees on a folder and copies the state; writing, hashing and syncing go on beside the training. "
-    "Medians of 21 of each, in turns, of the slowest rank; a copy into fresh memory, as the save needs it. Agreeing takes one to three "
-    "milliseconds however large the state is, which only the smallest one shows."
+    "Medians of 7 to 64 of each, in turns, of the slowest rank; a copy into fresh memory, as the save needs it. Agreeing takes about a "
+    "millisecond of ranks that have a core each, however large the state is."
 )
 
 

@@ -85,7 +85,7 @@ class Saver:
         self.finish()
         began = time.monotonic()
         parts = shards.own_parts(tensors, self._world.rank, self._world.size)
-        needed = int(sums(self._world, [sum(part.value.nbytes for part in parts.values())])[0])
+        needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())  # whole ones: each value is written once
         temporary = Path(once(self._world, lambda: str(self._make_room(step, needed))))
         path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
         documents = {"config.yaml": config, "state.json": json.dumps({**state, "format": FORMAT, "step": step}, indent=1, allow_nan=False)}
