@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from data_prep import score, segment, transcribe, vad
+from data_prep.account import Account, account
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, Track, faded, flac, load, probe, to_rate
 from data_prep.manifest import AUTO, Reject, Row
-from data_prep.report import Account, account
 from data_prep.score import Candidate, failures, measure, noise_power
 from data_prep.segment import Lengths, Piece, Unit
 from data_prep.sources import Source

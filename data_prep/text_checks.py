@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,37 +16,47 @@ UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 def check(row: Row) -> None:
     """Raises `UserError` with the reason why a normalised row must not be trained on."""
-    if any(UNWRITABLE.search(text) for text in _texts(row)):
-        raise UserError("a NUL or half a surrogate pair in its text")
+    _check_storable(row)
     if isinstance(row.get("prompt"), str):
         if not row["completion"].strip():
             raise UserError("an empty completion")
         return
     turns = [*row.get("messages", ()), *row.get("prompt", ()), *row.get("completion", ())]
-    for number, turn in enumerate(turns):
+    for number, turn in enumerate(turns, start=1):
         _check_content(turn, number)
     _check_order([turn["role"] for turn in turns])
+    if "assistant" not in [turn["role"] for turn in row.get("completion", turns)]:
+        raise UserError("no message of the completion is the assistant's")
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _check_storable(value: Any) -> None:
+    """Tables and Python's own JSON hold things that JSON in UTF-8 does not."""
     if isinstance(value, str):
-        yield value
+        if UNWRITABLE.search(value):
+            raise UserError("a NUL or half a surrogate pair in its text")
     elif isinstance(value, dict):
-        yield from (text for pair in value.items() for part in pair for text in _texts(part))
+        for key, inner in value.items():
+            _check_storable(key)
+            _check_storable(inner)
     elif isinstance(value, list):
-        yield from (text for part in value for text in _texts(part))
+        for inner in value:
+            _check_storable(inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"the number {value}, which JSON does not have")
+    elif not isinstance(value, int | float | None):
+        raise UserError(f"a value of the type {type(value).__name__}, which JSON does not have")
 
 
 def _check_content(turn: Row, number: int) -> None:
     content = turn.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content):
-            raise UserError(f"message {number + 1} holds something other than text")
+            raise UserError(f"message {number} holds something other than text")
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str | None):
-        raise UserError(f"the content of message {number + 1} is no text")
+        raise UserError(f"the content of message {number} is no text")
     if not (content or "").strip() and not turn.get("tool_calls") and turn["role"] != "tool":
-        raise UserError(f"message {number + 1} ({turn['role']}) is empty")
+        raise UserError(f"message {number} ({turn['role']}) is empty")
 
 
 def _check_order(roles: list[str]) -> None:

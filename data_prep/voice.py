@@ -16,7 +16,7 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import manifest, report, transcribe, transcripts
+from data_prep import account, manifest, transcribe, transcripts
 from data_prep.device import DEVICES, choose_device
 from data_prep.manifest import Reject, Row
 from data_prep.recording import Job, Models, Outcome, prepare, refused
@@ -74,7 +74,7 @@ def _voice(argv: list[str]) -> int:
         "seconds": round(time.monotonic() - started, 1),
     }
     files.write_json(job.out / manifest.RUN, run)
-    print(report.table(summary))
+    print(account.table(summary))
     return _verdict(summary, job.out)
 
 
@@ -132,11 +132,11 @@ def _told(outcome: Outcome) -> str:
     return f"{len(outcome.rows)} clips kept, {len(outcome.rejects)} rejected"
 
 
-def _write(outcomes: list[Outcome], job: Job, options: argparse.Namespace) -> report.Summary:
+def _write(outcomes: list[Outcome], job: Job, options: argparse.Namespace) -> account.Summary:
     rows = sorted(assign([row for outcome in outcomes for row in outcome.rows], options.val_share), key=_place)
     rejects = sorted((reject for outcome in outcomes for reject in outcome.rejects), key=_place)
     settings: dict[str, object] = {"text": job.hearing or "transcripts", "lengths": vars(job.lengths), "val_share": options.val_share}
-    summary = report.summarise([outcome.account for outcome in outcomes], rows, rejects, settings)
+    summary = account.summarise([outcome.account for outcome in outcomes], rows, rejects, settings)
     manifest.write(job.out / manifest.REJECTS, rejects)
     manifest.write_unless_same(job.out / manifest.VAL, [row for row in rows if row.split == "val"])
     manifest.write_unless_same(job.out / manifest.TRAIN, [row for row in rows if row.split == "train"])
@@ -162,7 +162,7 @@ def _remove_unnamed(out: Path, named: set[str]) -> None:
             files.discard(path)
 
 
-def _verdict(summary: report.Summary, out: Path) -> int:
+def _verdict(summary: account.Summary, out: Path) -> int:
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")

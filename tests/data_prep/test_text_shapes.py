@@ -89,7 +89,7 @@ def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
         ("messages", {"messages": ["hi"]}, r"messages\[0\] must be an object"),
         ("messages", {"messages": [{"role": "narrator", "content": "x"}]}, r"messages\[0\] has the role 'narrator'; known are user, human"),
         ("sharegpt", {"conversations": [{"value": "x"}]}, r"conversations\[0\] has the role None"),
-        ("sharegpt", {"conversations": [{"from": "function_call", "value": "{}"}]}, "is a function_call without a name"),
+        ("sharegpt", {"conversations": [{"from": "function_call", "value": "{}"}]}, "must hold calls with a function's name"),
         ("alpaca", {"instruction": 3, "output": "x"}, "instruction must be text, found 3"),
         ("messages", {"messages": [ASKED], "tools": "{"}, "tools is a text that is not JSON"),
     ],

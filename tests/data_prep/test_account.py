@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from data_prep.account import Account, account, summarise, table
 from data_prep.audio import MASTER_RATE
 from data_prep.manifest import Reject, Row
-from data_prep.report import Account, account, summarise, table
 from data_prep.vad import Region
 
 SECOND = MASTER_RATE
