@@ -20,8 +20,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 
 from benchmarks.strategy_bytes import cases, config_of
-from finetune import assembly, batches, files, loop, world
+from finetune import assembly, batches, files, world
 from finetune.config import Config
+from finetune.step import loader_of, train_step
 from finetune.world import World
 from tests.causal_lm.recipe import RECIPE
 
@@ -32,13 +33,13 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
     groups = parameter_groups(training.model)
     lasting: list[int] = []
     training.optimizer.register_step_post_hook(lambda *_: lasting.__setitem__(slice(None), lasting_bytes(training.optimizer)))
-    loader = loop.loader_of(training, training.rows)
+    loader = loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     with passing_bytes(groups) as peak:
         for number, step in zip(range(2), todo, strict=False):
             turns = loader.turns(step.micros)
             assert len(turns) > 1, "one micro-batch would leave nothing to keep between two"
-            loop.train_step(training, turns, number)
+            train_step(training, turns, number)
     loader.close()
     sizes = [sum(each._orig_size.numel() for each in group.fsdp_params) for group in groups]
     blocks = [module for module in training.model.modules() if isinstance(module, training.loaded.blocks)]

@@ -21,6 +21,7 @@ from torch import Tensor
 from benchmarks.order import anonymous_kib
 from finetune import assembly, batches, loop, world
 from finetune.config import resolve
+from finetune.step import loader_of, train_step
 from recipes.llm_sft.recipe import RECIPE, load_tokenizer, read
 
 ROWS, POSITIONS = 8, 2048
@@ -43,11 +44,11 @@ def ours(folder: Path, packing: bool) -> Iterator[Step]:
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
     joined = world.join((), folder)
     training, progress = assembly.build(config, RECIPE, joined)
-    loader = loop.loader_of(training, training.rows)
+    loader = loader_of(training, training.rows)
     for number, (step, turns) in enumerate(loader.over(loop.steps_left(training, progress))):
 
         def act(turns: Any = turns, number: int = number, tokens: int = step.tokens) -> int:
-            loop.train_step(training, turns, number)
+            train_step(training, turns, number)
             return tokens
 
         yield act

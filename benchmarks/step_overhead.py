@@ -1,4 +1,4 @@
-"""What finetune.loop.train_step costs beyond a bare loop: the same model, weights, batch and AdamW without sharding, votes and checks.
+"""What finetune.step.train_step costs beyond a bare loop: the same model, weights, batch and AdamW without sharding, votes and checks.
 
 One process, so that no time is spent on communication; what remains is the work of the processor around the arithmetic. It does not
 grow with the model's width or the batch, so the ratio is largest on a tiny model and falls with the work in a step.
@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks import _table, _timing, _voice
-from finetune import assembly, batches, loop, models, optim, world
+from finetune import assembly, batches, models, optim, world
 from finetune.config import Config
 from finetune.recipe import Batch
+from finetune.step import train_step
 from finetune.world import World
 from recipes.voice_clone.recipe import RECIPE
 
@@ -59,7 +60,7 @@ def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
     turns = loader.turns(step.micros)
     loader.close()
     assert len(turns) == 1
-    return lambda: loop.train_step(training, turns, step=0)["loss"], turns[0].batch
+    return lambda: train_step(training, turns, step=0)["loss"], turns[0].batch
 
 
 def bare_step(config: Config, batch: Batch) -> Step:

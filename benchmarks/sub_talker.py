@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import _table, _timing, _voice
-from finetune import loop, models
+from finetune import models
 from finetune.config import Config
 from finetune.recipe import Batch
+from finetune.step import objective
 from recipes.voice_clone.recipe import RECIPE
 from recipes.voice_clone.shapes import CODEBOOKS
 from recipes.voice_clone.speech_model import (
@@ -112,7 +113,7 @@ def whole_step(model: Any, batch: Batch, frames: int) -> tuple[Loss, Loss]:
         return main / batch.targets["main"] + model.weights["sub"] * sub / batch.targets["sub"]
 
     counts = {name: float(count) for name, count in batch.targets.items()}
-    return lambda: loop.objective(RECIPE.loss(model, batch), counts), looped
+    return lambda: objective(RECIPE.loss(model, batch), counts), looped
 
 
 def predictor_inputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:

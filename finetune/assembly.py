@@ -15,9 +15,10 @@ from finetune.batches import Order, Place
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.events import Events
-from finetune.loop import Progress, Training
+from finetune.loop import Progress
 from finetune.recipe import Loaded, Recipe
 from finetune.rows import Rows
+from finetune.step import Training
 from finetune.world import World, once, together
 
 WORD = "exit.json"

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from finetune.events import Events
     from finetune.guards import StopRequests
     from finetune.heartbeat import Heartbeat
-    from finetune.loop import Progress, Training
+    from finetune.loop import Progress
+    from finetune.step import Training
     from finetune.world import World
 
 

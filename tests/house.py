@@ -26,6 +26,8 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"shards"}),
     frozenset({"guards", "events", "heartbeat", "intake"}),
     frozenset({"checkpoint"}),
+    frozenset({"step"}),
+    frozenset({"evaluation"}),
     frozenset({"loop"}),
     frozenset({"assembly"}),
     frozenset({"train", "export", "generate", "chat", "sampling", "publish", "check", "where"}),

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from finetune import assembly, checkpoint, events, export, guards, shards
 from finetune.config import resolve
-from finetune.loop import Training, fit
+from finetune.loop import fit
+from finetune.step import Training
 from finetune.world import World, join, leave
 from tests.causal_lm.recipe import RECIPE, write_base
 

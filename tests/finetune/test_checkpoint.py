@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from finetune import checkpoint, files, loop
 from finetune.checkpoint import Saver, find, newest_good, problem_with, prune
 from finetune.errors import UserError
-from finetune.loop import Training
+from finetune.step import Training
 from finetune.world import World
 from tests.finetune import tiny
 
@@ -140,7 +141,7 @@ def test_a_disk_error_at_any_operation_leaves_the_old_checkpoints_and_no_half(
     tmp_path: Path, world: World, copied: Path, asynchronous: bool
 ) -> None:
     training, progress = tiny.trained(world, tiny.config_in(tmp_path / "new", ("train.steps", "1")))
-    progress = loop.replace(progress, step=8)
+    progress = replace(progress, step=8)
     saver = Saver(world, copied, keep=3, asynchronous=asynchronous)
 
     def save() -> None:

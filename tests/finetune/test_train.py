@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from finetune import checkpoint, export, generate, loop, train
+from finetune.batches import Turn
 from finetune.errors import UserError
 from finetune.events import read_log
 from finetune.guards import NotFiniteError
+from finetune.recipe import Term
+from finetune.step import Training
 from finetune.world import World, leave
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny
@@ -178,7 +181,7 @@ def test_a_bad_number_leaves_word_and_the_checkpoint_in_flight(tmp_path: Path, w
     config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
     step = loop.train_step
 
-    def third_is_sick(training: loop.Training, turns: list[loop.Turn], number: int, *rest: Any) -> dict[str, float]:
+    def third_is_sick(training: Training, turns: list[Turn], number: int, *rest: Any) -> dict[str, float]:
         if number == 2:
             raise NotFiniteError("step 3: loss nan")
         return step(training, turns, number, *rest)
@@ -192,7 +195,7 @@ def test_a_bad_number_leaves_word_and_the_checkpoint_in_flight(tmp_path: Path, w
 
 
 def test_a_defect_leaves_word_and_goes_on(tmp_path: Path, world: World) -> None:
-    def broken(*_: object) -> dict[str, loop.Term]:
+    def broken(*_: object) -> dict[str, Term]:
         raise KeyError("ours")
 
     config = tiny.config_in(tmp_path)

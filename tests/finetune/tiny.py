@@ -15,8 +15,9 @@ from finetune import assembly, checkpoint, files
 from finetune.config import Config, resolve
 from finetune.events import Events
 from finetune.guards import StopRequests
-from finetune.loop import Progress, Training, fit
+from finetune.loop import Progress, fit
 from finetune.recipe import find_recipe, load_recipe
+from finetune.step import Training
 from finetune.world import World
 from tests.byte_model.recipe import write_base
 

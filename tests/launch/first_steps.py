@@ -22,9 +22,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from finetune import assembly, batches, loop, parallel, tensor_parallel, world
+from finetune import assembly, batches, parallel, tensor_parallel, world
 from finetune.config import Config, resolve
 from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.step import loader_of, train_step
 from finetune.world import World
 
 
@@ -41,7 +42,7 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
             seen.append({f"gradient.{names[id(parameter)]}": whole(parameter.grad) for parameter in given})
         return clip(given, *rest)
 
-    loader = loop.loader_of(training, training.rows)
+    loader = loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     losses, turns = [], []
     parallel.clip_gradients = clip_and_keep
@@ -49,7 +50,7 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
         for number, step in zip(range(training.total), todo, strict=False):
             mine = loader.turns(step.micros)
             turns.append(len(mine))
-            losses.append(loop.train_step(training, mine, number)["loss"])
+            losses.append(train_step(training, mine, number)["loss"])
     finally:
         parallel.clip_gradients = clip
         loader.close()

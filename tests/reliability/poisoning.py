@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 from finetune import loop, train, world
+from finetune.batches import Turn
 from finetune.guards import NotFiniteError
 from finetune.recipe import Batch, Recipe, Term
+from finetune.step import Training
 from tests.finetune import tiny
 
 SPIKE = (("train.steps", "14"), ("train.spike", "5"))
@@ -50,7 +52,7 @@ def poisoned(poison: Poison, rank: int, step: list[int]) -> Recipe:
     return replace(tiny.RECIPE, loss=loss)
 
 
-def parameters(training: loop.Training) -> list[torch.Tensor]:
+def parameters(training: Training) -> list[torch.Tensor]:
     return [parameter.to_local().clone() for parameter in training.model.parameters()]  # type: ignore[attr-defined]  # all are DTensors
 
 
@@ -60,7 +62,7 @@ def run(joined: world.World, folder: Path, name: str, kind: str, poison: Poison,
     config = tiny.config_in(folder, *EVERY, *KINDS[kind], *own)
     step, original, untouched = [0], TRAIN_STEP, []
 
-    def watched(training: loop.Training, turns: list[loop.Turn], number: int, *rest: Any) -> dict[str, float]:
+    def watched(training: Training, turns: list[Turn], number: int, *rest: Any) -> dict[str, float]:
         step[0] = number
         if number == stop_at and joined.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)

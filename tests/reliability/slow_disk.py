@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import checkpoint, files, loop, shards, train
+from finetune.step import Training
 from tests.reliability import victims
 
 LONGEST_SECONDS = 0.2
@@ -57,7 +58,7 @@ def note_steps(writing: threading.Event, path: Path) -> None:
     """A step counts if the write that was going on when it began still was when it had ended."""
     step = loop.train_step
 
-    def noted(training: loop.Training, turns: list[Any], number: int, *rest: Any) -> dict[str, float]:
+    def noted(training: Training, turns: list[Any], number: int, *rest: Any) -> dict[str, float]:
         before = writing.is_set()
         numbers = step(training, turns, number, *rest)
         if before and writing.is_set():

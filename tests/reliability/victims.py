@@ -25,6 +25,7 @@ import torch
 
 from finetune import checkpoint, export, files, loop, train
 from finetune.events import read_log
+from finetune.step import Training
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +133,7 @@ def note_rows(path: Path) -> None:
     """Write down what each step trains on, before it does."""
     step = loop.train_step
 
-    def noted(training: loop.Training, turns: list[Any], number: int, *rest: Any) -> dict[str, float]:
+    def noted(training: Training, turns: list[Any], number: int, *rest: Any) -> dict[str, float]:
         with path.open("a") as file:
             file.write(json.dumps([number, [turn.micro.ids for turn in turns if turn.counts]]) + "\n")
         return step(training, turns, number, *rest)

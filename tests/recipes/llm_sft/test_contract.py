@@ -18,10 +18,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
-from finetune import assembly, batches, export, loop, parallel
+from finetune import assembly, batches, export, parallel
+from finetune import step as steps
 from finetune.batches import Place, Step
 from finetune.config import resolve
 from finetune.recipe import Batch, Sample
+from finetune.step import Training
 from finetune.world import join, leave
 from recipes.llm_sft import chat, make_task, samples, tiny
 from recipes.llm_sft.demo import turns_of
@@ -41,7 +43,7 @@ PACKED = {"data.packing": "true", "train.micro_tokens": "110", "train.global_bat
 class Case:
     """A run that stands ready, on the weights of an export, and what that export says in plain transformers."""
 
-    training: loop.Training
+    training: Training
     rows: list[dict[str, Any]]
     said: list[list[int]]
     """Of each row the tokens that the assistant says, each turn with its end."""
@@ -111,7 +113,7 @@ def make_case(folder: Path, family: str) -> Iterator[Case]:
     leave()
 
 
-def plain_gradient(training: loop.Training, rows: list[dict[str, Any]], count: int) -> Tensor:
+def plain_gradient(training: Training, rows: list[dict[str, Any]], count: int) -> Tensor:
     training.model.train()
     for row in rows:
         batch = samples.collate([RECIPE.read(row, training.loaded.processor)])
@@ -129,7 +131,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @torch.no_grad()
-def likelihoods(training: loop.Training, batch: Batch) -> Tensor:
+def likelihoods(training: Training, batch: Batch) -> Tensor:
     """The log-probability of each target of a batch, in their order, by the training forward."""
     found: list[Tensor] = []
 
@@ -173,20 +175,20 @@ def check_positions_start_again_with_each_sample(case: Case) -> None:
 def check_an_epoch_is_the_mean_over_every_target(case: Case) -> None:
     """Loss and gradient of the micro-batches of a step are those of all rows one by one, divided once by the count of their targets."""
     training = case.training
-    order, loader = batches.Order.of(training.config), loop.loader_of(training, training.rows)
+    order, loader = batches.Order.of(training.config), steps.loader_of(training, training.rows)
     (step,) = batches.steps(order, training.rows.lengths, Place(), epochs=1)
     turns = loader.turns(step.micros)
     loader.close()
     assert len({turn.batch.targets["nll"] for turn in turns}) > 1, "micro-batches with as many targets each would hide a mean of means"
-    counts = loop.global_counts(training.world, turns)
-    totals, _ = loop.accumulate(training, turns, counts)
+    counts = steps.global_counts(training.world, turns)
+    totals, _ = steps.accumulate(training, turns, counts)
     found = taken_gradients(training)
     assert counts["nll"] == len(case.generated)
     assert float(totals["nll"]) / counts["nll"] == pytest.approx(-float(case.generated.mean()), rel=1e-6)
     assert (found - case.gradient).norm() <= 1e-5 * case.gradient.norm()
 
 
-def taken_gradients(training: loop.Training) -> Tensor:
+def taken_gradients(training: Training) -> Tensor:
     """All gradients as one vector; they are cleared."""
     taken = torch.cat([parameter.grad.full_tensor().flatten() for parameter in training.model.parameters()])  # type: ignore[union-attr]
     training.optimizer.zero_grad(set_to_none=True)
@@ -242,12 +244,12 @@ def counting_on(rows: list[Sample]) -> Batch:
     return Batch({**batch.tensors, "positions": torch.arange(batch.tensors["ids"].shape[1])[None]}, batch.targets)
 
 
-def mean_of_means(training: loop.Training, turns: list[Any], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
+def mean_of_means(training: Training, turns: list[Any], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Each micro-batch's own mean, and their mean, as if it were the step's."""
     totals = {name: torch.zeros(()) for name in counts}
     weights: dict[str, float] = {}
     for turn in turns:
-        own = loop.global_counts(training.world, [turn])
+        own = steps.global_counts(training.world, [turn])
         summed, weights = ORIGINAL["accumulate"](training, [turn], {name: count * len(turns) for name, count in own.items()})
         totals = {name: totals[name] + summed[name] / own[name] / len(turns) * counts[name] for name in counts}
     return totals, weights
@@ -262,7 +264,7 @@ ORIGINAL: dict[str, Any] = {
     "find": chat.find,
     "decoder": Qwen3Model.forward,
     "pack": samples.pack,
-    "accumulate": loop.accumulate,
+    "accumulate": steps.accumulate,
     "steps": batches.steps,
 }
 MASK, SIDE_BY_SIDE, END_TO_END, APART, POSITIONS, EPOCH = CHECKS
@@ -274,7 +276,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]
     "end of turn not supervised": (chat, "find", without_end, {MASK, *LIKELIHOODS}),
     "packed samples leaking": (Qwen3Model, "forward", seeing_all_that_came_before, {END_TO_END, APART, EPOCH}),
     "positions not restarting": (samples, "pack", counting_on, {END_TO_END, APART, POSITIONS, EPOCH}),
-    "mean of means": (loop, "accumulate", mean_of_means, {EPOCH}),
+    "mean of means": (steps, "accumulate", mean_of_means, {EPOCH}),
     "last micro-batch dropped": (batches, "steps", without_the_last, {EPOCH}),
 }
 

@@ -25,6 +25,7 @@ from finetune import assembly, batches, export, files, loop, models, shards, wor
 from finetune.checkpoint import Saver
 from finetune.config import Config, resolve
 from finetune.shards import Entry
+from finetune.step import Training, train_step
 from recipes.voice_clone import shapes, tiny
 from recipes.voice_clone.recipe import RECIPE
 
@@ -116,16 +117,16 @@ def train_and_save(config: Config) -> Told:
         world.leave()
 
 
-def one_step(training: loop.Training) -> loop.Progress:
+def one_step(training: Training) -> loop.Progress:
     step = next(batches.steps(batches.Order.of(training.config), training.rows.lengths, batches.Place(), epochs=None))
     loader = batches.Loader(training.rows, RECIPE, training.loaded.processor, rank=0, size=1)
-    numbers = loop.train_step(training, loader.turns(step.micros), 0)
+    numbers = train_step(training, loader.turns(step.micros), 0)
     loader.close()
     assert math.isfinite(numbers["loss"]) and numbers["grad_norm"] > 0
     return loop.Progress(1, step.after)
 
 
-def save(training: loop.Training, progress: loop.Progress) -> None:
+def save(training: Training, progress: loop.Progress) -> None:
     run_dir = training.config.run.dir
     saver = Saver(training.world, run_dir, keep=2, asynchronous=training.config.checkpoint.asynchronous)
     loop.save(training, progress, saver)
