@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from data_prep import score, segment, transcribe, vad
+from data_prep import measure, score, segment, transcribe, vad
 from data_prep.account import Account, account
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, Track, faded, flac, load, probe, to_rate
 from data_prep.manifest import AUTO, Reject, Row
-from data_prep.score import Candidate, failures, measure, noise_power
+from data_prep.score import PRESETS, Candidate, failures
 from data_prep.segment import Lengths, Piece, Unit
 from data_prep.sources import Source
 from data_prep.stages import Stages, key_of
@@ -120,7 +120,7 @@ def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Sta
         "speaker": source.speaker,
         "language": job.language,
         "whole": bool(transcript and transcript.text),
-        "code": [files.digest(Path(module.__file__ or "")) for module in (segment, score, sys.modules[__name__])],
+        "code": [files.digest(Path(module.__file__ or "")) for module in (segment, measure, score, sys.modules[__name__])],
     }
     clips = stages.run("clips", inputs, CLIPS, lambda: cut(source, transcript, units, heard, sound.master, job), job_files(job))
     return Outcome(_account(source, heard, clips), clips.rows, clips.rejects)
@@ -150,13 +150,13 @@ def hear_speech(sound: _Sound, models: Models) -> Speech | Unusable:
 
 def cut(source: Source, transcript: Transcript | None, units: list[Unit], speech: Speech, master: Audio, job: Job) -> Clips:
     """Divide, measure, judge, and write what is kept."""
-    noise = noise_power(master.samples, speech.regions)
+    noise = measure.noise_power(master.samples, speech.regions)
     rows, rejects = [], []
     for piece in _pieces(transcript, units, speech, master, job):
         language = job.language or _language(piece)
-        quality = measure(master.samples, piece, speech.regions, noise)
+        quality = measure.measure(master.samples, piece, speech.regions, noise)
         seconds = (piece.stop - piece.start) / MASTER_RATE
-        reasons = failures(Candidate(seconds, piece.text, language, quality, job.lengths))
+        reasons = failures(Candidate(seconds, piece.text, language, quality, job.lengths), PRESETS["default"])
         common: dict[str, Any] = {
             "text": piece.text or None,
             "speaker": source.speaker,

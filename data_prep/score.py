@@ -1,24 +1,29 @@
-"""What a clip measures, and the rules that it must pass. Nothing is deleted: a clip that fails is reported with every rule it failed."""
+"""The rules that a clip must pass. Nothing is deleted: a clip that fails is reported with every rule it failed.
+
+A rule is a number and the interval that it must lie in, so that a report can show what other limits would keep.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio import MASTER_RATE, Samples
-from data_prep.segment import Lengths, Piece
-from data_prep.vad import Region
+from data_prep.segment import Lengths
 
-FRAME = MASTER_RATE // 100
-EDGE = MASTER_RATE * 30 // 1000
-QUIETEST_DB = -100.0
-FULL_SCALE = 0.999
 CHARACTERS_PER_SECOND = {"chinese": (1.5, 12.0), "japanese": (2.0, 20.0), "korean": (1.5, 15.0)}
 """Of speech. A syllable is one character there, and two to three elsewhere."""
 CHARACTERS_PER_SECOND_ELSEWHERE = (4.0, 30.0)
+PACE_DEVIATIONS = 4.0
+"""Median absolute deviations that a clip may be away from the median pace of its speaker."""
+PACE_CLIPS = 8
+"""With fewer clips of a speaker nothing is known of their usual pace."""
+PACE_SPREAD = 0.3
+"""Part of the median that is always allowed: an even reader's deviations are tiny, and a name spelt out is no mistake."""
 
 
 class Quality(BaseModel):
@@ -37,49 +42,26 @@ class Quality(BaseModel):
     """Speech against the median of the recording outside of speech."""
     edge_energy_db: tuple[float, float]
     """First and last 30 ms: shows that the cut is in silence."""
+    longest_pause: float | None = None
+    """Seconds between two stretches of speech inside the clip."""
+    loudness_lufs: float | None = None
+    """Integrated, ITU-R BS.1770."""
+    bandwidth_hz: float | None = None
+    """Where the recording's spectrum ends."""
+    pitch_hz: float | None = None
+    """Median of the voiced frames."""
     avg_logprob: float | None = None
     compression_ratio: float | None = None
     no_speech_prob: float | None = None
     text_complete: bool | None = None
-
-
-def noise_power(samples: Samples, regions: list[Region]) -> float | None:
-    """Median power of the 10 ms frames of a recording that lie outside of speech; None if there are none."""
-    count = len(samples) // FRAME
-    power = np.square(samples[: count * FRAME].reshape(count, FRAME)).mean(axis=1)
-    outside = np.ones(count, bool)
-    for region in regions:
-        outside[region.start // FRAME : -(-region.stop // FRAME)] = False
-    return float(np.median(power[outside])) if outside.any() else None
-
-
-def measure(samples: Samples, piece: Piece, regions: list[Region], noise: float | None) -> Quality:
-    """`samples`: the master of the whole recording; `regions`: its speech."""
-    clip = samples[piece.start : piece.stop].astype(np.float64)
-    speech = _speech(samples, piece, regions)
-    power = float(np.square(speech).mean()) if len(speech) else 0.0
-    heard = [unit.heard for unit in piece.units if unit.heard]
-    return Quality(
-        chars_per_second=round(len(piece.text) / max(len(speech) / MASTER_RATE, 0.01), 2),
-        speech_share=round(len(speech) / max(len(clip), 1), 3),
-        peak_dbfs=_decibel(float(np.abs(clip).max(initial=0.0)) ** 2, 1.0),
-        clipped_share=round(float((np.abs(clip) >= FULL_SCALE).mean()) if len(clip) else 0.0, 6),
-        snr_db=None if noise is None else min(_decibel(power, noise), -QUIETEST_DB),
-        edge_energy_db=(_decibel(_power(clip[:EDGE]), power), _decibel(_power(clip[-EDGE:]), power)),
-        avg_logprob=min((one.avg_logprob for one in heard), default=None),
-        compression_ratio=max((one.compression_ratio for one in heard), default=None),
-        no_speech_prob=max((one.no_speech_prob for one in heard), default=None),
-        text_complete=all(one.complete for one in heard) if heard else None,
-    )
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A clip is rejected for `reason` when it `fails`; `says` is for people."""
-
-    reason: str
-    says: str
-    fails: Callable[[Candidate], bool]
+    language_prob: float | None = None
+    """Of the clip's language, by Whisper."""
+    repeated_share: float | None = None
+    """Part of the words that only repeat those before them."""
+    outside_speech_share: float | None = None
+    """Part of the words whose middle Whisper places where the detector hears no speech."""
+    asr_error: str | None = None
+    """Why there is no text, where Whisper failed."""
 
 
 @dataclass(frozen=True)
@@ -91,57 +73,115 @@ class Candidate:
     language: str
     quality: Quality
     lengths: Lengths
+    pace_range: tuple[float, float] | None = None
+    """Characters per second that are usual for the speaker (`pace_ranges`); None: those that are possible in the language."""
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("no_text", "speech without a text", lambda clip: not clip.text),
-    Rule("too_short", "shorter than --shortest", lambda clip: clip.seconds < clip.lengths.shortest),
-    Rule("too_long", "longer than --longest, and no pause to cut in", lambda clip: clip.seconds > clip.lengths.longest),
-    Rule("too_slow", "fewer characters a second than anyone reads", lambda clip: clip.quality.chars_per_second < _pace(clip)[0]),
-    Rule("too_fast", "more characters a second than anyone reads", lambda clip: clip.quality.chars_per_second > _pace(clip)[1]),
-    Rule("unsure_text", "Whisper's mean log-probability is at most -1.0", lambda clip: _known(clip.quality.avg_logprob, 0.0) <= -1.0),
-    Rule("unfinished_text", "Whisper ran into its token limit", lambda clip: clip.quality.text_complete is False),
-    Rule("repeated_text", "the text compresses more than 2.4 times", lambda clip: _known(clip.quality.compression_ratio, 0.0) > 2.4),
-    Rule("maybe_no_speech", "Whisper doubts that there is speech", lambda clip: _doubtful(clip.quality)),
-    Rule("clipped", "0.1 % of the samples or more at full scale", lambda clip: clip.quality.clipped_share >= 0.001),
-    Rule("noisy", "speech less than 15 dB above the noise", lambda clip: _known(clip.quality.snr_db, 100.0) < 15.0),
-    Rule("cut_in_sound", "loud at its first or last 30 ms", lambda clip: max(clip.quality.edge_energy_db) > _edge_limit(clip.quality)),
+@dataclass(frozen=True)
+class Rule:
+    """A clip is rejected for `reason` if its value is known and outside `least` … `most`, in `unit`s; `says` is for people."""
+
+    reason: str
+    says: str
+    unit: str
+    value: Callable[[Candidate], float | None]
+    """None: unknown, or the rule does not apply."""
+    least: float = -inf
+    most: float = inf
+
+    def fails(self, candidate: Candidate) -> bool:
+        value = self.value(candidate)
+        return value is not None and not self.least <= value <= self.most
+
+
+def failures(candidate: Candidate, rules: Iterable[Rule]) -> list[str]:
+    """The reasons of all rules that fail."""
+    return [rule.reason for rule in rules if rule.fails(candidate)]
+
+
+def pace_ranges(paces: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], tuple[float, float]]:
+    """(speaker, language) → usual characters per second, from (speaker, language, characters per second) of all clips with a text.
+
+    Median ± 4 median absolute deviations, inside of what is possible in the language.
+    """
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for speaker, language, pace in paces:
+        groups[speaker, language].append(pace)
+    return {key: _usual(group, _possible_pace(key[1])) for key, group in groups.items()}
+
+
+def _usual(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float, float]:
+    median = float(np.median(paces))
+    spread = max(PACE_DEVIATIONS * float(np.median(np.abs(np.asarray(paces) - median))), PACE_SPREAD * median)
+    if len(paces) < PACE_CLIPS or not possible[0] <= median <= possible[1]:
+        return possible
+    return max(possible[0], round(median - spread, 2)), min(possible[1], round(median + spread, 2))
+
+
+def _possible_pace(language: str) -> tuple[float, float]:
+    return CHARACTERS_PER_SECOND.get(language, CHARACTERS_PER_SECOND_ELSEWHERE)
+
+
+def _pace(clip: Candidate, limit: int) -> float | None:
+    """Relative to the lower (0) or upper (1) end of what is usual."""
+    usual = clip.pace_range or _possible_pace(clip.language)
+    return clip.quality.chars_per_second / usual[limit] if clip.text else None
+
+
+def _doubt(clip: Candidate) -> float | None:
+    """Whisper is often wrong about silence where it is sure of its words, so only unsure words count."""
+    quality = clip.quality
+    return quality.no_speech_prob if quality.avg_logprob is not None and quality.avg_logprob < -0.5 else None
+
+
+def _edge(clip: Candidate) -> float:
+    """The louder edge, less what the noise of the room explains: 6 dB above its floor is silence there."""
+    snr = clip.quality.snr_db
+    return max(clip.quality.edge_energy_db) - max(0.0, 31.0 - snr if snr is not None else 0.0)
+
+
+def _finished(clip: Candidate) -> float | None:
+    return None if clip.quality.text_complete is None else float(clip.quality.text_complete)
+
+
+TRAINABLE = (
+    Rule("no_text", "speech without a text", "characters", lambda clip: len(clip.text), least=1),
+    Rule("too_short", "shorter than --shortest", "s above it", lambda clip: clip.seconds - clip.lengths.shortest, least=0),
+    Rule(
+        "too_long", "longer than --longest, and no pause to cut in", "s above it", lambda clip: clip.seconds - clip.lengths.longest, most=0
+    ),
+)
+"""What a clip needs to be trained on at all."""
+
+HEARING = (
+    Rule("asr_error", "Whisper failed on a part of it", "failures", lambda clip: float(clip.quality.asr_error is not None), most=0),
+    Rule("unsure_text", "Whisper is unsure of the words", "mean log-probability", lambda clip: clip.quality.avg_logprob, least=-1.0),
+    Rule("unfinished_text", "Whisper ran into its token limit", "1: ended by itself", _finished, least=1),
+    Rule("repeated_text", "the text compresses too well", "times", lambda clip: clip.quality.compression_ratio, most=2.4),
+    Rule("looping_text", "words repeat those before them", "of the words", lambda clip: clip.quality.repeated_share, most=0.3),
+    Rule("maybe_no_speech", "Whisper doubts that there is speech", "probability", _doubt, most=0.6),
+    Rule("words_outside_speech", "words where nobody speaks", "of the words", lambda clip: clip.quality.outside_speech_share, most=0.1),
+    Rule("unsure_language", "perhaps another language", "probability", lambda clip: clip.quality.language_prob, least=0.8),
+)
+"""Signs of a text that nobody said."""
+
+SOUND = (
+    Rule("too_slow", "fewer characters a second than usual", "of the lower limit", lambda clip: _pace(clip, 0), least=1.0),
+    Rule("too_fast", "more characters a second than usual", "of the upper limit", lambda clip: _pace(clip, 1), most=1.0),
+    Rule("mostly_silence", "the detector hears little speech", "of the clip", lambda clip: clip.quality.speech_share, least=0.5),
+    Rule("long_pause", "a long pause inside", "s", lambda clip: clip.quality.longest_pause, most=1.5),
+    Rule("clipped", "samples at full scale", "of the samples", lambda clip: clip.quality.clipped_share, most=0.001),
+    Rule("noisy", "speech too little above the noise", "dB", lambda clip: clip.quality.snr_db, least=15.0),
+    Rule("cut_in_sound", "loud at its first or last 30 ms", "dB of its speech", _edge, most=-25.0),
 )
 
+DEFAULT = (*TRAINABLE, *HEARING, *SOUND)
+CLEAN_LIMITS = {"unsure_text": -0.7, "noisy": 20.0}
+NARROW = Rule("narrow_band", "the spectrum ends too low", "Hz", lambda clip: clip.quality.bandwidth_hz, least=7000.0)
 
-def failures(candidate: Candidate) -> list[str]:
-    """The reasons of all rules that fail. What has no text is not judged by its text."""
-    reasons = [rule.reason for rule in RULES if rule.fails(candidate)]
-    return reasons if candidate.text else [reason for reason in reasons if reason != "too_slow"]
-
-
-def _pace(clip: Candidate) -> tuple[float, float]:
-    return CHARACTERS_PER_SECOND.get(clip.language, CHARACTERS_PER_SECOND_ELSEWHERE)
-
-
-def _doubtful(quality: Quality) -> bool:
-    return _known(quality.no_speech_prob, 0.0) > 0.6 and _known(quality.avg_logprob, 0.0) < -0.5
-
-
-def _edge_limit(quality: Quality) -> float:
-    """-25 dB, or what the noise of the room allows: 6 dB above its floor."""
-    return max(-25.0, 6.0 - _known(quality.snr_db, 100.0))
-
-
-def _known(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
-
-
-def _speech(samples: Samples, piece: Piece, regions: list[Region]) -> Samples:
-    inside = [samples[max(region.start, piece.start) : min(region.stop, piece.stop)] for region in regions]
-    return np.concatenate(inside) if inside else samples[:0]
-
-
-def _power(samples: np.ndarray) -> float:
-    return float(np.square(samples).mean()) if len(samples) else 0.0
-
-
-def _decibel(power: float, reference: float) -> float:
-    if power <= 0.0 or reference <= 0.0:
-        return QUIETEST_DB if power <= 0.0 else -QUIETEST_DB
-    return round(max(10.0 * float(np.log10(power / reference)), QUIETEST_DB), 1)
+PRESETS: dict[str, tuple[Rule, ...]] = {
+    "clean": (*(replace(rule, least=CLEAN_LIMITS.get(rule.reason, rule.least)) for rule in DEFAULT), NARROW),
+    "default": DEFAULT,
+    "keep-all": TRAINABLE,
+}
+"""What `--preset` chooses from."""

@@ -41,6 +41,8 @@ class Heard(BaseModel):
     temperature: float
     complete: bool
     """False if the token limit ended the text."""
+    language_prob: float | None = None
+    """Of `language`; None for weights that know only one."""
 
 
 class Unit(BaseModel):
@@ -52,6 +54,8 @@ class Unit(BaseModel):
     start: int
     stop: int
     heard: Heard | None = None
+    error: str | None = None
+    """Why Whisper could not hear this stretch; its `text` is empty then."""
 
 
 class Piece(NamedTuple):

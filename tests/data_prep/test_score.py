@@ -1,109 +1,68 @@
-"""Measures on sound with known answers, and every rule with a clip that passes and one that fails."""
+"""Every rule with a clip that passes and one that fails, and the pace that is usual for a speaker."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from data_prep.audio import MASTER_RATE
-from data_prep.score import RULES, Candidate, Quality, failures, measure, noise_power
-from data_prep.segment import Heard, Lengths, Piece, Unit
-from data_prep.vad import Region
-
-SECOND = MASTER_RATE
-REGION = Region(SECOND, 3 * SECOND)
-
-
-def recording(noise: float = 0.001, speech: float = 0.1) -> np.ndarray:
-    generator = np.random.default_rng(0)
-    samples = generator.normal(0, noise, 4 * SECOND)
-    samples[REGION.start : REGION.stop] += generator.normal(0, speech, REGION.stop - REGION.start)
-    return samples.astype(np.float32)
-
-
-def piece(text: str = "x" * 20, start: float = 0.9, stop: float = 3.2, heard: tuple[Heard, ...] = ()) -> Piece:
-    units = [Unit(text=text, start=0, stop=1)] if not heard else [Unit(text=text, start=0, stop=1, heard=one) for one in heard]
-    return Piece(int(start * SECOND), int(stop * SECOND), tuple(units))
-
-
-def test_measures_of_a_recording_with_known_levels() -> None:
-    samples = recording()
-    quality = measure(samples, piece(), [REGION], noise_power(samples, [REGION]))
-    assert quality.chars_per_second == 10
-    assert quality.speech_share == pytest.approx(2 / 2.3, abs=0.001)
-    assert quality.snr_db == pytest.approx(40, abs=0.5)
-    assert quality.edge_energy_db == (pytest.approx(-40, abs=1), pytest.approx(-40, abs=1))
-    assert quality.peak_dbfs == pytest.approx(20 * np.log10(np.abs(samples[int(0.9 * SECOND) : int(3.2 * SECOND)]).max()), abs=0.1)
-    assert quality.clipped_share == 0
-    assert quality.avg_logprob is None
-    assert quality.text_complete is None
-
-
-def test_an_edge_inside_speech_is_loud() -> None:
-    samples = recording()
-    quality = measure(samples, piece(start=1.5), [REGION], noise_power(samples, [REGION]))
-    assert quality.edge_energy_db[0] == pytest.approx(0, abs=1)
-    assert quality.edge_energy_db[1] == pytest.approx(-40, abs=1)
-
-
-def test_clipped_samples_are_counted() -> None:
-    samples = np.clip(recording(speech=1.0), -1, 1)
-    quality = measure(samples, piece(start=1, stop=3), [REGION], noise_power(samples, [REGION]))
-    assert quality.clipped_share == pytest.approx(0.317, abs=0.01)  # outside one standard deviation
-    assert quality.peak_dbfs == 0
-
-
-def test_silence_without_any_noise_and_speech_without_silence_have_measures_too() -> None:
-    samples = recording(noise=0)
-    quality = measure(samples, piece(), [REGION], noise_power(samples, [REGION]))
-    assert quality.snr_db == 100
-    assert quality.edge_energy_db == (-100, -100)
-    everywhere = [Region(0, 4 * SECOND)]
-    assert noise_power(samples, everywhere) is None
-    assert measure(samples, piece(), everywhere, None).snr_db is None
-
-
-def test_the_least_sure_window_speaks_for_a_clip() -> None:
-    sure = Heard(language="english", avg_logprob=-0.2, compression_ratio=1.2, no_speech_prob=0.1, temperature=0, complete=True)
-    unsure = sure.model_copy(update={"avg_logprob": -0.9, "compression_ratio": 2.0, "no_speech_prob": 0.5, "complete": False})
-    quality = measure(recording(), piece(heard=(sure, unsure)), [REGION], None)
-    assert (quality.avg_logprob, quality.compression_ratio, quality.no_speech_prob, quality.text_complete) == (-0.9, 2.0, 0.5, False)
-
+from data_prep.score import PRESETS, Candidate, Quality, Rule, failures, pace_ranges
+from data_prep.segment import Lengths
 
 GOOD = {
     "seconds": 5.0,
     "text": "A sentence of some length that takes five seconds.",
     "language": "english",
+    "pace_range": None,
     "chars_per_second": 12.0,
     "speech_share": 0.9,
     "peak_dbfs": -3.0,
     "clipped_share": 0.0,
     "snr_db": 40.0,
     "edge_energy_db": (-40.0, -40.0),
+    "longest_pause": 0.4,
+    "loudness_lufs": -23.0,
+    "bandwidth_hz": 11_000.0,
+    "pitch_hz": 120.0,
     "avg_logprob": -0.2,
     "compression_ratio": 1.3,
     "no_speech_prob": 0.01,
     "text_complete": True,
+    "language_prob": 0.99,
+    "repeated_share": 0.0,
+    "outside_speech_share": 0.0,
+    "asr_error": None,
 }
+UNKNOWN = [key for key, field in Quality.model_fields.items() if not field.is_required()]
 
 
-def judged(**changes: object) -> list[str]:
+def candidate(**changes: object) -> Candidate:
     values = GOOD | changes
-    quality = Quality.model_validate({key: value for key, value in values.items() if key not in ("seconds", "text", "language")})
-    return failures(Candidate(values["seconds"], values["text"], values["language"], quality, Lengths()))
+    own = ("seconds", "text", "language", "pace_range")
+    quality = Quality.model_validate({key: value for key, value in values.items() if key not in own})
+    return Candidate(values["seconds"], values["text"], values["language"], quality, Lengths(), values["pace_range"])
+
+
+def judged(preset: str = "default", **changes: object) -> list[str]:
+    return failures(candidate(**changes), PRESETS[preset])
 
 
 FAILING = {
     "no_text": {"text": ""},
     "too_short": {"seconds": 0.99},
     "too_long": {"seconds": 20.01},
-    "too_slow": {"chars_per_second": 3.9},
-    "too_fast": {"chars_per_second": 30.1},
-    "unsure_text": {"avg_logprob": -1.0},
+    "asr_error": {"asr_error": "RuntimeError: no"},
+    "unsure_text": {"avg_logprob": -1.01},
     "unfinished_text": {"text_complete": False},
     "repeated_text": {"compression_ratio": 2.41},
+    "looping_text": {"repeated_share": 0.31},
     "maybe_no_speech": {"no_speech_prob": 0.61, "avg_logprob": -0.51},
-    "clipped": {"clipped_share": 0.001},
+    "words_outside_speech": {"outside_speech_share": 0.11},
+    "unsure_language": {"language_prob": 0.79},
+    "too_slow": {"chars_per_second": 3.9},
+    "too_fast": {"chars_per_second": 30.1},
+    "mostly_silence": {"speech_share": 0.49},
+    "long_pause": {"longest_pause": 1.51},
+    "clipped": {"clipped_share": 0.0011},
     "noisy": {"snr_db": 14.9},
     "cut_in_sound": {"edge_energy_db": (-40.0, -24.9)},
 }
@@ -111,10 +70,21 @@ FAILING = {
 
 def test_a_good_clip_passes_and_every_rule_has_a_clip_that_fails_it_alone() -> None:
     assert judged() == []
-    assert set(FAILING) == {rule.reason for rule in RULES}
-    assert len(FAILING) == len(RULES)
+    assert list(FAILING) == [rule.reason for rule in PRESETS["default"]]
     for reason, change in FAILING.items():
         assert judged(**change) == [reason]
+
+
+def test_presets_hold_the_same_rules_more_or_less_strictly() -> None:
+    assert judged("clean") == []
+    assert judged("clean", bandwidth_hz=6999.0, avg_logprob=-0.71, snr_db=19.9) == ["unsure_text", "noisy", "narrow_band"]
+    assert judged(bandwidth_hz=6999.0, avg_logprob=-0.71, snr_db=19.9) == []
+    keepers = {"no_text", "too_short", "too_long"}
+    assert {reason for reason, change in FAILING.items() if judged("keep-all", **change)} == keepers
+    for change in FAILING.values():
+        assert set(judged("keep-all", **change)) <= set(judged("default", **change)) <= set(judged("clean", **change))
+    for rules in PRESETS.values():
+        assert len({rule.reason for rule in rules}) == len(rules)
 
 
 def test_all_failing_rules_are_listed() -> None:
@@ -122,11 +92,52 @@ def test_all_failing_rules_are_listed() -> None:
 
 
 def test_what_is_unknown_fails_nothing() -> None:
-    assert judged(snr_db=None, avg_logprob=None, compression_ratio=None, no_speech_prob=None, text_complete=None) == []
+    assert judged("clean", **dict.fromkeys(UNKNOWN)) == []
+    assert len(UNKNOWN) == 13
 
 
-def test_the_pace_depends_on_the_script_and_the_edge_on_the_room() -> None:
+def test_a_rule_is_a_value_and_its_limits() -> None:
+    rule = Rule("pitch", "a low voice", "Hz", lambda clip: clip.quality.pitch_hz, least=100.0, most=200.0)
+    assert [rule.fails(candidate(pitch_hz=value)) for value in (99.9, 100.0, 200.0, 200.1, None)] == [True, False, False, True, False]
+    assert failures(candidate(pitch_hz=90.0), [rule]) == ["pitch"]
+
+
+def test_the_possible_pace_depends_on_the_script_and_the_edge_on_the_room() -> None:
     assert judged(language="chinese", chars_per_second=3.0) == []
     assert judged(language="chinese", chars_per_second=13.0) == ["too_fast"]
     assert judged(snr_db=20.0, edge_energy_db=(-19.0, -20.0)) == []
     assert judged(snr_db=20.0, edge_energy_db=(-13.0, -20.0)) == ["cut_in_sound"]
+
+
+def test_a_clip_is_held_to_the_pace_of_its_speaker() -> None:
+    assert judged(pace_range=(10.0, 14.0)) == []
+    assert judged(pace_range=(12.5, 17.0)) == ["too_slow"]
+    assert judged(pace_range=(8.0, 11.5)) == ["too_fast"]
+    assert judged(pace_range=(12.5, 17.0), text="") == ["no_text"], "what has no text has no pace"
+
+
+def test_the_usual_pace_is_four_deviations_around_the_median() -> None:
+    paces = np.random.default_rng(0).normal(15, 2, 1001)
+    ranges = pace_ranges([("a", "english", pace) for pace in paces] + [("a", "english", 300.0)])
+    deviation = np.median(np.abs(paces - np.median(paces)))
+    low, high = ranges["a", "english"]
+    assert low == pytest.approx(np.median(paces) - 4 * deviation, abs=0.05)
+    assert high == pytest.approx(np.median(paces) + 4 * deviation, abs=0.05)
+
+
+def test_each_speaker_and_language_has_its_own_pace_inside_of_what_is_possible() -> None:
+    even, wild = [15.0] * 20, list(np.linspace(5, 29, 20))
+    spoken = [
+        *(("even", "english", pace) for pace in even),
+        *(("wild", "english", pace) for pace in wild),
+        *(("few", "english", pace) for pace in even[:7]),
+        *(("even", "chinese", pace / 3) for pace in even),
+        *(("wrong texts", "english", pace + 100) for pace in even),
+    ]
+    assert pace_ranges(spoken) == {
+        ("even", "english"): (10.5, 19.5),  # readers do not vary at all: 30 % are always allowed
+        ("wild", "english"): (4.0, 30.0),
+        ("few", "english"): (4.0, 30.0),
+        ("even", "chinese"): (3.5, 6.5),
+        ("wrong texts", "english"): (4.0, 30.0),
+    }

@@ -1,0 +1,124 @@
+"""What a clip measures, of its sound and of its text. What the rules make of it stands in `score`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+
+from data_prep.audio import MASTER_RATE, Samples
+from data_prep.score import Quality
+from data_prep.segment import Heard, Piece, Unit
+from data_prep.vad import Region
+
+FRAME = MASTER_RATE // 100
+EDGE = MASTER_RATE * 30 // 1000
+QUIETEST_DB = -100.0
+FULL_SCALE = 0.999
+PHRASE_WORDS = 8
+"""Longest phrase whose repetition is looked for; Whisper loops on shorter ones."""
+WORD_TIME_ERROR = MASTER_RATE // 5
+"""Whisper's word times miss by up to this much, so a word so near to speech may be part of it."""
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+"""One character of Chinese or Japanese, a run of letters and digits elsewhere."""
+
+
+def noise_power(samples: Samples, regions: list[Region]) -> float | None:
+    """Median power of the 10 ms frames of a recording that lie outside of speech; None if there are none."""
+    count = len(samples) // FRAME
+    power = np.square(samples[: count * FRAME].reshape(count, FRAME)).mean(axis=1)
+    outside = np.ones(count, bool)
+    for region in regions:
+        outside[region.start // FRAME : -(-region.stop // FRAME)] = False
+    return float(np.median(power[outside])) if outside.any() else None
+
+
+def measure(samples: Samples, piece: Piece, regions: list[Region], noise: float | None) -> Quality:
+    """`samples`: the master of the whole recording; `regions`: its speech."""
+    clip = samples[piece.start : piece.stop].astype(np.float64)
+    inside = _inside(piece.start, piece.stop, regions)
+    speech = np.concatenate([samples[part.start : part.stop] for part in inside]) if inside else samples[:0]
+    power = _power(speech.astype(np.float64))
+    heard = [unit.heard for unit in piece.units if unit.heard]
+    return Quality(
+        chars_per_second=round(len(piece.text) / max(len(speech) / MASTER_RATE, 0.01), 2),
+        speech_share=round(len(speech) / max(len(clip), 1), 3),
+        peak_dbfs=_decibel(float(np.abs(clip).max(initial=0.0)) ** 2, 1.0),
+        clipped_share=round(float((np.abs(clip) >= FULL_SCALE).mean()) if len(clip) else 0.0, 6),
+        snr_db=None if noise is None else min(_decibel(power, noise), -QUIETEST_DB),
+        edge_energy_db=(_decibel(_power(clip[:EDGE]), power), _decibel(_power(clip[-EDGE:]), power)),
+        longest_pause=longest_pause(inside),
+        loudness_lufs=loudness(clip),
+        avg_logprob=min((one.avg_logprob for one in heard), default=None),
+        compression_ratio=max((one.compression_ratio for one in heard), default=None),
+        no_speech_prob=max((one.no_speech_prob for one in heard), default=None),
+        text_complete=all(one.complete for one in heard) if heard else None,
+        language_prob=_least_known(heard),
+        repeated_share=repeated_share(piece.text) if heard else None,
+        outside_speech_share=outside_speech_share([unit for unit in piece.units if unit.heard], regions),
+        asr_error=next((unit.error for unit in piece.units if unit.error), None),
+    )
+
+
+def longest_pause(regions: list[Region]) -> float:
+    """Seconds between neighbours; 0 if there is one region or none."""
+    pauses = (Region(left.stop, right.start).seconds for left, right in itertools.pairwise(regions))
+    return round(max(pauses, default=0.0), 3)
+
+
+def loudness(clip: Samples) -> float | None:
+    """LUFS of a whole clip; None below the 0.4 s that the standard measures, and for silence."""
+    import pyloudnorm
+
+    if len(clip) < 0.4 * MASTER_RATE:
+        return None
+    with np.errstate(divide="ignore"):  # silence
+        value = float(pyloudnorm.Meter(MASTER_RATE).integrated_loudness(clip))
+    return round(value, 1) if np.isfinite(value) else None
+
+
+def repeated_share(text: str) -> float:
+    """Part of the words that only repeat what stands right before them: a word from its third time on, a phrase from its second."""
+    words = WORD.findall(text.casefold())
+    repeats = {index for size in range(1, PHRASE_WORDS + 1) for index in _repeats(words, size)}
+    return round(len(repeats) / len(words), 3) if words else 0.0
+
+
+def outside_speech_share(units: list[Unit], regions: list[Region]) -> float | None:
+    """Part of the words whose middle is in no speech; None without words that Whisper timed."""
+    if not units:
+        return None
+    middles = [(unit.start + unit.stop) // 2 for unit in units]
+    outside = sum(not _inside(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
+    return round(outside / len(units), 3)
+
+
+def _repeats(words: list[str], size: int) -> set[int]:
+    """Indices of words in a copy of the `size` words before them; of single words the first copy is allowed: "very, very good"."""
+    copies = {start for start in range(size, len(words) - size + 1) if words[start : start + size] == words[start - size : start]}
+    if size == 1:
+        copies = {start for start in copies if start - 1 in copies}
+    return {index for start in copies for index in range(start, start + size)}
+
+
+def _least_known(heard: list[Heard]) -> float | None:
+    return min((one.language_prob for one in heard if one.language_prob is not None), default=None)
+
+
+def _inside(start: int, stop: int, regions: list[Region]) -> list[Region]:
+    """The parts of the regions, which are in order, that lie in `start:stop`."""
+    first = bisect_right(regions, start, key=lambda region: region.stop)
+    last = bisect_left(regions, stop, key=lambda region: region.start)
+    return [Region(max(region.start, start), min(region.stop, stop)) for region in regions[first:last]]
+
+
+def _power(samples: np.ndarray) -> float:
+    return float(np.square(samples).mean()) if len(samples) else 0.0
+
+
+def _decibel(power: float, reference: float) -> float:
+    if power <= 0.0 or reference <= 0.0:
+        return QUIETEST_DB if power <= 0.0 else -QUIETEST_DB
+    return round(max(10.0 * float(np.log10(power / reference)), QUIETEST_DB), 1)

@@ -1,0 +1,131 @@
+"""Measures on sound and on text with known answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from data_prep.audio import MASTER_RATE
+from data_prep.measure import longest_pause, loudness, measure, noise_power, outside_speech_share, repeated_share
+from data_prep.segment import Heard, Piece, Unit
+from data_prep.vad import Region
+
+SECOND = MASTER_RATE
+REGION = Region(SECOND, 3 * SECOND)
+SURE = Heard(
+    language="english", avg_logprob=-0.2, compression_ratio=1.2, no_speech_prob=0.1, temperature=0, complete=True, language_prob=0.99
+)
+
+
+def recording(noise: float = 0.001, speech: float = 0.1) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    samples = generator.normal(0, noise, 4 * SECOND)
+    samples[REGION.start : REGION.stop] += generator.normal(0, speech, REGION.stop - REGION.start)
+    return samples.astype(np.float32)
+
+
+def piece(text: str = "x" * 20, start: float = 0.9, stop: float = 3.2, heard: tuple[Heard, ...] = ()) -> Piece:
+    units = [Unit(text=text, start=0, stop=1)] if not heard else [Unit(text=text, start=0, stop=1, heard=one) for one in heard]
+    return Piece(int(start * SECOND), int(stop * SECOND), tuple(units))
+
+
+def word(middle: float, text: str = " word") -> Unit:
+    return Unit(text=text, start=round((middle - 0.1) * SECOND), stop=round((middle + 0.1) * SECOND), heard=SURE)
+
+
+def test_measures_of_a_recording_with_known_levels() -> None:
+    samples = recording()
+    quality = measure(samples, piece(), [REGION], noise_power(samples, [REGION]))
+    assert quality.chars_per_second == 10
+    assert quality.speech_share == pytest.approx(2 / 2.3, abs=0.001)
+    assert quality.snr_db == pytest.approx(40, abs=0.5)
+    assert quality.edge_energy_db == (pytest.approx(-40, abs=1), pytest.approx(-40, abs=1))
+    assert quality.peak_dbfs == pytest.approx(20 * np.log10(np.abs(samples[int(0.9 * SECOND) : int(3.2 * SECOND)]).max()), abs=0.1)
+    assert (quality.clipped_share, quality.longest_pause) == (0, 0)
+
+
+def test_what_only_whisper_tells_is_unknown_without_it() -> None:
+    quality = measure(recording(), piece(), [REGION], None)
+    unknown = ("avg_logprob", "compression_ratio", "no_speech_prob", "text_complete", "language_prob", "repeated_share")
+    assert all(getattr(quality, name) is None for name in (*unknown, "outside_speech_share", "asr_error", "snr_db"))
+
+
+def test_an_edge_inside_speech_is_loud() -> None:
+    samples = recording()
+    quality = measure(samples, piece(start=1.5), [REGION], noise_power(samples, [REGION]))
+    assert quality.edge_energy_db[0] == pytest.approx(0, abs=1)
+    assert quality.edge_energy_db[1] == pytest.approx(-40, abs=1)
+
+
+def test_clipped_samples_are_counted() -> None:
+    samples = np.clip(recording(speech=1.0), -1, 1)
+    quality = measure(samples, piece(start=1, stop=3), [REGION], noise_power(samples, [REGION]))
+    assert quality.clipped_share == pytest.approx(0.317, abs=0.01)  # outside one standard deviation
+    assert quality.peak_dbfs == 0
+
+
+def test_silence_without_any_noise_and_speech_without_silence_have_measures_too() -> None:
+    samples = recording(noise=0)
+    quality = measure(samples, piece(), [REGION], noise_power(samples, [REGION]))
+    assert quality.snr_db == 100
+    assert quality.edge_energy_db == (-100, -100)
+    everywhere = [Region(0, 4 * SECOND)]
+    assert noise_power(samples, everywhere) is None
+    assert measure(samples, piece(), everywhere, None).snr_db is None
+
+
+def test_the_least_sure_window_speaks_for_a_clip() -> None:
+    unsure = {"avg_logprob": -0.9, "compression_ratio": 2.0, "no_speech_prob": 0.5, "complete": False, "language_prob": 0.6}
+    quality = measure(recording(), piece(heard=(SURE, SURE.model_copy(update=unsure))), [REGION], None)
+    assert (quality.avg_logprob, quality.compression_ratio, quality.no_speech_prob, quality.text_complete) == (-0.9, 2.0, 0.5, False)
+    assert quality.language_prob == 0.6
+
+
+def test_a_stretch_on_which_whisper_failed_says_so() -> None:
+    failed = Unit(text="", start=SECOND, stop=2 * SECOND, error="RuntimeError: no")
+    quality = measure(recording(), Piece(SECOND, 3 * SECOND, (word(2.5), failed)), [REGION], None)
+    assert quality.asr_error == "RuntimeError: no"
+
+
+def test_the_longest_pause_is_the_one_inside() -> None:
+    speech = [Region(0, SECOND), Region(2 * SECOND, 3 * SECOND), Region(3 * SECOND + SECOND // 2, 4 * SECOND)]
+    assert longest_pause(speech) == 1.0
+    assert longest_pause(speech[:1]) == 0.0
+    assert measure(recording(), Piece(2 * SECOND, 4 * SECOND, (word(3),)), speech, None).longest_pause == 0.5
+
+
+def test_a_tone_has_the_loudness_of_the_standard() -> None:
+    """ITU-R BS.1770: 997 Hz at full scale in one channel is -3.01 LUFS."""
+    tone = np.sin(2 * np.pi * 997 * np.arange(2 * SECOND) / SECOND)
+    assert loudness(tone) == pytest.approx(-3.01, abs=0.1)
+    assert loudness(0.1 * tone) == pytest.approx(-23.01, abs=0.1)
+    assert loudness(tone[: SECOND // 3]) is None
+    assert loudness(np.zeros(SECOND)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("The night train leaves from platform seven.", 0.0),
+        ("It was very, very good, and that that he said was true.", 0.0),
+        ("No, no, no!", 1 / 3),
+        ("you you you you you you you you you you", 0.8),
+        ("Thanks for watching. Thanks for watching. Thanks for watching.", 2 / 3),
+        ("I think, I think so.", 0.4),
+        ("谢谢谢谢谢谢", 4 / 6),
+        ("今天天气很好", 0.0),
+        ("…", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_words_that_only_repeat(text, share) -> None:
+    assert repeated_share(text) == pytest.approx(share, abs=0.001)
+
+
+def test_words_where_nobody_speaks() -> None:
+    speech = [Region(SECOND, 2 * SECOND), Region(5 * SECOND, 6 * SECOND)]
+    assert outside_speech_share([word(1.5), word(5.5)], speech) == 0
+    assert outside_speech_share([word(1.5), word(3.5), word(4.0), word(5.5)], speech) == 0.5
+    assert outside_speech_share([word(2.15)], speech) == 0, "within the error of Whisper's times"
+    assert outside_speech_share([word(1.5)], []) == 1
+    assert outside_speech_share([], speech) is None
