@@ -19,7 +19,7 @@ FULL = ["--train.steps", "250", "--train.lr", "5e-3"]
 LORA = ["--train.steps", "400", "--train.lr", "1e-2", "--model.lora.rank", "16", "--model.lora.targets", WITH_HEADS]
 CASES = [
     pytest.param(["Ann", "Bob"], FULL, "fsdp2", 2, id="two-speakers-full-fsdp"),
-    pytest.param(["Ann"], LORA, "ddp", 2, id="one-speaker-lora-ddp"),
+    pytest.param(["Ann"], LORA, "ddp", 2, id="one-speaker-lora-ddp", marks=pytest.mark.slow),
     pytest.param(["Ann"], FULL, "ddp", 2, id="one-speaker-full-ddp", marks=pytest.mark.slow),
     pytest.param(["Ann", "Bob"], LORA, "fsdp2", 2, id="two-speakers-lora-fsdp", marks=pytest.mark.slow),
 ]

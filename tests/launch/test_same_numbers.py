@@ -11,7 +11,7 @@ import pytest
 from recipes.voice_clone import tiny
 from tests.launch.launching import launch, series, voice_rows
 
-STEPS = 5
+STEPS = 3
 WORLDS = (1, 2, 4)
 CASES = [
     {"parallel.strategy": strategy, "train.micro_tokens": micro, "train.precision": precision}

@@ -19,8 +19,8 @@ from finetune.checkpoint import newest_good, read_state, steps_in
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
 from tests.reliability.ledger import record
 
-STEPS, EVERY = 240, 10
-RUN = ["--train.steps", STEPS, "--checkpoint.every", EVERY, "--eval.every", 80, "--options.dropout", "0.2"]
+STEPS, EVERY = 120, 10
+RUN = ["--train.steps", STEPS, "--checkpoint.every", EVERY, "--eval.every", 40, "--options.dropout", "0.2"]
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +75,13 @@ def weights(run: Path) -> dict[str, Any]:
 
 def test_killed_three_times_and_resumed_is_bit_identical(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
     chance, run = random.Random(time.time_ns()), tmp_path / "run"
-    first = kill_at(chance.randint(EVERY + 2, 100), run, 2, data)
+    first = kill_at(chance.randint(EVERY + 2, 45), run, 2, data)
     committed, _ = newest_good(run)
     assert committed is not None and 0 < read_state(committed)["step"] <= first < STEPS, "the kill did not land inside the run"
     start = read_state(committed)["step"]
     shutil.copytree(run, tmp_path / "elsewhere")
-    second = kill_at(chance.randint(first + 2, 150), run, 2, data)
-    third = kill_at(chance.randint(second + 2, STEPS - 30), run, 2, data)
+    second = kill_at(chance.randint(first + 2, 70), run, 2, data)
+    third = kill_at(chance.randint(second + 2, STEPS - 25), run, 2, data)
     assert first < second < third < STEPS
     launch("fsdp2", 2, *data, "--run.dir", run)
     assert losses(run) == losses(uninterrupted)
