@@ -11,8 +11,8 @@ import soxr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import audio
-from data_prep.audio import EXTENSIONS, MASTER_RATE, SPEECH_RATE, Audio, AudioError, faded, flac, load, probe, read, to_rate
+from data_prep import formats
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, faded, flac, load, probe, read, to_rate
 from tests.data_prep.conftest import peak_frequency
 
 RATES = (8000, 16000, 22050, 24000, 44100, 48000)
@@ -41,7 +41,7 @@ def test_nothing_above_the_new_rate_folds_back(tmp_path, write_sound) -> None:
 def test_blocks_give_what_one_piece_gives(tmp_path, write_sound, monkeypatch) -> None:
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 30_001).astype(np.float32)
     path = write_sound(tmp_path / "noise.flac", noise, 44100)
-    monkeypatch.setattr(audio, "BLOCK", 997)
+    monkeypatch.setattr(formats, "BLOCK", 997)
     ours = load(path, probe(path), MASTER_RATE)[0].samples
     whole = soundfile.read(path, dtype="float32")[0]
     theirs = soxr.resample(whole - whole.mean(), 44100, MASTER_RATE, quality="VHQ")
@@ -50,38 +50,12 @@ def test_blocks_give_what_one_piece_gives(tmp_path, write_sound, monkeypatch) ->
     assert np.abs(ours[:shortest] - theirs[:shortest]).max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["slt/kitchen.mp3", "rms/railway.ogg", "slt/harbour.flac", "rms/workshop.wav"])
-def test_decoding_in_blocks_is_decoding(name, sample) -> None:
-    """A decoder that is set back at each block leaves faults there: in this MP3 up to 7e-4 of full scale, and complaints of libmpg123."""
-    whole = soundfile.read(sample / name, dtype="float32", always_2d=True)[0]
-    blocks = list(audio._open(sample / name).blocks)
-    assert len(blocks) > 10
-    assert np.abs(np.concatenate(blocks) - whole).max() < 1e-5
-
-
 @given(st.integers(0, 10**10), st.sampled_from(RATES), st.sampled_from(RATES))
 def test_positions_change_rate_to_the_nearest_sample(position, from_rate, rate) -> None:
     moved = to_rate(position, from_rate, rate)
     assert abs(2 * (moved * from_rate - position * rate)) <= from_rate
     if rate >= from_rate:
         assert to_rate(moved, rate, from_rate) == position
-
-
-@pytest.mark.parametrize("ending", ["wav", "flac", "mp3", "ogg", "opus", "aiff", "m4a"])
-def test_formats_decode_without_an_external_program(ending, tmp_path, write_sound, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    path = write_sound(tmp_path / f"tone.{ending}", tone(48000), 48000)
-    sound = load(path, probe(path), MASTER_RATE)[0]
-    assert sound.seconds == pytest.approx(2.0, abs=0.06)
-    assert peak_frequency(sound.samples, MASTER_RATE, 440) == pytest.approx(440, abs=0.5)
-
-
-def test_names_may_hold_anything(tmp_path, write_sound) -> None:
-    for name in ("with space", 'it\'s "quoted"', "голос", "声音", "-rf $(x) %s", "a.b.c"):
-        path = write_sound(tmp_path / f"{name}.wav", tone(16000, 0.5), 16000)
-        assert read(path, MASTER_RATE).seconds == 0.5
-        path = write_sound(tmp_path / f"{name}.m4a", tone(16000, 0.5), 16000)
-        assert read(path, MASTER_RATE).seconds == pytest.approx(0.5, abs=0.15)
 
 
 @pytest.mark.parametrize(
@@ -119,21 +93,11 @@ def bad_file(kind, path, write_sound):
     return write_sound(path, samples, 16000)
 
 
-@pytest.mark.parametrize("ending", EXTENSIONS)
-def test_garbage_is_unreadable_under_any_name(ending, tmp_path) -> None:
-    assert len(EXTENSIONS) == 11
-    for content in (bytes(range(256)) * 40, b"", b"RIFF", b"fLaC" + bytes(100), b"ID3" + bytes(100), b"OggS" + bytes(100)):
-        (tmp_path / f"bad{ending}").write_bytes(content)
-        with pytest.raises(AudioError) as caught:
-            probe(tmp_path / f"bad{ending}")
-        assert caught.value.reason == "unreadable"
-
-
 @pytest.mark.parametrize(
     ("kind", "reason", "detail"),
     [
         ("garbage", "unreadable", "soundfile"),
-        ("nothing", "unreadable", "PyAV"),
+        ("nothing", "unreadable", "0 bytes"),
         ("text", "unreadable", "soundfile"),
         ("no frames", "empty", "no samples"),
         ("zeros", "silent", "2.00 s"),
@@ -167,15 +131,6 @@ def test_a_truncated_m4a_has_no_table_of_contents_and_is_unreadable(tmp_path, wr
     with pytest.raises(AudioError) as caught:
         probe(path)
     assert caught.value.reason == "unreadable"
-
-
-def test_a_wav_that_was_piped_declares_no_length(tmp_path, write_sound) -> None:
-    path = write_sound(tmp_path / "piped.wav", tone(16000), 16000)
-    data = bytearray(path.read_bytes())
-    at = data.index(b"data") + 4
-    data[at : at + 4] = b"\xff" * 4
-    path.write_bytes(data)
-    assert probe(path).warning == ""
 
 
 def test_flac_is_exact_repeatable_and_saturates() -> None:

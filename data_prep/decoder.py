@@ -1,0 +1,229 @@
+"""Decode recordings of others in a child process that may die: a file that kills or stalls the decoder costs that file and nothing else.
+
+Parent and child talk in JSON messages over a socket; the samples go through anonymous temporary files that the parent maps into memory, so
+that a recording of ten hours takes a few megabytes of memory in both, and a killed run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Track, probe, resampled, to_rate
+from data_prep.formats import AudioError, Samples
+from finetune import files
+
+STALL_SECONDS = 10.0
+"""Without a decoded block."""
+MEMORY = 2 << 30
+"""Bytes of address space of the child. Python, numpy and the codecs take 0.2 GiB of it, a block megabytes."""
+START_SECONDS = 120.0
+"""Until the child has imported its libraries; a busy machine or a network disk takes its time."""
+HEARTBEAT_SECONDS = 0.5
+MESSAGE = 1 << 18  # bytes; a path has at most 4096, and a `Track` of 64 channels less than 2000
+
+RATES = (MASTER_RATE, SPEECH_RATE)
+
+
+class Decoder:
+    """Owns one child process, started when it is first needed and again after it died. One per worker; use it as a context manager.
+
+    `folder` receives the temporary samples: 160 kB per second of the recording in hand, freed with the last reference to its `Audio`.
+    Both methods raise `AudioError` with the reasons of `audio.probe`, and `decoder_crashed` (also where the memory limit struck) and
+    `decoder_stalled`. The last two may be the machine's fault rather than the file's, so a caller should not remember them for ever.
+    """
+
+    def __init__(self, folder: Path, stall: float = STALL_SECONDS, memory: int = MEMORY) -> None:
+        self._folder, self._stall, self._memory = files.make_folder(folder), stall, memory
+        self._child: _Child | None = None
+
+    def probe(self, path: Path) -> Track:
+        """`audio.probe` in the child."""
+        return Track.model_validate(self._ask({"do": "probe", "path": str(path)}, []))
+
+    def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
+        """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, mapped into memory. Raises `UserError` if the disk has no room for it."""
+        lengths = [to_rate(track.frames, track.rate, rate) for rate in RATES]
+        needed = 4 * sum(lengths)
+        files.require_space(self._folder, needed, f"decoding {path.name!r}")
+        with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as hearing:
+            request = {"do": "load", "path": str(path), "track": track.model_dump()}
+            with files.no_space_explained(self._folder / path.name, needed):
+                self._ask(request, [master.fileno(), hearing.fileno()])
+            return _mapped(master, lengths[0], MASTER_RATE), _mapped(hearing, lengths[1], SPEECH_RATE)
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child:
+            self._child.kill()
+        self._child = None
+
+    def __enter__(self) -> Decoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> Any:
+        if self._child is None or self._child.process.poll() is not None:
+            self.close()
+            self._child = _Child(self._stall, self._memory)
+        try:
+            answer = self._child.ask(request, descriptors)
+        except AudioError:
+            self.close()
+            raise
+        if "errno" in answer:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        if "reason" in answer:
+            raise AudioError(answer["reason"], answer["detail"], answer["seconds"])
+        return answer["result"]
+
+
+class _Child:
+    """Owns the process, the socket, and the file that catches its standard error."""
+
+    def __init__(self, stall: float, memory: int) -> None:
+        self._stall = stall
+        self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `kill`
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(__file__).resolve().parents[1])
+        code = "import sys; from data_prep.decoder import serve; serve(float(sys.argv[1]), int(sys.argv[2]))"
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code, str(stall), str(memory)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _first(root)},
+                start_new_session=True,  # Ctrl-C is for the parent, which finishes the item in hand
+            )
+        if self._receive(START_SECONDS) != b"ready":
+            raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._said()}")
+
+    def ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        """Raises `AudioError` if the child dies or goes silent; it is of no use afterwards."""
+        self._stderr.truncate(0)
+        with contextlib.suppress(ConnectionError):  # it is dead; what is received says so
+            socket.send_fds(self._line, [json.dumps(request).encode()], descriptors)
+        while (message := self._receive(self._stall)) == b"alive":
+            pass
+        if message is None:
+            raise AudioError("decoder_stalled", f"no progress for {self._stall:g} s; if the disk is slow, copy the file to a local one")
+        if not message:
+            raise AudioError("decoder_crashed", f"the decoder died ({self._end()}): {self._said()}")
+        return json.loads(message)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._line.close()
+        self._stderr.close()
+
+    def _receive(self, seconds: float) -> bytes | None:
+        """A message; empty if the child has gone, None if it is silent."""
+        self._line.settimeout(seconds)
+        try:
+            return self._line.recv(MESSAGE)
+        except TimeoutError:
+            return None
+        except ConnectionError:
+            return b""
+
+    def _end(self) -> str:
+        try:
+            code = self.process.wait(1.0)  # it closes its end before it has said why
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def _said(self) -> str:
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "without a word"
+
+
+def serve(stall: float, memory: int) -> None:
+    """The child: answer the requests that come in on standard input, which is a socket, until the parent closes it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    with socket.socket(fileno=0) as line:
+        line.send(b"ready")
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(line, MESSAGE, len(RATES))
+            if not message:
+                return
+            answer = _answer(json.loads(message), descriptors, _heartbeat(line, stall))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            line.send(json.dumps(answer).encode())
+
+
+def _heartbeat(line: socket.socket, stall: float) -> Callable[[], None]:
+    """To be called after each block. If it is not, an alarm ends this process: its parent may have died and cannot do it."""
+    last = 0.0
+
+    def alive() -> None:
+        nonlocal last
+        if time.monotonic() - last > HEARTBEAT_SECONDS:
+            last = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 2 * stall + 1)
+            line.send(b"alive")
+
+    alive()
+    return alive
+
+
+def _answer(request: dict[str, Any], descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+    path = Path(request["path"])
+    try:
+        if request["do"] == "probe":
+            return {"result": probe(path, alive).model_dump()}
+        return _load(path, Track.model_validate(request["track"]), descriptors, alive)
+    except AudioError as error:
+        return {"reason": error.reason, "detail": error.detail, "seconds": error.seconds}
+    except MemoryError:
+        return {"reason": "decoder_crashed", "detail": "decoding takes more memory than the limit allows", "seconds": 0.0}
+
+
+def _load(path: Path, track: Track, descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+    for pieces in resampled(path, track, RATES):
+        try:
+            for descriptor, piece in zip(descriptors, pieces, strict=True):
+                _write(descriptor, piece)
+        except OSError as error:
+            return {"errno": error.errno}
+        alive()
+    return {"result": None}
+
+
+def _write(descriptor: int, piece: Samples) -> None:
+    left = memoryview(piece.tobytes())
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _mapped(file: IO[bytes], length: int, rate: int) -> Audio:
+    """Copy on write: torch takes no memory that it may not write to, and nothing written here reaches the file."""
+    if not length:
+        return Audio(np.zeros(0, np.float32), rate)
+    return Audio(np.memmap(file, np.float32, "c", shape=(length,)), rate)
+
+
+def _first(folder: str) -> str:
+    return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
