@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_prep.audio import MASTER_RATE
-from data_prep.measure import longest_pause, loudness, measure, noise_power, outside_speech_share, repeated_share
+from data_prep.measure import longest_pause, loudness, measure, noise_power, outside_speech_share, pitch, repeated_share
 from data_prep.segment import Heard, Piece, Unit
 from data_prep.vad import Region
 
@@ -101,6 +101,23 @@ def test_a_tone_has_the_loudness_of_the_standard() -> None:
     assert loudness(0.1 * tone) == pytest.approx(-23.01, abs=0.1)
     assert loudness(tone[: SECOND // 3]) is None
     assert loudness(np.zeros(SECOND)) is None
+
+
+@pytest.mark.parametrize("height", [90, 220, 400])
+def test_the_pitch_is_that_of_the_loud_frames(height) -> None:
+    vowel = sum(np.sin(2 * np.pi * height * k * np.arange(SECOND) / SECOND) / k for k in range(1, 8))
+    hiss = np.random.default_rng(0).normal(0, 0.05, SECOND)
+    assert pitch(np.concatenate([0.1 * vowel, hiss]).astype(np.float32)) == pytest.approx(height, rel=0.01)
+
+
+def test_what_is_silent_or_shorter_than_a_frame_has_no_pitch() -> None:
+    assert pitch(np.zeros(SECOND, np.float32)) is None
+    assert pitch(np.ones(1000, np.float32)) is None
+    assert pitch(np.zeros(0, np.float32)) is None
+
+
+def test_a_low_voice_is_low(railway) -> None:
+    assert 90 < pitch(railway.samples) < 115
 
 
 @pytest.mark.parametrize(
