@@ -19,7 +19,7 @@ from .samples import IGNORE
 class CausalModel(nn.Module):
     """Decoder and head of a model, called directly: the model's own forward would make full logits."""
 
-    def __init__(self, whole: Any) -> None:
+    def __init__(self, whole: Any, loss_head: type[LossHead] = LossHead) -> None:
         """Raises `UserError` if the model's own forward does what this one does not."""
         super().__init__()
         head, shaping = whole.get_output_embeddings(), shaping_of(whole.config)
@@ -29,7 +29,7 @@ class CausalModel(nn.Module):
         check_ends(whole, self.decoder_path, self.head_path, shaping)
         for name, child in whole.named_children():
             self.add_module(name, child)
-        self.set_submodule(self.head_path, LossHead(head, shaping))
+        self.set_submodule(self.head_path, loss_head(head, shaping))
 
     def forward(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """`ids` [B, S]; `targets` [B, S], the word that follows each position or `IGNORE`; for packed samples `positions` [1, S],
@@ -78,7 +78,7 @@ def read_config(base: Path) -> Any:
     return config
 
 
-def on_meta(base: Path, attention: str | None) -> CausalModel:
+def on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossHead) -> CausalModel:
     """The model in shape only; buffers are real. Moving to meta unties, so a tie is made again."""
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
@@ -88,7 +88,7 @@ def on_meta(base: Path, attention: str | None) -> CausalModel:
         whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
         if not isinstance(whole.get_output_embeddings(), nn.Linear):
             raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
-        model = CausalModel(whole)
+        model = CausalModel(whole, loss_head)
     if config.get_text_config().tie_word_embeddings:
         model.get_submodule(model.head_path).weight = whole.get_input_embeddings().weight
     return model
@@ -121,3 +121,13 @@ def choose_attention(asked: str) -> str | None:
     if asked != "auto":
         return asked
     return "flash_attention_2" if flash else None
+
+
+def choose_loss_head(asked: str) -> type[LossHead]:
+    """The class behind `options.loss_head`. Raises `UserError` where it cannot run."""
+    if asked == "chunked":
+        return LossHead
+    from .liger_head import LigerHead, check_runnable
+
+    check_runnable()
+    return LigerHead

@@ -28,6 +28,8 @@ class Options(Section):
     """Jinja file to use, and to export, instead of the tokenizer's own chat template."""
     attention: Literal["auto", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
     """Attention of transformers. `auto`: flash_attention_2 on a GPU that has the package, otherwise sdpa."""
+    loss_head: Literal["chunked", "liger"] = "chunked"
+    """What computes the loss from the last states: plain torch operations, or Liger's fused kernel (a GPU and overtone[liger])."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ def load(config: Config) -> Loaded:
     """The model on meta, its tokenizer, and its decoder layers as blocks."""
     from finetune.models import resolve_source
 
-    from .causal_model import block_classes, choose_attention, on_meta
+    from .causal_model import block_classes, choose_attention, choose_loss_head, on_meta
 
     options: Any = config.options
+    attention, loss_head = choose_attention(options.attention), choose_loss_head(options.loss_head)
     base = resolve_source(config.model.source, config.model.revision)
-    model = on_meta(base, choose_attention(options.attention))
+    model = on_meta(base, attention, loss_head)
     tokenizer = load_tokenizer(base, options.chat_template)
     return Loaded(
         model=model,

@@ -1,0 +1,91 @@
+"""Both loss heads side by side on the CPU, Liger's by Triton's interpreter; what they gave goes to found.json in the folder named.
+
+A process of its own, `TRITON_INTERPRET=1 python -m tests.recipes.llm_sft.liger_interpreted FOLDER`: Triton decides at its import.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recipes.llm_sft import liger_head
+from recipes.llm_sft.liger_head import LigerHead
+from recipes.llm_sft.loss_head import LossHead, Shaping
+from tests.recipes.llm_sft import tiny_runs
+
+WORDS, WIDTH = 97, 16
+
+
+def head_and_data(rows: int, bias: bool, dtype: torch.dtype) -> tuple[nn.Linear, Tensor, Tensor]:
+    """Data of which the head guesses about half right; 40 rows are five of Liger's chunks."""
+    torch.manual_seed(3)
+    linear = nn.Linear(WIDTH, WORDS, bias=bias, dtype=dtype)
+    hidden = torch.randn(rows, WIDTH, dtype=dtype) * 2
+    guesses = linear(hidden).argmax(1)
+    return linear, hidden.requires_grad_(), guesses.where(torch.rand(rows) < 0.5, torch.randint(WORDS, (rows,)))
+
+
+def outcome(kind: type[LossHead], linear: nn.Linear, hidden: Tensor, targets: Tensor) -> tuple[float, float, tuple[Tensor, ...]]:
+    nll, hits = kind(linear, Shaping())(hidden, targets)
+    return float(nll.detach()), float(hits), torch.autograd.grad(nll * 0.37, [hidden, *linear.parameters()])
+
+
+def compared(rows: int, bias: bool, dtype: torch.dtype) -> dict[str, Any]:
+    """Loss and hits of (Liger's, ours), and the relative distances of the gradients by hidden states, weight, and bias."""
+    given = head_and_data(rows, bias, dtype)
+    nll, hits, found = outcome(LigerHead, *given)
+    own_nll, own_hits, own = outcome(LossHead, *given)
+    assert [each.dtype for each in found] == [each.dtype for each in own] == [dtype] * len(own)
+    apart = [float((one - other).float().norm() / other.float().norm()) for one, other in zip(found, own, strict=True)]
+    return {"rows": rows, "bias": bias, "dtype": str(dtype), "nll": [nll, own_nll], "hits": [hits, own_hits], "apart": apart}
+
+
+def without_targets() -> list[float]:
+    """The loss, and the largest gradient by hidden states and weight."""
+    linear, hidden, targets = head_and_data(0, False, torch.float32)
+    nll, hits, gradients = outcome(LigerHead, linear, hidden, targets)
+    return [nll, hits, *(float(each.abs().sum()) for each in gradients)]
+
+
+def frozen() -> dict[str, Any]:
+    """Whether gradients by hidden states and by the frozen weight were kept; and the loss where nothing is learned."""
+    linear, hidden, targets = head_and_data(40, False, torch.float32)
+    head = LigerHead(linear.requires_grad_(False), Shaping())
+    nll, _ = head(hidden, targets)
+    graph: Any = nll.grad_fn
+    kept = [each is not None for each in graph.saved_tensors[:2]]
+    nll.backward()
+    with torch.no_grad():
+        watched, _ = head(hidden, targets)
+    return {"kept": kept, "hidden": hidden.grad is not None, "watched": float(watched)}
+
+
+def run(folder: Path, kind: str, *overrides: tuple[str, str]) -> dict[str, Any]:
+    """Losses, gradient norms and accuracies of three steps under `fully_shard`, and how often Liger was called."""
+    before = liger_head._fused.cache_info()
+    trained = tiny_runs.trained(folder, *overrides, ("train.steps", "3"), ("options.loss_head", kind))
+    after = liger_head._fused.cache_info()
+    rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    steps = [[row["loss"], row["grad_norm"], row["accuracy"]] for row in rows if "loss" in row]
+    return {"steps": steps, "calls": after.hits + after.misses - before.hits - before.misses}
+
+
+def main(folder: Path) -> None:
+    cases = ((1, False, torch.float32), (40, False, torch.float32), (40, True, torch.float32), (40, True, torch.bfloat16))
+    found = {
+        "heads": [compared(*case) for case in cases],
+        "without_targets": without_targets(),
+        "frozen": frozen(),
+        "full": {kind: run(folder / f"full_{kind}", kind, tiny_runs.FULL) for kind in ("liger", "chunked")},
+        "adapted": {kind: run(folder / f"adapted_{kind}", kind, *tiny_runs.ADAPTED) for kind in ("liger", "chunked")},
+    }
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
