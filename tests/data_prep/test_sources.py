@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 
 import pytest
 
 from data_prep.audio import EXTENSIONS
-from data_prep.sources import scan
+from data_prep.sources import ignored, scan, told
 from finetune.errors import UserError
 
 
@@ -31,7 +32,7 @@ def test_recordings_are_found_in_sub_folders_sorted_and_by_any_case(tmp_path) ->
 def test_a_name_that_is_not_text_is_read_and_reported(tmp_path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
     (source,) = scan(tmp_path, "me", skip=tmp_path / "out")
-    assert source.name == "caf\ufffd.wav"
+    assert source.name == "caf\\xe9.wav"
     assert source.path.read_bytes() == b"x"
 
 
@@ -56,3 +57,66 @@ def test_no_recordings_lists_what_was_looked_for(tmp_path) -> None:
     assert all(ending in str(caught.value) for ending in EXTENSIONS)
     with pytest.raises(UserError, match="is not a folder"):
         scan(tmp_path / "absent", "me", skip=tmp_path / "out")
+    with pytest.raises(UserError, match=r"sub-folders; found 1 \.txt$"):
+        scan(tmp_path, "me", skip=tmp_path / "out")
+
+
+def test_what_is_no_recording_is_counted_by_its_ending(tmp_path) -> None:
+    folder = make(tmp_path / "in", "a.wav", "a.txt", "deep/b.TXT", "b.docx", "README", ".hidden.wav", ".git/x", "out/x.json")
+    counts = ignored(folder, skip=folder / "out")
+    assert counts == {".txt": 2, ".docx": 1, "without an ending": 1, "hidden": 2}
+    assert told(counts) == "2 .txt, 2 hidden, 1 .docx, 1 without an ending"
+
+
+def test_links_are_followed_once_around(tmp_path) -> None:
+    folder = make(tmp_path / "in", "anna/a.wav")
+    make(tmp_path / "elsewhere", "b.wav")
+    (folder / "bo").symlink_to(tmp_path / "elsewhere")
+    (folder / "anna" / "again").symlink_to(folder)
+    (folder / "anna" / "c.wav").symlink_to(tmp_path / "elsewhere" / "b.wav")
+    found = {source.name: source for source in scan(folder, None, skip=tmp_path / "out")}
+    assert list(found) == ["anna/a.wav", "anna/again", "anna/c.wav", "bo/b.wav"]
+    assert found["anna/again"].problem == "a link to a folder that holds it: a loop"
+    assert found["anna/c.wav"].digest == found["bo/b.wav"].digest != ""
+
+
+def test_what_cannot_be_read_is_a_recording_with_a_problem(tmp_path) -> None:
+    folder = make(tmp_path / "in", "good.wav", "folder.wav/inside.wav")
+    (folder / "circle.wav").symlink_to(folder / "circle.wav")
+    (folder / "gone.mp3").symlink_to("../nowhere.mp3")
+    (folder / "memory.wav").symlink_to("/proc/self/mem")  # a file that the system will not read, even to its owner
+    os.mkfifo(folder / "pipe.wav")
+    found = {source.name: source for source in scan(folder, "me", skip=tmp_path / "out")}
+    assert {name: source.problem for name, source in found.items() if source.problem} == {
+        "circle.wav": f"a link to '{folder}/circle.wav': it cannot be read: Too many levels of symbolic links",
+        "folder.wav": "a folder and no file, in spite of its name; what lies in it is read",
+        "gone.mp3": "a link to '../nowhere.mp3': it cannot be read: No such file or directory",
+        "memory.wav": "a link to '/proc/self/mem': it cannot be read: Input/output error",
+        "pipe.wav": "neither a file nor a folder, but a pipe, a socket or a device",
+    }
+    assert {name for name, source in found.items() if source.digest} == {"good.wav", "folder.wav/inside.wav"}
+
+
+@pytest.fixture
+def without_privileges():
+    """Nothing is forbidden to root: as nobody, then, for the length of a test."""
+    owner = os.geteuid()
+    if owner == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(owner)
+
+
+def test_what_is_forbidden_is_told(tmp_path, monkeypatch, request) -> None:
+    folder = make(tmp_path / "in", "shut/a.wav", "shut.wav", "good.wav")
+    for name in ("shut", "shut.wav"):
+        (folder / name).chmod(0)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # the folders above stay closed to nobody
+    request.getfixturevalue("without_privileges")
+    found = {source.name: source.problem for source in scan(Path("in"), "me", skip=Path("out"))}
+    assert found == {
+        "good.wav": "",
+        "shut": "a folder that cannot be listed: Permission denied",
+        "shut.wav": "it cannot be read: Permission denied",
+    }
