@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio import MASTER_RATE
 from data_prep.manifest import Reject, Row
+from data_prep.recording import Recording
 from data_prep.vad import Region
 
 
@@ -49,6 +50,23 @@ class Summary(BaseModel):
     languages: dict[str, float]
     settings: dict[str, object]
     sources: list[Account]
+
+
+def accounts(recordings: list[Recording], rows: list[Row], rejects: list[Reject]) -> list[Account]:
+    """One for each recording, checked (see `account`)."""
+    kept, rejected = _spans(rows), _spans(rejects)
+    return [
+        account(
+            one.source.name,
+            one.source.speaker,
+            one.total,
+            list(one.regions),
+            kept[one.source.name],
+            rejected[one.source.name],
+            one.warning,
+        )
+        for one in recordings
+    ]
 
 
 def account(
@@ -115,6 +133,14 @@ def table(summary: Summary) -> str:
     lines += [_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
     lines += [f"warning: {one.source}: {one.warning}" for one in summary.sources if one.warning]
     return "\n".join(lines)
+
+
+def _spans(entries: Iterable[Row | Reject]) -> dict[str, list[Region]]:
+    """Samples of each source, back from seconds: six decimals lose none."""
+    spans: dict[str, list[Region]] = defaultdict(list)
+    for entry in entries:
+        spans[entry.source or ""].append(Region(round((entry.start or 0.0) * MASTER_RATE), round((entry.end or 0.0) * MASTER_RATE)))
+    return spans
 
 
 def _line(what: str, seconds: float, note: str, summary: Summary) -> str:

@@ -68,6 +68,8 @@ class Reject(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    id: str | None = None
+    """Of a clip: what a person's decisions name."""
     source: str
     start: float = 0.0
     """Seconds."""
@@ -80,6 +82,7 @@ class Reject(BaseModel):
     language: str | None = None
     quality: Quality | None = None
     audio: str | None = None
+    """Of a clip that has a text: it can be listened to."""
 
 
 def language_name(given: str) -> str:

@@ -1,9 +1,14 @@
-"""One recording from file to clips, in three stages that remember their results: hear the speech, get the text, cut and judge."""
+"""One recording from file to measured clips, in three stages that remember their results: hear the speech, get the text, cut and measure.
+
+Every piece that has a text becomes a file, and none is judged here: rules and a person's decisions may change without anything being heard
+again.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +16,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from data_prep import measure, score, segment, transcribe, vad
-from data_prep.account import Account, account
+from data_prep import measure, segment, transcribe, vad
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, Track, faded, flac, load, probe, to_rate
-from data_prep.manifest import AUTO, Reject, Row
-from data_prep.score import PRESETS, Candidate, failures
+from data_prep.manifest import AUTO
+from data_prep.score import Quality
 from data_prep.segment import Lengths, Piece, Unit
 from data_prep.sources import Source
 from data_prep.stages import Stages, key_of
@@ -41,13 +45,61 @@ class Job:
     """`transcribe.settings`, or None with transcripts."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one recording."""
+class Speech(BaseModel):
+    """Result of the first stage for a recording that can be used."""
 
-    account: Account
-    rows: list[Row]
-    rejects: list[Reject]
+    model_config = ConfigDict(frozen=True)
+
+    track: Track
+    regions: list[Region]
+
+
+class Unusable(BaseModel):
+    """Result of the first stage for one that cannot, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    detail: str
+    seconds: float
+
+
+class Clip(BaseModel):
+    """A piece of a recording: measured, and not yet judged."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    """Digest of the recording, first and last millisecond."""
+    audio: str | None
+    """Path relative to the data set; None for a piece without text, which is no use to anybody."""
+    start: int
+    """Samples at `MASTER_RATE`."""
+    stop: int
+    text: str
+    language: str
+    quality: Quality
+
+    @property
+    def seconds(self) -> float:
+        return (self.stop - self.start) / MASTER_RATE
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was heard in one recording."""
+
+    source: Source
+    total: int
+    """Samples at `MASTER_RATE`; 0 if nobody knows."""
+    regions: tuple[Region, ...] = ()
+    """Its speech: all of it is in `clips`, unless the recording is refused."""
+    clips: tuple[Clip, ...] = ()
+    warning: str = ""
+    refused: str = ""
+    """One word if the recording is rejected as a whole."""
+    detail: str = ""
+    """What was found then."""
 
 
 class Models:
@@ -69,70 +121,31 @@ class Models:
         return transcribe.load_whisper(self._name, self._device)
 
 
-class Speech(BaseModel):
-    """Result of the first stage for a recording that can be used."""
-
-    model_config = ConfigDict(frozen=True)
-
-    track: Track
-    regions: list[Region]
-
-
-class Unusable(BaseModel):
-    """Result of the first stage for one that cannot."""
-
-    model_config = ConfigDict(frozen=True)
-
-    reason: str
-    detail: str
-    seconds: float
-
-
-class Clips(BaseModel):
-    """Result of the last stage."""
-
-    model_config = ConfigDict(frozen=True)
-
-    rows: list[Row]
-    rejects: list[Reject]
-
-
 SPEECH: TypeAdapter[Speech | Unusable] = TypeAdapter(Speech | Unusable)
 UNITS: TypeAdapter[list[Unit]] = TypeAdapter(list[Unit])
-CLIPS: TypeAdapter[Clips] = TypeAdapter(Clips)
+CLIPS: TypeAdapter[list[Clip]] = TypeAdapter(list[Clip])
 
 
-def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Stages, models: Models) -> Outcome:
-    """All stages. `transcript` is None if Whisper is to listen."""
+def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Stages, models: Models) -> Recording:
+    """All stages. Without a transcript Whisper listens, or, if it is not to, the recording is refused."""
     sound = _Sound(source.path)
     heard = stages.run("speech", speech_inputs(source), SPEECH, lambda: hear_speech(sound, models))
     if isinstance(heard, Unusable):
-        return refused(source, heard.reason, heard.detail, heard.seconds)
+        return refused(source, heard.reason, heard.detail, round(heard.seconds * MASTER_RATE))
     if not heard.regions:
-        return _without_speech(source, heard)
+        detail = f"no speech found in {heard.track.length / MASTER_RATE:.2f} s"
+        return Recording(source, heard.track.length, warning=heard.track.warning, refused="no_speech", detail=detail)
+    if transcript is None and job.hearing is None:
+        return refused(source, "no_transcript", "nothing beside it says what is said in it", heard.track.length)
     units = _units(source, transcript, heard, sound, job, stages, models)
-    inputs = {
-        "form": FORM,
-        "speech": key_of(speech_inputs(source)),
-        "units": key_of({"units": [unit.model_dump() for unit in units]}),
-        "lengths": vars(job.lengths),
-        "source": source.name,
-        "speaker": source.speaker,
-        "language": job.language,
-        "whole": bool(transcript and transcript.text),
-        "code": [files.digest(Path(module.__file__ or "")) for module in (segment, measure, score, sys.modules[__name__])],
-    }
-    clips = stages.run("clips", inputs, CLIPS, lambda: cut(source, transcript, units, heard, sound.master, job), job_files(job))
-    return Outcome(_account(source, heard, clips), clips.rows, clips.rejects)
+    inputs = clip_inputs(source, transcript, units, job)
+    clips = stages.run("clips", inputs, CLIPS, lambda: cut(source, transcript, units, heard, sound.master, job), are_there(job.out))
+    return Recording(source, heard.track.length, tuple(heard.regions), tuple(clips), heard.track.warning)
 
 
-def refused(source: Source, reason: str, detail: str, seconds: float) -> Outcome:
-    """A recording that is rejected as a whole."""
-    samples = round(seconds * MASTER_RATE)
-    reject = Reject(
-        source=source.name, start=0.0, end=samples / MASTER_RATE, stage="recording", reasons=[reason], detail=detail, speaker=source.speaker
-    )
-    return Outcome(account(source.name, source.speaker, samples, [], [], [Region(0, samples)], ""), [], [reject])
+def refused(source: Source, reason: str, detail: str, total: int) -> Recording:
+    """A recording that is rejected as a whole, all its `total` samples."""
+    return Recording(source, total, (Region(0, total),), refused=reason, detail=detail)
 
 
 def speech_inputs(source: Source) -> dict[str, Any]:
@@ -140,45 +153,59 @@ def speech_inputs(source: Source) -> dict[str, Any]:
     return {"form": FORM, "recording": source.digest, "vad": vad.settings()}
 
 
+def clip_inputs(source: Source, transcript: Transcript | None, units: list[Unit], job: Job) -> dict[str, Any]:
+    """What the last stage depends on, its own code included."""
+    return {
+        "speech": key_of(speech_inputs(source)),
+        "units": key_of({"units": [unit.model_dump() for unit in units]}),
+        "whole": bool(transcript and transcript.text),
+        "lengths": vars(job.lengths),
+        "language": job.language,
+        "code": [files.digest(Path(module.__file__ or "")) for module in (segment, measure, sys.modules[__name__])],
+    }
+
+
 def hear_speech(sound: _Sound, models: Models) -> Speech | Unusable:
-    """Decode, judge, detect speech."""
+    """Decode, see whether it is usable, detect speech."""
     try:
         return Speech(track=sound.track, regions=vad.find_speech(models.vad, sound.hearing, len(sound.master.samples)))
     except AudioError as error:
         return Unusable(reason=error.reason, detail=error.detail, seconds=error.seconds)
 
 
-def cut(source: Source, transcript: Transcript | None, units: list[Unit], speech: Speech, master: Audio, job: Job) -> Clips:
-    """Divide, measure, judge, and write what is kept."""
+def cut(source: Source, transcript: Transcript | None, units: list[Unit], speech: Speech, master: Audio, job: Job) -> list[Clip]:
+    """Divide, measure, and write what has a text."""
     noise = measure.noise_power(master.samples, speech.regions)
-    rows, rejects = [], []
+    clips = []
     for piece in _pieces(transcript, units, speech, master, job):
-        language = job.language or _language(piece)
-        quality = measure.measure(master.samples, piece, speech.regions, noise)
-        seconds = (piece.stop - piece.start) / MASTER_RATE
-        reasons = failures(Candidate(seconds, piece.text, language, quality, job.lengths), PRESETS["default"])
-        common: dict[str, Any] = {
-            "text": piece.text or None,
-            "speaker": source.speaker,
-            "language": language,
-            "quality": quality,
-            "source": source.name,
-            "start": round(piece.start / MASTER_RATE, 6),
-            "end": round(piece.stop / MASTER_RATE, 6),
-        }
-        if reasons:
-            rejects.append(Reject(stage="clip", reasons=reasons, **common))
-            continue
-        identity = f"{source.digest[:12]}_{to_rate(piece.start, MASTER_RATE, 1000):08d}_{to_rate(piece.stop, MASTER_RATE, 1000):08d}"
-        path = f"clips/{identity[:2]}/{identity}.flac"
-        files.write_bytes(job.out / path, flac(faded(master.cut(piece.start, piece.stop))))
-        rows.append(Row(id=identity, audio=path, duration=round(seconds, 6), **common))
-    return Clips(rows=rows, rejects=rejects)
+        clip = Clip(
+            id=identity(source, piece),
+            audio=clip_path(source, piece) if piece.text else None,
+            start=piece.start,
+            stop=piece.stop,
+            text=piece.text,
+            language=job.language or _language(piece),
+            quality=measure.measure(master.samples, piece, speech.regions, noise),
+        )
+        if clip.audio:
+            files.write_bytes(job.out / clip.audio, flac(faded(master.cut(piece.start, piece.stop))))
+        clips.append(clip)
+    return clips
 
 
-def job_files(job: Job) -> Any:
+def identity(source: Source, piece: Piece) -> str:
+    """The same sound at the same place has the same name, whatever its text and its verdict."""
+    return f"{source.digest[:12]}_{to_rate(piece.start, MASTER_RATE, 1000):08d}_{to_rate(piece.stop, MASTER_RATE, 1000):08d}"
+
+
+def clip_path(source: Source, piece: Piece) -> str:
+    """Where a clip lies in the data set."""
+    return f"clips/{source.digest[:2]}/{identity(source, piece)}.flac"
+
+
+def are_there(out: Path) -> Callable[[list[Clip]], bool]:
     """A test whether all clips of a stored result are still on the disk."""
-    return lambda clips: all((job.out / row.audio).is_file() for row in clips.rows)
+    return lambda clips: all((out / clip.audio).is_file() for clip in clips if clip.audio)
 
 
 class _Sound:
@@ -234,18 +261,3 @@ def _language(piece: Piece) -> str:
     """What Whisper heard most of."""
     heard = Counter(unit.heard.language for unit in piece.units if unit.heard)
     return max(sorted(heard), key=heard.__getitem__) if heard else AUTO
-
-
-def _account(source: Source, speech: Speech, clips: Clips) -> Account:
-    kept, rejected = ([_span(entry.start, entry.end) for entry in entries] for entries in (clips.rows, clips.rejects))
-    return account(source.name, source.speaker, speech.track.length, speech.regions, kept, rejected, speech.track.warning)
-
-
-def _without_speech(source: Source, speech: Speech) -> Outcome:
-    detail = f"no speech found in {speech.track.length / MASTER_RATE:.2f} s"
-    reject = Reject(source=source.name, stage="recording", reasons=["no_speech"], detail=detail, speaker=source.speaker)
-    return Outcome(account(source.name, source.speaker, speech.track.length, [], [], [], speech.track.warning), [], [reject])
-
-
-def _span(start: float | None, end: float | None) -> Region:
-    return Region(round((start or 0.0) * MASTER_RATE), round((end or 0.0) * MASTER_RATE))

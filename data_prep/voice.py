@@ -16,10 +16,11 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import account, manifest, transcribe, transcripts
+from data_prep import account, decisions, judge, manifest, transcribe, transcripts
 from data_prep.device import DEVICES, choose_device
 from data_prep.manifest import Reject, Row
-from data_prep.recording import Job, Models, Outcome, prepare, refused
+from data_prep.recording import Job, Models, Recording, prepare, refused
+from data_prep.score import PRESETS
 from data_prep.segment import Lengths
 from data_prep.sources import Source, scan
 from data_prep.split import assign
@@ -48,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     who.add_argument("--speaker", metavar="NAME", help="who speaks in all of them (default: the name of the folder)")
     who.add_argument("--speaker-from", choices=["folder"], help="folder: each sub-folder is named after its speaker")
     options.add_argument("--language", help="en, english, zh, … (default: Whisper detects it; transcripts leave it open)")
+    options.add_argument("--preset", choices=list(PRESETS), default="default", help="how strict the rules are (default %(default)s)")
     options.add_argument("--val-share", type=float, default=0.05, help="part of each speaker's time to validate on (default %(default)s)")
     options.add_argument("--target", type=float, default=6.0, help="seconds that a clip should last (default %(default)s)")
     options.add_argument("--shortest", type=float, default=1.0, help="seconds (default %(default)s)")
@@ -65,8 +67,8 @@ def _voice(argv: list[str]) -> int:
     job = _job(options)
     _clean_up(job.out)
     stages, models = Stages(job.out / STAGES), Models(options.whisper, choose_device(options.device))
-    outcomes = _prepare_all(sources, texts, job, stages, models)
-    summary = _write(outcomes, job, options)
+    recordings = _prepare_all(sources, texts, job, stages, models)
+    summary = _write(recordings, job, options)
     run = {
         "computed": stages.computed,
         "reused": stages.reused,
@@ -109,39 +111,42 @@ def _job(options: argparse.Namespace) -> Job:
 
 def _prepare_all(
     sources: list[Source], texts: dict[str, Transcript | None] | None, job: Job, stages: Stages, models: Models
-) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    first_of: dict[str, Source] = {}
+) -> list[Recording]:
+    heard: dict[str, Recording] = {}
+    recordings = []
     for number, source in enumerate(sources, start=1):
-        twin = first_of.setdefault(source.digest, source)
-        if twin is not source:
-            outcome = refused(source, "duplicate", f"the same bytes as {twin.name}", 0.0)
-        elif texts is not None and texts[source.name] is None:
-            outcome = refused(source, "no_transcript", f"expected {FORMS}", 0.0)
+        twin = heard.get(source.digest)
+        if twin is not None:
+            recording = refused(source, "duplicate", f"the same bytes as {twin.source.name}", twin.total)
         else:
-            outcome = prepare(source, texts[source.name] if texts else None, job, stages, models)
-        print(f"[{number}/{len(sources)}] {source.name}: {_told(outcome)}", flush=True)
-        outcomes.append(outcome)
-    return outcomes
+            recording = heard[source.digest] = prepare(source, texts[source.name] if texts else None, job, stages, models)
+        print(f"[{number}/{len(sources)}] {source.name}: {_told(recording)}", flush=True)
+        recordings.append(recording)
+    return recordings
 
 
-def _told(outcome: Outcome) -> str:
-    whole = [reject for reject in outcome.rejects if reject.stage == "recording"]
-    if whole:
-        return f"rejected, {whole[0].reasons[0]}: {whole[0].detail}"
-    return f"{len(outcome.rows)} clips kept, {len(outcome.rejects)} rejected"
+def _told(recording: Recording) -> str:
+    return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else f"{len(recording.clips)} clips"
 
 
-def _write(outcomes: list[Outcome], job: Job, options: argparse.Namespace) -> account.Summary:
-    rows = sorted(assign([row for outcome in outcomes for row in outcome.rows], options.val_share), key=_place)
-    rejects = sorted((reject for outcome in outcomes for reject in outcome.rejects), key=_place)
-    settings: dict[str, object] = {"text": job.hearing or "transcripts", "lengths": vars(job.lengths), "val_share": options.val_share}
-    summary = account.summarise([outcome.account for outcome in outcomes], rows, rejects, settings)
+def _write(recordings: list[Recording], job: Job, options: argparse.Namespace) -> account.Summary:
+    standard = judge.Standard(PRESETS[options.preset], job.lengths, decisions.read(job.out))
+    judged = judge.judge(recordings, standard)
+    rows = sorted(assign(judge.kept(judged), options.val_share), key=_place)
+    rejects = sorted(judge.rejected(judged, recordings), key=_place)
+    settings: dict[str, object] = {
+        "text": job.hearing or "transcripts",
+        "lengths": vars(job.lengths),
+        "preset": options.preset,
+        "reviewed": len(standard.decisions),
+        "val_share": options.val_share,
+    }
+    summary = account.summarise(account.accounts(recordings, rows, rejects), rows, rejects, settings)
     manifest.write(job.out / manifest.REJECTS, rejects)
     manifest.write_unless_same(job.out / manifest.VAL, [row for row in rows if row.split == "val"])
     manifest.write_unless_same(job.out / manifest.TRAIN, [row for row in rows if row.split == "train"])
     files.write_json(job.out / manifest.SUMMARY, summary.model_dump())
-    _remove_unnamed(job.out, {row.audio for row in rows})
+    _remove_unnamed(job.out, {one.clip.audio for one in judged if one.clip.audio})
     return summary
 
 

@@ -1,0 +1,119 @@
+"""Rules, usual paces and a person's word over clips that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data_prep import judge
+from data_prep.audio import MASTER_RATE
+from data_prep.decisions import Decision
+from data_prep.judge import Standard
+from data_prep.recording import Clip, Recording, refused
+from data_prep.score import PRESETS, Quality
+from data_prep.segment import Lengths
+from data_prep.sources import Source
+
+QUALITY = Quality(
+    chars_per_second=12.0,
+    speech_share=0.8,
+    peak_dbfs=-3.0,
+    clipped_share=0.0,
+    snr_db=40.0,
+    edge_energy_db=(-40.0, -40.0),
+    avg_logprob=-0.2,
+    compression_ratio=1.3,
+    no_speech_prob=0.01,
+    text_complete=True,
+)
+TEXT = "A sentence of some length that takes five seconds."
+STANDARD = Standard(PRESETS["default"], Lengths())
+
+
+def clip(number: int = 0, text: str = TEXT, **measures: object) -> Clip:
+    start = number * 6 * MASTER_RATE
+    identity = f"aa_{number}"
+    audio = f"clips/aa/{identity}.flac" if text else None
+    quality = QUALITY.model_copy(update=measures)
+    return Clip(id=identity, audio=audio, start=start, stop=start + 5 * MASTER_RATE, text=text, language="english", quality=quality)
+
+
+def recording(*clips: Clip, speaker: str = "me") -> Recording:
+    return Recording(Source(Path("a.wav"), "a.wav", "aa", speaker), 600 * MASTER_RATE, clips=clips)
+
+
+def reasons(clips: list[Clip], *decisions: Decision, standard: Standard = STANDARD) -> list[tuple[str, ...]]:
+    standard = replace(standard, decisions={decision.id: decision for decision in decisions})
+    return [one.reasons for one in judge.judge([recording(*clips)], standard)]
+
+
+def test_rules_of_the_preset_decide_and_all_reasons_are_kept() -> None:
+    clips = [clip(0), clip(1, snr_db=17.0), clip(2, snr_db=3.0, clipped_share=0.5)]
+    assert reasons(clips) == [(), (), ("clipped", "noisy")]
+    assert reasons(clips, standard=Standard(PRESETS["clean"], Lengths())) == [(), ("noisy",), ("clipped", "noisy")]
+    assert reasons(clips, standard=Standard(PRESETS["keep-all"], Lengths())) == [(), (), ()]
+    assert reasons(clips, standard=Standard(PRESETS["keep-all"], Lengths(longest=4.0)))[0] == ("too_long",)
+
+
+def test_what_is_usual_for_a_speaker_comes_from_all_of_their_recordings() -> None:
+    steady = [clip(number, chars_per_second=12.0 + number % 3) for number in range(12)]
+    hasty = clip(12, chars_per_second=24.0)
+    assert reasons([hasty]) == [()]
+    judged = judge.judge([recording(*steady), recording(hasty)], STANDARD)
+    assert [one.reasons for one in judged] == [()] * 12 + [("too_fast",)]
+    judged = judge.judge([recording(*steady), recording(hasty, speaker="somebody else")], STANDARD)
+    assert not any(one.reasons for one in judged)
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"),
+    [
+        (Decision(id="aa_0", action="keep"), ()),
+        (Decision(id="aa_0", action="reject"), ("review",)),
+        (Decision(id="aa_0", action="text", text=TEXT), ("noisy",)),  # a typed text does not make the room quieter
+        (Decision(id="other", action="keep"), ("unsure_text", "noisy")),
+    ],
+)
+def test_a_persons_word_stands_above_the_rules(decision, expected) -> None:
+    assert reasons([clip(snr_db=3.0, avg_logprob=-2.0)], decision) == [expected]
+
+
+def test_a_text_that_a_person_wrote_replaces_what_was_heard_and_is_judged_anew() -> None:
+    heard = clip(text="Thanks for watching!", avg_logprob=-2.0, repeated_share=0.9, language_prob=0.1, outside_speech_share=0.5)
+    assert reasons([heard]) != [()]
+    (judged,) = judge.judge([recording(heard)], replace(STANDARD, decisions={"aa_0": Decision(id="aa_0", action="text", text=TEXT)}))
+    assert (judged.clip.text, judged.reasons) == (TEXT, ())
+    assert judged.clip.quality.chars_per_second == pytest.approx(len(TEXT) / 4.0, abs=0.01)  # speech is 0.8 of 5 s
+    assert judged.clip.quality.avg_logprob is None
+    assert judged.clip.quality.snr_db == 40.0
+    assert reasons([heard], Decision(id="aa_0", action="text", text="No.")) == [("too_slow",)]
+
+
+def test_what_nobody_wrote_down_has_no_file_and_cannot_be_kept() -> None:
+    silent = clip(text="")
+    assert "no_text" in reasons([silent], Decision(id="aa_0", action="keep"))[0]
+    assert judge.without_clip([recording(silent, clip(1))], {name: Decision(id=name, action="keep") for name in ("aa_0", "aa_1", "x")}) == [
+        "aa_0",
+        "x",
+    ]
+
+
+def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
+    recordings = [recording(clip(0), clip(1, snr_db=3.0)), refused(Source(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000)]
+    judged = judge.judge(recordings, STANDARD)
+    (row,) = judge.kept(judged)
+    assert (row.id, row.audio, row.text, row.speaker, row.duration, row.start, row.end) == (
+        "aa_0",
+        "clips/aa/aa_0.flac",
+        TEXT,
+        "me",
+        5,
+        0,
+        5,
+    )
+    of_clip, whole = judge.rejected(judged, recordings)
+    assert (of_clip.id, of_clip.audio, of_clip.reasons, of_clip.stage) == ("aa_1", "clips/aa/aa_1.flac", ["noisy"], "clip")
+    assert (of_clip.text, of_clip.quality.snr_db, of_clip.start, of_clip.end) == (TEXT, 3.0, 6, 11)
+    assert (whole.source, whole.stage, whole.reasons, whole.detail, whole.end) == ("b.wav", "recording", ["nan"], "at 0.1 s", 2)
