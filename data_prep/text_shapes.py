@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from data_prep.text_json import loads
 from finetune.errors import UserError
 
 Row = dict[str, Any]
@@ -56,8 +56,8 @@ def normalise(row: Row, shape: str) -> Row:
 
 
 def left_out(row: Row, shape: str) -> list[str]:
-    """Keys of a row that `normalise` does not read."""
-    return [key for key in row if key not in SHAPES[shape].keys and key not in SHAPES[shape].also]
+    """Keys of a row that hold something and that `normalise` does not read."""
+    return [key for key, value in row.items() if key not in SHAPES[shape].keys | SHAPES[shape].also and value not in (None, "")]
 
 
 def decoded(value: Any, what: str) -> Any:
@@ -65,14 +65,14 @@ def decoded(value: Any, what: str) -> Any:
     if not isinstance(value, str) or not value.strip():
         return value if isinstance(value, int | float) else value or None
     try:
-        return json.loads(value)
+        return loads(value)
     except ValueError as error:
         raise UserError(f"{what} is a text that is not JSON ({error})") from None
 
 
 def _keys(row: Row) -> str:
     more = [f"and {len(row) - SHOWN_KEYS} more"] if len(row) > SHOWN_KEYS else []
-    return ", ".join([*list(row)[:SHOWN_KEYS], *more]) or "none"
+    return ", ".join([*(f"{key:.40}" for key in list(row)[:SHOWN_KEYS]), *more]) or "none"
 
 
 def _tools(value: Any) -> list[Row]:
@@ -128,8 +128,8 @@ def _completion(row: Row) -> Row:
 def _holds_turns(text: str) -> bool:
     """Whether a text is a list of messages as a table keeps it, and not the text of a row."""
     try:
-        found = json.loads(text) if text.lstrip()[:1] == "[" else None
-    except (ValueError, RecursionError):
+        found = loads(text) if text.lstrip()[:1] == "[" else None
+    except ValueError:
         return False
     return isinstance(found, list) and bool(found) and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in found)
 

@@ -1,27 +1,33 @@
-"""Rows of conversation files, one at a time and each with its place: JSONL, JSON, CSV, Parquet, and folders that `datasets` saved."""
+"""Which files of conversations there are, and what each is called."""
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from data_prep.text_json import one_line, read_object
 from finetune.errors import UserError
 
-ARROW = "data_prep text: {} needs pyarrow: pip install 'overtone[text]'"
+LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET = "jsonl", "json", "csv", "tsv", "parquet", "dataset"
+KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, ".tsv": TABS, ".parquet": PARQUET}
+"""Suffix → how such a file is read."""
+GZIP = ".gz"
+COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
+KNOWN = f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, and folders that `datasets` saved"
+AGAIN = "that had been read already"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file, or one folder that `datasets` saved."""
+    """One file, or one split that `datasets` saved."""
 
     path: Path
     name: str
-    """As it is told: relative to the folder of what was named on the command line."""
+    """As it is told: the path from the folder of what was named on the command line, or more of it where two would be the same."""
     kind: str
 
 
@@ -31,150 +37,153 @@ class Found:
 
     place: str
     """name:line, or name:row where there are no lines; from 1."""
-    row: dict[str, Any] | None
+    row: dict[str, object] | None
     problem: str = ""
 
 
-def find(places: list[Path]) -> list[Source]:
-    """What lies in files and folders: in the order given, folders by name. Raises `UserError` for a place without any."""
-    return [source for place in places for source in _in(place)]
+@dataclass
+class Gathered:
+    """What there is to read."""
+
+    sources: list[Source]
+    passed_over: Counter[str]
+    """Kind of what lay in folders and is not read → how many."""
 
 
-def _in(place: Path) -> list[Source]:
-    if not place.exists():
+class _Candidate(NamedTuple):
+    path: Path
+    """As it is opened, and told when it cannot be."""
+    absolute: Path
+    shortest: int
+    """How many of the last parts of `absolute` it is called by, if nothing else is called so."""
+    kind: str
+
+
+@dataclass
+class _Search:
+    found: list[_Candidate] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    """Real paths. Links in a circle end here, and a file with two names is read once."""
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+
+def find(places: list[Path]) -> Gathered:
+    """What lies in files and folders: in the order given, folders by name. Raises `UserError` for a place without any.
+
+    A link is called by its own name and is of the kind that its own name says: a hub's cache links to files without a suffix.
+    """
+    search = _Search()
+    for place in places:
+        try:
+            _look_in(place, search)
+        except OSError as error:
+            raise UserError(f"{place} cannot be read ({one_line(error)})") from None
+    names = _told_apart([each.absolute for each in search.found], [each.shortest for each in search.found])
+    sources = [Source(each.path, name, each.kind) for each, name in zip(search.found, names, strict=True)]
+    return Gathered(sources, search.passed_over)
+
+
+def _look_in(place: Path, search: _Search) -> None:
+    if not os.path.lexists(place):
         raise UserError(f"{place} does not exist; give files ({', '.join(KINDS)}) or folders of them")
-    root = place.resolve().parent
-    paths = sorted(_visible(place)) if place.is_dir() else [place.resolve()]
-    found = [Source(path, path.relative_to(root).as_posix(), kind) for path in paths if (kind := kind_of(path))]
-    if not found:
-        raise UserError(f"{place} holds nothing to read; known are {', '.join(KINDS)} and folders that `datasets` saved")
-    return found
+    here = _Search(seen=search.seen)
+    root = _absolute(place)
+    for path in _below(place, here):
+        for each, kind in _readable(path, here):
+            below = each.relative_to(place)
+            here.found.append(_Candidate(each, root / below, len(below.parts) + 1, kind))
+    if not here.found and not here.passed_over[AGAIN]:
+        others = f" ({counted(here.passed_over)})" if place.is_dir() and here.passed_over else ""
+        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{_way_out(place)}")
+    search.found += here.found
+    search.passed_over += here.passed_over
 
 
-def _visible(folder: Path) -> Iterator[Path]:
-    """Files below a folder, and whole folders that `datasets` saved; hidden ones are passed over."""
-    folder = folder.resolve()
-    if kind_of(folder):
-        yield folder
-        return
-    for path in folder.iterdir():
-        if not path.name.startswith("."):
-            yield from _visible(path) if path.is_dir() else [path]
+def _way_out(place: Path) -> str:
+    return "; decompress it first" if place.suffix.lower() in COMPRESSED else ""
+
+
+def _absolute(place: Path) -> Path:
+    """Links among the folders above are followed; its own name stays."""
+    has_name = place.name not in ("", "..")
+    return Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
+
+
+def _below(path: Path, search: _Search) -> Iterator[Path]:
+    """A file itself; the files below a folder, and whole folders that `datasets` saved. Hidden ones are counted and passed over."""
+    if not path.is_dir() or kind_of(path):
+        yield path
+    elif _is_new(path, search):
+        for each in sorted(path.iterdir()):
+            if each.name.startswith("."):
+                search.passed_over["hidden"] += 1
+            else:
+                yield from _below(each, search)
+
+
+def _is_new(path: Path, search: _Search) -> bool:
+    real = os.path.realpath(path)
+    if real in search.seen:
+        search.passed_over[AGAIN] += 1
+        return False
+    search.seen.add(real)
+    return True
+
+
+def _readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
+    """The path and its kind if it is to be read; each of its splits, if it has some."""
+    kind = kind_of(path)
+    if kind is None:
+        search.passed_over[_sort_of(path)] += 1
+    elif kind != DATASET and path.exists() and not path.is_file():
+        search.passed_over["neither file nor folder"] += 1
+    else:
+        yield from ((each, kind) for each in (_splits(path) if kind == DATASET else [path]) if _is_new(each, search))
 
 
 def kind_of(path: Path) -> str | None:
+    """How something is read; None for what is not."""
     if path.is_dir():
-        return "dataset" if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file() else None
-    return path.suffix.lower() if path.suffix.lower() in KINDS else None
+        is_one = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+        return DATASET if is_one or (path / "dataset_dict.json").is_file() else None
+    is_packed = path.suffix.lower() == GZIP
+    kind = KINDS.get((path.with_suffix("") if is_packed else path).suffix.lower())
+    return None if is_packed and kind == PARQUET else kind
 
 
-def rows(source: Source) -> Iterator[Found]:
-    """Every row. Raises `UserError` if the file as a whole cannot be read."""
-    reader = _dataset if source.kind == "dataset" else KINDS[source.kind]
-    try:
-        yield from reader(source)
-    except OSError as error:
-        raise UserError(f"{source.path} cannot be read: {error}") from error
+def _sort_of(path: Path) -> str:
+    """What a file is counted as that is not read."""
+    suffix = path.suffix.lower()
+    return "".join(path.suffixes[-2:]).lower() if suffix in COMPRESSED else suffix or "without a suffix"
 
 
-def _jsonl(source: Source) -> Iterator[Found]:
-    with source.path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            if raw.strip():
-                yield _parsed(f"{source.name}:{number}", raw)
+def _splits(folder: Path) -> list[Path]:
+    """The folders of a `DatasetDict`, or the one of a `Dataset`."""
+    dictionary = folder / "dataset_dict.json"
+    if not dictionary.is_file():
+        return [folder]
+    splits = read_object(dictionary).get("splits")
+    if not isinstance(splits, list) or not all(is_plain_name(split) for split in splits):
+        raise UserError(f"{dictionary}: splits must be a list of names of folders beside it, found {splits!r:.60}")
+    return [folder / split for split in splits]
 
 
-def _parsed(place: str, raw: bytes) -> Found:
-    try:
-        row = json.loads(raw)
-    except ValueError as error:
-        return Found(place, None, f"not JSON ({error})")
-    return _as_row(place, row)
+def is_plain_name(name: object) -> bool:
+    """Whether something names an entry of a folder, and nothing elsewhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
-def _as_row(place: str, row: Any) -> Found:
-    return Found(place, row) if isinstance(row, dict) else Found(place, None, f"not an object in braces but {type(row).__name__}")
+def _told_apart(paths: list[Path], parts: list[int]) -> list[str]:
+    """As few of the last parts of each path, but no fewer than `parts`, as no other path ends with."""
+    often = {count: Counter(path.parts[-count:] for path in paths) for count in set(parts)}
+    shared = [often[count][path.parts[-count:]] > 1 for path, count in zip(paths, parts, strict=True)]
+    longer = [min(count + more, len(path.parts)) for path, count, more in zip(paths, parts, shared, strict=True)]
+    if longer != parts:
+        return _told_apart(paths, longer)
+    return [
+        os.fsencode("/".join(path.parts[-count:])).decode("utf-8", "backslashreplace") for path, count in zip(paths, parts, strict=True)
+    ]
 
 
-def _json(source: Source) -> Iterator[Found]:
-    """A whole document in memory: an array, or an object that holds exactly one."""
-    try:
-        whole = json.loads(source.path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{source.path} is not JSON ({error}); one object a line goes by the name .jsonl") from None
-    lists = [value for value in whole.values() if isinstance(value, list)] if isinstance(whole, dict) else [whole]
-    if len(lists) != 1 or not isinstance(lists[0], list):
-        raise UserError(f"{source.path} must hold an array of rows, or an object with one such array")
-    for number, row in enumerate(lists[0], start=1):
-        yield _as_row(f"{source.name}:{number}", row)
-
-
-def _csv(source: Source) -> Iterator[Found]:
-    csv.field_size_limit(sys.maxsize)
-    with source.path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            for number, row in enumerate(csv.DictReader(file, strict=True), start=1):
-                place = f"{source.name}:{number}"
-                if None in row or None in row.values():
-                    yield Found(place, None, "it has another number of columns than the header")
-                else:
-                    yield Found(place, dict(row))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(f"{source.path} is not a CSV file in UTF-8 ({error})") from None
-
-
-def _parquet(source: Source) -> Iterator[Found]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(ARROW.format(source.path.name)) from None
-    try:
-        with parquet.ParquetFile(source.path) as file:
-            yield from _batches(source.name, file.iter_batches())
-    except pyarrow.ArrowInvalid as error:
-        raise UserError(f"{source.path} is not a Parquet file ({error})") from None
-
-
-def _dataset(source: Source) -> Iterator[Found]:
-    """`Dataset.save_to_disk`: Arrow streams named by state.json; a `DatasetDict` holds one such folder for each split."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise UserError(ARROW.format(f"the folder {source.path.name}")) from None
-    dictionary = source.path / "dataset_dict.json"
-    splits = json.loads(dictionary.read_text())["splits"] if dictionary.is_file() else [None]
-    for split in splits:
-        folder, name = (source.path / split, f"{source.name}/{split}") if split else (source.path, source.name)
-        state = json.loads((folder / "state.json").read_text())
-
-        def batches(folder: Path = folder, state: Any = state) -> Iterator[Any]:
-            for data in state["_data_files"]:
-                with pyarrow.memory_map(str(folder / data["filename"])) as mapped:
-                    yield from pyarrow.ipc.open_stream(mapped)
-
-        yield from _batches(name, batches())
-
-
-def _batches(name: str, batches: Iterator[Any]) -> Iterator[Found]:
-    number = 0
-    for batch in batches:
-        for row in batch.to_pylist():
-            number += 1
-            yield Found(f"{name}:{number}", without_nulls(row))
-
-
-def without_nulls(value: Any) -> Any:
-    """Arrow gives every struct of a column all keys, with null where there was none; JSON has none there."""
-    if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-KINDS: dict[str, Callable[[Source], Iterator[Found]]] = {
-    ".jsonl": _jsonl,
-    ".ndjson": _jsonl,
-    ".json": _json,
-    ".csv": _csv,
-    ".parquet": _parquet,
-}
+def counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

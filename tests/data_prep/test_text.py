@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from data_prep import text
+from data_prep import text, text_sources
 from finetune import files
-from tests.data_prep.test_text_sources import write
+from tests.data_prep.test_text_rows import write
 
 
 def chats(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -110,7 +111,7 @@ def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.C
             raise OSError(28, "No space left on device")
 
     with files.watch(full), pytest.raises(OSError, match="No space"):
-        text.write(text.text_sources.find([path]), tmp_path / "out", None, 0.5)
+        text.write(text_sources.find([path]), tmp_path / "out", text.Wanted())
     assert everything(tmp_path / "out") == before and sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "out"]
 
 
@@ -127,7 +128,123 @@ def test_killed_in_the_middle_it_leaves_nothing_that_looks_done_and_runs_again(t
     assert sorted(each.name for each in tmp_path.iterdir()) == ["many.jsonl", "out"], "what was left is swept away"
 
 
-@pytest.mark.parametrize("share", ["-0.1", "1"])
-def test_a_share_is_a_part(tmp_path: Path, share: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(write(tmp_path / "a.jsonl", chats(2)), "--out", tmp_path / "out", "--val-share", share) == 2
-    assert "--val-share" in capsys.readouterr().err
+@pytest.mark.parametrize(("option", "value"), [("--val-share", "-0.1"), ("--val-share", "1"), ("--val-share", "nan"), ("--val-rows", "-1")])
+def test_an_amount_to_validate_on_is_possible(tmp_path: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write(tmp_path / "a.jsonl", chats(2)), "--out", tmp_path / "out", option, value) == 2
+    assert f"{option} {value}" in capsys.readouterr().err
+
+
+def test_a_number_of_rows_to_validate_on_is_met_and_is_the_same_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alike = [{"prompt": "Always this", "completion": str(number)} for number in range(30)]
+    path = write(tmp_path / "a.jsonl", [*chats(50), *alike, *chats(3)])
+    for name in ("one", "two"):
+        assert run(path, "--out", tmp_path / name, "--val-rows", 7) == 0
+    assert everything(tmp_path / "one") == everything(tmp_path / "two")
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+    assert (summary["val"], summary["train"], summary["rejected"], summary["val_rows"]) == (7, 73, 3, 7) and "val_share" not in summary
+    assert len(lines(tmp_path / "one" / "val.jsonl")) == 7
+    assert {row["prompt"] for row in lines(tmp_path / "one" / "train.jsonl") if "prompt" in row} == {"Always this"}
+    capsys.readouterr()
+    assert run(write(tmp_path / "b.jsonl", alike), "--out", tmp_path / "two", "--val-rows", 7) == 0
+    assert "all that begin alike are more than 7 rows, so there is no val.jsonl" in capsys.readouterr().out
+    assert run(path, "--out", tmp_path / "two", "--val-rows", 100) == 2
+    assert "nothing is left to train on: all 80 rows would validate" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        run(path, "--out", tmp_path / "two", "--val-rows", 7, "--val-share", 0.1)
+
+
+def test_a_row_there_twice_is_one_row_whatever_its_file_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (write(tmp_path / name / "chats" / "a.jsonl", chats(5)) for name in ("one", "two"))
+    assert run(one, one, one.parent, two.parent, "--out", tmp_path / "out", "--val-share", 0) == 0
+    assert [row["source"] for row in lines(tmp_path / "out" / "train.jsonl")] == [f"one/chats/a.jsonl:{line}" for line in range(1, 6)]
+    rejects = lines(tmp_path / "out" / "rejects.jsonl")
+    assert [(row["source"], row["reason"]) for row in rejects] == [
+        (f"two/chats/a.jsonl:{line}", f"the same as one/chats/a.jsonl:{line}") for line in range(1, 6)
+    ]
+    told = capsys.readouterr().out
+    assert "from one/chats/a.jsonl (5), two/chats/a.jsonl (5)" in told and "passed over: 2 that had been read already" in told
+
+
+def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "id": number, "topic": "" if number else "sums", "note": None} for number, row in enumerate(chats(5))]
+    write(tmp_path / "chats" / "a.jsonl", rows)
+    (tmp_path / "chats" / "empty.jsonl").write_text("")
+    (tmp_path / "chats" / "README.md").write_text("Chats.")
+    (tmp_path / "chats" / "b.jsonl.zst").write_text("")
+    assert run(tmp_path / "chats", "--out", tmp_path / "out") == 0
+    told = capsys.readouterr().out
+    assert "without any row: chats/empty.jsonl" in told and "passed over: 1 .jsonl.zst, 1 .md" in told
+    assert "keys of rows that no shape reads, left out: id (5 rows), topic (1 rows)" in told
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["keys_left_out"] == {"id": 5, "topic": 1} and summary["passed_over"] == {".jsonl.zst": 1, ".md": 1}
+    assert summary["sources"] == {"chats/a.jsonl": 5, "chats/empty.jsonl": 0}
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("chats/out", "lies in .*chats, so that the next run would read what this one wrote"),
+        ("chats", "would replace what is read"),
+        (".", "would replace what is read"),
+        ("link", "would replace what is read"),
+        ("chats/a.jsonl", "lies in|would replace what is read"),
+        ("other.txt", "exists and was not made by data_prep text"),
+        ("other.txt/out", "cannot be made .*; choose another folder"),
+    ],
+)
+def test_a_place_where_nothing_may_be_written_is_refused(tmp_path: Path, out: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "chats" / "a.jsonl", chats(5))
+    (tmp_path / "other.txt").write_text("dear")
+    (tmp_path / "link").symlink_to("chats")
+    before = sorted(tmp_path.rglob("*"))
+    assert run(tmp_path / "chats", "--out", tmp_path / out) == 2
+    assert re.search(told, capsys.readouterr().err) and sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_was_made_is_not_replaced_by_a_run_that_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write(tmp_path / "a.jsonl", chats(5)), "--out", tmp_path / "out") == 0
+    before = everything(tmp_path / "out")
+    assert run(tmp_path / "out" / "train.jsonl", "--out", tmp_path / "out") == 2
+    assert "would replace what is read" in capsys.readouterr().err and everything(tmp_path / "out") == before
+
+
+def test_an_empty_folder_and_a_link_to_a_folder_can_be_filled(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", chats(5))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    for _ in range(2):
+        assert run(path, "--out", tmp_path / "out") == 0
+        assert (tmp_path / "out").is_symlink() and lines(tmp_path / "disk" / "train.jsonl")
+
+
+def test_files_that_grow_while_they_are_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", chats(50))
+
+    def grow(operation: str, at: Path) -> None:
+        if at.name == "train.jsonl" and operation == "rename":
+            write(path, chats(51))
+
+    with files.watch(grow):
+        assert run(path, "--out", tmp_path / "out", "--val-share", 0.3) == 2
+    assert "the files changed while they were read" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_conversation_with_tools_passes_through_whole(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+    messages = [
+        {"role": "user", "content": "Rain in Oslo?"},
+        {"role": "assistant", "content": "", "reasoning_content": "I had better look.", "tool_calls": [call]},
+        {"role": "tool", "content": "dry", "tool_call_id": "c1", "name": "weather"},
+        {"role": "assistant", "content": "No."},
+    ]
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"default": None}}}]
+    empty = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi.", "tool_calls": [], "name": None}]
+    path = write(tmp_path / "a.jsonl", [{"messages": messages, "tools": tools}, {"messages": empty, "tools": []}])
+    assert run(path, "--out", tmp_path / "out", "--val-share", 0) == 0
+    first, second = lines(tmp_path / "out" / "train.jsonl")
+    assert first == {"messages": messages, "tools": tools, "source": "a.jsonl:1"}
+    assert second == {"messages": chat_of(empty), "source": "a.jsonl:2"}, "an empty list of calls is none: some templates ask for the key"
+
+
+def chat_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in message.items() if value} for message in messages]

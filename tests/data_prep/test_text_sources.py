@@ -1,114 +1,111 @@
-"""Every kind of file gives its rows with their places, and what is broken is told where it stands."""
+"""Every file is found once, by a name that no other has, and what is not read is counted."""
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
+import os
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from data_prep import text_sources
-from data_prep.text_sources import Found
+from data_prep.text_sources import AGAIN, Gathered, find
 from finetune.errors import UserError
 from tests.data_prep import make_saved_by_datasets as saved
 
-ROWS: list[dict[str, Any]] = [{"prompt": "a\nb", "completion": "ünï"}, {"prompt": "c", "completion": 'say "d", e'}]
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(path))
 
 
-def read(*places: Path) -> list[Found]:
-    return [found for source in text_sources.find(list(places)) for found in text_sources.rows(source)]
+def names(gathered: Gathered) -> list[str]:
+    return [source.name for source in gathered.sources]
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Rows in the kind of file that the name says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".csv":
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    elif path.suffix == ".parquet":
-        import pyarrow
-        from pyarrow import parquet
-
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=1)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows), encoding="utf-8")
-    else:
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
+def test_folders_are_read_by_name_in_the_order_given_and_what_is_not_read_is_counted(tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    touch(*(more / name for name in ("b.jsonl", "a/z.csv", ".hidden.jsonl", "notes.txt", "LICENSE", "x.jsonl/y.JSON", "c.jsonl.zst")))
+    touch(more / "old.parquet.gz", more / "d.tsv.gz", tmp_path / "first.json")
+    os.mkfifo(more / "pipe.jsonl")
+    found = find([tmp_path / "first.json", more])
+    assert names(found) == ["first.json", "more/a/z.csv", "more/b.jsonl", "more/d.tsv.gz", "more/x.jsonl/y.JSON"]
+    others = {"hidden": 1, ".txt": 1, "without a suffix": 1, ".jsonl.zst": 1, ".parquet.gz": 1, "neither file nor folder": 1}
+    assert found.passed_over == others
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "ndjson", "json", "csv", "parquet"])
-def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
-    found = read(write(tmp_path / f"chats.{kind}", ROWS))
-    assert [each.row for each in found] == ROWS
-    assert [each.place for each in found] == [f"chats.{kind}:1", f"chats.{kind}:2"]
+def test_a_file_is_read_once_however_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "chats" / "a.jsonl")
+    (tmp_path / "chats" / "same.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "chats" / "same").symlink_to(".")
+    monkeypatch.chdir(tmp_path / "chats")
+    found = find([tmp_path / "chats" / "a.jsonl", tmp_path / "chats", Path(), Path("..", "chats", "a.jsonl")])
+    assert names(found) == ["a.jsonl"] and found.passed_over == {AGAIN: 5}
+    assert names(find([saved.HERE / "splits" / "test", saved.HERE / "splits"])) == ["test", "splits/train"]
 
 
-def test_what_datasets_has_saved_is_read_split_by_split_and_without_arrows_nulls() -> None:
-    assert [each.row for each in read(saved.HERE / "one")] == saved.ONE
-    found = read(saved.HERE / "splits")
-    assert [each.row for each in found] == [*saved.SPLITS["train"], *saved.SPLITS["test"]]
-    assert [each.place for each in found] == ["splits/train:1", "splits/train:2", "splits/test:1", "splits/test:2"]
+def test_two_files_have_two_names(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name / "chats" / "a.jsonl" for name in ("one", "two", "b/two"))
+    touch(one, two, three, one.parent / "b.jsonl")
+    assert names(find([one.parent, two.parent])) == ["one/chats/a.jsonl", "chats/b.jsonl", "two/chats/a.jsonl"]
+    assert names(find([one, two.parent])) == ["one/chats/a.jsonl", "two/chats/a.jsonl"], "a.jsonl alone could be either"
+    assert names(find([two, three])) == [f"{tmp_path.name}/two/chats/a.jsonl", "b/two/chats/a.jsonl"]
 
 
-def test_what_datasets_saves_today_is_read(tmp_path: Path) -> None:
-    pytest.importorskip("datasets", reason="`make test-next` has it; elsewhere the folders that it saved are read")
-    saved.write(tmp_path)
-    assert [each.row for each in read(tmp_path / "one")] == saved.ONE
-    assert [each.row for each in read(tmp_path / "splits")] == [*saved.SPLITS["train"], *saved.SPLITS["test"]]
+def test_a_link_is_called_and_read_by_its_own_name(tmp_path: Path) -> None:
+    """So a hub's cache holds what it has loaded."""
+    blob, data = tmp_path / "blobs" / "0a1b2c", tmp_path / "snapshots" / "f00" / "data"
+    touch(blob, tmp_path / "snapshots" / "f00" / "README.md")
+    data.mkdir()
+    (data / "train.parquet").symlink_to("../../../blobs/0a1b2c")
+    (tmp_path / "mine").symlink_to(data)
+    assert names(find([tmp_path / "snapshots" / "f00"])) == ["f00/data/train.parquet"]
+    assert names(find([tmp_path / "mine"])) == ["mine/train.parquet"]
+    assert names(find([data / "train.parquet"])) == ["train.parquet"]
+    whole = find([tmp_path])
+    assert names(whole) == [f"{tmp_path.name}/mine/train.parquet"]
+    assert whole.passed_over == {"without a suffix": 1, ".md": 1, AGAIN: 1}
+    assert whole.sources[0].kind == "parquet"
 
 
-def test_folders_are_read_by_name_in_the_order_given_and_hidden_files_are_not(tmp_path: Path) -> None:
-    write(tmp_path / "more" / "b.jsonl", ROWS[:1])
-    write(tmp_path / "more" / "a" / "z.csv", ROWS[1:])
-    write(tmp_path / "more" / ".hidden.jsonl", ROWS)
-    (tmp_path / "more" / "notes.txt").write_text("no rows")
-    single = write(tmp_path / "first.json", ROWS[:1])
-    assert [each.place for each in read(single, tmp_path / "more")] == ["first.json:1", "more/a/z.csv:1", "more/b.jsonl:1"]
-
-
-def test_a_json_object_may_hold_the_one_array(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"version": 2, "data": ROWS}))
-    assert [each.row for each in read(tmp_path / "a.json")] == ROWS
-
-
-def test_broken_lines_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n\nnot json\n[1]\n\xff\xfe\n{"a": 2}')
-    found = read(tmp_path / "a.jsonl")
-    assert [each.row for each in found] == [{"a": 1}, None, None, None, {"a": 2}]
-    assert [each.place for each in found] == [f"a.jsonl:{line}" for line in (1, 3, 4, 5, 6)]
-    assert found[1].problem.startswith("not JSON (") and found[2].problem == "not an object in braces but list"
-    (tmp_path / "b.csv").write_text("a,b\n1,2\n3\n4,5,6\n")
-    assert [each.problem for each in read(tmp_path / "b.csv")] == ["", *["it has another number of columns than the header"] * 2]
+@pytest.mark.timeout(20)
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    folders = [tmp_path / f"n{number}" for number in range(12)]
+    for folder in folders:
+        touch(folder / "a.jsonl")
+        for other in folders:
+            (folder / f"to_{other.name}").symlink_to(other)
+    (tmp_path / "self.jsonl").symlink_to("self.jsonl")
+    assert len(names(find([tmp_path]))) == 13, "every file once, and the broken link, of which its reading tells"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "told"),
     [
-        ("a.json", b'{"a": 1}', "must hold an array of rows"),
-        ("a.json", b"{", "is not JSON"),
-        ("a.parquet", b"PAR1 or not", "is not a Parquet file"),
-        ("a.csv", b"a,b\n\xff\xfe,1\n", "is not a CSV file in UTF-8"),
-        ("a.txt", b"hello", "holds nothing to read; known are .jsonl"),
+        ("absent.jsonl", "absent.jsonl does not exist; give files"),
+        ("a.txt", "a.txt holds nothing to read; known are .jsonl"),
+        ("a.jsonl.zst", "decompress it first"),
+        ("folder", r"folder holds nothing to read \(1 .txt\); known are"),
+        ("x" * 300, "does not exist|cannot be read"),
+        ("a.txt/b.jsonl", "does not exist|cannot be read"),
     ],
 )
-def test_a_file_that_is_something_else_is_named(tmp_path: Path, name: str, content: bytes, told: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=told) as caught:
-        read(tmp_path / name)
-    assert name in str(caught.value)
-    with pytest.raises(UserError, match="does not exist"):
-        read(tmp_path / "absent.jsonl")
+def test_a_place_without_conversations_is_named(tmp_path: Path, name: str, told: str) -> None:
+    touch(tmp_path / "a.txt", tmp_path / "a.jsonl.zst", tmp_path / "folder" / "b.txt")
+    with pytest.raises(UserError, match=told):
+        find([tmp_path / name])
 
 
-def test_a_missing_package_is_named_with_the_command_that_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.parquet", ROWS)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for place in (path, saved.HERE / "one"):
-        with pytest.raises(UserError, match=r"needs pyarrow: pip install 'overtone\[text\]'"):
-            read(place)
+def test_a_folder_that_must_not_be_looked_into_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", closed)  # the tests may run as one to whom no folder is closed
+    with pytest.raises(UserError, match=rf"{tmp_path} cannot be read \(Permission denied\)"):
+        find([tmp_path])
+
+
+def test_names_that_are_not_utf_8_can_be_told(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.jsonl")
+    shutil.copy(__file__, path)
+    assert names(find([path])) == [r"\xff.jsonl"]

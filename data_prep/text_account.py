@@ -1,0 +1,130 @@
+"""What has become of every row: counted while reading, kept in summary.json, told at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from data_prep.manifest import REJECTS, VAL
+from data_prep.text_json import one_line
+from data_prep.text_shapes import Row
+from data_prep.text_sources import counted
+
+MADE_BY = "data_prep text"
+TRAINS, VALIDATES, REJECTED = range(3)
+SHOWN = 12
+"""Lines of a listing that people see; all of it stands in the files."""
+NUMBERS = re.compile(r"\d+")
+FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
+"""Behind these words a reason quotes its row."""
+
+
+@dataclass
+class Tally:
+    """What has become of the rows so far."""
+
+    kinds: bytearray = field(default_factory=bytearray)
+    """One byte a row, in the order of reading."""
+    by_source: Counter[str] = field(default_factory=Counter)
+    """Rows read of each, kept or not."""
+    rejects: list[dict[str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Key that no shape reads → rows that are kept without it."""
+    tidied: int = 0
+    first_places: dict[bytes, str] = field(default_factory=dict)
+    """Digest of each kept row → where it stands."""
+
+    def first_place(self, row: Row, place: str) -> str | None:
+        """Where the same row stood before; None for one that is new, of which the place is noted."""
+        content = hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).digest()[:16]
+        if content in self.first_places:
+            return self.first_places[content]
+        self.first_places[content] = place
+        return None
+
+    def keep(self, shape: str, left_out: list[str], tidied: bool) -> None:
+        self.shapes[shape] += 1
+        self.left_out.update(f"{one_line(key):.60}" for key in left_out)
+        self.tidied += tidied
+
+    def reject(self, place: str, reason: str) -> None:
+        self.rejects.append({"source": place, "reason": one_line(reason)})
+        self.reasons[_group_of(one_line(reason))] += 1
+
+
+def _group_of(reason: str) -> str:
+    """A reason without what differs from row to row."""
+    return "the same as another" if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
+
+
+def summary(tally: Tally, passed_over: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
+    """What summary.json holds: no time and no machine, so that the same files give the same bytes."""
+    return {
+        "made_by": MADE_BY,
+        "sources": dict(tally.by_source),
+        "passed_over": dict(sorted(passed_over.items())),
+        "read": len(tally.kinds),
+        "train": tally.kinds.count(TRAINS),
+        "val": tally.kinds.count(VALIDATES),
+        "rejected": len(tally.rejects),
+        **({"val_share": val_share} if val_rows is None else {"val_rows": val_rows}),
+        "shapes": dict(sorted(tally.shapes.items())),
+        "keys_left_out": dict(tally.left_out.most_common()),
+        "answers_without_leading_line_breaks": tally.tidied,
+        "reasons": dict(tally.reasons.most_common()),
+    }
+
+
+def told(summary: dict[str, Any]) -> str:
+    """The summary for people."""
+    found = [
+        f"{summary['read']:,} rows read ({counted(summary['shapes'])}): {summary['train']:,} to train on, "
+        f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
+        *_sources(summary),
+        *_rejected(summary["reasons"]),
+    ]
+    if summary["keys_left_out"]:
+        keys = _listed([f"{key} ({count:,} rows)" for key, count in summary["keys_left_out"].items()])
+        found.append(f"  keys of rows that no shape reads, left out: {keys}")
+    if summary["answers_without_leading_line_breaks"]:
+        found.append(f"  line breaks taken off the beginning of answers in {summary['answers_without_leading_line_breaks']:,} rows")
+    return "\n".join([*found, *_validation(summary)])
+
+
+def _sources(summary: dict[str, Any]) -> list[str]:
+    rows, passed_over = summary["sources"], summary["passed_over"]
+    found = [f"  from {_listed([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []
+    if empty := [name for name, count in rows.items() if not count]:
+        found.append(f"  without any row: {_listed(empty)}")
+    if passed_over:
+        found.append(f"  passed over: {_listed([f'{count:,} {kind}' for kind, count in passed_over.items()])}")
+    return found
+
+
+def _rejected(reasons: dict[str, int]) -> list[str]:
+    found = [f"  rejected {count:,}: {reason}" for reason, count in list(reasons.items())[:SHOWN]]
+    return [*found, *([f"  and {len(reasons) - SHOWN} reasons more"] if len(reasons) > SHOWN else []), *_where(reasons)]
+
+
+def _where(reasons: dict[str, int]) -> list[str]:
+    return [f"  each with its place and its reason in {REJECTS}"] if reasons else []
+
+
+def _validation(summary: dict[str, Any]) -> list[str]:
+    if summary["val"]:
+        return []
+    if wanted := summary.get("val_rows"):
+        return [f"  all that begin alike are more than {wanted:,} rows, so there is no {VAL}; give a larger --val-rows"]
+    if wanted := summary.get("val_share"):
+        return [f"  no row fell into the {wanted:.0%} to validate on, so there is no {VAL}; give a larger --val-share, or --val-rows"]
+    return []
+
+
+def _listed(items: list[str]) -> str:
+    return ", ".join([*items[:SHOWN], *([f"and {len(items) - SHOWN} more"] if len(items) > SHOWN else [])])
