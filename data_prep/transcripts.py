@@ -1,36 +1,40 @@
 """The user's own transcripts, beside the recordings.
 
-Three forms, looked for in this order beside `talk.wav`:
-  talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text": "…"}, …], rough times in seconds
-  talk.txt                              the text of a short recording: one clip
-  metadata.csv                          lines `talk|text` (or `talk|text|normalised text`, of which the last is used), as in LJSpeech;
-                                        in the folder of the recording or, where that is called `wavs`, in the one above
+Looked for in this order beside `talk.wav`, and the first that is there is used:
+  talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text": "…"}, …], rough times in seconds; or what Whisper writes as JSON
+  talk.srt, talk.vtt                    subtitles, also as talk.en.srt
+  talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
+  metadata.csv                          lines `talk|text`, `talk|text|normalised text` (of which the last is used) or `talk|speaker|text`,
+                                        as in LJSpeech; in the folder of the recording or, where that is called `wavs`, in the one above
 """
 
 from __future__ import annotations
 
-import functools
-import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from data_prep import cues, utterances
 from data_prep.audio import MASTER_RATE
 from data_prep.segment import Unit
+from data_prep.table import NAME, Entry, read_table
+from data_prep.utterances import Utterance
 from finetune.errors import UserError
 
 UNSPACED = ("chinese", "japanese")
-FORMS = "<name>.transcript.json with [{start, end, text}, …], <name>.txt for a short recording, or metadata.csv with id|text"
-
-
-class Utterance(BaseModel):
-    """One entry of a transcript with times. They need not be exact: they choose the pause to cut in, never the place inside it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    start: float = Field(ge=0, allow_inf_nan=False)
-    end: float = Field(ge=0, allow_inf_nan=False)
-    text: str = Field(min_length=1)
+FORMS = (
+    "<name>.transcript.json with [{start, end, text}, …], <name>.srt or .vtt, <name>.txt or .lab for a short recording, "
+    "or metadata.csv with id|text"
+)
+SUBTITLES = (".srt", ".vtt")
+SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".lab", ".txt")
+"""In the order of precedence: those with times first."""
+IN_A_LANGUAGE = re.compile(r"(.+)\.[a-z]{2,3}(?:-[A-Za-z0-9]+)?")
+"""`talk.en`, `talk.pt-BR`: how subtitles are named that are there in several languages."""
+SHOWN = 3
 
 
 class Transcript(BaseModel):
@@ -40,6 +44,10 @@ class Transcript(BaseModel):
 
     utterances: tuple[Utterance, ...] = ()
     text: str = ""
+    speaker: str | None = None
+    """Where a table names one."""
+    note: str = ""
+    """What of the file is left out."""
 
     def units(self, length: int, language: str) -> list[Unit]:
         """As units of a master of `length` samples."""
@@ -52,59 +60,114 @@ class Transcript(BaseModel):
         ]
 
 
+@dataclass(frozen=True)
+class Found:
+    """The transcripts of many recordings."""
+
+    by_recording: dict[Path, Transcript | None]
+    notes: list[str]
+    """What a person should know: what is left out, which of several transcripts is used, which have no recording."""
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """What one folder offers to its recordings."""
+
+    path: Path
+    own: dict[Path, list[Path]]
+    """Recording → its transcripts, the one that is used first."""
+    alone: list[Path]
+    """Transcripts of none of them."""
+    lines: dict[str, Entry]
+    """Of the table, by id."""
+
+
 def find(recording: Path) -> Transcript | None:
-    """The transcript of a recording, or None. Raises `UserError` that names file and entry if it cannot be understood."""
-    for name in (f"{recording.stem}.transcript.json", f"{recording.stem}.json"):
-        if (path := recording.with_name(name)).is_file():
-            return _timed(path)
-    if (path := recording.with_name(f"{recording.stem}.txt")).is_file():
-        return _plain(path)
-    for folder in [recording.parent] + [recording.parent.parent] * (recording.parent.name == "wavs"):
-        if (path := folder / "metadata.csv").is_file() and (text := _table(path).get(recording.stem)):
-            return Transcript(text=text)
-    return None
+    """The transcript of a recording, or None. Raises `UserError` that names file and line if it cannot be understood."""
+    return find_all([recording]).by_recording[recording]
 
 
-def _timed(path: Path) -> Transcript:
-    try:
-        utterances = TypeAdapter(tuple[Utterance, ...]).validate_python(json.loads(_text(path)))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg}); expected [{{start, end, text}}, …]") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "top level"
-        raise UserError(f"{path}: {where}: {first['msg']}; expected [{{start, end, text}}, …] with times in seconds") from error
-    if not utterances:
-        raise UserError(f"{path} holds no utterance; fill it or remove it")
-    for index, (said, following) in enumerate(zip(utterances, [*utterances[1:], None], strict=True)):
-        if said.end <= said.start:
-            raise UserError(f"{path}: {index}: end {said.end} is not after start {said.start}")
-        if following and following.start < said.start:
-            raise UserError(f"{path}: {index + 1}: starts at {following.start}, before the utterance above it; sort them by start")
-    return Transcript(utterances=utterances)
+def find_all(recordings: Sequence[Path]) -> Found:
+    """The transcript of each recording, and what is to be said about them. Raises `UserError` like `find`."""
+    folders = [
+        _look(folder, [path for path in recordings if path.parent == folder]) for folder in sorted({path.parent for path in recordings})
+    ]
+    found = {path: _transcript(path, folder) for folder in folders for path in folder.own}
+    left_out = [f"{folder.own[path][0]}: {text.note}" for folder in folders for path in folder.own if (text := found[path]) and text.note]
+    return Found(found, left_out + [note for folder in folders for note in _notes(folder)])
 
 
-def _plain(path: Path) -> Transcript:
-    text = " ".join(_text(path).split())
+def _look(folder: Path, recordings: list[Path]) -> _Folder:
+    listing = sorted(path for path in folder.iterdir() if _suffix(path)) if folder.is_dir() else []
+    own = {path: _beside(path, listing) for path in recordings}
+    taken = {path for paths in own.values() for path in paths}
+    lines = {} if all(own.values()) else _lines(folder)  # not read where nobody needs it: it may be another program's
+    return _Folder(folder, own, [path for path in listing if path not in taken], lines)
+
+
+def _transcript(recording: Path, folder: _Folder) -> Transcript | None:
+    if folder.own[recording]:
+        return _read(folder.own[recording][0])
+    line = folder.lines.get(recording.stem)
+    return Transcript(text=line.text, speaker=line.speaker) if line else None
+
+
+def _notes(folder: _Folder) -> list[str]:
+    in_table = {name: f"{line.path.name}:{line.line}" for name, line in folder.lines.items()}
+    names = {path: [*(transcript.name for transcript in own), *filter(None, [in_table.get(path.stem)])] for path, own in folder.own.items()}
+    several = [f"{first} is used, not {', '.join(others)}" for first, *others in filter(None, names.values()) if others]
+    stems = {path.stem for path in folder.own}
+    alone = [path.name for path in folder.alone] + [f"{place} ({name})" for name, place in in_table.items() if name not in stems]
+    told = {f"{len(several)} recordings with several transcripts": several, f"{len(alone)} transcripts without a recording": alone}
+    return [f"{folder.path}: {what}: {'; '.join(list_[:SHOWN])}{'; …' * (len(list_) > SHOWN)}" for what, list_ in told.items() if list_]
+
+
+def _suffix(path: Path) -> str:
+    """That of a transcript, or nothing."""
+    return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
+
+
+def _beside(recording: Path, listing: list[Path]) -> list[Path]:
+    """The files that hold its text, the one that is used first."""
+    named = {path: path.name[: -len(_suffix(path))] for path in listing}
+    own = [path for path, name in named.items() if name == recording.stem]
+    if own:
+        return sorted(own, key=lambda path: SUFFIXES.index(_suffix(path)))
+    subtitles = {path: IN_A_LANGUAGE.fullmatch(name) for path, name in named.items() if _suffix(path) in SUBTITLES}
+    translated = [path for path, parts in subtitles.items() if parts and parts[1] == recording.stem]
+    if len({path.name[: -len(_suffix(path))] for path in translated}) > 1:
+        names = ", ".join(path.name for path in translated)
+        raise UserError(f"{recording}: subtitles in several languages ({names}); keep the one in which it is spoken")
+    return translated
+
+
+def _lines(folder: Path) -> dict[str, Entry]:
+    """Those of the tables of a folder by id; its own wins over the one above `wavs`."""
+    lines: dict[str, Entry] = {}
+    for place in [folder.parent] * (folder.name == "wavs") + [folder]:
+        if (path := place / NAME).is_file():
+            lines |= read_table(path, _text(path))
+    return lines
+
+
+def _read(path: Path) -> Transcript:
+    content = _text(path)
+    if _suffix(path).endswith(".json"):
+        return Transcript(utterances=utterances.of_json(content, str(path)))
+    if _suffix(path) in SUBTITLES:
+        found = cues.subtitles(content, path)
+        note = f"{found.sounds} cues without speech, as [music], are left out" if found.sounds else ""
+        return Transcript(utterances=utterances.of_cues(found, str(path)), note=note)
+    if cues.is_label_track(content):
+        return Transcript(utterances=utterances.of_cues(cues.labels(content, path), str(path)))
+    return _plain(path, content)
+
+
+def _plain(path: Path, content: str) -> Transcript:
+    text = " ".join(content.split())
     if not text:
         raise UserError(f"{path} is empty; write the text of the recording into it or remove it")
     return Transcript(text=text)
-
-
-@functools.cache
-def _table(path: Path) -> dict[str, str]:
-    """id → text of a metadata.csv; fields are not quoted."""
-    rows: dict[str, str] = {}
-    for number, line in enumerate(_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        name, *fields = line.split("|")
-        if not fields or len(fields) > 2 or not fields[-1].strip():
-            raise UserError(f"{path}:{number}: expected id|text or id|text|normalised text, found {line[:80]!r}")
-        if name in rows:
-            raise UserError(f"{path}:{number}: the id {name!r} is there twice; remove one of the lines")
-        rows[name] = fields[-1].strip()
-    return rows
 
 
 def _text(path: Path) -> str:

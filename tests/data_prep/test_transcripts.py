@@ -1,4 +1,4 @@
-"""The three forms of transcripts, and what is said about broken ones."""
+"""Which transcript belongs to which recording, in each of its forms, and what is said about broken ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.transcripts import find
+from data_prep.transcripts import find, find_all
 from finetune.errors import UserError
 
 TIMED = [{"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4.0, "text": " Second. "}]
@@ -74,3 +74,64 @@ def test_a_broken_transcript_names_its_place(name, content, message, tmp_path) -
         find(tmp_path / "talk.wav")
     assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+SRT = "1\n00:00:00,500 --> 00:00:02,000\nFirst.\n\n2\n00:00:02,500 --> 00:00:04,000\n[music]\n"
+
+
+@pytest.mark.parametrize("name", ["talk.srt", "talk.en.srt", "talk.pt-BR.srt", "talk.SRT"])
+def test_subtitles(name, tmp_path) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + SRT.replace("\n", "\r\n").encode())
+    found = find_all([tmp_path / "talk.wav"])
+    units = found.by_recording[tmp_path / "talk.wav"].units(240_000, "english")
+    assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000)]
+    assert found.notes == [f"{tmp_path / name}: 1 cues without speech, as [music], are left out"]
+
+
+def test_subtitles_in_several_languages_are_refused(tmp_path) -> None:
+    (tmp_path / "talk.en.srt").write_text(SRT)
+    (tmp_path / "talk.de.srt").write_text(SRT)
+    with pytest.raises(UserError, match=r"several languages \(talk.de.srt, talk.en.srt\); keep the one"):
+        find(tmp_path / "talk.wav")
+    (tmp_path / "talk.srt").write_text(SRT)
+    assert texts(tmp_path) == [" First."]
+
+
+@pytest.mark.parametrize("name", ["talk.lab", "talk.txt"])
+def test_a_label_track_is_told_from_a_text(name, tmp_path) -> None:
+    (tmp_path / name).write_text("0.5\t2.0\tFirst.\n2.5\t4.0\tSecond.\n")
+    assert texts(tmp_path) == [" First.", " Second."]
+    (tmp_path / name).write_text("All of it.\n")
+    assert texts(tmp_path) == ["All of it."]
+
+
+def test_a_table_may_name_speakers(tmp_path) -> None:
+    (tmp_path / "metadata.csv").write_text("talk|anna|The train was late.\nwalk|anna|We waited for an hour.\n")
+    found = find_all([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+    assert [(text.speaker, text.text) for text in found.by_recording.values()] == [
+        ("anna", "The train was late."),
+        ("anna", "We waited for an hour."),
+    ]
+    assert found.notes == []
+
+
+def test_which_of_several_is_used_and_which_belong_to_no_recording_is_said(tmp_path) -> None:
+    for name in ("talk.txt", "talk.lab", "lost.txt", "walk.txt"):
+        (tmp_path / name).write_text("Some text.")
+    (tmp_path / "talk.srt").write_text(SRT)
+    (tmp_path / "metadata.csv").write_text("walk|a text\nrun|another one\nfly|a third one\n")
+    found = find_all([tmp_path / f"{name}.wav" for name in ("talk", "walk", "run", "swim")])
+    assert [bool(text) for text in found.by_recording.values()] == [True, True, True, False]
+    assert found.notes[1:] == [
+        f"{tmp_path}: 2 recordings with several transcripts: talk.srt is used, not talk.lab, talk.txt; "
+        "walk.txt is used, not metadata.csv:1",
+        f"{tmp_path}: 2 transcripts without a recording: lost.txt; metadata.csv:3 (fly)",
+    ]
+
+
+def test_a_table_that_nobody_needs_is_not_read(tmp_path) -> None:
+    (tmp_path / "talk.txt").write_text("Some text.")
+    (tmp_path / "metadata.csv").write_text("file_name,transcription\n")
+    assert texts(tmp_path) == ["Some text."]
+    with pytest.raises(UserError, match="metadata.csv:1: expected id"):
+        find_all([tmp_path / "talk.wav", tmp_path / "walk.wav"])

@@ -1,0 +1,142 @@
+"""Lines of text with times: SubRip (.srt), WebVTT (.vtt), and label tracks of Audacity and HTK (.lab, .txt).
+
+WebVTT as in https://www.w3.org/TR/webvtt1/ as far as text and times go: regions, styles and positions say nothing about speech. SubRip has
+no specification; what players accept is read: hours of any width, comma or point, a cue without its number, tags, coordinates.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from finetune.errors import UserError
+
+ARROW = re.compile(r"\s*(\S+)\s+-->\s+(\S+)")
+CLOCK = re.compile(r"(?:(\d+):)?([0-5]?\d):([0-5]?\d)[.,](\d{1,3})")
+VOICE = re.compile(r"<v(?:\.[^\s>]+)?[ \t]+([^<>]+)>")
+TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+"""`<i>`, `<font color=…>`, `<c.loud>`, `<v Anna>`, a time inside a cue, and `{\\an8}`."""
+SOUND = re.compile(r"\[[^\]]*\]|\([^)]*\)|（[^）]*）|【[^】]*】|\*[^*]*\*|[♪♫][^♪♫]*[♪♫]?")
+"""`[applause]`, `(laughs)`, and what is sung."""
+LABEL = re.compile(r"(\d+\.\d+|\d+)\t(\d+\.\d+|\d+)\t(.*)")
+HTK_LABEL = re.compile(r"(\d+)[ \t]+(\d+)[ \t]+(\S.*)")
+HTK_PER_SECOND = 10_000_000
+"""Units of 100 ns (The HTK Book, section 6.3)."""
+HTK_SHORTEST = HTK_PER_SECOND // 100
+"""An end below 10 ms in HTK's units is one in seconds: no recording lasts 27 hours."""
+PHONES = frozenset({"sil", "pau", "sp", "spn", "h#", "#", "<sil>", "<eps>"})
+
+
+class Cue(NamedTuple):
+    """What is said from `start` to `end` (s); it begins in line `line` of its file."""
+
+    line: int
+    start: float
+    end: float
+    text: str
+
+
+class Cues(NamedTuple):
+    """All that is said, and how many cues only name a sound."""
+
+    said: tuple[Cue, ...]
+    sounds: int
+
+
+def subtitles(text: str, path: Path) -> Cues:
+    """The cues of a .srt or .vtt. Raises `UserError` with file and line for what is neither, and for cues that no clip can be made of."""
+    blocks = list(_blocks(text))
+    if path.suffix.lower() == ".vtt" and not (blocks and blocks[0][1][0].split()[0] == "WEBVTT"):
+        raise UserError(f"{path}:1: a WebVTT file begins with WEBVTT; if this is SubRip, name it .srt")
+    cues = [cue for line, block in blocks if (cue := _cue(line, block, path))]
+    _require_one_voice(blocks, path)
+    _require_each_said_once(cues, path)
+    plain = [cue._replace(text=_plain(cue.text)) for cue in cues]
+    said = tuple(cue for cue in plain if re.search(r"\w", SOUND.sub("", cue.text)))
+    return Cues(said, len(cues) - len(said))
+
+
+def is_label_track(text: str) -> bool:
+    """Whether the first line has two times before its text, as no sentence has."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    htk = HTK_LABEL.fullmatch(first)
+    return bool(LABEL.fullmatch(first) or (htk and int(htk[2]) >= HTK_SHORTEST))
+
+
+def labels(text: str, path: Path) -> Cues:
+    """The lines of a label track: `start⇥end⇥text` in seconds (Audacity), or `start end text` in units of 100 ns (HTK)."""
+    lines = [(number, line.strip(" \r\n")) for number, line in enumerate(text.split("\n"), start=1)]
+    lines = [(number, line) for number, line in lines if line and not line.startswith("\\")]  # Audacity: the frequencies of a label
+    htk = all((found := HTK_LABEL.fullmatch(line)) and int(found[2]) >= HTK_SHORTEST for _, line in lines)
+    return Cues(tuple(_label(number, line, htk, path) for number, line in lines), 0)
+
+
+def _label(number: int, line: str, htk: bool, path: Path) -> Cue:
+    found = (HTK_LABEL if htk else LABEL).fullmatch(line)
+    if not found:
+        raise UserError(f"{path}:{number}: expected start, end and text with tabs between them, as in the first line; found {line[:80]!r}")
+    start, end, text = found.groups()
+    if text.strip().lower() in PHONES:
+        raise UserError(f"{path}:{number}: {text.strip()!r} labels a phone or a silence; lines with the words that are said are expected")
+    unit = HTK_PER_SECOND if htk else 1
+    return Cue(number, float(start) / unit, float(end) / unit, text.strip())
+
+
+def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(number of the first line, lines) of each run of lines that are not blank."""
+    block: list[str] = []
+    for number, line in enumerate([*text.split("\n"), ""], start=1):
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield number - len(block), block
+            block = []
+
+
+def _cue(line: int, block: list[str], path: Path) -> Cue | None:
+    """None for a header, a note, a style, or a region."""
+    at = next((at for at, words in enumerate(block[:2]) if "-->" in words), None)
+    if at is None:
+        if path.suffix.lower() == ".vtt" and block[0].split()[0] in ("WEBVTT", "NOTE", "STYLE", "REGION"):
+            return None
+        raise UserError(f"{path}:{line}: expected a cue (a line `00:00:01,000 --> 00:00:02,500`, then its text), found {block[0][:80]!r}")
+    times = ARROW.match(block[at])
+    start, end = (_seconds(clock) for clock in times.groups()) if times else (None, None)
+    if start is None or end is None:
+        raise UserError(f"{path}:{line + at}: these are no times: {block[at][:80]!r}; expected 00:00:01,000 --> 00:00:02,500")
+    swallowed = next((number for number, words in enumerate(block) if number > at and "-->" in words), None)
+    if swallowed:
+        raise UserError(f"{path}:{line + swallowed}: times inside the text of another cue; put an empty line before each cue")
+    return Cue(line + at, start, end, "\n".join(block[at + 1 :]))
+
+
+def _seconds(clock: str) -> float | None:
+    found = CLOCK.fullmatch(clock)
+    if not found:
+        return None
+    hours, minutes, seconds, fraction = found.groups()
+    return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction) / 10 ** len(fraction)
+
+
+def _plain(text: str) -> str:
+    """One line without tags. Entities come last: `&lt;i&gt;` is what somebody wrote, not a tag."""
+    return " ".join(html.unescape(TAG.sub("", text)).split())
+
+
+def _require_one_voice(blocks: list[tuple[int, list[str]]], path: Path) -> None:
+    """A recording has one speaker here, and the clips of another would spoil the voice."""
+    voices = {name.strip(): line for line, block in reversed(blocks) for name in VOICE.findall("\n".join(block))}
+    if len(voices) > 1:
+        (first, _), (second, line) = sorted(voices.items(), key=lambda voice: voice[1])[:2]
+        raise UserError(f"{path}:{line}: {second!r} speaks after {first!r}; one speaker a recording is expected: divide it by speaker")
+
+
+def _require_each_said_once(cues: list[Cue], path: Path) -> None:
+    """Rolling captions show each line again in the next cue: its words would be in two clips, of which one does not say them."""
+    shown = [{_plain(line) for line in cue.text.split("\n")} - {""} for cue in cues]
+    repeats = [cue.line for cue, before, now in zip(cues[1:], shown, shown[1:], strict=False) if before & now]
+    if len(repeats) > len(cues) // 2:
+        raise UserError(f"{path}:{repeats[0]}: most cues repeat the one before (rolling captions); get subtitles that say each line once")
