@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 from torch import nn
 
 from finetune.config import resolve
@@ -24,6 +25,7 @@ from recipes.llm_sft import causal_model, liger_head
 from recipes.llm_sft.liger_head import LigerHead
 from recipes.llm_sft.loss_head import LossHead, Shaping
 from recipes.llm_sft.recipe import RECIPE
+from tests.launch import launching
 from tests.recipes.llm_sft import tiny_runs
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +72,36 @@ def test_training_takes_the_same_steps(found: Any, run: str) -> None:
     for one, other in zip(liger["steps"], chunked["steps"], strict=True):
         assert one == pytest.approx(other, rel=1e-5)
     assert liger["steps"][0][0] - liger["steps"][2][0] > 0.1, "something was learned"
+
+
+SHARDED = {"fsdp": {}, "tensor": {"parallel.tensor": "2"}, "adapted": {"model.lora": "{rank: 4, alpha: 8}"}}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_liger
+def test_two_ranks_have_the_same_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three chats, each a micro-batch: one rank is left over with none."""
+    monkeypatch.setitem(launching.ALONE, "TRITON_INTERPRET", "1")
+    tiny_runs.write_base(tmp_path / "base", tied=False)
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*tiny_runs.rows(), tiny_runs.rows()[0]]))
+    common = {"model.source": tmp_path / "base", "data.train": tmp_path / "chats.jsonl", "train.steps": "2", "train.precision": "fp32"}
+    common |= {"data.packing": "false", "train.micro_tokens": "24", "train.global_batch_tokens": "56", "parallel.strategy": "fsdp"}
+    todo = [
+        {"name": f"{name}_{kind}", "overrides": {**common, **case, "options.loss_head": kind, "run.dir": tmp_path / name / kind}}
+        for name, case in SHARDED.items()
+        for kind in ("liger", "chunked")
+    ]
+    (tmp_path / "cases.json").write_text(json.dumps([{**each, "recipe": "llm_sft"} for each in todo], default=str))
+    launching.launch("cpu", 2, "tests/launch/first_steps.py", tmp_path / "cases.json")
+    for name in SHARDED:
+        facts = [json.loads((tmp_path / f"{name}_{kind}.json").read_text()) for kind in ("liger", "chunked")]
+        tensors, expected = (load_file(tmp_path / f"{name}_{kind}.safetensors") for kind in ("liger", "chunked"))
+        assert len(facts[0]["losses"]) == 2 and facts[0]["losses"] == pytest.approx(facts[1]["losses"], rel=1e-5)
+        assert facts[0]["turns"] == ([3, 3] if name == "tensor" else [2, 2])
+        assert ("gradient.lm_head.weight" in tensors) == (name != "adapted") and len(tensors) == len(expected) > 20
+        for path, tensor in tensors.items():
+            assert (tensor - expected[path]).norm() <= 1e-5 * expected[path].norm(), (name, path)
 
 
 def test_it_has_the_heads_names_and_is_gathered_by_itself(tmp_path: Path) -> None:
