@@ -51,14 +51,14 @@ def _id_of(field: str) -> str:
 
 def _names_speakers(path: Path, lines: list[tuple[int, list[str]]]) -> bool:
     """Whether the second of three fields is a speaker: names come again and are unlike the texts."""
-    threes = [(number, *fields) for number, fields in lines if len(fields) == 3]
-    alike = sum(_alike(second, third) for _, _, second, third in threes)
+    threes = [(number, fields[1], fields[2]) for number, fields in lines if len(fields) == 3]
+    alike = sum(_alike(second, third) for _, second, third in threes)
     if 2 * alike >= len(threes):
         return False
-    names = {second.strip() for _, _, second, _ in threes}
+    names = {second.strip() for _, second, _ in threes}
     if 10 * alike <= len(threes) == len(lines) and 2 * len(names) <= len(threes) and "" not in names:
         return True
-    number = next(number for number, _, second, third in threes if not _alike(second, third))
+    number = next(number for number, second, third in threes if not _alike(second, third))
     raise UserError(
         f"{path}:{number}: three fields are id|text|normalised text, or id|speaker|text in all lines; here they are neither; write id|text"
     )
