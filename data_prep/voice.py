@@ -16,7 +16,7 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import account, decisions, judge, manifest, transcribe, transcripts
+from data_prep import account, decisions, judge, manifest, speakers, transcribe, transcripts
 from data_prep.device import DEVICES, choose_device
 from data_prep.manifest import Reject, Row
 from data_prep.recording import Job, Models, Recording, prepare, refused
@@ -47,7 +47,11 @@ def parser() -> argparse.ArgumentParser:
     text.add_argument("--transcripts", action="store_true", help=f"take the transcripts beside the recordings: {FORMS}")
     who = options.add_mutually_exclusive_group()
     who.add_argument("--speaker", metavar="NAME", help="who speaks in all of them (default: the name of the folder)")
-    who.add_argument("--speaker-from", choices=["folder"], help="folder: each sub-folder is named after its speaker")
+    who.add_argument(
+        "--speaker-from",
+        choices=["folder", "transcript"],
+        help="folder: sub-folders are named after speakers; transcript: metadata.csv says",
+    )
     options.add_argument("--language", help="en, english, zh, … (default: Whisper detects it; transcripts leave it open)")
     options.add_argument("--preset", choices=list(PRESETS), default="default", help="how strict the rules are (default %(default)s)")
     options.add_argument("--val-share", type=float, default=0.05, help="part of each speaker's time to validate on (default %(default)s)")
@@ -64,6 +68,10 @@ def _voice(argv: list[str]) -> int:
     _check(options)
     sources = scan(options.recordings, _speaker(options), skip=options.out)
     texts = _texts(sources) if options.transcripts else None
+    if texts and options.speaker_from == "transcript":
+        sources = speakers.from_transcripts(sources, texts)
+    elif texts and not options.speaker and not options.speaker_from:
+        speakers.require_one(texts)
     job = _job(options)
     _clean_up(job.out)
     stages, models = Stages(job.out / STAGES), Models(options.whisper, choose_device(options.device))
@@ -81,6 +89,8 @@ def _voice(argv: list[str]) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.speaker_from == "transcript" and not options.transcripts:
+        raise UserError("--speaker-from transcript needs --transcripts: Whisper does not hear who speaks")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: a part of the whole is expected, from 0 up to but not including 1")
     if not 0 < options.shortest <= options.target <= options.longest:
@@ -91,15 +101,17 @@ def _check(options: argparse.Namespace) -> None:
 
 def _speaker(options: argparse.Namespace) -> str | None:
     """None: from the folders."""
-    return None if options.speaker_from else options.speaker or options.recordings.resolve().name
+    return None if options.speaker_from == "folder" else options.speaker or options.recordings.resolve().name
 
 
 def _texts(sources: list[Source]) -> dict[str, Transcript | None]:
     """All transcripts before any work, so that a slip in one of them costs no time."""
-    texts = {source.name: transcripts.find(source.path) for source in sources}
-    if not any(texts.values()):
+    found = transcripts.find_all([source.path for source in sources])
+    if not any(found.by_recording.values()):
         raise UserError(f"--transcripts: no recording has a transcript beside it; expected {FORMS} (or let --whisper NAME listen)")
-    return texts
+    for note in found.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return {source.name: found.by_recording[source.path] for source in sources}
 
 
 def _job(options: argparse.Namespace) -> Job:
