@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from finetune.errors import UserError
@@ -102,25 +101,6 @@ def block_classes(model: CausalModel) -> tuple[type[nn.Module], ...]:
     if not found:
         raise UserError(f"{type(decoder).__name__} does not say which modules are its blocks, so it cannot be sharded")
     return tuple(sorted(found, key=lambda each: each.__name__))
-
-
-def choose_attention(asked: str) -> str | None:
-    """The implementation behind `options.attention`; None leaves it to transformers: sdpa, or eager for a model without it.
-
-    Raises `UserError` where it cannot run.
-    """
-    from transformers.utils import is_flash_attn_2_available
-
-    flash = torch.cuda.is_available() and is_flash_attn_2_available()
-    if asked == "flash_attention_2" and not flash:
-        raise UserError(
-            "options.attention: flash_attention_2 needs a CUDA GPU and the package flash-attn (pip install flash-attn); or take sdpa"
-        )
-    if asked == "flex_attention" and not torch.cuda.is_available():
-        raise UserError("options.attention: flex_attention has no backward pass without a CUDA GPU; take sdpa or eager")
-    if asked != "auto":
-        return asked
-    return "flash_attention_2" if flash else None
 
 
 def choose_loss_head(asked: str) -> type[LossHead]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from finetune.errors import UserError
 
 from . import samples as batching
+from . import varlen
 
 if TYPE_CHECKING:
     from finetune.config import Config
@@ -83,12 +84,28 @@ def check(model: nn.Module, loaded: Loaded, config: Config) -> None:
     Raises `UserError`. Collective: call on every rank.
     """
     words = int(loaded.model.words)  # type: ignore[arg-type]
+    _check_attention(model, _sample(16, 13, words), loaded, config)
     first, second = _sample(7, 3, words), _sample(9, 5, words)
     alone = _likelihood(model, batching.collate([first])) + _likelihood(model, batching.collate([second]))
     _compare("padded", alone, _likelihood(model, batching.collate([first, second])), config)
     if config.data.packing:
         _compare("packed", alone, _likelihood(model, batching.pack([first, second])), config)
         _check_isolation(model, second, words, config)
+
+
+def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config) -> None:
+    """Whether attention sample by sample gives what this model's own gives under a mask."""
+    shape: Any = loaded.model.config
+    if shape._attn_implementation not in (varlen.LOOP, varlen.KERNEL):
+        return
+    with varlen.stock(shape):
+        masked = _likelihood(model, batching.collate([sample]))
+    found = _likelihood(model, batching.collate([sample]))
+    if _apart(masked, found, config):
+        raise UserError(
+            f"this model's loss of one sample is {masked:.6g} nats by sdpa under a mask and {found:.6g} by varlen, so it would be trained "
+            f"on another attention than its own, with options.attention: {_attention(config)}; take sdpa or eager"
+        )
 
 
 def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Config) -> None:
@@ -118,9 +135,13 @@ def _likelihood(model: nn.Module, batch: Batch) -> float:
 
 
 def _compare(how: str, alone: float, together: float, config: Config) -> None:
-    if abs(together - alone) > TOLERANCE[config.train.precision] * abs(alone):
+    if _apart(alone, together, config):
         raise UserError(
             f"this model's loss of two samples is {alone:.6g} nats when each is alone and {together:.6g} when they are {how}, so they "
             f"would be trained on wrong positions or on each other, with options.attention: {_attention(config)}; "
-            "try options.attention: eager, or data.packing: false"
+            "try options.attention: sdpa or eager, or data.packing: false"
         )
+
+
+def _apart(wanted: float, found: float, config: Config) -> bool:
+    return abs(found - wanted) > TOLERANCE[config.train.precision] * abs(wanted)

@@ -26,8 +26,9 @@ class Options(Section):
     """What is learned of a chat: every turn of the assistant, only the last one, or every token."""
     chat_template: FilePath | None = None
     """Jinja file to use, and to export, instead of the tokenizer's own chat template."""
-    attention: Literal["auto", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
-    """Attention of transformers. `auto`: flash_attention_2 on a GPU that has the package, otherwise sdpa."""
+    attention: Literal["auto", "varlen", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
+    """`varlen` computes the samples of a packed row apart, by torch's kernel on a GPU in bf16 and elsewhere one by one; the others are
+    transformers'. `auto`: flash_attention_2 on a GPU that has the package, otherwise varlen, or where that cannot be, sdpa or eager."""
     loss_head: Literal["chunked", "liger"] = "chunked"
     """What computes the loss from the last states: plain torch operations, or Liger's fused kernel (a GPU and overtone[liger])."""
 
@@ -44,12 +45,14 @@ def load(config: Config) -> Loaded:
     """The model on meta, its tokenizer, and its decoder layers as blocks."""
     from finetune.models import resolve_source
 
-    from .causal_model import block_classes, choose_attention, choose_loss_head, on_meta
+    from .attention import choose
+    from .causal_model import block_classes, choose_loss_head, on_meta, read_config
 
     options: Any = config.options
-    attention, loss_head = choose_attention(options.attention), choose_loss_head(options.loss_head)
+    loss_head = choose_loss_head(options.loss_head)
     base = resolve_source(config.model.source, config.model.revision)
-    model = on_meta(base, attention, loss_head)
+    attention = choose(config, read_config(base))
+    model = on_meta(base, attention.name, loss_head)
     tokenizer = load_tokenizer(base, options.chat_template)
     return Loaded(
         model=model,
@@ -57,7 +60,7 @@ def load(config: Config) -> Loaded:
         blocks=block_classes(model),
         base=base,
         state=state_of(options),
-        remarks=(about_supervision(tokenizer, options.supervise),),
+        remarks=(about_supervision(tokenizer, options.supervise), attention.remark),
     )
 
 

@@ -71,12 +71,3 @@ def test_what_configs_say_about_logits_is_read() -> None:
 
     assert causal_model.shaping_of(Config()) == Shaping(0.125, 30.0)
     assert causal_model.shaping_of(object()) == Shaping()
-
-
-def test_attention_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(UserError, match="flash_attention_2 needs a CUDA GPU and the package flash-attn"):
-        causal_model.choose_attention("flash_attention_2")
-    with pytest.raises(UserError, match="flex_attention has no backward pass without a CUDA GPU; take sdpa or eager"):
-        causal_model.choose_attention("flex_attention")
-    assert causal_model.choose_attention("auto") is None and causal_model.choose_attention("eager") == "eager"

@@ -1,4 +1,4 @@
-"""The gradient of a packed batch is that of the same samples one by one, on sdpa and on eager; and the comparison sees a leak."""
+"""The gradient of a packed batch is that of the same samples one by one, on every attention; and the comparison sees a leak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
 
-from finetune.recipe import Batch
+from finetune.recipe import Batch, Sample
+from recipes.llm_sft import varlen
 from recipes.llm_sft.causal_model import CausalModel
 from recipes.llm_sft.samples import collate, pack
 
@@ -30,17 +31,29 @@ FAMILIES: dict[str, PretrainedConfig] = {
 }
 
 
+ATTENTIONS = ["sdpa", "eager", varlen.LOOP]
+
+
 def model_of(family: str, attention: str) -> Any:
+    varlen.register()
     torch.manual_seed(2)
     return CausalModel(AutoModelForCausalLM.from_config(FAMILIES[family], attn_implementation=attention))
 
 
 def batches() -> tuple[Batch, list[Batch]]:
     """The same samples packed, and one by one; two thirds of their tokens are supervised."""
+    rows = samples()
+    return pack(rows), [collate([row]) for row in rows]
+
+
+def side_by_side() -> Batch:
+    return collate(samples())
+
+
+def samples() -> list[Sample]:
     chance = torch.Generator().manual_seed(5)
     ids = [torch.randint(WORDS, (length,), generator=chance) for length in LENGTHS]
-    rows = [{"ids": row, "supervised": torch.rand(len(row), generator=chance) < 0.67} for row in ids]
-    return pack(rows), [collate([row]) for row in rows]
+    return [{"ids": row, "supervised": torch.rand(len(row), generator=chance) < 0.67} for row in ids]
 
 
 def gradients(model: Any, parts: list[Batch]) -> dict[str, Tensor]:
@@ -58,7 +71,7 @@ def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) ->
     return max(float((found[name] - expected[name]).norm() / expected[name].norm()) for name in found)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_gradients_are_those_of_the_samples_one_by_one(family: str, attention: str) -> None:
     model = model_of(family, attention)
@@ -67,7 +80,7 @@ def test_packed_gradients_are_those_of_the_samples_one_by_one(family: str, atten
     assert largest_difference(gradients(model, [packed]), gradients(model, alone)) <= 1e-5
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ATTENTIONS)
 def test_the_comparison_sees_samples_that_see_each_other(attention: str) -> None:
     model = model_of("qwen3", attention)
     packed, alone = batches()

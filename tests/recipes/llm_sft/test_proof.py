@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from finetune.errors import UserError
-from recipes.llm_sft import proof
+from recipes.llm_sft import proof, varlen
 from recipes.llm_sft.causal_model import CausalModel
 from recipes.llm_sft.samples import collate
 
@@ -85,9 +85,19 @@ def test_the_likelihood_is_the_models_own_and_packing_changes_nothing(kind: str)
     assert batch.targets["nll"] == 10
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager", pytest.param("flex_attention", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", varlen.LOOP, pytest.param("flex_attention", marks=pytest.mark.slow)])
 def test_every_attention_keeps_packed_samples_apart(attention: str) -> None:
+    varlen.register()
     check(CausalModel(whole_model(ISOLATING["qwen3"], attention)).eval())
+
+
+def test_attention_sample_by_sample_that_is_not_the_models_own_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    varlen.register()
+    model = CausalModel(whole_model(ISOLATING["mistral, sliding"], varlen.LOOP)).eval()
+    check(model, packing=False)
+    monkeypatch.setattr(varlen.Spans, "mask", lambda *_: None)
+    with pytest.raises(UserError, match=r"by sdpa under a mask and .* by varlen, .*take sdpa or eager"):
+        check(model, packing=False)
 
 
 def test_a_model_whose_attention_ignores_positions_is_caught_when_packing_and_only_then() -> None:

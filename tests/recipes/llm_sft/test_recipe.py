@@ -37,12 +37,13 @@ def test_every_way_of_supervision_is_passed_on(tmp_path: Path) -> None:
     sample = RECIPE.read(CHAT, everything.processor)
     assert int((~sample["supervised"]).sum()) == 1, "all but the first"
     assert everything.state == {"supervise": "everything", "chat_template": None}
-    assert everything.remarks == ("options.supervise: everything, so questions are learned like answers",)
+    assert everything.remarks[0] == "options.supervise: everything, so questions are learned like answers"
 
 
-def test_what_is_learned_is_remarked_on_before_the_first_step(tmp_path: Path) -> None:
-    (remark,) = loaded(tmp_path).remarks
-    assert "supervised is what the chat template adds for the assistant" in remark
+def test_what_is_learned_and_by_which_attention_is_remarked_on_before_the_first_step(tmp_path: Path) -> None:
+    learned, attention = loaded(tmp_path, ("options.attention", "sdpa")).remarks
+    assert "supervised is what the chat template adds for the assistant" in learned
+    assert attention.startswith("attention: sdpa, as asked") and loaded(tmp_path).remarks[1].startswith("attention: ")
 
 
 def test_a_tokenizer_without_template_trains_on_texts_and_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Which attention a model is trained with, decided before it is built and told before step 1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from finetune.errors import UserError
+
+from . import varlen
+
+if TYPE_CHECKING:
+    from finetune.config import Config
+
+
+class Attention(NamedTuple):
+    """A choice."""
+
+    name: str
+    """In transformers."""
+    remark: str
+    """One line for the log."""
+
+
+def choose(config: Config, shape: Any) -> Attention:
+    """What `options.attention` means for a model of this shape (its config in transformers), on this machine.
+
+    Raises `UserError` for what cannot run here, or would leave out a part of the model's own attention.
+    """
+    options: Any = config.options
+    asked: str = options.attention
+    check_asked(asked, shape)
+    if asked == "flash_attention_2" or (asked == "auto" and has_flash() and class_of(shape)._supports_flash_attn):
+        return Attention("flash_attention_2", "attention: flash_attention_2, samples of a packed row apart in one call")
+    if asked not in ("auto", "varlen"):
+        return Attention(asked, f"attention: {asked}, as asked; a packed row is computed as the square of its whole length")
+    obstacle = obstacle_of_varlen(config, shape)
+    if obstacle is None:
+        return by_samples(config, shape)
+    if asked == "varlen":
+        raise UserError(f"options.attention: varlen cannot be used, as {obstacle}; take auto or sdpa")
+    name = "eager" if beyond_sdpa(shape) else "sdpa"
+    return Attention(name, f"attention: {name}, as {obstacle}; a packed row is computed as the square of its whole length")
+
+
+def check_asked(asked: str, shape: Any) -> None:
+    """Raises `UserError`."""
+    if asked == "flash_attention_2" and not has_flash():
+        raise UserError(
+            "options.attention: flash_attention_2 needs a CUDA GPU and the package flash-attn (pip install flash-attn); or take auto"
+        )
+    if asked == "flex_attention" and not torch.cuda.is_available():
+        raise UserError("options.attention: flex_attention has no backward pass without a CUDA GPU; take auto or eager")
+    if asked == "sdpa" and (lacking := beyond_sdpa(shape)):
+        raise UserError(f"options.attention: sdpa cannot be used, as {lacking}; take auto or eager")
+
+
+def has_flash() -> bool:
+    from transformers.utils import is_flash_attn_2_available
+
+    return torch.cuda.is_available() and bool(is_flash_attn_2_available())
+
+
+def beyond_sdpa(shape: Any) -> str | None:
+    """What of this model's attention sdpa cannot do. A cap (Gemma 2), transformers 4 leaves out under sdpa without a word."""
+    kind, cap = class_of(shape), getattr(shape.get_text_config(), "attn_logit_softcapping", None)
+    if cap is not None:
+        return f"sdpa leaves out this model's attn_logit_softcapping: {cap}"
+    return None if kind._supports_sdpa else f"transformers has no sdpa for {kind.__name__}"
+
+
+def obstacle_of_varlen(config: Config, shape: Any) -> str | None:
+    """Why samples cannot be computed apart; None if they can."""
+    kind = class_of(shape)
+    if config.train.compile:
+        return "train.compile would compile a block anew for the lengths in each row"
+    if not kind._supports_attention_backend:
+        return f"{kind.__name__} takes no attention but those it brings"
+    return beyond_sdpa(shape)
+
+
+def class_of(shape: Any) -> Any:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(shape)]
+
+
+def by_samples(config: Config, shape: Any) -> Attention:
+    """Samples of a row apart: by a kernel that takes them all, where there is one, or one by one."""
+    varlen.register()
+    if config.train.precision == "bf16" and varlen.has_kernel(shape.get_text_config()):
+        return Attention(varlen.KERNEL, "attention: varlen, samples of a packed row apart in one call of torch's kernel")
+    return Attention(varlen.LOOP, "attention: varlen, samples of a packed row one by one through sdpa")

@@ -1,0 +1,173 @@
+"""Attention that computes each sample of a row by itself, where a mask over the row would compute the square of its whole length.
+
+It is registered with transformers as an attention of its own: once a forward, the model's own rule for who sees whom, with which sdpa
+would fill its mask, becomes the samples' lengths here; each layer is handed them in place of the mask. So nothing has to be known of an
+architecture, and what is handed over lives in the layers' arguments, which activation checkpointing keeps for the second forward.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finetune.errors import UserError
+
+LOOP, KERNEL = "overtone_loop", "overtone_varlen"
+"""Names in transformers: sdpa sample by sample, on every device; or one call of torch's varlen kernel."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Who sees whom in rows of equal shape: the earlier positions of the same sample, and of those the last `window`."""
+
+    lengths: tuple[int, ...]
+    """Of the samples that lie end to end in a row."""
+    window: int | None
+    """Positions that are seen, one's own included; None: all of them."""
+    device: torch.device
+
+    @cached_property
+    def bounds(self) -> Tensor:
+        """[N + 1] int32, where the samples begin and end."""
+        return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.device)
+
+    def agrees_with(self, sees: Callable[[Tensor, Tensor], Tensor]) -> bool:
+        """Whether a rule is this one, looked at where each position's view begins and ends."""
+        here = torch.arange(int(self.bounds[-1]), device=self.device)
+        first = self.bounds[:-1].long().repeat_interleave(self.bounds.diff())
+        if self.window is not None:
+            first = torch.maximum(first, here - self.window + 1)
+        inside = sees(here, here) & sees(here, first)
+        outside = (sees(here, first - 1) & (first > 0)) | sees(here[:-1], here[1:]).any()
+        return bool((inside & ~outside).all())
+
+    def mask(self, length: int) -> Tensor | None:
+        """[length, length], True where a sample's position (row) sees another (column). None: whatever came before."""
+        if self.window is None or length <= self.window:
+            return None
+        places = torch.arange(length, device=self.device)
+        behind = places[:, None] - places
+        return (behind >= 0) & (behind < self.window)
+
+
+def register() -> None:
+    """Make both known to transformers under their names."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    for name, attend in ((LOOP, one_by_one), (KERNEL, at_once)):
+        AttentionInterface.register(name, attend)
+        AttentionMaskInterface.register(name, spans)
+
+
+def spans(
+    *,
+    batch_size: int,
+    kv_length: int,
+    mask_function: Callable[..., Tensor],
+    local_size: int | None = None,
+    attention_mask: Tensor | None = None,
+    cache_position: Tensor | None = None,
+    device: torch.device | None = None,
+    **_: Any,
+) -> Spans | None:
+    """What transformers asks of an attention once a forward, for each kind of its layers. None: everybody sees all that came before.
+
+    Of the arguments, `cache_position` is how transformers 4 tells the device. No position sees the last one of another sample, so
+    `mask_function(row, head, position, position - 1)` says where samples begin.
+    """
+    device = cache_position.device if cache_position is not None else torch.device(device or "cpu")
+    row = torch.arange(batch_size, device=device)[:, None]
+
+    def sees(positions: Tensor, others: Tensor) -> Tensor:
+        return mask_function(row, torch.zeros_like(row), positions, others).expand(batch_size, -1)
+
+    later = torch.arange(1, kv_length, device=device)
+    starts = torch.nonzero(~sees(later, later - 1))
+    if len(starts) and batch_size > 1:
+        raise ValueError(f"{batch_size} rows of samples end to end; one at a time can be computed")
+    ends = [*(starts[:, 1] + 1).tolist(), kv_length]
+    found = Spans(tuple(end - start for start, end in zip([0, *ends], ends, strict=False)), local_size, device)
+    if not found.agrees_with(sees) or (attention_mask is not None and not attention_mask.all()):
+        raise UserError("this model lets positions see others than those before them, within a window; set options.attention: sdpa")
+    return None if len(ends) == 1 and (local_size is None or kv_length <= local_size) else found
+
+
+def one_by_one(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Spans | Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Query, key and value [B, heads, S, D], with fewer heads in the last two if they are shared → [B, S, heads, D].
+
+    `options` are transformers', for the sdpa under it: scaling, dropout, and more that differs between its versions. So is a mask that a
+    model made by itself.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    check_options(options)
+    if not isinstance(attention_mask, Spans):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    lengths = attention_mask.lengths
+    parts = zip(*(each.split(lengths, dim=2) for each in (query, key, value)), lengths, strict=True)
+    done = [sdpa_attention_forward(module, q, k, v, attention_mask.mask(length), **options)[0] for q, k, v, length in parts]
+    return torch.cat(done, dim=1), None
+
+
+def at_once(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Spans | Tensor | None,
+    *,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """The same by torch's kernel, which takes samples of a single row. Needs `has_kernel`."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    if not isinstance(attention_mask, Spans) or len(query) > 1:
+        return one_by_one(module, query, key, value, attention_mask, scaling=scaling, **options)
+    check_options(options)
+    bounds, longest = attention_mask.bounds, max(attention_mask.lengths)
+    reach = -1 if attention_mask.window is None else attention_mask.window - 1
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+    found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(reach, 0), enable_gqa=True)
+    assert isinstance(found, Tensor)  # and not with the auxiliaries, which nobody asked for
+    return found[None], None
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises `UserError` if a layer asks for more than sdpa gives to a sample alone, so that it would be trained on another attention."""
+    if asked := [name for name in ("softcap", "s_aux", "position_bias", "head_mask") if options.get(name) is not None]:
+        raise UserError(f"this model's attention has {', '.join(asked)}, which attention by spans has not; set options.attention: eager")
+
+
+def has_kernel(shape: Any) -> bool:
+    """Whether torch's varlen kernel computes this model's attention in bf16, here: a CUDA GPU of compute capability 8.0 or more, heads
+    of one size up to 256 for queries, keys and values, and no dropout."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+        return False
+    from torch.nn.attention.varlen import varlen_attn
+
+    understood = {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys()  # in torch 2.10 it has neither
+    head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    plain = not hasattr(shape, "v_head_dim") and not getattr(shape, "attention_dropout", 0.0)
+    return understood and plain and head % 8 == 0 and head <= 256
+
+
+@contextmanager
+def stock(config: Any) -> Iterator[None]:
+    """While open, the model of this config attends by sdpa under a mask."""
+    before = config._attn_implementation
+    config._attn_implementation = "sdpa"
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

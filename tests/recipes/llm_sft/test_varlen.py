@@ -1,0 +1,186 @@
+"""Samples of a row apart: what each position sees, on models with and without a window, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
+from transformers.masking_utils import and_masks, causal_mask_function, packed_sequence_mask_function, sliding_window_causal_mask_function
+
+from finetune import recompute
+from finetune.errors import UserError
+from recipes.llm_sft import varlen
+from recipes.llm_sft.causal_model import CausalModel, block_classes
+from recipes.llm_sft.varlen import Spans
+from tests.recipes.llm_sft import test_contract_gradients as gradients
+from tests.recipes.llm_sft.test_contract_gradients import SHAPE
+
+CPU = torch.device("cpu")
+WINDOW = 4
+FAMILIES: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**SHAPE),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True),
+    "mistral, every layer in a window": MistralConfig(**SHAPE, sliding_window=WINDOW),
+    "gemma3, one layer in a window": Gemma3TextConfig(
+        **SHAPE, head_dim=8, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]
+    ),
+}
+Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    varlen.register()
+
+
+def model_of(config: PretrainedConfig, attention: str) -> Any:
+    torch.manual_seed(2)
+    return CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation=attention))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_and_padded_gradients_are_those_of_the_samples_alone_under_a_mask(family: str) -> None:
+    packed, alone = gradients.batches()
+    assert max(gradients.LENGTHS) > 2 * WINDOW
+    expected = gradients.gradients(model_of(FAMILIES[family], "sdpa"), alone)
+    model = model_of(FAMILIES[family], varlen.LOOP)
+    assert gradients.largest_difference(gradients.gradients(model, [packed]), expected) <= 1e-5
+    assert gradients.largest_difference(gradients.gradients(model, [gradients.side_by_side()]), expected) <= 1e-5
+
+
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_a_block_computed_again_sees_the_same_samples(how: Any) -> None:
+    packed, alone = gradients.batches()
+    model = model_of(FAMILIES["mistral, every layer in a window"], varlen.LOOP)
+    expected = gradients.gradients(model, alone)
+    recompute.wrap(model, block_classes(model), how)
+    found = gradients.gradients(model, [packed])
+    plain = {name.replace("_checkpoint_wrapped_module.", ""): gradient for name, gradient in found.items()}
+    assert plain.keys() != found.keys() and gradients.largest_difference(plain, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 5, 8])
+def test_spans_are_what_the_mask_says(window: int | None) -> None:
+    rule = sliding_window_causal_mask_function(window) if window else causal_mask_function
+    lengths = (4, 1, 7)
+    found = asked(and_masks(rule, samples_apart(lengths)), window)
+    square = dense(and_masks(rule, samples_apart(lengths)), sum(lengths))
+    assert found is not None and torch.equal(torch.block_diag(*blocks(found)).bool(), square)
+    assert found.bounds.dtype == torch.int32 and found.bounds[0] == 0 and found.bounds[-1] == sum(lengths)
+
+
+def test_a_row_in_which_all_that_came_before_is_seen_needs_none() -> None:
+    assert asked(causal_mask_function, None) is None
+    assert asked(sliding_window_causal_mask_function(12), 12) is None
+    assert asked(sliding_window_causal_mask_function(11), 11) == Spans((12,), 11, CPU)
+
+
+@pytest.mark.parametrize(
+    ("rule", "window"),
+    [
+        pytest.param(lambda row, head, position, other: other <= position + 1, None, id="the next one is seen"),
+        pytest.param(sliding_window_causal_mask_function(5), None, id="a window that was not told"),
+        pytest.param(sliding_window_causal_mask_function(5), 4, id="another window"),
+        pytest.param(causal_mask_function, 4, id="no window"),
+    ],
+)
+def test_another_rule_of_who_sees_whom_is_refused(rule: Sees, window: int | None) -> None:
+    with pytest.raises(UserError, match=r"set options\.attention: sdpa"):
+        asked(rule, window)
+
+
+def test_a_padding_mask_and_several_packed_rows_are_refused() -> None:
+    rows = {"batch_size": 2, "kv_length": 12, "device": CPU}
+    with pytest.raises(UserError, match="lets positions see others"):
+        varlen.spans(**rows, mask_function=causal_mask_function, attention_mask=torch.arange(12).expand(2, -1) < 9)
+    with pytest.raises(ValueError, match="one at a time"):
+        varlen.spans(**rows, mask_function=and_masks(causal_mask_function, samples_apart((4, 8), rows=2)))
+
+
+def test_what_sdpa_would_leave_out_of_an_attention_is_refused() -> None:
+    model = model_of(Gemma2Config(**SHAPE, head_dim=8), varlen.LOOP)
+    with pytest.raises(UserError, match=r"has softcap, .*set options\.attention: eager"):
+        model(gradients.batches()[0].tensors)
+
+
+def test_the_stock_attention_is_used_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = model_of(FAMILIES["llama"], varlen.LOOP), gradients.batches()[0]
+    seen: list[int] = []
+    one_by_one = varlen.one_by_one
+    monkeypatch.setitem(attentions(), varlen.LOOP, lambda *given, **named: seen.append(1) or one_by_one(*given, **named))
+    with varlen.stock(model.config):
+        model(batch.tensors)
+    assert not seen
+    model(batch.tensors)
+    assert len(seen) == SHAPE["num_hidden_layers"]
+
+
+def test_without_a_gpu_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert not varlen.has_kernel(FAMILIES["llama"])
+
+
+@pytest.mark.parametrize(
+    ("capability", "changes", "fits"),
+    [
+        ((9, 0), {}, True),
+        ((7, 5), {}, False),
+        ((9, 0), {"head_dim": 512}, False),
+        ((9, 0), {"head_dim": 12}, False),
+        ((9, 0), {"attention_dropout": 0.1}, False),
+        ((9, 0), {"v_head_dim": 16}, False),
+    ],
+)
+def test_the_kernel_is_for_the_heads_that_it_takes(
+    capability: tuple[int, int], changes: dict[str, Any], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+    assert varlen.has_kernel(LlamaConfig(**SHAPE, **changes)) == fits
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch's varlen kernel runs on CUDA alone")
+@pytest.mark.parametrize("window", [None, 5])
+def test_the_kernel_computes_what_the_loop_does(window: int | None) -> None:
+    cuda, lengths = torch.device("cuda"), (17, 1, 40)
+    made = [torch.randn(1, heads, sum(lengths), 64, device=cuda, dtype=torch.bfloat16) for heads in (8, 2, 2)]
+    found = []
+    for attend in (varlen.one_by_one, varlen.at_once):
+        given = [each.clone().requires_grad_() for each in made]
+        attended, _ = attend(nn.Module(), *given, Spans(lengths, window, cuda), scaling=0.125)
+        attended.float().square().sum().backward()
+        found.append([attended, *(each.grad for each in given)])
+    assert all(torch.allclose(one, other, rtol=5e-2, atol=5e-2) for one, other in zip(*found, strict=True))
+
+
+def asked(rule: Sees, window: int | None, length: int = 12) -> Spans | None:
+    return varlen.spans(batch_size=1, kv_length=length, mask_function=rule, local_size=window, device=CPU)
+
+
+def samples_apart(lengths: tuple[int, ...], rows: int = 1) -> Sees:
+    numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    own: Sees = packed_sequence_mask_function(numbers.expand(rows, -1))
+    return own
+
+
+def dense(rule: Sees, length: int) -> Tensor:
+    """[length, length]: row sees column."""
+    places = torch.arange(length)
+    return torch.stack([rule(torch.tensor(0), torch.tensor(0), place.expand(length), places) for place in places])
+
+
+def blocks(found: Spans) -> Iterator[Tensor]:
+    for length in found.lengths:
+        mask = found.mask(length)
+        yield torch.ones(length, length).tril() if mask is None else mask.float()
+
+
+def attentions() -> dict[str, Any]:
+    from transformers import AttentionInterface
+
+    known: dict[str, Any] = AttentionInterface._global_mapping
+    return known
