@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import shutil
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,19 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     for name in ("text", "a"):
         with pytest.raises(UserError, match=rf"{name}\.parquet (is broken|cannot be read) \("):
             read(tmp_path / f"{name}.parquet")
+
+
+def test_offsets_that_lead_out_of_the_file_are_not_followed(tmp_path: Path) -> None:
+    """Nobody has checked them when Arrow maps a file into memory, and what lies behind it would be read as text."""
+    shutil.copytree(saved.HERE / "one", tmp_path / "one")
+    offsets = pyarrow.py_buffer(struct.pack("<3i", 0, 2**20, 2))
+    column = pyarrow.StringArray.from_buffers(2, offsets, pyarrow.py_buffer(b"ab"))
+    with pyarrow.OSFile(str(tmp_path / "one" / "data-00000-of-00001.arrow"), "wb") as file:
+        batch = pyarrow.record_batch({"prompt": column, "completion": ["c", "d"]})
+        with pyarrow.ipc.new_stream(file, batch.schema) as stream:
+            stream.write_batch(batch)
+    with pytest.raises(UserError, match=r"one is broken \(.*[Oo]ffset"):
+        read(tmp_path / "one")
 
 
 @pytest.mark.parametrize(

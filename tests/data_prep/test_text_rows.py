@@ -26,8 +26,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     """Rows in the kind of file that the name says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".gz":
-        plain = write(path.with_suffix(""), rows)
-        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain = write(path.with_name(f".plain-{path.stem}"), rows)
+        path.write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
         plain.unlink()
     elif path.suffix in (".csv", ".tsv"):
         with path.open("w", encoding="utf-8", newline="") as file:
