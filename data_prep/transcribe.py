@@ -1,12 +1,13 @@
 """What Whisper hears: windows of speech in batches through `whisper.decode`, word times from its cross-attention.
 
-No text is carried from one window to the next, so an invented sentence cannot spread. Only windows whose text fails the usual signs are
-decoded again, at most twice, at a higher temperature. Every window has its own limit of tokens: a model that loops stops there and is
-reported.
+A window is encoded once, whatever follows. No text is carried from one window to the next, so an invented sentence cannot spread. Only
+windows whose text fails the usual signs are decoded again, at most twice, at a higher temperature. Every window has its own limit of
+tokens: a model that loops stops there and is reported.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,12 @@ from data_prep.vad import Region
 from finetune import files
 from finetune.errors import UserError
 
+FORM = 2
+"""Of the units: raise it when the code gives others for the same settings, so that stored ones are not taken for them."""
 BATCH = 16
-"""Windows at a time: the decoder then costs a third of what it costs one by one."""
+"""Windows at a time through the decoder, which then costs a third of what it costs one by one."""
+ENCODED_AT_ONCE = 4
+"""Windows at a time through the encoder, which gains nothing from more and only takes memory."""
 FALLBACK_TEMPERATURES = (0.2, 0.6)
 TOKENS_PER_SECOND, TOKENS_AT_LEAST = 10, 10
 """Twice what fast English needs."""
@@ -58,6 +63,7 @@ def load_whisper(name: str, device: str) -> Any:
 def settings(name: str, language: str | None) -> dict[str, Any]:
     """All that the text depends on besides the sound: part of the cache key."""
     return {
+        "form": FORM,
         "whisper": version("openai-whisper"),
         "weights": weights_digest(name),
         "language": language,
@@ -68,16 +74,14 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
 
 
 def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None) -> list[Unit]:
-    """Words in order, with the confidence of their window. `audio` at 16 kHz; `language`: a full name, or None to detect it by window."""
+    """Words in order, with the confidence of their window. `audio` at 16 kHz; `language`: a full name, or None to detect it by window.
+
+    A window on which Whisper fails is one unit without a text that says why; the others go on.
+    """
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper hears {SPEECH_RATE} Hz, not {audio.rate}")
     code = _language_code(model, language)
-    mels = [_mel(model, audio, window) for window in windows]
-    heard: dict[int, Any] = {}
-    for batch in _by_length(windows):
-        heard |= _decode(model, mels, windows, batch, code)
-    with threads_kept():
-        units = [unit for index, window in enumerate(windows) for unit in _words(model, mels[index], window, heard[index])]
+    units = [unit for batch in _by_length(windows) for unit in _hear(model, audio, batch, code)]
     return sorted(units, key=lambda unit: (unit.start, unit.stop))
 
 
@@ -100,6 +104,33 @@ def _language_code(model: Any, language: str | None) -> str | None:
     return TO_LANGUAGE_CODE[language]
 
 
+def _by_length(windows: list[Region]) -> list[list[Region]]:
+    """Batches of like length: the longest of a batch decides how long it takes. The longest first: what lacks memory fails early."""
+    ordered = sorted(windows, key=lambda window: (window.start - window.stop, window.start))
+    return [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
+
+
+def _hear(model: Any, audio: Audio, batch: list[Region], code: str | None) -> list[Unit]:
+    """A batch that fails is halved: what is left then fits into memory, or one bad window takes no other with it."""
+    try:
+        return _heard(model, audio, batch, code)
+    except Exception as error:  # torch and Whisper fail in many ways, and hours of other windows are at stake
+        if len(batch) == 1:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            return [Unit(text="", start=batch[0].start, stop=batch[0].stop, error=reason)]
+    middle = len(batch) // 2  # outside of the handler: there, the error still holds the tensors of the failed try
+    return _hear(model, audio, batch[:middle], code) + _hear(model, audio, batch[middle:], code)
+
+
+def _heard(model: Any, audio: Audio, batch: list[Region], code: str | None) -> list[Unit]:
+    features = _encode(model, [_mel(model, audio, window) for window in batch])
+    results = _decode(model, features, batch, code)
+    sure = _language_probs(model, features, results)
+    with threads_kept():
+        spoken = [_words(model, *of_window) for of_window in zip(features, batch, results, sure, strict=True)]
+    return [unit for units in spoken for unit in units]
+
+
 def _mel(model: Any, audio: Audio, window: Region) -> Any:
     """[n_mels, 3000]: 30 s, zeros after the window."""
     import whisper
@@ -108,26 +139,36 @@ def _mel(model: Any, audio: Audio, window: Region) -> Any:
     return whisper.log_mel_spectrogram(whisper.pad_or_trim(audio.samples[start:stop]), n_mels=model.dims.n_mels)
 
 
-def _by_length(windows: list[Region]) -> list[list[int]]:
-    """Indices in batches of like length: the longest of a batch decides how long all of it takes."""
-    order = sorted(range(len(windows)), key=lambda index: (windows[index].stop - windows[index].start, index))
-    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+def _encode(model: Any, mels: list[Any]) -> Any:
+    """[windows, 1500, n_audio_state], in the precision that `_decode` asks for."""
+    import torch
+
+    kind = torch.float16 if _half(model) else torch.float32
+    groups = [torch.stack(mels[start : start + ENCODED_AT_ONCE]) for start in range(0, len(mels), ENCODED_AT_ONCE)]
+    with torch.no_grad():
+        return torch.cat([model.encoder(group.to(model.device, kind)) for group in groups])
 
 
-def _decode(model: Any, mels: list[Any], windows: list[Region], batch: list[int], code: str | None) -> dict[int, Any]:
+def _half(model: Any) -> bool:
+    return model.device.type == "cuda"
+
+
+def _decode(model: Any, features: Any, batch: list[Region], code: str | None) -> list[Any]:
     """Greedy for all, then again with some temperature for those that failed; the greedy text stays if none is better."""
-    results = dict(zip(batch, _decode_at(model, mels, windows, batch, code, 0.0), strict=True))
+    results = _decode_at(model, features, batch, code, 0.0)
+    limits = [token_limit(model, window.seconds) for window in batch]
     for temperature in FALLBACK_TEMPERATURES:
-        failing = [index for index in batch if _failed(results[index], token_limit(model, windows[index].seconds))]
+        failing = [index for index, (result, limit) in enumerate(zip(results, limits, strict=True)) if _failed(result, limit)]
         if not failing:
             break
-        for index, again in zip(failing, _decode_at(model, mels, windows, failing, code, temperature), strict=True):
-            if not _failed(again, token_limit(model, windows[index].seconds)):
+        tried = _decode_at(model, features[failing], [batch[index] for index in failing], code, temperature)
+        for index, again in zip(failing, tried, strict=True):
+            if not _failed(again, limits[index]):
                 results[index] = again
     return results
 
 
-def _decode_at(model: Any, mels: list[Any], windows: list[Region], batch: list[int], code: str | None, temperature: float) -> list[Any]:
+def _decode_at(model: Any, features: Any, batch: list[Region], code: str | None, temperature: float) -> list[Any]:
     import torch
     import whisper
 
@@ -135,29 +176,57 @@ def _decode_at(model: Any, mels: list[Any], windows: list[Region], batch: list[i
         language=code,
         temperature=temperature,
         without_timestamps=True,
-        sample_len=max(token_limit(model, windows[index].seconds) for index in batch),
-        fp16=model.device.type == "cuda",
+        sample_len=max(token_limit(model, window.seconds) for window in batch),
+        fp16=_half(model),
     )
     with torch.random.fork_rng():
-        torch.manual_seed(batch[0])  # the same text on every run, and the caller's generator untouched
-        return whisper.decode(model, torch.stack([mels[index] for index in batch]).to(model.device), options)
+        torch.manual_seed(batch[0].start)  # the same text on every run, and the caller's generator untouched
+        return whisper.decode(model, features, options)
 
 
 def _failed(result: Any, limit: int) -> bool:
-    if result.no_speech_prob > LOOKS_EMPTY and result.avg_logprob < LOOKS_UNSURE:
-        return False  # silence: another try would only invent something
+    if _silent(result):
+        return False  # another try would only invent something
     return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < LOOKS_UNSURE or len(result.tokens) >= limit
 
 
-def _words(model: Any, mel: Any, window: Region, result: Any) -> list[Unit]:
+def _silent(result: Any) -> bool:
+    return result.no_speech_prob > LOOKS_EMPTY and result.avg_logprob < LOOKS_UNSURE
+
+
+def _language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
+    """How likely each window is in the language that it was decoded as, asked for or detected."""
+    if not model.is_multilingual:
+        return [None] * len(results)
+    _, probabilities = model.detect_language(features)
+    return [round(every[result.language], 3) for every, result in zip(probabilities, results, strict=True)]
+
+
+@dataclass(frozen=True)
+class _AlreadyEncoded:
+    """What `find_alignment` needs of a Whisper, for a sound that is encoded already: half the time of an alignment is the encoder's."""
+
+    device: Any
+    dims: Any
+    decoder: Any
+    alignment_heads: Any
+
+    def __call__(self, features: Any, tokens: Any) -> Any:
+        return self.decoder(tokens, features)
+
+
+def _words(model: Any, features: Any, window: Region, result: Any, language_prob: float | None) -> list[Unit]:
     from whisper.audio import HOP_LENGTH
     from whisper.timing import find_alignment, merge_punctuations
     from whisper.tokenizer import LANGUAGES, get_tokenizer
 
+    if _silent(result):
+        return []
     tokenizer = get_tokenizer(model.is_multilingual, num_languages=model.num_languages, language=result.language, task="transcribe")
     tokens = [token for token in result.tokens if token < tokenizer.eot]
     frames = int(window.seconds * SPEECH_RATE) // HOP_LENGTH
-    words = find_alignment(model, tokenizer, tokens, mel.to(model.device), frames)
+    listening = _AlreadyEncoded(model.device, model.dims, model.decoder, model.alignment_heads)
+    words = find_alignment(listening, tokenizer, tokens, features, frames)
     merge_punctuations(words, OPENING, CLOSING)
     heard = Heard(
         language=LANGUAGES[result.language],
@@ -166,6 +235,7 @@ def _words(model: Any, mel: Any, window: Region, result: Any) -> list[Unit]:
         no_speech_prob=round(float(result.no_speech_prob), 3),
         temperature=result.temperature,
         complete=len(result.tokens) < token_limit(model, window.seconds),
+        language_prob=language_prob,
     )
     return [
         Unit(text=word.word, start=_position(window, word.start), stop=_position(window, word.end), heard=heard)

@@ -45,6 +45,7 @@ def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hear
     assert all(one.start <= other.start for one, other in itertools.pairwise(units))
     assert {unit.heard.language for unit in units} == {"english"}
     assert all(unit.heard.avg_logprob > -0.1 and unit.heard.complete and unit.heard.temperature == 0 for unit in units)
+    assert all(unit.heard.language_prob == 1 for unit in units)
 
 
 def test_a_batch_says_what_each_window_says_alone(speaking, hearing, monkeypatch) -> None:
@@ -93,6 +94,78 @@ def test_only_failing_windows_are_tried_again(speaking, hearing, monkeypatch) ->
     units = transcribe.transcribe(speaking, hearing, windows, "english")
     assert sizes == [3, 1]
     assert sum(unit.heard.temperature == 0.2 for unit in units) == len(TEXT.split())
+
+
+def test_the_text_may_be_sure_and_its_language_not(speaking, hearing) -> None:
+    units = transcribe.transcribe(speaking, hearing, [WINDOW], "german")
+    assert "".join(unit.text for unit in units).strip() == TEXT
+    assert {(unit.heard.language, unit.heard.language_prob) for unit in units} == {("german", 0.0)}
+
+
+def test_every_window_is_encoded_once_whatever_follows(babbling, hearing) -> None:
+    """Detection of the language, three tries and the alignment of the words."""
+    groups = []
+    hook = babbling.encoder.register_forward_hook(lambda _module, inputs, _output: groups.append(len(inputs[0])))
+    windows = [Region(index * 4000, index * 4000 + 30_000) for index in range(6)]
+    assert transcribe.transcribe(babbling, hearing, windows, None)
+    hook.remove()
+    assert groups == [4, 2]
+
+
+def test_words_are_where_whisper_itself_places_them(speaking, hearing) -> None:
+    """`find_alignment` is not public: this fails if it comes to need more of a model than it gets here."""
+    import torch
+    import whisper
+    from whisper.timing import find_alignment
+    from whisper.tokenizer import get_tokenizer
+
+    tokenizer = get_tokenizer(True, num_languages=99, language="en", task="transcribe")
+    samples = hearing.samples[: 2 * SPEECH_RATE]
+    mel = whisper.log_mel_spectrogram(whisper.pad_or_trim(samples), n_mels=80)
+    with torch.no_grad():
+        words = find_alignment(speaking, tokenizer, tokenizer.encode(" " + TEXT), mel, 200)
+    times = [(round(word.start * MASTER_RATE), round(word.end * MASTER_RATE)) for word in words if word.word.strip(".")]
+    units = transcribe.transcribe(speaking, hearing, [Region(0, 2 * MASTER_RATE)], "english")
+    assert len(times) == len(units) == len(TEXT.split())
+    assert [unit.start for unit in units] == [start for start, _ in times]
+
+
+def test_what_does_not_fit_into_memory_is_done_in_halves(speaking, hearing, monkeypatch) -> None:
+    import torch
+    import whisper
+
+    sizes = []
+    decode = whisper.decode
+
+    def small_device(model, features, options):
+        sizes.append(len(features))
+        if len(features) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return decode(model, features, options)
+
+    windows = [Region(index * 4000, index * 4000 + 30_000) for index in range(5)]
+    expected = transcribe.transcribe(speaking, hearing, windows, "english")
+    monkeypatch.setattr(whisper, "decode", small_device)
+    assert transcribe.transcribe(speaking, hearing, windows, "english") == expected
+    assert sizes == [5, 2, 3, 1, 2]
+
+
+def test_a_window_that_fails_says_why_and_the_others_go_on(speaking, hearing) -> None:
+    windows = [Region(index * 4000, index * 4000 + 30_000) for index in range(5)]
+    samples = hearing.samples.copy()
+    samples[40_000:50_000] *= 1e6
+    bad = Region(60_000, 75_000)
+
+    def refusing(_module, inputs):
+        if (inputs[0] > 3).any():
+            raise RuntimeError("too loud for me\nand more that nobody reads")
+
+    hook = speaking.encoder.register_forward_pre_hook(refusing)
+    units = transcribe.transcribe(speaking, Audio(samples, SPEECH_RATE), [*windows, bad], "english")
+    hook.remove()
+    (failed,) = [unit for unit in units if unit.error]
+    assert (failed.start, failed.stop, failed.text, failed.error) == (*bad, "", "RuntimeError: too loud for me")
+    assert len(units) - 1 == len(windows) * len(TEXT.split())
 
 
 FRESH = """

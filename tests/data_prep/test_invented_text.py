@@ -1,0 +1,171 @@
+"""No text comes of sound in which nobody speaks, from a Whisper that always has something to say.
+
+The detector of speech is the first to stop it. Behind it each sign of an invented text is shown with a Whisper that gives that sign, on a
+stretch of sound that is taken for speech by mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import soxr
+
+from data_prep import segment, transcribe, vad
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
+from data_prep.measure import measure, noise_power
+from data_prep.score import PRESETS, Candidate, failures
+from data_prep.segment import Heard, Lengths, Unit
+from data_prep.vad import Region
+
+TEXT = "The night train to the north leaves from platform seven."
+LENGTH = 10 * MASTER_RATE
+SECONDS = np.arange(LENGTH) / MASTER_RATE
+SURE = Heard(language="english", avg_logprob=-0.1, compression_ratio=1.2, no_speech_prob=0.0, temperature=0.0, complete=True)
+
+
+def noise(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.1, LENGTH)
+
+
+def pink() -> np.ndarray:
+    return np.fft.irfft(np.fft.rfft(noise()) / np.sqrt(np.arange(LENGTH // 2 + 1) + 1)) * 30
+
+
+def chords(decay: float) -> np.ndarray:
+    """A chord a second, of notes with five harmonics: an organ if it does not decay, else a piano."""
+    beat, within = SECONDS.astype(int), SECONDS % 1.0
+    roots = np.asarray([220.0, 246.9, 196.0, 174.6])[beat % 4]
+    notes = [np.sin(2 * np.pi * roots * third * harmonic * within) / harmonic for third in (1, 1.25, 1.5) for harmonic in range(1, 6)]
+    return 0.1 * np.sum(notes, axis=0) * np.exp(-decay * within)
+
+
+SOUNDS: dict[str, Callable[[], np.ndarray]] = {
+    "silence": lambda: np.zeros(LENGTH),
+    "a quiet room": lambda: 0.001 * noise(),
+    "white noise": noise,
+    "pink noise": pink,
+    "an organ": lambda: chords(0),
+    "a piano": lambda: chords(3),
+    "mains hum": lambda: 0.2 * np.sign(np.sin(2 * np.pi * 50 * SECONDS)),
+}
+
+
+@pytest.fixture(scope="module")
+def says(whisper_that_says):
+    """(text) → a Whisper of its own that says it, to be spoilt."""
+    return lambda text: transcribe.load_whisper(str(whisper_that_says(text)), "cpu")
+
+
+def hearing(master: Audio) -> Audio:
+    return Audio(soxr.resample(master.samples, MASTER_RATE, SPEECH_RATE), SPEECH_RATE)
+
+
+def clips_of(master: Audio, units: list[Unit], regions: list[Region]) -> dict[str, list[str]]:
+    """The text of each clip, and what is wrong with it."""
+    cuts = segment.align(units, regions, len(master.samples), transcribe.WORD_TOLERANCE)
+    pieces = segment.divide(cuts, units, master, Lengths(), segment.sentence_bonus)
+    floor = noise_power(master.samples, regions)
+    measured = [(piece, measure(master.samples, piece, regions, floor)) for piece in pieces]
+    candidates = [
+        Candidate((piece.stop - piece.start) / MASTER_RATE, piece.text, "english", quality, Lengths()) for piece, quality in measured
+    ]
+    return {one.text: failures(one, PRESETS["default"]) for one in candidates}
+
+
+@pytest.mark.parametrize("sound", SOUNDS)
+def test_ten_seconds_without_speech_yield_no_text(sound, says, vad) -> None:
+    from data_prep.vad import find_speech, windows
+
+    master = Audio(SOUNDS[sound]().astype(np.float32), MASTER_RATE)
+    regions = find_speech(vad, hearing(master), LENGTH)
+    units = transcribe.transcribe(says(TEXT), hearing(master), windows(regions, master), None)
+    assert {text: reasons for text, reasons in clips_of(master, units, regions).items() if text and not reasons} == {}
+    assert units == []
+
+
+def test_the_same_whisper_is_believed_where_somebody_speaks(says, vad, one_sentence) -> None:
+    from data_prep.vad import find_speech, windows
+
+    regions = find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
+    units = transcribe.transcribe(says(TEXT), hearing(one_sentence), windows(regions, one_sentence), None)
+    assert clips_of(one_sentence, units, regions) == {TEXT: []}
+
+
+def unsure(model) -> None:
+    """It says the same, with a probability of about a tenth for each word."""
+    model.decoder.ln.weight.data *= 0.15
+
+
+def doubting(model) -> None:
+    """At its first position it expects no speech."""
+    no_speech = model.decoder.token_embedding.weight.data[50362]
+    no_speech *= 2
+    model.decoder.positional_embedding.data[0] = 10 * no_speech
+
+
+TAKEN_FOR_SPEECH = Region(3 * MASTER_RATE, 7 * MASTER_RATE)
+
+
+def heard_in_music(model, region: Region = TAKEN_FOR_SPEECH) -> tuple[list[str], list[Unit]]:
+    """What is wrong with the only text, where the detector took a chord in a silent room for speech."""
+    samples = chords(0) * ((region.start / MASTER_RATE <= SECONDS) & (region.stop / MASTER_RATE > SECONDS)) + 1e-4 * noise()
+    master = Audio(samples.astype(np.float32), MASTER_RATE)
+    units = transcribe.transcribe(model, hearing(master), vad.windows([region], master), "english")
+    (reasons,) = clips_of(master, units, [region]).values()
+    return reasons, units
+
+
+def test_a_loop_is_seen_by_its_words_and_by_how_it_compresses(says) -> None:
+    reasons, _ = heard_in_music(says("Thank you for watching. " * 8))
+    assert {"looping_text", "repeated_text"} <= set(reasons)
+
+
+def test_a_text_that_never_ends_is_unfinished(random_whisper) -> None:
+    reasons, _ = heard_in_music(transcribe.load_whisper(str(random_whisper), "cpu"))
+    assert "unfinished_text" in reasons
+
+
+def test_a_guess_is_unsure(says) -> None:
+    model = says(TEXT)
+    unsure(model)
+    reasons, _ = heard_in_music(model)
+    assert reasons == ["unsure_text"]
+
+
+def test_an_unsure_text_where_whisper_expects_no_speech_is_not_even_written_down(says) -> None:
+    model = says(TEXT)
+    doubting(model)
+    assert len(heard_in_music(model)[1]) == len(TEXT.split()), "of its words it is sure"
+    unsure(model)
+    assert heard_in_music(model) == (["no_text"], [])
+
+
+def test_many_words_in_a_short_noise_are_too_fast(says) -> None:
+    reasons, _ = heard_in_music(says(TEXT), Region(3 * MASTER_RATE, 3 * MASTER_RATE + MASTER_RATE))
+    assert "too_fast" in reasons
+
+
+def test_words_put_into_a_pause_are_outside_of_speech(one_sentence) -> None:
+    """Two sentences, a pause of 1.4 s between them, and a Whisper that fills it."""
+    from data_prep.vad import gaps
+
+    speech = [Region(MASTER_RATE, 3 * MASTER_RATE), Region(round(4.4 * MASTER_RATE), 6 * MASTER_RATE)]
+    samples = 1e-4 * noise() + sum(noise(index) * inside(region) for index, region in enumerate(speech))
+    master = Audio(samples.astype(np.float32), MASTER_RATE)
+    spoken = [*words("one two three four five six seven", speech[0]), *words("eight nine ten eleven twelve", speech[1])]
+    assert list(clips_of(master, spoken, speech).values()) == [[]]
+    pause = gaps(speech, LENGTH)[1]
+    invented = sorted([*spoken, *words("thanks for watching", pause)], key=lambda unit: unit.start)
+    assert ["words_outside_speech"] in clips_of(master, invented, speech).values()
+
+
+def inside(region: Region) -> np.ndarray:
+    return (np.arange(LENGTH) >= region.start) & (np.arange(LENGTH) < region.stop)
+
+
+def words(text: str, region: Region) -> list[Unit]:
+    """Spread evenly over a region."""
+    edges = np.linspace(region.start, region.stop, len(text.split()) + 1).astype(int)
+    return [Unit(text=f" {one}", start=start, stop=stop, heard=SURE) for one, start, stop in zip(text.split(), edges, edges[1:])]
