@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from data_prep import text
+from recipes.llm_sft.chat import tokenise
 from recipes.llm_sft.rows import is_plain, messages_of, tools_of
 from tests.data_prep import make_saved_by_datasets as saved
 from tests.data_prep.test_text_rows import write
+from tests.recipes.llm_sft.families import tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": '{"x": 1}'}}]}
@@ -175,3 +177,16 @@ def test_odd_rows_are_rejected_or_become_what_training_reads(tmp_path: Path, cap
         assert is_plain(row) or messages_of(row)[0], row
         assert tools_of(row) is None or row["tools"]
     capsys.readouterr().out.encode()
+
+
+def test_what_is_kept_has_its_answers_supervised(sound: Path, tmp_path: Path) -> None:
+    """Every shape, tools and their calls included, up to the tokens that training learns."""
+    assert text.main([str(sound), "--out", str(tmp_path / "out"), "--val-share", "0"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").open(encoding="utf-8")]
+    assert len(rows) == 30 and sum("tools" in row for row in rows) == 6
+    for row in rows:
+        ids, supervised = tokenise(row, tokenizer("qwen3"), "assistant")
+        learned = tokenizer("qwen3").decode([id for id, wanted in zip(ids, supervised, strict=True) if wanted])
+        turns = row.get("messages", [])
+        assert all(turn["content"] in learned for turn in turns if turn["role"] == "assistant"), row
+        assert ("completion" not in row or row["completion"] in learned) and ("tools" not in row or '"x": 1' in learned)
