@@ -71,8 +71,12 @@ def _text(argv: list[str]) -> int:
     _check_target(options.out, options.sources)
     summary = write(gathered, options.out, Wanted(options.shape, options.val_share, options.val_rows))
     print(text_account.told(summary))
-    print(f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B --data.train {options.out / TRAIN}")
+    print(f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {_data(options.out, summary)}")
     return 0
+
+
+def _data(out: Path, summary: dict[str, Any]) -> str:
+    return f"--data.train {out / TRAIN}" + (f" --data.val {out / VAL}" if summary["val"] else "")
 
 
 def _check_amounts(options: argparse.Namespace) -> None:
@@ -150,7 +154,8 @@ def _validates(sources: list[Source], wanted: Wanted) -> Validates:
     """Which conversations are kept apart. A number of rows takes a reading of its own: the share of each must be known."""
     if wanted.val_rows is None:
         return text_split.below(wanted.val_share)
-    kept = (row for source in sources for _, row in _judged(source, wanted.shape, Tally()) if row)
+    tally = Tally()  # of this reading alone
+    kept = (row for source in sources for _, row in _judged(source, wanted.shape, tally) if row)
     return text_split.smallest(map(text_split.share_of, kept), wanted.val_rows)
 
 

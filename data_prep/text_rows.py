@@ -14,6 +14,7 @@ from typing import Any
 
 from data_prep.text_arrow import parquet, saved_by_datasets
 from data_prep.text_json import loads, one_line
+from data_prep.text_shapes import SHAPES
 from data_prep.text_sources import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, Found, Source
 from finetune.errors import UserError
 
@@ -59,22 +60,34 @@ def _row(place: str, value: Any) -> Found:
 
 
 def _document(source: Source) -> Iterator[Found]:
-    """A whole document in memory: an array, or an object that holds exactly one."""
+    """A whole document in memory. Many a `.json` has one object a line instead, since that is what some libraries write."""
     with _opened(source) as file:
         raw = file.read()
     try:
-        whole = loads(raw)
+        found = _array_of(loads(raw))
     except ValueError as error:
-        raise UserError(
-            f"{source.path} is not JSON that can be kept ({one_line(error)}); one object a line goes by the name .jsonl"
-        ) from None
-    lists = [value for value in whole.values() if isinstance(value, list)] if isinstance(whole, dict) else [whole]
-    if len(lists) != 1 or not isinstance(lists[0], list):
-        raise UserError(
-            f"{source.path} must hold an array of rows, or an object with one such array; one object a line goes by the name .jsonl"
-        )
-    for number, row in enumerate(lists[0], start=1):
+        if raw.lstrip().startswith(b"{") and str(error).startswith("Extra data"):
+            yield from _lines(source)
+            return
+        raise UserError(f"{source.path} is not JSON that can be kept ({one_line(error)})") from None
+    if found is None:
+        raise UserError(f"{source.path} must hold an array of rows, an object with one such array, or one object a line")
+    for number, row in enumerate(found, start=1):
         yield _row(f"{source.name}:{number}", row)
+
+
+def _array_of(whole: Any) -> list[Any] | None:
+    """The rows of a document: it is their array, it holds just one array, or it is a row itself."""
+    if not isinstance(whole, dict):
+        return whole if isinstance(whole, list) else None
+    arrays = [value for value in whole.values() if isinstance(value, list)]
+    if _is_row(whole) and not any(map(_is_row, chain.from_iterable(arrays))):
+        return [whole]
+    return arrays[0] if len(arrays) == 1 else None
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) and any(shape.keys <= value.keys() for shape in SHAPES.values())
 
 
 def _table(source: Source) -> Iterator[Found]:

@@ -57,7 +57,8 @@ def normalise(row: Row, shape: str) -> Row:
 
 def left_out(row: Row, shape: str) -> list[str]:
     """Keys of a row that hold something and that `normalise` does not read."""
-    return [key for key, value in row.items() if key not in SHAPES[shape].keys | SHAPES[shape].also and value not in (None, "")]
+    read = SHAPES[shape].keys | SHAPES[shape].also
+    return [key for key, value in row.items() if key not in read and value not in (None, "")]
 
 
 def decoded(value: Any, what: str) -> Any:

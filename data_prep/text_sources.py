@@ -109,16 +109,17 @@ def _absolute(place: Path) -> Path:
     return Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
 
 
-def _below(path: Path, search: _Search) -> Iterator[Path]:
+def _below(place: Path, search: _Search) -> Iterator[Path]:
     """A file itself; the files below a folder, and whole folders that `datasets` saved. Hidden ones are counted and passed over."""
-    if not path.is_dir() or kind_of(path):
-        yield path
-    elif _is_new(path, search):
-        for each in sorted(path.iterdir()):
-            if each.name.startswith("."):
-                search.passed_over["hidden"] += 1
-            else:
-                yield from _below(each, search)
+    waiting = [place]
+    while waiting:
+        path = waiting.pop()
+        if not path.is_dir() or kind_of(path):
+            yield path
+        elif _is_new(path, search):
+            entries = sorted(path.iterdir(), reverse=True)
+            waiting += [entry for entry in entries if not entry.name.startswith(".")]
+            search.passed_over.update("hidden" for entry in entries if entry.name.startswith("."))
 
 
 def _is_new(path: Path, search: _Search) -> bool:

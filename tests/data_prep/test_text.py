@@ -53,7 +53,8 @@ def test_every_row_is_kept_or_rejected_with_place_and_reason(tmp_path: Path, cap
     assert sorted(json.dumps(row["messages"]) for row in train + val) == sorted(json.dumps(row["messages"]) for row in good)
     told = capsys.readouterr().out
     assert "rejected 2: the same as another" in told and "rejected 1: no known shape" in told
-    assert f"--data.train {tmp_path / 'out' / 'train.jsonl'}" in told.splitlines()[-1]
+    made = tmp_path / "out"
+    assert told.splitlines()[-1].endswith(f"--data.train {made / 'train.jsonl'} --data.val {made / 'val.jsonl'}")
 
 
 def test_the_same_files_give_the_same_bytes_and_added_rows_move_no_other(tmp_path: Path) -> None:
@@ -136,12 +137,12 @@ def test_an_amount_to_validate_on_is_possible(tmp_path: Path, option: str, value
 
 def test_a_number_of_rows_to_validate_on_is_met_and_is_the_same_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alike = [{"prompt": "Always this", "completion": str(number)} for number in range(30)]
-    path = write(tmp_path / "a.jsonl", [*chats(50), *alike, *chats(3)])
+    path = write(tmp_path / "a.jsonl", [*chats(50), *alike])
     for name in ("one", "two"):
-        assert run(path, "--out", tmp_path / name, "--val-rows", 7) == 0
+        assert run(path, write(tmp_path / "again.jsonl", chats(50)), "--out", tmp_path / name, "--val-rows", 7) == 0
     assert everything(tmp_path / "one") == everything(tmp_path / "two")
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())
-    assert (summary["val"], summary["train"], summary["rejected"], summary["val_rows"]) == (7, 73, 3, 7) and "val_share" not in summary
+    assert (summary["val"], summary["train"], summary["rejected"], summary["val_rows"]) == (7, 73, 50, 7) and "val_share" not in summary
     assert len(lines(tmp_path / "one" / "val.jsonl")) == 7
     assert {row["prompt"] for row in lines(tmp_path / "one" / "train.jsonl") if "prompt" in row} == {"Always this"}
     capsys.readouterr()

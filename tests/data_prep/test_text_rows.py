@@ -55,9 +55,24 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, kind: str) -> No
     assert [each.place for each in found] == [f"chats{kind}:{first}", f"chats{kind}:{second}"]
 
 
-def test_a_json_object_may_hold_the_one_array(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"version": 2, "data": ROWS}))
-    assert [each.row for each in read(tmp_path / "a.json")] == ROWS
+TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("document", "rows"),
+    [
+        (json.dumps({"version": 2, "data": ROWS}), ROWS),
+        (json.dumps({"conversations": [{"conversations": TURNS}]}), [{"conversations": TURNS}]),
+        (json.dumps({"conversations": TURNS}, indent=1), [{"conversations": TURNS}]),
+        (json.dumps(ROWS[0]), ROWS[:1]),
+        ("\n".join(map(json.dumps, ROWS)), ROWS),
+    ],
+)
+def test_a_json_document_may_hold_the_rows_in_an_object_or_be_one_or_have_one_a_line(
+    tmp_path: Path, document: str, rows: list[Any]
+) -> None:
+    (tmp_path / "a.json").write_text(document)
+    assert [each.row for each in read(tmp_path / "a.json")] == rows
 
 
 def test_broken_lines_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -84,8 +99,9 @@ def test_tables_of_other_make_are_read(tmp_path: Path) -> None:
     [
         ("a.json", b'{"a": 1}', "must hold an array of rows"),
         ("a.json", b"{", r"is not JSON that can be kept \(Expecting"),
-        ("a.json", b"", "one object a line goes by the name .jsonl"),
-        ("a.json", b'{"a": 1}\n{"a": 2}', r"Extra data.*one object a line goes by the name .jsonl"),
+        ("a.json", b"", "is not JSON that can be kept .Expecting value"),
+        ("a.json", b"[] []", "is not JSON that can be kept .Extra data"),
+        ("a.json", b'{"a": [], "b": []}', "must hold an array of rows, an object with one such array, or one object a line"),
         ("a.json", b'[{"a": "\xff"}]', "is not JSON that can be kept .*codec can't decode"),
         ("a.json", b"[" * 10_000, "nested more than 100 deep"),
         ("a.json", b"[" + b"1" * 5000 + b"]", "is not JSON that can be kept .*digits"),
