@@ -22,9 +22,8 @@ CUT_GAP_SECONDS = 0.09
 LEAD_SECONDS, TAIL_SECONDS = 0.10, 0.20
 """Real sound kept before and after the speech: less teaches a model to clip word ends."""
 LONG_PAUSE_SECONDS = 1.5
-OUTSIDE_PENALTY = 50.0  # a duration that the filters will reject: only if there is no other way
-PAUSE_PENALTY = 5.0
-UNTOLD_PENALTY = 2.0  # speech inside a clip for which there is no text
+REJECTED_PENALTY = 50.0  # a clip that the rules will reject, for its length or for a pause inside: only if there is no other way
+UNTOLD_PENALTY = 150.0  # speech inside a clip for which there is no text: rather reject both its neighbours than teach that
 SENTENCE_BONUS, CLAUSE_BONUS, UTTERANCE_BONUS = 0.5, 0.2, 10.0
 SENTENCE_ENDS, CLAUSE_ENDS = tuple(".?!。？！…"), tuple(",;:，；：、")
 
@@ -113,16 +112,17 @@ def whole(units: list[Unit], regions: list[Region], length: int) -> list[Cut]:
 
 def divide(cuts: list[Cut], units: list[Unit], audio: Audio, lengths: Lengths, bonus: Callable[[Unit], float]) -> list[Piece]:
     """The cheapest way through the cuts (dynamic programming). The pieces cover all speech, do not overlap, and are in order."""
+    edges = [_edge(cut, audio) for cut in cuts]
     best: list[tuple[float, int]] = [(0.0, 0)]
     for right in range(1, len(cuts)):
         costs = []
         for left in range(right - 1, -1, -1):
-            seconds = _speech_span(cuts[left], cuts[right]).seconds
+            seconds = Region(edges[left].start, edges[right].stop).seconds
             if seconds > 2 * lengths.longest and left < right - 1:
-                break  # only worse from here on
-            costs.append((best[left][0] + _cost(cuts[left : right + 1], units, lengths, bonus), left))
+                break  # it would be rejected whole, and so would be all that are longer
+            costs.append((best[left][0] + _cost(cuts[left : right + 1], seconds, units, lengths, bonus), left))
         best.append(min(costs))
-    return [_piece(cuts[left], cuts[right], units, audio) for left, right in _path(best)]
+    return [Piece(edges[left].start, edges[right].stop, tuple(units[cuts[left].unit : cuts[right].unit])) for left, right in _path(best)]
 
 
 def sentence_bonus(unit: Unit) -> float:
@@ -166,25 +166,17 @@ def _in_order(cuts: list[Cut]) -> list[Cut]:
     return kept
 
 
-def _speech_span(left: Cut, right: Cut) -> Region:
-    return Region(left.gap.stop, right.gap.start)
-
-
-def _cost(cuts: list[Cut], units: list[Unit], lengths: Lengths, bonus: Callable[[Unit], float]) -> float:
+def _cost(cuts: list[Cut], seconds: float, units: list[Unit], lengths: Lengths, bonus: Callable[[Unit], float]) -> float:
     """Of one clip from the first of `cuts` to the last; those between are pauses inside it."""
-    left, right, inner = cuts[0], cuts[-1], cuts[1:-1]
-    if left.unit == right.unit:  # nobody said what this is: it stands alone and is reported
-        return 0.0 if not inner else OUTSIDE_PENALTY * len(cuts)
-    seconds = _speech_span(left, right).seconds + LEAD_SECONDS + TAIL_SECONDS
-    excess = max(0.0, seconds - lengths.longest, lengths.shortest - seconds)
+    said, inner = units[cuts[0].unit : cuts[-1].unit], cuts[1:-1]
+    if not said:  # nobody said what this is: it stands alone and is reported
+        return UNTOLD_PENALTY * len(inner)
     untold = sum(one.unit == other.unit for one, other in itertools.pairwise(cuts))
-    return (
-        ((seconds - lengths.target) / lengths.target) ** 2
-        + (OUTSIDE_PENALTY + excess if excess else 0.0)
-        + PAUSE_PENALTY * sum(cut.gap.seconds > LONG_PAUSE_SECONDS for cut in inner)
-        + UNTOLD_PENALTY * untold
-        - bonus(units[right.unit - 1])
-    )
+    failed = sum(unit.error is not None for unit in said)
+    torn = any(cut.gap.seconds > LONG_PAUSE_SECONDS for cut in inner)
+    if torn or 0 < failed < len(said) or not lengths.shortest <= seconds <= lengths.longest:
+        return REJECTED_PENALTY + seconds + UNTOLD_PENALTY * untold
+    return ((seconds - lengths.target) / lengths.target) ** 2 + UNTOLD_PENALTY * untold - bonus(said[-1])
 
 
 def _path(best: list[tuple[float, int]]) -> list[tuple[int, int]]:
@@ -196,12 +188,19 @@ def _path(best: list[tuple[float, int]]) -> list[tuple[int, int]]:
     return steps[::-1]
 
 
-def _piece(left: Cut, right: Cut, units: list[Unit], audio: Audio) -> Piece:
-    """Edges at the quietest 10 ms of the second half of the lead and of the tail, never past the middle of a pause."""
-    lead, tail = int(LEAD_SECONDS * MASTER_RATE), int(TAIL_SECONDS * MASTER_RATE)
-    speech = _speech_span(left, right)
-    earliest = left.gap.middle if left.gap.start else left.gap.start
-    latest = right.gap.middle if right.gap.stop < len(audio.samples) else right.gap.stop
-    start = quietest(audio, max(earliest, speech.start - lead), max(earliest, speech.start - lead // 2))
-    stop = quietest(audio, min(latest, speech.stop + tail // 2), min(latest, speech.stop + tail))
-    return Piece(start, stop, tuple(units[left.unit : right.unit]))
+class _Edge(NamedTuple):
+    """Where the clip before a cut ends, and where the one after it starts."""
+
+    stop: int
+    start: int
+
+
+def _edge(cut: Cut, audio: Audio) -> _Edge:
+    """At the quietest 10 ms of the second half of the tail and of the lead, never past the middle of the pause."""
+    gap, lead, tail = cut.gap, int(LEAD_SECONDS * MASTER_RATE), int(TAIL_SECONDS * MASTER_RATE)
+    earliest = gap.middle if gap.start else gap.start
+    latest = gap.middle if gap.stop < len(audio.samples) else gap.stop
+    return _Edge(
+        stop=quietest(audio, min(latest, gap.start + tail // 2), min(latest, gap.start + tail)),
+        start=quietest(audio, max(earliest, gap.stop - lead), max(earliest, gap.stop - lead // 2)),
+    )

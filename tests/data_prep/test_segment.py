@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from data_prep.audio import MASTER_RATE, Audio
-from data_prep.segment import Lengths, Unit, align, divide, sentence_bonus, utterance_bonus, whole
+from data_prep.segment import Cut, Lengths, Unit, align, divide, sentence_bonus, utterance_bonus, whole
 from data_prep.vad import Region, gaps
 
 SECOND = MASTER_RATE
@@ -140,8 +140,93 @@ def test_whatever_the_text_says_no_speech_is_cut_lost_or_used_twice(case, bonus)
     assert all(one.stop <= other.start for one, other in itertools.pairwise(pieces))
     for region in regions:
         assert sum(piece.start <= region.start and region.stop <= piece.stop for piece in pieces) == 1
-    inner = gaps(regions, len(audio.samples))[1:-1]
+    between = gaps(regions, len(audio.samples))
     for piece in pieces:
-        for gap in inner:
-            assert not gap.middle < piece.stop < gap.stop
-            assert not gap.start < piece.start < gap.middle
+        assert any(gap.start <= piece.start <= gap.stop and (gap == between[0] or piece.start >= gap.middle) for gap in between)
+        assert any(gap.start <= piece.stop <= gap.stop and (gap == between[-1] or piece.stop <= gap.middle) for gap in between)
+    outside = [
+        Region(left, right) for left, right in zip([0, *(one.stop for one in pieces)], [*(one.start for one in pieces), length_of(audio)])
+    ]
+    assert sum(one.stop - one.start for one in [*pieces, *outside]) == length_of(audio)
+    assert min(one.stop - one.start for one in [*pieces, *outside]) >= 0
+
+
+def length_of(audio: Audio) -> int:
+    return len(audio.samples)
+
+
+LENGTHS = Lengths(target=4.0, shortest=1.5, longest=8.0)
+
+
+def spoiled(left: Cut, right: Cut, cuts: list[Cut], units: list[Unit], audio: Audio) -> bool:
+    """Whether the clip between two cuts would be rejected, or would hold speech that its text does not tell."""
+    (alone,) = divide([left, right], units, audio, LENGTHS, sentence_bonus)
+    inner = [cut for cut in cuts if left.gap.start < cut.gap.start < right.gap.start]
+    untold = any(one.unit == other.unit for one, other in itertools.pairwise([left, *inner, right]))
+    if not alone.text:
+        return bool(inner)
+    seconds = (alone.stop - alone.start) / SECOND
+    return untold or any(cut.gap.seconds > 1.5 for cut in inner) or not LENGTHS.shortest <= seconds <= LENGTHS.longest
+
+
+@settings(max_examples=60)
+@given(recordings())
+def test_no_clip_is_spoiled_where_another_division_spoils_none(case) -> None:
+    """Against all divisions that there are."""
+    pairs, length, units = case
+    regions, audio = drawn(pairs, length)
+    cuts = align(units, regions, len(audio.samples), 1.0)
+    ways = [[cuts[0], *inner, cuts[-1]] for count in range(len(cuts) - 1) for inner in itertools.combinations(cuts[1:-1], count)]
+    bad = {(left, right): spoiled(left, right, cuts, units, audio) for left, right in itertools.combinations(cuts, 2)}
+    possible = any(not any(bad[pair] for pair in itertools.pairwise(way)) for way in ways)
+    starts = {piece.start for piece in divide(cuts, units, audio, LENGTHS, sentence_bonus)}
+    first = {divide([cut, cuts[-1]], units, audio, LENGTHS, sentence_bonus)[0].start: cut for cut in cuts[:-1]}
+    chosen = [*(cut for start, cut in first.items() if start in starts), cuts[-1]]
+    event("possible" if possible else "impossible")
+    assert len(chosen) == len(starts) + 1
+    assert not (possible and any(bad[pair] for pair in itertools.pairwise(chosen)))
+
+
+@given(st.lists(st.tuples(st.floats(0.2, 0.8), st.floats(0.3, 2.0)), min_size=2, max_size=10), st.data())
+def test_no_word_is_cut_however_wrong_its_times_are(steps, data) -> None:
+    """One word in each stretch of speech; times that miss by less than half of the way to the next word keep each word in its own clip."""
+    pairs, now = [], 0.5
+    for pause, speech in steps:
+        pairs.append((now, now + speech))
+        now += speech + pause
+    regions, audio = drawn(pairs, now + 0.5)
+    wrong = data.draw(st.lists(st.floats(-0.09, 0.09), min_size=2 * len(pairs), max_size=2 * len(pairs)))
+    words = [unit(f"w{k}", start + wrong[2 * k], stop + wrong[2 * k + 1]) for k, (start, stop) in enumerate(pairs)]
+    pieces = divide(align(words, regions, len(audio.samples), 0.4), words, audio, Lengths(), sentence_bonus)
+    for piece in pieces:
+        assert piece.units == tuple(
+            word for word, region in zip(words, regions, strict=True) if piece.start <= region.start and region.stop <= piece.stop
+        )
+
+
+def test_a_clip_that_is_long_enough_only_with_its_air_counts_the_air_it_really_gets() -> None:
+    """0.8 s of speech between pauses of 0.1 s would be a clip of 0.9 s; with lead and tail as asked for it would have been one of 1.1 s."""
+    regions, audio = drawn([(0.5, 4.0), (4.1, 4.9), (5.0, 9.0)], 10.0)
+    units = [unit("long.", 0.5, 4.0), unit("Short.", 4.1, 4.9), unit("longer.", 5.0, 9.0)]
+    pieces = divide(align(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), utterance_bonus)
+    assert len(pieces) == 2
+    assert all((piece.stop - piece.start) / SECOND >= 1.0 for piece in pieces)
+
+
+def test_untold_speech_joins_no_clip_even_if_that_costs_both_neighbours() -> None:
+    regions, audio = drawn([(0.5, 1.0), (1.3, 2.3), (2.6, 3.1)], 4.0)
+    units = [unit("Yes.", 0.5, 1.0), unit("No.", 2.6, 3.1)]
+    pieces = divide(align(units, regions, len(audio.samples), 0.1), units, audio, Lengths(), sentence_bonus)
+    assert [piece.text for piece in pieces] == ["Yes.", "", "No."]
+
+
+def test_a_stretch_on_which_whisper_failed_takes_no_neighbour_with_it() -> None:
+    regions, audio = drawn([(0.5, 3.0), (3.4, 5.0), (5.4, 8.0)], 9.0)
+    failed = Unit(text="", start=round(3.2 * SECOND), stop=round(5.2 * SECOND), error="RuntimeError: no")
+    units = [unit("before.", 0.5, 3.0), failed, unit("after.", 5.4, 8.0)]
+    pieces = divide(align(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), sentence_bonus)
+    assert [(piece.text, [one.error for one in piece.units]) for piece in pieces] == [
+        ("before.", [None]),
+        ("", ["RuntimeError: no"]),
+        ("after.", [None]),
+    ]
