@@ -27,7 +27,14 @@ SUBJECTS = (
     "The seventh carriage",
     "That quiet dog",
 )
-VERBS = ("remembers", "was looking for", "could never explain", "keeps talking about", "had already forgotten", "still wants")
+VERBS = (
+    "remembers",
+    "was looking for",
+    "could never explain",
+    "keeps talking about",
+    "had already forgotten",
+    "still wants",
+)
 OBJECTS = (
     "the broken clock",
     "six boxes of cheese",
