@@ -8,6 +8,7 @@ import sys
 VERBS = {
     "voice": "recordings to clips with texts (train.jsonl, val.jsonl, rejects.jsonl)",
     "codes": "clips to the speech tokenizer's codes, into the same files",
+    "check": "is a voice dataset, ours or not, fit to train on? Every line and every clip",
     "text": "conversations to chats to train on (train.jsonl, val.jsonl, rejects.jsonl)",
 }
 

@@ -145,12 +145,13 @@ def _spans(entries: Iterable[Row | Reject]) -> dict[str, list[Region]]:
 
 def _line(what: str, seconds: float, note: str, summary: Summary) -> str:
     share = seconds / summary.input_seconds if summary.input_seconds else 0.0
-    return f"{what:<24}{_clock(seconds):>12}{share:>8.1%}  {note}".rstrip()
+    return f"{what:<24}{clock(seconds):>12}{share:>8.1%}  {note}".rstrip()
 
 
-def _clock(seconds: float) -> str:
-    hours, rest = divmod(seconds, 3600)
-    return f"{int(hours)}:{int(rest // 60):02d}:{rest % 60:04.1f}"
+def clock(seconds: float) -> str:
+    """Hours:minutes:seconds, to a tenth."""
+    minutes, rest = divmod(round(seconds, 1), 60)
+    return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:04.1f}"
 
 
 def _by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:

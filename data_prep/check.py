@@ -1,0 +1,162 @@
+"""Is this voice dataset fit to train on?
+
+  python -m data_prep check data/me
+  python -m data_prep check official.jsonl --root /data/wavs
+
+Takes what `data_prep voice` made, and files of the official Qwen3-TTS script. Looks at every line and decodes every clip (an hour of sound
+takes about a second of one core). Changes nothing. Exit code 0 if it is, 1 if something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from data_prep import row_checks
+from data_prep.account import clock
+from data_prep.formats import AudioError
+from data_prep.lines import Line, lines_of, manifests_of
+from data_prep.manifest import TRAIN, VAL, Row
+from data_prep.row_checks import NOTES, PROBLEMS, Facts, Problem
+from data_prep.sounds import Sound, listen_to_all
+from finetune import files
+from finetune.errors import UserError, exit_code
+
+SHOWN = 3
+"""Places of each kind."""
+
+
+def main(argv: list[str]) -> int:
+    """The verb. Returns 1 if there is a problem."""
+    return exit_code(_check, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options, for `--help` and for tests."""
+    options = argparse.ArgumentParser(prog="data_prep check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument(
+        "dataset", type=Path, help=f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
+    )
+    options.add_argument("--root", type=Path, help="folder in which all clips lie, and where relative paths begin (default: the file's)")
+    return options
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found."""
+
+    rows: list[Facts]
+    """Those that could be read."""
+    lines: int
+    problems: list[Problem]
+    """And notes: `PROBLEMS` and `NOTES` tell them apart."""
+
+    @property
+    def wrong(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.kind in PROBLEMS]
+
+
+def _check(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    checked = check(manifests_of(options.dataset), options.root)
+    if not checked.lines:
+        raise UserError(f"{options.dataset} holds no rows; make some with: python -m data_prep voice RECORDINGS --out FOLDER")
+    print("\n".join([*_table(checked.problems, PROBLEMS, ""), *_table(checked.problems, NOTES, "note: "), *_totals(checked.rows)]))
+    if checked.wrong:
+        places = len({problem.place for problem in checked.wrong})
+        print(f"{len(checked.wrong)} problems in {places} of {checked.lines} lines: correct or remove them, and check again")
+        return 1
+    print(_next(options, checked.rows))
+    return 0
+
+
+def check(manifests: list[Path], root: Path | None = None) -> Checked:
+    """Look at every line of some manifests, and at all of them together. `root`: where paths begin; None for the folder of each file.
+
+    The files are read twice, so that memory holds no codes.
+    """
+    heard = listen_to_all(path for line in _lines(manifests) for path in _clips(line, root) if path)
+    problems: list[Problem] = []
+    rows: list[Facts] = []
+    lines = 0
+    for line in _lines(manifests):
+        lines += 1
+        if line.row is None:
+            problems.append(Problem(line.kind, line.place, line.detail))
+            continue
+        sounds = [heard[path] if path else None for path in _clips(line, root)]
+        problems += _about(line, line.row, sounds, root or line.manifest.parent)
+        rows.append(row_checks.facts(line, line.row, sounds[0]))
+    return Checked(rows, lines, [*problems, *row_checks.about_all(rows)])
+
+
+def _lines(manifests: list[Path]) -> Iterator[Line]:
+    return (line for manifest in manifests for line in lines_of(manifest))
+
+
+def _clips(line: Line, root: Path | None) -> list[Path | None]:
+    """The clip of a row and, if it names one, the reference clip; None for one outside of where it may lie."""
+    names = [line.row.audio, *filter(None, [line.row.ref_audio])] if line.row else []
+    return [_inside(root or line.manifest.parent, name) for name in names]
+
+
+def _inside(root: Path, name: str) -> Path | None:
+    try:
+        return files.resolve_under(root, name)
+    except UserError:
+        return None
+
+
+def _about(line: Line, row: Row, sounds: list[Sound | AudioError | None], root: Path) -> Iterator[Problem]:
+    """What is to be said about one row. `sounds` as `_clips` gives them."""
+    yield from row_checks.about_words(line, row)
+    asked = ((row.audio, row_checks.about_clip), (row.ref_audio, row_checks.about_reference))
+    for sound, (name, about) in zip(sounds, asked, strict=False):
+        if sound is None:
+            yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or say --root FOLDER")
+        else:
+            yield from about(line, row, sound)
+
+
+def _table(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:
+    """Of each kind how many there are, and the first places."""
+    for kind, says in kinds.items():
+        places = [problem for problem in problems if problem.kind == kind]
+        if places:
+            yield f"{prefix}{len(places):,} {says}"
+            yield from (f"    {place}: {detail}" for _, place, detail in places[:SHOWN])
+        if len(places) > SHOWN:
+            yield f"    … and {len(places) - SHOWN:,} more"
+
+
+def _totals(rows: list[Facts]) -> Iterator[str]:
+    """Clips and hours: to train and to validate on, of each speaker, in each language."""
+    groups: dict[str, list[Facts]] = defaultdict(list)
+    for row in rows:
+        for name in (VAL if row.validates else TRAIN, f"speaker {row.speaker or '(not named)'}", f"language {row.language}"):
+            groups[name].append(row)
+    order = sorted(groups, key=lambda name: (name not in (TRAIN, VAL), name.startswith("language"), name))
+    for name in order:
+        clips = groups[name]
+        yield f"{name:<24}{len(clips):>8,} clips{clock(sum(row.sound.seconds for row in clips if row.sound)):>14}"
+
+
+def _next(options: argparse.Namespace, rows: list[Facts]) -> str:
+    dataset, root = options.dataset, options.root
+    if root:
+        return f"next: python -m data_prep export {dataset} --root {root} --as qwen --to FOLDER   (a dataset in one place)"
+    if not rows[0].coded:
+        return f"next: python -m data_prep codes {dataset} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base"
+    train = dataset / TRAIN if dataset.is_dir() else dataset
+    return f"next: accelerate launch finetune/train.py --recipe voice_clone --data.train {train}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

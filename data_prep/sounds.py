@@ -1,0 +1,77 @@
+"""How clips sound, as far as anybody asks who does not listen: each is decoded once, and nothing is kept of its samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.audio import MASTER_RATE, SHORTFALL, SILENT, to_rate
+from data_prep.formats import DECODE_ERRORS, AudioError, open_stream
+from finetune import files
+
+
+@dataclass(frozen=True)
+class Sound:
+    """All that is asked of a clip."""
+
+    rate: int
+    channels: int
+    frames: int
+    digest: str
+    """SHA-256 of the file."""
+
+    @property
+    def seconds(self) -> float:
+        return self.frames / self.rate
+
+    @property
+    def length(self) -> int:
+        """Samples at `MASTER_RATE`."""
+        return to_rate(self.frames, self.rate, MASTER_RATE)
+
+
+def listen_to_all(paths: Iterable[Path]) -> dict[Path, Sound | AudioError]:
+    """`listen` for each, on all cores: the decoders work outside of the interpreter's lock."""
+    distinct = list(dict.fromkeys(paths))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(distinct, pool.map(_heard, distinct), strict=True))
+
+
+def _heard(path: Path) -> Sound | AudioError:
+    try:
+        return listen(path)
+    except AudioError as error:
+        return error
+
+
+def listen(path: Path) -> Sound:
+    """Decode all of a clip. Raises `AudioError` (`no_file`, `unreadable`, `empty`, `nan`, `silent`, `truncated`)."""
+    if not path.is_file():
+        raise AudioError("no_file", "there is no such file")
+    stream = open_stream(path)
+    frames, low, high = 0, np.inf, -np.inf
+    for block in _decoded(stream.blocks):
+        frames += len(block)
+        lowest, highest = float(block.min()), float(block.max())
+        if not np.isfinite(highest - lowest):
+            raise AudioError("nan", f"a sample that is not a number before {frames / stream.rate:.2f} s")
+        low, high = min(low, lowest), max(high, highest)
+    if not frames:
+        raise AudioError("empty", "no samples in the file")
+    if high - low < SILENT:
+        raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal")
+    if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
+        raise AudioError("truncated", f"the file declares {stream.declared / stream.rate:.2f} s and holds {frames / stream.rate:.2f} s")
+    return Sound(stream.rate, stream.channels, frames, files.digest(path))
+
+
+def _decoded(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    try:
+        yield from blocks
+    except DECODE_ERRORS as error:
+        raise AudioError("unreadable", f"decoding stopped: {error}") from error

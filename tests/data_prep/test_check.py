@@ -1,0 +1,143 @@
+"""The verb: datasets that are fit, datasets that are not, and what it says about them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_prep import check
+from data_prep.audio import MASTER_RATE
+
+ROOT = Path(__file__).resolve().parents[2]
+CODES = [[1] * 16] * 13
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def tone(path: Path, seed: int, rate: int = MASTER_RATE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, np.random.default_rng(seed).uniform(-0.3, 0.3, rate), rate)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Three clips of a second each to train on, one to validate on."""
+    folder = tmp_path / "data"
+    for seed, name in enumerate("abcd"):
+        tone(folder / "clips" / f"{name}.flac", seed)
+    rows = [row(name) for name in "abcd"]
+    write(folder / "train.jsonl", *rows[:3])
+    write(folder / "val.jsonl", *rows[3:])
+    return folder
+
+
+def row(name: str, **more: object) -> dict[str, object]:
+    plain = {"id": name, "audio": f"clips/{name}.flac", "text": f"Text {name}.", "speaker": "me", "language": "english", "duration": 1.0}
+    return {**plain, "ref_audio": "clips/a.flac", "source": f"{name}.wav", "start": 0.0, "end": 1.0, **more}
+
+
+def run(*argv: object) -> int:
+    return check.main([str(one) for one in argv])
+
+
+def test_a_fit_dataset_is_told_in_clips_hours_speakers_and_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    assert run(data) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "train.jsonl                    3 clips     0:00:03.0",
+        "val.jsonl                      1 clips     0:00:01.0",
+        "speaker me                     4 clips     0:00:04.0",
+        "language english               4 clips     0:00:04.0",
+        f"next: python -m data_prep codes {data} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base",
+    ]
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+def test_with_codes_the_next_command_trains(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "abc"))
+    write(data / "val.jsonl", row("d", audio_codes=CODES))
+    assert run(data) == 0
+    assert capsys.readouterr().out.endswith(f"--recipe voice_clone --data.train {data / 'train.jsonl'}\n")
+
+
+def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "clips" / "bad.flac").write_bytes(b"fLaC" + bytes(100))
+    tone(data / "clips" / "fast.flac", 9, 44_100)
+    write(
+        data / "train.jsonl",
+        '{"audio": ',
+        row("a", text=""),
+        row("b", audio="../b.flac"),
+        row("c", duration=1.5, audio_codes=CODES),
+        row("bad"),
+        row("e"),
+        row("c", id="f", audio_codes=CODES[1:]),
+        *(row("g", id=f"g{n}") for n in range(4)),
+        row("fast", language="klingon", ref_audio="gone.wav", audio_codes=CODES),
+        row("d", start=0.5),
+    )
+    assert run(data) == 1
+    told = capsys.readouterr().out
+    for line in (
+        "1 lines that are not a JSON object in UTF-8\n    train.jsonl:1: ",
+        "1 rows without audio or text, or with a field of another kind\n    train.jsonl:2: text: String should have at least 1 character\n",
+        "1 paths that lead out of the folder\n    train.jsonl:3: ../b.flac is not under ",
+        "5 clips that do not exist\n    train.jsonl:6: clips/e.flac: there is no such file\n    train.jsonl:8: ",
+        "    … and 2 more\n",
+        "1 clips that cannot be decoded\n    train.jsonl:5: clips/bad.flac: ",
+        "1 rows whose duration is not that of the clip\n    train.jsonl:4: ",
+        "1 languages that the model does not know\n    train.jsonl:12: 'klingon'",
+        "1 reference clips that cannot be used\n    train.jsonl:12: gone.wav: no_file",
+        "1 audio_codes that do not fit the clip\n    train.jsonl:7: 12 frames for 24000 samples",
+        "1 clips that an earlier row has, by their bytes\n    train.jsonl:7: clips/c.flac: as in train.jsonl:4\n",
+        "1 ids that an earlier row has\n    val.jsonl:1: d: as in train.jsonl:13\n",
+        "1 clips to validate on that are also trained on\n    val.jsonl:1: clips/d.flac: as in train.jsonl:13\n",
+        "1 stretches of a recording to validate on that are also trained on\n    val.jsonl:1: d.wav from 0.5 s",
+        "note: 1 clips not at 24000 Hz: they are resampled, once, where they are used\n    train.jsonl:12: clips/fast.flac: 44100 Hz\n",
+        "language klingon ",
+        "problems in 14 of 14 lines: correct or remove them, and check again\n",
+    ):
+        assert line in told
+    assert "next:" not in told
+
+
+def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tone(tmp_path / "wavs" / "a.wav", 0)
+    tone(tmp_path / "wavs" / "ref.wav", 1, 44_100)
+    official = {"audio": "wavs/a.wav", "text": "A.", "ref_audio": str(tmp_path / "wavs" / "ref.wav")}
+    path = write(tmp_path / "train_raw.jsonl", official)
+    assert run(path) == 0
+    told = capsys.readouterr().out
+    assert "note: 1 reference clips not at 24000 Hz" in told
+    assert "note: 1 rows that name no speaker: say --speaker NAME" in told
+    assert told.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base\n")
+    (tmp_path / "lists").mkdir()
+    elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
+    assert run(elsewhere) == 1
+    assert "say --root FOLDER" in capsys.readouterr().out
+    assert run(elsewhere, "--root", tmp_path) == 0
+    assert f"export {elsewhere} --root {tmp_path} --as qwen --to FOLDER" in capsys.readouterr().out
+
+
+def test_requests_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "absent") == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert run(write(tmp_path / "train.jsonl")) == 2
+    assert "holds no rows; make some with" in capsys.readouterr().err
+    assert run(write(tmp_path / "chats.jsonl", {"messages": []})) == 2
+    assert "python -m data_prep text" in capsys.readouterr().err
+
+
+def test_as_a_script_and_as_a_module_it_is_the_same_verb(data: Path) -> None:
+    for command in (["data_prep/check.py"], ["-m", "data_prep", "check"]):
+        done = subprocess.run([sys.executable, *command, str(data)], cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.count("clips")) == (0, 4), done.stderr
