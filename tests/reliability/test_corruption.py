@@ -16,7 +16,7 @@ from finetune import checkpoint
 from finetune.world import World
 from tests.finetune import tiny
 from tests.finetune.test_checkpoint import tensors_of
-from tests.reliability.ledger import record
+from tests.ledger import record
 
 Damage = Callable[[Path, random.Random], None]
 

@@ -13,8 +13,8 @@ import pytest
 from finetune import checkpoint, export, files
 from finetune.world import World
 from tests.finetune import tiny
+from tests.ledger import record
 from tests.reliability import victims
-from tests.reliability.ledger import record
 from tests.reliability.victims import Fault
 
 EVERY, STEPS = 2, 6

@@ -15,8 +15,8 @@ from finetune.checkpoint import Saver
 from finetune.errors import UserError
 from finetune.world import World
 from tests.finetune import tiny
+from tests.ledger import record
 from tests.reliability import victims
-from tests.reliability.ledger import record
 from tests.reliability.victims import Fault
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)

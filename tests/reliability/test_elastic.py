@@ -12,8 +12,8 @@ from safetensors import safe_open
 
 from finetune import checkpoint
 from finetune.adapters import is_adapter
+from tests.ledger import record
 from tests.reliability import holdings, victims
-from tests.reliability.ledger import record
 
 SAVED, STEPS = 6, 26
 """Where the resumed runs start, and twenty steps more."""

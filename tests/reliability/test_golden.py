@@ -11,8 +11,8 @@ import pytest
 
 from finetune import checkpoint
 from finetune.errors import UserError
+from tests.ledger import record
 from tests.reliability import holdings, victims
-from tests.reliability.ledger import record
 from tests.reliability.make_golden import RANKS, RECIPE, SAVED, STEPS, TRAINED, arguments
 
 FOLDERS = sorted((victims.ROOT / RECIPE).glob("format-*"))

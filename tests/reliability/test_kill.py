@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from finetune import checkpoint, files
+from tests.ledger import record
 from tests.reliability import victims
-from tests.reliability.ledger import record
 from tests.reliability.victims import Fault
 
 STEPS, EVERY, RANKS = 16, 3, 2

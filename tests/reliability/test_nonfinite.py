@@ -14,7 +14,7 @@ import torch
 from finetune import checkpoint
 from finetune.events import read_log
 from tests.finetune import tiny
-from tests.reliability.ledger import record
+from tests.ledger import record
 
 PROMISE = "NaN or infinity in a loss, a gradient or a weight of one of 2 ranks: no rank updates, no checkpoint holds it"
 

@@ -14,7 +14,7 @@ from finetune import batches
 from finetune.batches import Loader, MicroBatch, Order, Place, Step
 from tests.finetune import tiny
 from tests.finetune.test_batches import rows_in_memory
-from tests.reliability.ledger import record
+from tests.ledger import record
 
 WORLDS = (1, 2, 4)
 RECIPE = replace(tiny.RECIPE, pack=tiny.RECIPE.collate)  # how samples lie in a batch is not looked at here

@@ -17,7 +17,7 @@ import pytest
 from finetune import files
 from finetune.checkpoint import newest_good, read_state, steps_in
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
-from tests.reliability.ledger import record
+from tests.ledger import record
 
 STEPS, EVERY = 120, 10
 RUN = ["--train.steps", STEPS, "--checkpoint.every", EVERY, "--eval.every", 40, "--options.dropout", "0.2"]

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from finetune import checkpoint, files
 from tests.finetune.test_checkpoint import fake
-from tests.reliability.ledger import record
+from tests.ledger import record
 
 LOSSES = st.none() | st.integers(1, 5).map(float)
 

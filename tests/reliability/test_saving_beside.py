@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledger import record
 from tests.reliability import slow_disk, victims
-from tests.reliability.ledger import record
 
 RANKS, PATIENCE = 2, 240.0
 """Seconds after which a run counts as hanging."""

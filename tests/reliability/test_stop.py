@@ -14,9 +14,9 @@ import pytest
 from finetune import checkpoint
 from tests.finetune import tiny
 from tests.launch.launching import series
+from tests.ledger import record
 from tests.reliability import victims
 from tests.reliability.afflictions import STALL_SECONDS, Affliction, Place, befallen, begin
-from tests.reliability.ledger import record
 
 STEPS, EVERY = 40, 8
 GONE_SECONDS = 15.0

@@ -14,8 +14,8 @@ from finetune import checkpoint
 from recipes.llm_sft import tiny as tiny_chat
 from recipes.voice_clone import tiny
 from tests.launch.launching import ALONE, ROOT, command, voice_rows
+from tests.ledger import record
 from tests.reliability import audited, victims
-from tests.reliability.ledger import record
 
 SCRIPT = ROOT / "tests" / "reliability" / "audited.py"
 BAIT = ("pytorch_model.bin", "training_args.bin", "optimizer.pt", ".metadata", "rng_state_0.pth", "scheduler.pkl")

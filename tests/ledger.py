@@ -1,4 +1,4 @@
-"""What was tried and what failed: a line of JSON a promise, in the folder that OVERTONE_LEDGER names (benchmarks/reliability.py)."""
+"""What was tried and what failed: a line of JSON a promise, in the folder that OVERTONE_LEDGER names (benchmarks/_trials.py)."""
 
 from __future__ import annotations
 
