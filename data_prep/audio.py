@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.formats import DECODE_ERRORS, EXTENSIONS, AudioError, Samples, Stream, open_stream
+from data_prep.formats import DECODE_ERRORS, EXTENSIONS, AudioError, Samples, Stream, in_words, open_stream
 
 __all__ = ["EXTENSIONS", "AudioError", "Samples"]
 
@@ -103,7 +103,7 @@ def probe(path: Path, alive: Callable[[], None] = lambda: None) -> Track:
             _require_length(frames, stream.rate)
             alive()
     except DECODE_ERRORS as error:
-        broken = f"decoding stopped after {frames / stream.rate:.2f} s: {error}"
+        broken = f"decoding stopped after {frames / stream.rate:.2f} s{_of(stream)}: {in_words(error)}"
     if not frames:
         raise AudioError("unreadable" if broken else "empty", broken or "no samples in the file")
     mean = sums / frames
@@ -116,7 +116,7 @@ def probe(path: Path, alive: Callable[[], None] = lambda: None) -> Track:
         frames=frames,
         weights=tuple(weights.tolist()),
         offset=float(weights @ mean),
-        warning=broken or _shortfall(stream.declared, frames, stream.rate),
+        warning=broken or _shortfall(stream, frames),
     )
 
 
@@ -231,10 +231,16 @@ def _require_length(frames: int, rate: int) -> None:
         raise AudioError("too_long", f"{hours:.1f} h or more in one file; divide it into files of at most {LONGEST_HOURS} h", frames / rate)
 
 
-def _shortfall(declared: int | None, frames: int, rate: int) -> str:
-    if declared is None or declared - frames <= SHORTFALL * declared:
+def _shortfall(stream: Stream, frames: int) -> str:
+    if stream.ends_midway:
+        return f"truncated: the file ends before its sound does, after {frames / stream.rate:.2f} s"
+    if stream.declared is None or stream.declared - frames <= SHORTFALL * stream.declared:
         return ""
-    return f"truncated: the file declares {declared / rate:.2f} s and holds {frames / rate:.2f} s"
+    return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {frames / stream.rate:.2f} s"
+
+
+def _of(stream: Stream) -> str:
+    return "" if stream.declared is None else f" of {stream.declared / stream.rate:.2f}"
 
 
 def _mono_weights(covariance: NDArray[np.float64]) -> NDArray[np.float64]:

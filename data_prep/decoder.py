@@ -51,8 +51,10 @@ class Decoder:
         self._child: _Child | None = None
 
     def probe(self, path: Path) -> Track:
-        """`audio.probe` in the child."""
-        return Track.model_validate(self._ask({"do": "probe", "path": str(path)}, []))
+        """`audio.probe` in the child. What a decoder complained about on its way (libmpg123 does, of damaged MP3) is a warning, too."""
+        track = Track.model_validate(self._ask({"do": "probe", "path": str(path)}, []))
+        complaints = self._child.complaints() if self._child else []
+        return track if track.warning or not complaints else track.model_copy(update={"warning": f"the decoder says: {complaints[0]}"})
 
     def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
         """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, mapped into memory. Raises `UserError` if the disk has no room for it."""
@@ -112,7 +114,7 @@ class _Child:
                 start_new_session=True,  # Ctrl-C is for the parent, which finishes the item in hand
             )
         if self._receive(START_SECONDS) != b"ready":
-            raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._said()}")
+            raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._last_word()}")
 
     def ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         """Raises `AudioError` if the child dies or goes silent; it is of no use afterwards."""
@@ -124,7 +126,7 @@ class _Child:
         if message is None:
             raise AudioError("decoder_stalled", f"no progress for {self._stall:g} s; if the disk is slow, copy the file to a local one")
         if not message:
-            raise AudioError("decoder_crashed", f"the decoder died ({self._end()}): {self._said()}")
+            raise AudioError("decoder_crashed", f"the decoder died ({self._end()}): {self._last_word()}")
         return json.loads(message)
 
     def kill(self) -> None:
@@ -151,10 +153,13 @@ class _Child:
             code = self.process.wait()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
-    def _said(self) -> str:
+    def complaints(self) -> list[str]:
+        """Lines on standard error since the last request."""
         self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "without a word"
+        return self._stderr.read().decode(errors="replace").strip().splitlines()
+
+    def _last_word(self) -> str:
+        return ["without a word", *self.complaints()][-1]
 
 
 def serve(stall: float, memory: int) -> None:

@@ -5,14 +5,20 @@ soundfile reads what libsndfile knows; PyAV, whose wheel carries its codecs, rea
 
 from __future__ import annotations
 
-import io
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from av import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
 
 EXTENSIONS = (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav", ".webm", ".wma")
 
@@ -20,6 +26,8 @@ BLOCK = 1 << 14  # frames: what is lost in front of a defect is at most this
 RATES = (4_000, 384_000)
 """Hz. A header that claims another rate is damaged, and resampling by it would fill the disk."""
 MOST_CHANNELS = 64
+OGG_PAGE, OGG_END = 65_307, 4
+"""Largest page in bytes, and the flag of the last one (RFC 3533)."""
 CONTAINERS = "aac,aiff,asf,flac,matroska,webm,mov,mp3,mp4,ogg,wav"
 """What FFmpeg may take a file for: no playlist, which would make it open other files, or addresses."""
 
@@ -44,10 +52,17 @@ class Stream:
     """Frames that the file says it has; None if it does not say, or only guesses."""
     blocks: Iterator[Samples]
     """[frames, channels] each."""
+    ends_midway: bool = False
+    """The file stops before its stream does, and how much is missing is not known."""
 
 
 DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, EOFError, LookupError)
 """soundfile's LibsndfileError is a RuntimeError; PyAV's errors derive from each of the others."""
+
+
+def in_words(error: Exception) -> str:
+    """A decoder's error without the codes and names around it."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def open_stream(path: Path) -> Stream:
@@ -59,8 +74,8 @@ def open_stream(path: Path) -> Stream:
         info = soundfile.info(os.fsencode(path))
     except soundfile.LibsndfileError as first:
         return _plausible(_open_with_av(path, first.error_string))
-    declared = _riff_frames(path) if info.format in ("WAV", "WAVEX", "RF64") else info.frames
-    return _plausible(Stream(info.samplerate, info.channels, declared, _soundfile_blocks(path)))
+    declared = _declared_frames(path, info)
+    return _plausible(Stream(info.samplerate, info.channels, declared, _soundfile_blocks(path), _ends_midway(path, info)))
 
 
 def _require_content(path: Path) -> None:
@@ -69,7 +84,7 @@ def _require_content(path: Path) -> None:
             if not file.read(1):
                 raise AudioError("unreadable", "there is nothing in it: 0 bytes")
     except OSError as error:
-        raise AudioError("unreadable", f"it cannot be read: {error.strerror}") from error
+        raise AudioError("unreadable", f"it cannot be read: {in_words(error)}") from error
 
 
 def _plausible(stream: Stream) -> Stream:
@@ -100,43 +115,95 @@ def _open_with_av(path: Path, first: str) -> Stream:
 
     try:
         container = av.open(str(path.absolute()), options={"format_whitelist": CONTAINERS})
+        track = next(iter(container.streams.audio), None)
+        frames = _frames(container, track) if track else iter(())
+        frame = next(frames, None)
     except DECODE_ERRORS as error:
-        raise AudioError("unreadable", f"soundfile: {first}; PyAV: {getattr(error, 'strerror', None) or error}") from error
-    stream = next(iter(container.streams.audio), None)
-    if stream is None or not stream.rate or not stream.channels:  # a name like a.flac is enough for FFmpeg to see a stream in garbage
+        raise AudioError("unreadable", f"soundfile: {first}; PyAV: {in_words(error)}") from error
+    if track is None or frame is None:  # a name like a.flac is enough for FFmpeg to see a stream in garbage
         container.close()
         raise AudioError("unreadable", f"soundfile: {first}; PyAV: no audio stream that can be decoded")
-    guessed = container.format.name == "aac" or stream.duration is None or stream.time_base is None  # a raw ADTS file has no header
-    declared = None if guessed else round(stream.duration * stream.time_base * stream.rate)
-    return Stream(stream.rate, stream.channels, declared, _av_blocks(container))
+    seconds = _declared_seconds(container, track)
+    rate = frame.sample_rate  # of the decoded sound; AAC's container may name half of it
+    return Stream(rate, frame.layout.nb_channels, None if seconds is None else round(seconds * rate), _av_blocks(container, frame, frames))
 
 
-def _av_blocks(container: object) -> Iterator[Samples]:
+def _frames(container: InputContainer, track: AudioStream) -> Iterator[AudioFrame]:
+    """Decoded frames from the start of the recording. What the encoder put before it, FFmpeg leaves out where the container says so.
+
+    Two formats do not say. The first frame of each is no sound, since these codecs need two frames for one. FFmpeg leaves out two of
+    WMA, of which the second may be sound.
+    """
+    from av.codec.context import Flags2
+
+    untold = container.format.name == "aac" or track.codec_context.name in ("wmav1", "wmav2")
+    if untold:
+        track.codec_context.flags2 |= Flags2.skip_manual
+    frames = container.decode(track)
+    return itertools.islice(frames, 1, None) if untold else frames
+
+
+def _declared_seconds(container: InputContainer, track: AudioStream) -> float | None:
+    if container.format.name == "aac":  # has no header: the length is guessed from the bit rate
+        return None
+    if track.duration is not None and track.time_base is not None:
+        return float(track.duration * track.time_base)
+    alone = len(container.streams) == 1  # Matroska's length is that of the longest stream
+    return container.duration / 1e6 if container.duration and alone else None
+
+
+def _av_blocks(container: InputContainer, first: AudioFrame, others: Iterator[AudioFrame]) -> Iterator[Samples]:
     import av
-    import av.container
 
-    assert isinstance(container, av.container.InputContainer)
-    planar = av.AudioResampler(format="fltp")  # only the sample format: rate and channels stay
+    planar = av.AudioResampler(format="fltp")  # only the sample format: rate and channels stay, and a change of them is an error
     with container:
-        for frame in container.decode(audio=0):
+        for frame in itertools.chain([first], others):
             for plain in planar.resample(frame):
                 yield np.ascontiguousarray(plain.to_ndarray().T)
 
 
-def _riff_frames(path: Path) -> int | None:
-    """Frames by the header of a WAV file. libsndfile repairs the size of a truncated one silently, so read it ourselves."""
-    with path.open("rb") as file:
-        if file.read(4) != b"RIFF":
-            return None
-        file.seek(12)
-        frame_bytes = 0
-        while len(head := file.read(8)) == 8:
-            size = int.from_bytes(head[4:], "little")
-            if head[:4] == b"fmt ":
-                frame_bytes = int.from_bytes(file.read(size)[12:14], "little")
-            elif head[:4] == b"data":
-                unknown = size in (0, 0xFFFFFFFF) or not frame_bytes  # written to a pipe: the size was never filled in
-                return None if unknown else size // frame_bytes
-            else:
-                file.seek(size + size % 2, io.SEEK_CUR)
+def _declared_frames(path: Path, info: Any) -> int | None:
+    """By the header. libsndfile repairs the size of a truncated WAV or AIFF file silently, so these are read here."""
+    if info.format in ("WAV", "WAVEX", "RF64"):
+        return _wav_frames(path)
+    return _aiff_frames(path) if info.format == "AIFF" else info.frames
+
+
+def _wav_frames(path: Path) -> int | None:
+    """None if the sizes were never filled in, as when it was written to a pipe, or do not fit into 32 bits."""
+    frame_bytes = 0
+    for name, size, body in _chunks(path, b"RIFF", "little"):
+        if name == b"fmt ":
+            frame_bytes = int.from_bytes(body[12:14], "little")
+        elif name == b"data":
+            return None if size in (0, 0xFFFFFFFF) or not frame_bytes else size // frame_bytes
     return None
+
+
+def _aiff_frames(path: Path) -> int | None:
+    return next((int.from_bytes(body[2:6], "big") for name, _, body in _chunks(path, b"FORM", "big") if name == b"COMM"), None)
+
+
+def _chunks(path: Path, magic: bytes, order: Literal["little", "big"]) -> Iterator[tuple[bytes, int, bytes]]:
+    """Name, size and first bytes of each part of a file in the Interchange File Format or its little-endian kin."""
+    with path.open("rb") as file:
+        if file.read(4) != magic:
+            return
+        file.seek(12)
+        while len(head := file.read(8)) == 8:
+            size, start = int.from_bytes(head[4:], order), file.tell()
+            yield head[:4], size, file.read(min(size, 16))
+            file.seek(start + size + size % 2)
+
+
+def _ends_midway(path: Path, info: Any) -> bool:
+    """Whether an Ogg file stops before the page that ends its stream: libsndfile takes the last page that is there for the end."""
+    if info.format != "OGG":
+        return False
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2 * OGG_PAGE))
+        tail = file.read()
+    page = tail[tail.rfind(b"OggS") :]
+    lengths = page[27 : 27 + page[26]] if len(page) > 26 else b""
+    whole = bool(lengths) and len(page) >= 27 + len(lengths) + sum(lengths)
+    return not (whole and page[5] & OGG_END)

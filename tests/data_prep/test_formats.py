@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import soundfile
+import soxr
 
 from data_prep import formats
-from data_prep.audio import EXTENSIONS, MASTER_RATE, AudioError, load, probe, read
+from data_prep.audio import EXTENSIONS, MASTER_RATE, SPEECH_RATE, Audio, AudioError, load, probe, read
+from data_prep.vad import find_speech
 from tests.data_prep.conftest import peak_frequency
 
 
@@ -24,13 +28,116 @@ def test_decoding_in_blocks_is_decoding(name, sample) -> None:
     assert np.abs(np.concatenate(blocks) - whole).max() < 1e-5
 
 
-@pytest.mark.parametrize("ending", ["wav", "flac", "mp3", "ogg", "opus", "aiff", "m4a"])
-def test_formats_decode_without_an_external_program(ending, tmp_path, write_sound, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    path = write_sound(tmp_path / f"tone.{ending}", tone(48000), 48000)
-    sound = load(path, probe(path), MASTER_RATE)[0]
-    assert sound.seconds == pytest.approx(2.0, abs=0.06)
-    assert peak_frequency(sound.samples, MASTER_RATE, 440) == pytest.approx(440, abs=0.5)
+STEP = 512 * MASTER_RATE // SPEECH_RATE
+"""Samples by which the detector steps: what a codec changes may move an edge by one step."""
+
+
+def lag(late: np.ndarray, early: np.ndarray) -> int:
+    """Samples by which `late` lies behind `early`."""
+    size = 1 << 18
+    likeness = np.fft.irfft(np.fft.rfft(late, size) * np.fft.rfft(early, size).conj(), size)
+    best = int(np.abs(likeness).argmax())  # of two opposite channels either may be taken
+    return best if best < size // 2 else best - size
+
+
+def limited(samples: np.ndarray, rate: int) -> np.ndarray:
+    """What a recording at `rate` keeps of a sound at 24 kHz."""
+    return soxr.resample(soxr.resample(samples, MASTER_RATE, rate, quality="VHQ"), rate, MASTER_RATE, quality="VHQ")
+
+
+def at_speech_rate(samples: np.ndarray) -> Audio:
+    return Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
+
+
+CONTAINERS = {
+    ".aac": ("adts", "aac"),
+    ".aif": ("aiff", "pcm_s16be"),
+    ".aiff": ("aiff", "pcm_s16be"),
+    ".flac": ("flac", "flac"),
+    ".m4a": ("ipod", "aac"),
+    ".mp3": ("mp3", "libmp3lame"),
+    ".opus": ("ogg", "libopus"),
+    ".wav": ("wav", "pcm_s16le"),
+    ".webm": ("webm", "libopus"),
+    ".wma": ("asf", "wmav2"),
+}
+ANY_RATE = (8000, 16000, 22050, 24000, 44100, 48000, 96000)
+RATES = {".mp3": ANY_RATE[:-1], ".wma": ANY_RATE[:-1], ".opus": (8000, 16000, 24000, 48000), ".webm": (8000, 16000, 24000, 48000)}
+"""What the encoders take; the others take any."""
+
+
+def encode(path: Path, channels: np.ndarray, rate: int) -> Path:
+    """Write samples [n, channels] in the format of the name, with FFmpeg's encoders, Vorbis with libsndfile's."""
+    import av
+
+    if path.suffix == ".ogg":
+        soundfile.write(path, channels, rate, format="OGG", subtype="VORBIS")
+        return path
+    container, codec = CONTAINERS[path.suffix]
+    layout = "stereo" if channels.shape[1] == 2 else "mono"
+    with av.open(str(path), "w", format=container) as file:
+        stream = file.add_stream(codec, rate=rate, layout=layout)
+        if codec == "wmav2":
+            stream.bit_rate = 64_000
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(channels.T, np.float32), format="fltp", layout=layout)
+        frame.sample_rate, frame.pts = rate, 0  # without a time, MP4 gets no edit list, which says what the encoder put first
+        fitting = av.AudioResampler(format=stream.format.name, layout=layout, rate=rate)
+        for piece in [*fitting.resample(frame), *fitting.resample(None), None]:
+            file.mux(stream.encode(piece))
+    return path
+
+
+TONE_SECONDS = 2.0
+MIXES = {
+    "mono": lambda x: [x],
+    "stereo": lambda x: [x, x],
+    "anti-phase": lambda x: [x, -x],
+    "left dead": lambda x: [0 * x, x],
+    "right faint": lambda x: [x, 1e-3 * x],
+}
+EVERY = [(ending, rate, mix) for ending in (".ogg", *CONTAINERS) for rate in RATES.get(ending, ANY_RATE) for mix in MIXES]
+QUICK = [
+    (".aac", 44100, "stereo"),
+    (".aif", 22050, "anti-phase"),
+    (".aiff", 96000, "mono"),
+    (".flac", 48000, "right faint"),
+    (".m4a", 24000, "left dead"),
+    (".mp3", 8000, "mono"),
+    (".ogg", 16000, "stereo"),
+    (".opus", 48000, "anti-phase"),
+    (".wav", 24000, "left dead"),
+    (".webm", 16000, "right faint"),
+    (".wma", 22050, "mono"),
+]
+
+
+def case(each: tuple[str, int, str]):
+    return pytest.param(*each, id=" ".join(map(str, each)), marks=() if each in QUICK else pytest.mark.slow)
+
+
+def test_every_ending_and_every_rate_has_its_case() -> None:
+    assert {ending for ending, _, _ in EVERY} == {ending for ending, _, _ in QUICK} == set(EXTENSIONS)
+    assert {rate for _, rate, _ in QUICK} == set(ANY_RATE)
+    assert {mix for _, _, mix in QUICK} == set(MIXES)
+
+
+@pytest.mark.parametrize(("ending", "rate", "mix"), [case(each) for each in EVERY])
+def test_speech_lies_where_it_was_said_and_a_tone_keeps_its_pitch(ending, rate, mix, vad, one_sentence, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "")  # no external program
+    said = one_sentence.samples
+    spoken = soxr.resample(np.concatenate([said, np.zeros(MASTER_RATE // 2, np.float32)]), MASTER_RATE, rate, quality="VHQ")
+    sound = np.concatenate([spoken, tone(rate, TONE_SECONDS)])
+    path = encode(tmp_path / f"sound{ending}", np.stack(MIXES[mix](sound), axis=1), rate)
+    track = probe(path)
+    master, hearing = load(path, track, MASTER_RATE, SPEECH_RATE)
+    assert track.warning == ""
+    assert 0 <= master.seconds - len(sound) / rate < 2 * 1024 / rate + 0.001  # the encoder's last frame is filled up
+    assert abs(lag(master.samples[: len(said)], limited(said, rate))) <= MASTER_RATE // 1000
+    found = find_speech(vad, hearing.cut(0, len(said) * SPEECH_RATE // MASTER_RATE), len(said))
+    assert np.abs(np.subtract(found, find_speech(vad, at_speech_rate(limited(said, rate)), len(said)))).max() <= STEP
+    end = round(len(sound) / rate * MASTER_RATE)
+    pitch = peak_frequency(master.samples[end - int((TONE_SECONDS - 0.1) * MASTER_RATE) : end - MASTER_RATE // 10], MASTER_RATE, 440)
+    assert pitch == pytest.approx(440, abs=0.5)
 
 
 def test_names_may_hold_anything(tmp_path, write_sound) -> None:
