@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability import ledger
-from tests.reliability.victims import ROOT
+from tests import ledger
+from tests.launch.launching import ROOT
 
 
 @pytest.fixture
