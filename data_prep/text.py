@@ -33,6 +33,8 @@ from data_prep.text_split import Validates
 from finetune import files
 from finetune.errors import UserError, exit_code
 
+CHANGED = "the files changed while they were read; run the same command again"
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -68,7 +70,7 @@ def _text(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     _check_amounts(options)
     gathered = text_sources.find(options.sources)
-    _check_target(options.out, options.sources)
+    _check_target(options.out, [*options.sources, *(source.path for source in gathered.sources)])
     summary = write(gathered, options.out, Wanted(options.shape, options.val_share, options.val_rows))
     print(text_account.told(summary))
     print(f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {_data(options.out, summary)}")
@@ -147,7 +149,7 @@ def _check_trainable(summary: dict[str, Any]) -> None:
         return
     if summary["val"]:
         raise UserError(f"nothing is left to train on: all {summary['val']} rows would validate; give a smaller --val-share or --val-rows")
-    raise UserError(f"nothing to train on: of {summary['read']} rows, {text_sources.counted(summary['reasons']) or 'none was there'}")
+    raise UserError(f"nothing to train on: of {summary['read']} rows, {text_account.why_none(summary)}")
 
 
 def _validates(sources: list[Source], wanted: Wanted) -> Validates:
@@ -170,18 +172,28 @@ def _training_rows(sources: list[Source], shape: str | None, validates: Validate
 
 
 def _validation_rows(sources: list[Source], shape: str | None, tally: Tally) -> Iterator[Row]:
-    """A second reading, which costs time and no memory."""
+    """A second reading, which costs time and no memory. Raises `UserError` if it finds other rows than the first."""
     again = (found for source in sources for found in text_rows.rows(source))
     for kind, found in zip_longest(tally.kinds, again):
         if kind is None or found is None:
-            raise UserError("the files changed while they were read; run the same command again")
+            raise UserError(CHANGED)
         if kind == VALIDATES:
-            yield {**_conversation(found, shape)[0], "source": found.place}
+            yield {**_same_again(found, shape, tally), "source": found.place}
+
+
+def _same_again(found: Found, shape: str | None, tally: Tally) -> Row:
+    try:
+        row, _, _ = _conversation(found, shape)
+    except UserError:
+        raise UserError(CHANGED) from None
+    if tally.first_place(row, found.place) != found.place:
+        raise UserError(CHANGED)
+    return row
 
 
 def _judged(source: Source, shape: str | None, tally: Tally) -> Iterator[tuple[str, Row | None]]:
     """Place of each row, and the row if it is kept. Raises `UserError` for a source of which no row has a known shape."""
-    tally.by_source[source.name] = unknown = 0
+    tally.by_source[source.name], strange, unknown = 0, 0, ""
     for found in text_rows.rows(source):
         tally.by_source[source.name] += 1
         row = None
@@ -189,10 +201,11 @@ def _judged(source: Source, shape: str | None, tally: Tally) -> Iterator[tuple[s
             row = _kept(found, shape, tally)
         except UserError as error:
             tally.reject(found.place, str(error))
-            unknown += isinstance(error, ShapeError)
+            unknown = str(error) if isinstance(error, ShapeError) else unknown
+            strange += isinstance(error, ShapeError) or found.row is None
         yield found.place, row
-    if unknown and unknown == tally.by_source[source.name]:
-        raise UserError(f"{source.path}: its rows have {tally.rejects[-1]['reason']}")
+    if unknown and strange == tally.by_source[source.name]:
+        raise UserError(f"{source.path}: its rows have {one_line(unknown)}. To leave this file out, name those to read")
 
 
 def _kept(found: Found, shape: str | None, tally: Tally) -> Row:

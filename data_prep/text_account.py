@@ -97,6 +97,11 @@ def told(summary: dict[str, Any]) -> str:
     return "\n".join([*found, *_validation(summary)])
 
 
+def why_none(summary: dict[str, Any]) -> str:
+    """Of what kind rows were if none is to be trained on."""
+    return _listed([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "none was there"
+
+
 def _sources(summary: dict[str, Any]) -> list[str]:
     rows, passed_over = summary["sources"], summary["passed_over"]
     found = [f"  from {_listed([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []

@@ -76,6 +76,7 @@ def test_conversations_that_begin_alike_are_on_one_side(tmp_path: Path) -> None:
 
 def test_a_file_of_another_kind_is_refused_with_its_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, other = write(tmp_path / "a.jsonl", chats(3)), write(tmp_path / "b.jsonl", [{"question": "x", "answer": "y"}] * 3)
+    other.write_text(other.read_text() + "broken\n")
     assert run(good, other, "--out", tmp_path / "out") == 2
     assert "b.jsonl: its rows have no known shape" in (told := capsys.readouterr().err) and "its keys are question, answer" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
@@ -206,7 +207,10 @@ def test_what_was_made_is_not_replaced_by_a_run_that_reads_it(tmp_path: Path, ca
     assert run(write(tmp_path / "a.jsonl", chats(5)), "--out", tmp_path / "out") == 0
     before = everything(tmp_path / "out")
     assert run(tmp_path / "out" / "train.jsonl", "--out", tmp_path / "out") == 2
-    assert "would replace what is read" in capsys.readouterr().err and everything(tmp_path / "out") == before
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "old.jsonl").symlink_to("../out/train.jsonl")
+    assert run(tmp_path / "more", "--out", tmp_path / "out") == 2
+    assert capsys.readouterr().err.count("would replace what is read") == 2 and everything(tmp_path / "out") == before
 
 
 def test_an_empty_folder_and_a_link_to_a_folder_can_be_filled(tmp_path: Path) -> None:
@@ -218,14 +222,15 @@ def test_an_empty_folder_and_a_link_to_a_folder_can_be_filled(tmp_path: Path) ->
         assert (tmp_path / "out").is_symlink() and lines(tmp_path / "disk" / "train.jsonl")
 
 
-def test_files_that_grow_while_they_are_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("other", [chats(51), chats(49), chats(50, start=1), [{"messages": []}] * 50])
+def test_files_that_change_while_they_are_read_are_told(tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", chats(50))
 
-    def grow(operation: str, at: Path) -> None:
+    def change(operation: str, at: Path) -> None:
         if at.name == "train.jsonl" and operation == "rename":
-            write(path, chats(51))
+            write(path, other)
 
-    with files.watch(grow):
+    with files.watch(change):
         assert run(path, "--out", tmp_path / "out", "--val-share", 0.3) == 2
     assert "the files changed while they were read" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
