@@ -1,8 +1,9 @@
-"""Which device the models of this package run on, and with how many threads."""
+"""Which devices the models of this package run on, how many processes share them, and with how many threads."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from finetune.errors import UserError
@@ -17,6 +18,26 @@ def choose_device(asked: str | None) -> str:
     if asked == "cuda" and not torch.cuda.is_available():
         raise UserError(f"--device cuda: torch {torch.__version__} sees no GPU here; use --device cpu, or install a CUDA build of torch")
     return asked or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def spread(device: str, workers: int | None) -> list[str]:
+    """The device of each worker, for torch. None: one worker for each GPU, or for each core that this process may use."""
+    if device == "cpu":
+        return ["cpu"] * (len(os.sched_getaffinity(0)) if workers is None else workers)
+    import torch
+
+    count = torch.cuda.device_count()
+    return [f"cuda:{number % count}" for number in range(count if workers is None else workers)]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Workers share the cores; and sums that several threads divide differ in their last bits with the number of threads."""
+    import torch
+
+    with threads_kept():
+        torch.set_num_threads(1)
+        yield
 
 
 @contextlib.contextmanager

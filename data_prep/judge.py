@@ -116,6 +116,7 @@ def _fields(judged: Judged) -> dict[str, Any]:
         "speaker": source.speaker,
         "language": clip.language,
         "quality": clip.quality,
+        "gain_db": clip.gain_db,
         "source": source.name,
         "start": round(clip.start / MASTER_RATE, 6),
         "end": round(clip.stop / MASTER_RATE, 6),

@@ -53,6 +53,9 @@ class Row(BaseModel):
     ref_audio: str | None = None
     """Path of another clip of the same speaker."""
     quality: Quality | None = None
+    """Of the sound as it was recorded."""
+    gain_db: float | None = None
+    """By which the clip is louder than it was recorded: one for each recording."""
     source: str | None = None
     """The recording, relative to the folder of recordings."""
     start: float | None = None
@@ -81,6 +84,7 @@ class Reject(BaseModel):
     speaker: str | None = None
     language: str | None = None
     quality: Quality | None = None
+    gain_db: float | None = None
     audio: str | None = None
     """Of a clip that has a text: it can be listened to."""
 

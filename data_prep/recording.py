@@ -6,29 +6,36 @@ again.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from data_prep import measure, segment, transcribe, vad
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, Track, faded, flac, load, probe, to_rate
+from data_prep import loudness, measure, segment, transcribe, vad
+from data_prep.audio import MASTER_RATE, Audio, Track, bandwidth, faded, flac, to_rate
+from data_prep.decoder import Decoder
+from data_prep.formats import AudioError
 from data_prep.manifest import AUTO
 from data_prep.score import Quality
 from data_prep.segment import Lengths, Piece, Unit
 from data_prep.sources import Source
-from data_prep.stages import Stages, key_of
+from data_prep.stages import Memory, NotStoredError, Stages, key_of
 from data_prep.transcripts import Transcript
 from data_prep.vad import Region
 from finetune import files
 
 FORM = 1
 """Of the results of the two stages that cost hours: raise it when they change what they give. The last stage goes by its code instead."""
+OF_THE_MACHINE = ("decoder_crashed", "decoder_stalled")
+"""Reasons that another run may not find."""
 UTTERANCE_TOLERANCE = 1.0
 """Seconds by which the times of a transcript may miss a pause."""
 
@@ -79,6 +86,9 @@ class Clip(BaseModel):
     text: str
     language: str
     quality: Quality
+    """Of the sound as it was recorded."""
+    gain_db: float
+    """By which the file is louder than the recording."""
 
     @property
     def seconds(self) -> float:
@@ -103,11 +113,17 @@ class Recording:
 
 
 class Models:
-    """Owns the models of this process: each is loaded at most once, and only when a stage needs it."""
+    """Owns the models and the decoder of this process: each is loaded at most once, and only when a stage needs it. A context manager."""
 
-    def __init__(self, whisper: str | None, device: str) -> None:
+    def __init__(self, whisper: str | None, device: str, folder: Path) -> None:
         self.loads: Counter[str] = Counter()
-        self._name, self._device = whisper, device
+        self._name, self._device, self._folder = whisper, device, folder
+        self._open = ExitStack()
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Its samples pass through `folder`."""
+        return self._open.enter_context(Decoder(self._folder))
 
     @cached_property
     def vad(self) -> Any:
@@ -120,6 +136,12 @@ class Models:
         self.loads["whisper"] += 1
         return transcribe.load_whisper(self._name, self._device)
 
+    def __enter__(self) -> Models:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
 
 SPEECH: TypeAdapter[Speech | Unusable] = TypeAdapter(Speech | Unusable)
 UNITS: TypeAdapter[list[Unit]] = TypeAdapter(list[Unit])
@@ -127,9 +149,17 @@ CLIPS: TypeAdapter[list[Clip]] = TypeAdapter(list[Clip])
 
 
 def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Stages, models: Models) -> Recording:
-    """All stages. Without a transcript Whisper listens, or, if it is not to, the recording is refused."""
-    sound = _Sound(source.path)
-    heard = stages.run("speech", speech_inputs(source), SPEECH, lambda: hear_speech(sound, models))
+    """All stages. Without a transcript Whisper listens, or, if it is not to, the recording is refused.
+
+    A decoder that died or stalled may have had other reasons than the file, so that is not remembered: the next run tries again.
+    """
+    if source.problem:
+        return refused(source, "unreadable", source.problem, 0)
+    sound = _Sound(source.path, models)
+    try:
+        heard = stages.run("speech", speech_inputs(source), SPEECH, lambda: hear_speech(sound, models))
+    except AudioError as error:
+        return refused(source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
     if isinstance(heard, Unusable):
         return refused(source, heard.reason, heard.detail, round(heard.seconds * MASTER_RATE))
     if not heard.regions:
@@ -148,6 +178,14 @@ def refused(source: Source, reason: str, detail: str, total: int) -> Recording:
     return Recording(source, total, (Region(0, total),), refused=reason, detail=detail)
 
 
+def stored_speech(source: Source, stages: Memory) -> Speech | Unusable | None:
+    """Result of the first stage, if it is there."""
+    try:
+        return stages.run("speech", speech_inputs(source), SPEECH, lambda: Unusable(reason="", detail="", seconds=0.0))
+    except NotStoredError:
+        return None
+
+
 def speech_inputs(source: Source) -> dict[str, Any]:
     """What the first stage depends on."""
     return {"form": FORM, "recording": source.digest, "vad": vad.settings()}
@@ -161,7 +199,7 @@ def clip_inputs(source: Source, transcript: Transcript | None, units: list[Unit]
         "whole": bool(transcript and transcript.text),
         "lengths": vars(job.lengths),
         "language": job.language,
-        "code": [files.digest(Path(module.__file__ or "")) for module in (segment, measure, sys.modules[__name__])],
+        "code": [files.digest(Path(module.__file__ or "")) for module in (segment, measure, loudness, sys.modules[__name__])],
     }
 
 
@@ -170,12 +208,16 @@ def hear_speech(sound: _Sound, models: Models) -> Speech | Unusable:
     try:
         return Speech(track=sound.track, regions=vad.find_speech(models.vad, sound.hearing, len(sound.master.samples)))
     except AudioError as error:
+        if error.reason in OF_THE_MACHINE:
+            raise
         return Unusable(reason=error.reason, detail=error.detail, seconds=error.seconds)
 
 
 def cut(source: Source, transcript: Transcript | None, units: list[Unit], speech: Speech, master: Audio, job: Job) -> list[Clip]:
-    """Divide, measure, and write what has a text."""
+    """Divide, measure, and write what has a text, brought to the same loudness as other recordings."""
     noise = measure.noise_power(master.samples, speech.regions)
+    of_all = {"bandwidth_hz": float(bandwidth(master.samples, MASTER_RATE))}
+    gain = loudness.gain(master, speech.regions)
     clips = []
     for piece in _pieces(transcript, units, speech, master, job):
         clip = Clip(
@@ -185,10 +227,12 @@ def cut(source: Source, transcript: Transcript | None, units: list[Unit], speech
             stop=piece.stop,
             text=piece.text,
             language=job.language or _language(piece),
-            quality=measure.measure(master.samples, piece, speech.regions, noise),
+            quality=measure.measure(master.samples, piece, speech.regions, noise).model_copy(update=of_all),
+            gain_db=round(20 * math.log10(gain), 2),
         )
         if clip.audio:
-            files.write_bytes(job.out / clip.audio, flac(faded(master.cut(piece.start, piece.stop))))
+            louder = Audio(master.samples[piece.start : piece.stop] * np.float32(gain), MASTER_RATE)
+            files.write_bytes(job.out / clip.audio, flac(faded(louder)))
         clips.append(clip)
     return clips
 
@@ -211,16 +255,16 @@ def are_there(out: Path) -> Callable[[list[Clip]], bool]:
 class _Sound:
     """The samples of one recording, decoded when a stage first asks for them."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, models: Models) -> None:
+        self._path, self._models = path, models
 
     @cached_property
     def track(self) -> Track:
-        return probe(self._path)
+        return self._models.decoder.probe(self._path)
 
     @cached_property
-    def _both(self) -> list[Audio]:
-        return load(self._path, self.track, MASTER_RATE, SPEECH_RATE)
+    def _both(self) -> tuple[Audio, Audio]:
+        return self._models.decoder.load(self._path, self.track)
 
     @property
     def master(self) -> Audio:

@@ -20,6 +20,10 @@ from finetune import files
 T = TypeVar("T")
 
 
+class NotStoredError(Exception):
+    """A result is not there yet, and was not to be computed."""
+
+
 def key_of(inputs: dict[str, Any]) -> str:
     """Hex digest of a JSON value; equal values give equal keys whatever the order of their entries."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
@@ -47,10 +51,20 @@ class Stages:
         if stored is not None and still_there(stored):
             self.reused[stage] += 1
             return stored
-        result = compute()
+        result = self._new(compute)
         files.write_bytes(path, kind.dump_json(result))
         self.computed[stage] += 1
         return result
+
+    def _new(self, compute: Callable[[], T]) -> T:
+        return compute()
+
+
+class Memory(Stages):
+    """Only what is stored: anything else raises `NotStoredError`."""
+
+    def _new(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - that is the point
+        raise NotStoredError
 
 
 def _read(path: Path, kind: TypeAdapter[T]) -> T | None:

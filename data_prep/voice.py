@@ -3,7 +3,8 @@
   python -m data_prep voice my_recordings/ --out data/me --whisper small --speaker me
   python -m data_prep voice my_recordings/ --out data/me --transcripts --speaker-from folder
 
-Run it again after anything: what is done is not done twice, and the same recordings give the same bytes.
+Run it again after anything: what is done is not done twice, and the same recordings give the same bytes. Ctrl-C finishes the recordings in
+hand. Decisions of `data_prep review` hold in every run.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import account, decisions, judge, manifest, speakers, transcribe, transcripts
-from data_prep.device import DEVICES, choose_device
-from data_prep.manifest import Reject, Row
-from data_prep.recording import Job, Models, Recording, prepare, refused
+from data_prep import account, dataset, decisions, dry_run, judge, manifest, speakers, transcribe, transcripts
+from data_prep.device import DEVICES, choose_device, spread
+from data_prep.hearing import Setup, StoppedError, Task, hear_all
+from data_prep.judge import Standard
+from data_prep.pool import Stop
+from data_prep.recording import Job
 from data_prep.score import PRESETS
 from data_prep.segment import Lengths
-from data_prep.sources import Source, scan
-from data_prep.split import assign
-from data_prep.stages import Stages
+from data_prep.sources import Source, ignored, scan, told
 from data_prep.transcripts import FORMS, Transcript
 from finetune import files
 from finetune.errors import UserError, exit_code
 
-STAGES = ".stages"
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C stopped, as shells have it."""
 
 
 def main(argv: list[str]) -> int:
-    """The verb. Returns 0 if there is something to train on."""
+    """The verb. Returns 0 if there is something to train on, 130 if it was stopped."""
     return exit_code(_voice, argv)
 
 
@@ -54,36 +56,46 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--language", help="en, english, zh, … (default: Whisper detects it; transcripts leave it open)")
     options.add_argument("--preset", choices=list(PRESETS), default="default", help="how strict the rules are (default %(default)s)")
+    options.add_argument("--dry-run", action="store_true", help="hear, then only show what each rule would remove; the hearing is not lost")
     options.add_argument("--val-share", type=float, default=0.05, help="part of each speaker's time to validate on (default %(default)s)")
     options.add_argument("--target", type=float, default=6.0, help="seconds that a clip should last (default %(default)s)")
     options.add_argument("--shortest", type=float, default=1.0, help="seconds (default %(default)s)")
     options.add_argument("--longest", type=float, default=20.0, help="seconds (default %(default)s)")
     options.add_argument("--device", choices=DEVICES, help="where Whisper runs (default: cuda if there is one)")
+    options.add_argument(
+        "--workers", type=int, metavar="N", help="processes that hear (default: one for each GPU, or core); 0: this one, unprotected"
+    )
     return options
 
 
 def _voice(argv: list[str]) -> int:
-    started = time.monotonic()
     options = parser().parse_args(argv)
     _check(options)
-    sources = scan(options.recordings, _speaker(options), skip=options.out)
-    texts = _texts(sources) if options.transcripts else None
-    if texts and options.speaker_from == "transcript":
-        sources = speakers.from_transcripts(sources, texts)
-    elif texts and not options.speaker and not options.speaker_from:
-        speakers.require_one(texts)
+    try:
+        with Stop() as stop:
+            return _prepare(options, stop)
+    except (StoppedError, KeyboardInterrupt) as error:
+        what = f"stopped: {error}" if str(error) else "stopped at once"
+        print(f"{what}; nothing that is done is lost: run the same command again to go on", file=sys.stderr, flush=True)
+        return INTERRUPTED
+
+
+def _prepare(options: argparse.Namespace, stop: Stop) -> int:
+    started = time.monotonic()
+    tasks = _tasks(options)
     job = _job(options)
-    _clean_up(job.out)
-    stages, models = Stages(job.out / STAGES), Models(options.whisper, choose_device(options.device))
-    recordings = _prepare_all(sources, texts, job, stages, models)
-    summary = _write(recordings, job, options)
-    run = {
-        "computed": stages.computed,
-        "reused": stages.reused,
-        "model_loads": models.loads,
-        "seconds": round(time.monotonic() - started, 1),
-    }
-    files.write_json(job.out / manifest.RUN, run)
+    standard = Standard(PRESETS[options.preset], job.lengths, decisions.read(job.out))
+    with dataset.owned(job.out):
+        _tell_of_others(options)
+        recordings, work = hear_all(tasks, _setup(job, options), standard, stop)
+        _warn_of_decisions(judge.without_clip(recordings, standard.decisions))
+        if options.dry_run:
+            print(dry_run.table(recordings, options.preset, job.lengths, standard.decisions))
+            return 0
+        judged = judge.judge(recordings, standard)
+        summary = dataset.write(job.out, recordings, judged, options.val_share, _settings(options, job, standard))
+        run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
+        files.write_json(job.out / manifest.RUN, run)
     print(account.table(summary))
     return _verdict(summary, job.out)
 
@@ -93,15 +105,26 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--speaker-from transcript needs --transcripts: Whisper does not hear who speaks")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: a part of the whole is expected, from 0 up to but not including 1")
+    if options.workers is not None and options.workers < 0:
+        raise UserError(f"--workers {options.workers}: a number of processes is expected, or 0 for none besides this one")
     if not 0 < options.shortest <= options.target <= options.longest:
         raise UserError(
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: they must be above 0 and in this order"
         )
 
 
-def _speaker(options: argparse.Namespace) -> str | None:
-    """None: from the folders."""
-    return None if options.speaker_from == "folder" else options.speaker or options.recordings.resolve().name
+def _tasks(options: argparse.Namespace) -> list[Task]:
+    """The recordings, who speaks in them and what is said."""
+    speaker = None if options.speaker_from == "folder" else options.speaker or options.recordings.resolve().name
+    sources = scan(options.recordings, speaker, skip=options.out)
+    if not options.transcripts:
+        return [Task(source, None) for source in sources]
+    texts = _texts(sources)
+    if options.speaker_from == "transcript":
+        sources = speakers.from_transcripts(sources, texts)
+    elif not options.speaker and not options.speaker_from:
+        speakers.require_one(texts)
+    return [Task(source, texts[source.name]) for source in sources]
 
 
 def _texts(sources: list[Source]) -> dict[str, Transcript | None]:
@@ -121,62 +144,33 @@ def _job(options: argparse.Namespace) -> Job:
     return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing)
 
 
-def _prepare_all(
-    sources: list[Source], texts: dict[str, Transcript | None] | None, job: Job, stages: Stages, models: Models
-) -> list[Recording]:
-    heard: dict[str, Recording] = {}
-    recordings = []
-    for number, source in enumerate(sources, start=1):
-        twin = heard.get(source.digest)
-        if twin is not None:
-            recording = refused(source, "duplicate", f"the same bytes as {twin.source.name}", twin.total)
-        else:
-            recording = heard[source.digest] = prepare(source, texts[source.name] if texts else None, job, stages, models)
-        print(f"[{number}/{len(sources)}] {source.name}: {_told(recording)}", flush=True)
-        recordings.append(recording)
-    return recordings
+def _setup(job: Job, options: argparse.Namespace) -> Setup:
+    device = choose_device(options.device) if options.whisper else "cpu"
+    devices = spread(device, options.workers)
+    return Setup(job, job.out / dataset.STAGES, options.whisper, len(devices), tuple(devices) or (device,))
 
 
-def _told(recording: Recording) -> str:
-    return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else f"{len(recording.clips)} clips"
-
-
-def _write(recordings: list[Recording], job: Job, options: argparse.Namespace) -> account.Summary:
-    standard = judge.Standard(PRESETS[options.preset], job.lengths, decisions.read(job.out))
-    judged = judge.judge(recordings, standard)
-    rows = sorted(assign(judge.kept(judged), options.val_share), key=_place)
-    rejects = sorted(judge.rejected(judged, recordings), key=_place)
-    settings: dict[str, object] = {
+def _settings(options: argparse.Namespace, job: Job, standard: Standard) -> dict[str, object]:
+    return {
         "text": job.hearing or "transcripts",
         "lengths": vars(job.lengths),
         "preset": options.preset,
-        "reviewed": len(standard.decisions),
+        "decisions": len(standard.decisions),
         "val_share": options.val_share,
     }
-    summary = account.summarise(account.accounts(recordings, rows, rejects), rows, rejects, settings)
-    manifest.write(job.out / manifest.REJECTS, rejects)
-    manifest.write_unless_same(job.out / manifest.VAL, [row for row in rows if row.split == "val"])
-    manifest.write_unless_same(job.out / manifest.TRAIN, [row for row in rows if row.split == "train"])
-    files.write_json(job.out / manifest.SUMMARY, summary.model_dump())
-    _remove_unnamed(job.out, {one.clip.audio for one in judged if one.clip.audio})
-    return summary
 
 
-def _place(entry: Row | Reject) -> tuple[str, float]:
-    return entry.source or "", entry.start or 0.0
+def _tell_of_others(options: argparse.Namespace) -> None:
+    """Files that nobody asked about: a person may have taken one of them for a recording."""
+    others = ignored(options.recordings, options.out)
+    if others:
+        print(f"not recordings: {told(others)}")
 
 
-def _clean_up(out: Path) -> None:
-    """Temporaries of a killed run."""
-    for folder in (out, *out.glob("clips/*"), *out.glob(f"{STAGES}/*")):
-        files.sweep(folder)
-
-
-def _remove_unnamed(out: Path, named: set[str]) -> None:
-    """Clips that earlier parameters or recordings left: after the manifests, so that none ever names a missing file."""
-    for path in out.glob("clips/*/*.flac"):
-        if path.relative_to(out).as_posix() not in named:
-            files.discard(path)
+def _warn_of_decisions(lost: list[str]) -> None:
+    if lost:
+        some = ", ".join(lost[:3])
+        print(f"warning: {len(lost)} decisions are about clips that are not there, or hold no words: {some}", file=sys.stderr)
 
 
 def _verdict(summary: account.Summary, out: Path) -> int:

@@ -1,7 +1,9 @@
+import os
+
 import pytest
 import torch
 
-from data_prep.device import choose_device, threads_kept
+from data_prep.device import choose_device, one_thread, spread, threads_kept
 from finetune.errors import UserError
 
 
@@ -23,4 +25,20 @@ def test_the_number_of_threads_is_put_back_even_after_a_failure() -> None:
     with pytest.raises(RuntimeError), threads_kept():
         torch.set_num_threads(before + 1)
         raise RuntimeError
+    assert torch.get_num_threads() == before
+
+
+def test_one_worker_for_each_core_or_gpu(monkeypatch) -> None:
+    assert spread("cpu", None) == ["cpu"] * len(os.sched_getaffinity(0))
+    assert spread("cpu", 3) == ["cpu"] * 3
+    assert spread("cpu", 0) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert spread("cuda", None) == ["cuda:0", "cuda:1"]
+    assert spread("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_a_worker_computes_with_one_thread_and_puts_it_back() -> None:
+    before = torch.get_num_threads()
+    with one_thread():
+        assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before

@@ -37,7 +37,9 @@ def clip(number: int = 0, text: str = TEXT, **measures: object) -> Clip:
     identity = f"aa_{number}"
     audio = f"clips/aa/{identity}.flac" if text else None
     quality = QUALITY.model_copy(update=measures)
-    return Clip(id=identity, audio=audio, start=start, stop=start + 5 * MASTER_RATE, text=text, language="english", quality=quality)
+    return Clip(
+        id=identity, audio=audio, start=start, stop=start + 5 * MASTER_RATE, text=text, language="english", quality=quality, gain_db=1.5
+    )
 
 
 def recording(*clips: Clip, speaker: str = "me") -> Recording:
@@ -104,6 +106,7 @@ def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
     recordings = [recording(clip(0), clip(1, snr_db=3.0)), refused(Source(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000)]
     judged = judge.judge(recordings, STANDARD)
     (row,) = judge.kept(judged)
+    assert row.gain_db == 1.5
     assert (row.id, row.audio, row.text, row.speaker, row.duration, row.start, row.end) == (
         "aa_0",
         "clips/aa/aa_0.flac",

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyloudnorm
 import pytest
 import soundfile
 
@@ -35,8 +36,9 @@ def job(tmp_path) -> Job:
 
 
 def run(source, transcript, job, whisper=None):
-    stages, models = Stages(job.out / "stages"), Models(whisper, "cpu")
-    return prepare(source, transcript, job, stages, models), stages, models
+    stages = Stages(job.out / "stages")
+    with Models(whisper, "cpu", stages.folder) as models:
+        return prepare(source, transcript, job, stages, models), stages, models
 
 
 def test_a_clip_is_as_long_as_its_place_in_the_source_and_holds_its_samples(take, job, one_sentence) -> None:
@@ -45,9 +47,10 @@ def test_a_clip_is_as_long_as_its_place_in_the_source_and_holds_its_samples(take
     samples, rate = soundfile.read(job.out / clip.audio, dtype="float32")
     assert rate == MASTER_RATE
     assert len(samples) == clip.stop - clip.start == round(clip.seconds * MASTER_RATE)
-    original = one_sentence.samples - one_sentence.samples.mean()
+    original = (one_sentence.samples - one_sentence.samples.mean()) * 10 ** (clip.gain_db / 20)
     inner = slice(120, len(samples) - 120)  # without the fades
-    assert np.abs(samples[inner] - original[clip.start : clip.stop][inner]).max() < 2e-4
+    assert np.abs(samples[inner] - original[clip.start : clip.stop][inner]).max() < 1e-3  # the gain is told to two decimals
+    assert pyloudnorm.Meter(rate).integrated_loudness(samples) == pytest.approx(-23, abs=0.5)
     assert (clip.text, clip.language, recording.source, recording.total) == (TEXT, "english", take, len(one_sentence.samples))
 
 

@@ -35,8 +35,8 @@ def clips(out: Path) -> list[dict]:
     return sorted(rows(out / "train.jsonl") + rows(out / "val.jsonl"), key=lambda row: (row["source"], row["start"]))
 
 
-def run(*argv: object) -> int:
-    return voice.main([str(one) for one in argv])
+def run(*argv: object, workers: int = 0) -> int:
+    return voice.main([*(str(one) for one in argv), "--workers", str(workers)])
 
 
 def told(out: Path, name: str) -> dict:

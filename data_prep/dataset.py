@@ -1,0 +1,54 @@
+"""The files of a data set, in the order in which they may appear: a reader never finds a manifest that names a missing clip."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep import account, judge, manifest
+from data_prep.judge import Judged
+from data_prep.manifest import Reject, Row
+from data_prep.recording import Recording
+from data_prep.split import assign
+from finetune import files
+
+STAGES = ".stages"
+"""Folder of what was heard."""
+
+
+@contextlib.contextmanager
+def owned(out: Path) -> Iterator[None]:
+    """The folder is ours alone for a while, and free of what a killed run left. Raises `UserError` if another run has it."""
+    descriptor = files.own(out)
+    try:
+        for folder in (out, *out.glob("clips/*"), *out.glob(f"{STAGES}/*")):
+            files.sweep(folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write(out: Path, recordings: list[Recording], judged: list[Judged], val_share: float, settings: dict[str, object]) -> account.Summary:
+    """Manifests and summary, checked to account for every sample; then clips that no manifest names are removed."""
+    rows = sorted(assign(judge.kept(judged), val_share), key=_place)
+    rejects = sorted(judge.rejected(judged, recordings), key=_place)
+    summary = account.summarise(account.accounts(recordings, rows, rejects), rows, rejects, settings)
+    manifest.write(out / manifest.REJECTS, rejects)
+    manifest.write_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])
+    manifest.write_unless_same(out / manifest.TRAIN, [row for row in rows if row.split == "train"])
+    files.write_json(out / manifest.SUMMARY, summary.model_dump())
+    _remove_unnamed(out, {one.clip.audio for one in judged})
+    return summary
+
+
+def _place(entry: Row | Reject) -> tuple[str, float]:
+    return entry.source or "", entry.start or 0.0
+
+
+def _remove_unnamed(out: Path, named: set[str | None]) -> None:
+    """Clips that earlier parameters or recordings left."""
+    for path in out.glob("clips/*/*.flac"):
+        if path.relative_to(out).as_posix() not in named:
+            files.discard(path)

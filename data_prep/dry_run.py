@@ -1,0 +1,47 @@
+"""What each rule would remove, before anything is decided: the table of `voice --dry-run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from math import isfinite
+
+from data_prep import judge
+from data_prep.decisions import Decision
+from data_prep.judge import Judged, Standard
+from data_prep.recording import Recording
+from data_prep.score import PRESETS, Rule
+from data_prep.segment import Lengths
+
+HEADER = f"{'rule':<22}{'removes':>8}{'time':>10}{'alone':>8}{'time':>10}  limit"
+
+
+def table(recordings: list[Recording], preset: str, lengths: Lengths, decisions: Mapping[str, Decision]) -> str:
+    """A line for each rule of the preset: the clips that fail it, and those that fail nothing else; then what each preset keeps."""
+    judged = judge.judge(recordings, Standard(PRESETS[preset], lengths, decisions))
+    lines = [HEADER, *(_line(rule.reason, judged, limit(rule)) for rule in PRESETS[preset])]
+    lines += [_line(reason, judged, "") for reason in sorted(_reasons(judged) - {rule.reason for rule in PRESETS[preset]})]
+    for name, rules in PRESETS.items():
+        kept = [one for one in judge.judge(recordings, Standard(rules, lengths, decisions)) if not one.reasons]
+        lines.append(f"--preset {name:<9} keeps {len(kept)} of {len(judged)} clips, {_time(kept)} of {_time(judged)}")
+    return "\n".join(lines)
+
+
+def limit(rule: Rule) -> str:
+    """`dB from 15.0`, for people."""
+    ends = [f"from {rule.least:g}"] * isfinite(rule.least) + [f"to {rule.most:g}"] * isfinite(rule.most)
+    return f"{rule.says} ({' '.join(ends)} {rule.unit})"
+
+
+def _line(reason: str, judged: list[Judged], says: str) -> str:
+    failing = [one for one in judged if reason in one.reasons]
+    alone = [one for one in failing if len(one.reasons) == 1]
+    return f"{reason:<22}{len(failing):>8}{_time(failing):>10}{len(alone):>8}{_time(alone):>10}  {says}".rstrip()
+
+
+def _reasons(judged: list[Judged]) -> set[str]:
+    return {reason for one in judged for reason in one.reasons}
+
+
+def _time(judged: Iterable[Judged]) -> str:
+    return str(timedelta(seconds=round(sum(one.clip.seconds for one in judged))))

@@ -1,0 +1,80 @@
+"""Several recordings: shared out, recalled, doubled and lost."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import soundfile
+
+from data_prep import hearing
+from data_prep.audio import MASTER_RATE
+from data_prep.hearing import Setup, StoppedError, Task, hear_all
+from data_prep.pool import Failure, Stop
+from data_prep.recording import Job
+from data_prep.segment import Lengths
+from data_prep.sources import scan
+from data_prep.transcripts import Transcript
+from tests.data_prep.test_judge import STANDARD
+
+TEXT = Transcript(text="The night train to the north leaves from platform seven.")
+
+
+@pytest.fixture
+def tasks(tmp_path, one_sentence) -> list[Task]:
+    """Two recordings and a copy of the first, of which only the copy has a transcript, and something that cannot be read."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    soundfile.write(folder / "a.wav", one_sentence.samples, MASTER_RATE)
+    shutil.copy(folder / "a.wav", folder / "copy.wav")
+    soundfile.write(folder / "long.wav", one_sentence.samples[20_000:].repeat(1), MASTER_RATE)
+    (folder / "lost.wav").symlink_to("nowhere")
+    return [Task(source, TEXT if source.name != "a.wav" else None) for source in scan(folder, "me", tmp_path / "out")]
+
+
+@pytest.fixture
+def setup(tmp_path) -> Setup:
+    return Setup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, 0, ("cpu",))
+
+
+def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_said(tasks, setup, capsys) -> None:
+    with Stop() as stop:
+        recordings, work = hear_all(tasks, setup, STANDARD, stop)
+    assert [(one.source.name, one.refused) for one in recordings] == [
+        ("a.wav", "duplicate"),
+        ("copy.wav", ""),
+        ("long.wav", ""),
+        ("lost.wav", "unreadable"),
+    ]
+    assert recordings[0].detail == "the same bytes as copy.wav"
+    assert recordings[0].total == recordings[1].total > 0
+    assert dict(work.computed) == {"speech": 2, "clips": 2}
+    assert dict(work.model_loads) == {"vad": 1}
+    with Stop() as stop:
+        again, work = hear_all(tasks, setup, STANDARD, stop)
+    assert again == recordings
+    assert (work.computed, dict(work.reused), work.model_loads) == ({}, {"speech": 2, "clips": 2}, {})
+
+
+def test_a_stop_is_told_with_what_is_done(tasks, setup) -> None:
+    with Stop() as stop:
+        stop.asked = True
+        with pytest.raises(StoppedError, match="1 of 3 recordings are heard"):
+            hear_all(tasks, setup, STANDARD, stop)
+
+
+def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_known(tasks, setup, monkeypatch) -> None:
+    """The failure itself is `test_pool`'s."""
+    lost = hearing._lost(tasks[2], setup, Failure("its process ended by SIGKILL"))
+    assert (lost.refused, lost.total) == ("crashed", 0)
+    assert lost.detail == "hearing it failed twice, the second time alone: its process ended by SIGKILL"
+    with Stop() as stop:
+        heard, _ = hear_all(tasks[2:3], setup, STANDARD, stop)
+    assert hearing._lost(tasks[2], setup, Failure("")).total == heard[0].total > 0
+
+
+def test_lengths_are_guessed_from_sizes(tasks) -> None:
+    task = tasks[1]
+    assert task.about_seconds == pytest.approx(4.3 / 2, rel=0.1)  # 24 kHz in 16 bit is half of what is usual
+    assert replace(task, source=replace(task.source, path=task.source.path.with_name("nothing.mp3"))).about_seconds == 0
