@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,37 @@ def said() -> list[dict[str, object]]:
 def one_sentence(railway: Audio) -> Audio:
     """The first sentence, with half a second of room before and after."""
     return railway.cut(int(0.1 * MASTER_RATE), int(4.4 * MASTER_RATE))
+
+
+HARBOUR = SAMPLE / "slt" / "harbour.flac"
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="session")
+def mixed_recordings(tmp_path_factory: pytest.TempPathFactory, one_sentence: Audio) -> Path:
+    """A good recording with one wrong text, a noisy one with a name and a text that are markup, and a broken one."""
+    folder = tmp_path_factory.mktemp("mixed") / "recordings"
+    folder.mkdir()
+    shutil.copy(HARBOUR, folder)
+    said = json.loads(HARBOUR.with_name("harbour.transcript.json").read_text())
+    said[2]["text"] *= 4
+    (folder / "harbour.transcript.json").write_text(json.dumps(said))
+    noise = 0.03 * np.random.default_rng(0).standard_normal(len(one_sentence.samples))
+    soundfile.write(folder / f"{MARKUP}.wav", one_sentence.samples + noise, MASTER_RATE)
+    (folder / f"{MARKUP}.txt").write_text("</script><script>alert(2)</script>")
+    (folder / "broken.mp3").write_bytes(b"\x01\x02" * 999)
+    (folder / "broken.txt").write_text("Nobody will hear this.")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mixed_dataset(mixed_recordings: Path) -> Path:
+    """What `data_prep voice` makes of them. For reading: copy it to change it."""
+    from data_prep import voice
+
+    out = mixed_recordings.parent / "dataset"
+    assert voice.main([str(mixed_recordings), "--out", str(out), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
+    return out
 
 
 @pytest.fixture(scope="session")

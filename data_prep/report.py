@@ -1,0 +1,53 @@
+"""A page to look at and listen to a dataset: where the hours went, how the clips measure, what other limits would keep.
+
+  python -m data_prep report data/me
+
+It is one file without a connection to anything; open it in any browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from data_prep import report_clips
+from finetune import files
+from finetune.errors import exit_code
+
+PAGE = "report.html"
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return exit_code(_report, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options, for `--help` and for tests."""
+    options = argparse.ArgumentParser(prog="data_prep report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, help="a dataset that data_prep voice made")
+    options.add_argument("--out", type=Path, metavar="FILE.html", help=f"the page (default: {PAGE} in the dataset)")
+    return options
+
+
+def _report(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    dataset = report_clips.read(options.folder)
+    from data_prep import report_page  # draws with matplotlib: seconds that --help and a wrong folder need not cost
+
+    page = report_page.render(dataset)
+    out = options.out or options.folder / PAGE
+    files.write_text(out, page)
+    drift = report_page.drift(dataset)
+    if abs(drift) > report_page.TOLERANCE:
+        print(f"warning: the files of {options.folder} and its summary differ by {drift:.2f} s; run data_prep voice again", file=sys.stderr)
+    print(f"{out}: {len(page.encode()) / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

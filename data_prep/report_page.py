@@ -1,0 +1,254 @@
+"""One HTML page from a dataset: no file beside it, no network, and the same bytes for the same dataset.
+
+The page forbids itself every connection (a content security policy), and every text in it is escaped by the template engine.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from data_prep.account import Account
+from data_prep.audio import MASTER_RATE
+from data_prep.report_advice import ADVICE, explain
+from data_prep.report_charts import STEPS, Curve, Histogram, curve, histogram, nice, number
+from data_prep.report_clips import Clip, Dataset
+from data_prep.report_rules import DEFAULT_PRESET, Finding, Removal, findings, judged, rules_of, weaknesses
+from data_prep.report_sounds import AUDIO_BYTES, Choice, choose, show
+
+FOLDER = Path(__file__).parent
+MOST_RECORDINGS = 2000
+"""Rows of the table: more would make the page slow; the ones that lost most are shown."""
+LIMITS_SHOWN = 8
+TOLERANCE = 0.05
+"""Seconds by which the files may differ from the summary through rounding."""
+QUALITY = (
+    ("Signal to noise", "dB", "snr_db"),
+    ("Loudness", "LUFS", "loudness_lufs"),
+    ("Speaking rate", "characters/s", "chars_per_second"),
+    ("Pitch", "Hz", "pitch_hz"),
+    ("Bandwidth", "Hz", "bandwidth_hz"),
+)
+"""Title, unit, field of `Quality`."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a part of the input went."""
+
+    name: str
+    says: str
+    advice: str
+    """What a person could do about it."""
+    kind: str
+    """input, silence, lost, kept: for its colour."""
+    seconds: float
+    share: float
+    before: float
+    """Share of the input that is left of this part: the bars form stairs."""
+    count: int | None
+    """Pieces."""
+
+
+@dataclass(frozen=True)
+class RuleView:
+    """A rule as the page shows it."""
+
+    finding: Finding
+    limit: str
+    curve: Curve | None
+    others: list[tuple[Removal, str]]
+    """Other limits, and how they are written; the one in force among them."""
+
+
+@dataclass(frozen=True)
+class RecordingView:
+    """A line of the table."""
+
+    account: Account
+    total: float
+    kept: float
+    rejected: float
+    silent: float
+    snr: float | None
+    told: str
+
+
+def render(dataset: Dataset) -> str:
+    """The whole page."""
+    everything, rules = judged(dataset), rules_of(dataset)
+    weakest = weaknesses(everything, rules)
+    choice = choose(dataset.kept, dataset.rejected, weakest)
+    shown = show(dataset.folder, choice)
+    script, style = ((FOLDER / f"report_page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
+    page = _environment().get_template("report_page.html")
+    return page.render(
+        name=dataset.folder.resolve().name,
+        summary=dataset.summary,
+        steps=funnel(dataset),
+        drift=drift(dataset),
+        tolerance=TOLERANCE,
+        histograms=histograms(dataset),
+        unmeasured=unmeasured(dataset),
+        rules=[_rule_view(finding) for finding in findings(everything, rules)],
+        preset=dataset.summary.settings.get("preset", DEFAULT_PRESET),
+        recordings=recordings(dataset)[:MOST_RECORDINGS],
+        speakers=_speakers(dataset),
+        groups=_groups(choice),
+        shown=shown,
+        weakest=weakest,
+        silent=sum(not one.player for one in shown.values()),
+        audio_megabytes=AUDIO_BYTES // 1_000_000,
+        script=script,
+        style=style,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def funnel(dataset: Dataset) -> list[Step]:
+    """Input, what was no speech, each reason of a loss, what is kept: the parts add up to the input.
+
+    A piece that several rules reject counts for the first of them.
+    """
+    summary = dataset.summary
+    lost: dict[str, list[Clip]] = defaultdict(list)
+    for clip in dataset.rejected:
+        lost[clip.reasons[0]].append(clip)
+    losses = sorted(lost.items(), key=lambda item: (-_seconds(item[1]), item[0]))
+    whole = summary.input_seconds or 1.0
+    steps = [Step("input", "everything that could be decoded", "", "input", summary.input_seconds, 1.0, 0.0, summary.recordings)]
+    left = summary.input_seconds - summary.non_speech_seconds
+    silence = summary.non_speech_seconds
+    steps.append(
+        Step("no speech", "pauses, and whatever else nobody speaks in", "", "silence", silence, silence / whole, left / whole, None)
+    )
+    for reason, clips in losses:
+        seconds = _seconds(clips)
+        left -= seconds
+        says = explain(reason) or clips[0].detail
+        steps.append(Step(reason, says, ADVICE.get(reason, ""), "lost", seconds, seconds / whole, max(left, 0.0) / whole, len(clips)))
+    seconds = _seconds(dataset.kept)
+    return [*steps, Step("kept", "clips to train and to validate on", "", "kept", seconds, seconds / whole, 0.0, len(dataset.kept))]
+
+
+def drift(dataset: Dataset) -> float:
+    """Seconds of input that the files no longer account for: they were changed after the summary was written."""
+    return dataset.summary.input_seconds - dataset.summary.non_speech_seconds - _seconds(dataset.kept) - _seconds(dataset.rejected)
+
+
+def histograms(dataset: Dataset) -> list[Histogram]:
+    """Of everything that is known of at least one clip."""
+    kept, lost = dataset.kept, [clip for clip in dataset.rejected if clip.quality is not None]
+    drawn = [histogram("Duration", "s", [clip.seconds for clip in kept], [clip.seconds for clip in lost])]
+    for title, unit, field in QUALITY:
+        drawn.append(histogram(title, unit, [_measure(clip, field) for clip in kept], [_measure(clip, field) for clip in lost]))
+    return [one for one in drawn if one is not None]
+
+
+def unmeasured(dataset: Dataset) -> list[str]:
+    """Titles of what is known of no clip."""
+    clips = (*dataset.kept, *dataset.rejected)
+    return [title for title, _, field in QUALITY if all(_measure(clip, field) is None for clip in clips)]
+
+
+def recordings(dataset: Dataset) -> list[RecordingView]:
+    """Those that lost most first."""
+    by_source: dict[str, list[Clip]] = defaultdict(list)
+    for clip in (*dataset.kept, *dataset.rejected):
+        by_source[clip.source].append(clip)
+    views = [_recording(account, by_source[account.source]) for account in dataset.summary.sources]
+    return sorted(views, key=lambda view: (-view.rejected, view.account.source))
+
+
+def duration(seconds: float) -> str:
+    """`2 h 05 min`, `3 min 20 s`, `4.2 s`."""
+    if seconds >= 3600:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours}\u00a0h {minutes:02d}\u00a0min"
+    if seconds >= 60:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes}\u00a0min {rest:02d}\u00a0s"
+    return f"{seconds:.1f}\u00a0s"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"duration": duration, "number": number, "percent": _percent, "clock": _clock, "plain": _plain}
+    return environment
+
+
+def _groups(choice: Choice) -> list[tuple[str, str, str, list[Clip]]]:
+    """Anchor, title, what to listen for, clips."""
+    return [
+        ("worst", "Weakest clips that were kept", "Start here: what is wrong with these is in the training data.", choice.worst),
+        ("nearest", "Rejected clips nearest to being kept", "If these sound fine, a limit is too strict.", choice.nearest),
+        ("best", "Best clips", "What the rest should sound like.", choice.best),
+    ]
+
+
+def _rule_view(finding: Finding) -> RuleView:
+    limit = number(finding.limit)
+    if not finding.varies:
+        return RuleView(finding, limit, None, [])
+    low, high = finding.reach
+    limits = np.linspace(low, high, STEPS)
+    drawn = curve(limits, np.array([finding.at(float(one)).seconds for one in limits]), finding.limit, finding.now.seconds)
+    others = {number(float(one)): float(one) for one in nice(low, high, LIMITS_SHOWN)} | {limit: finding.limit}
+    return RuleView(finding, limit, drawn, [(finding.at(value), text) for text, value in sorted(others.items(), key=lambda item: item[1])])
+
+
+def _recording(account: Account, clips: Sequence[Clip]) -> RecordingView:
+    total, kept, rejected, silent = (part / MASTER_RATE for part in (account.total, account.kept, account.rejected, account.non_speech))
+    snr = [value for clip in clips if (value := _measure(clip, "snr_db")) is not None]
+    return RecordingView(account, total, kept, rejected, silent, float(np.median(snr)) if snr else None, _told(account, clips))
+
+
+def _told(account: Account, clips: Sequence[Clip]) -> str:
+    """What a person should know about a recording: why all of it went, else its most frequent losses and the decoder's warning."""
+    whole = [clip for clip in clips if clip.stage == "recording"]
+    if whole:
+        return f"{_plain(whole[0].reasons[0])}: {whole[0].detail}" if whole[0].detail else _plain(whole[0].reasons[0])
+    reasons = Counter(reason for clip in clips for reason in clip.reasons)
+    losses = ", ".join(f"{_plain(reason)} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3])
+    return "; ".join(part for part in (account.warning, losses) if part)
+
+
+def _speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
+    """Name, seconds kept, clips, languages."""
+    groups: dict[str, list[Clip]] = defaultdict(list)
+    for clip in dataset.kept:
+        groups[clip.speaker].append(clip)
+    rows = [(name, _seconds(clips), len(clips), ", ".join(sorted({clip.language for clip in clips}))) for name, clips in groups.items()]
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+
+def _measure(clip: Clip, field: str) -> float | None:
+    return getattr(clip.quality, field, None)
+
+
+def _seconds(clips: Sequence[Clip]) -> float:
+    return sum(clip.seconds for clip in clips)
+
+
+def _plain(reason: str) -> str:
+    return reason.replace("_", " ")
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", "\u202f%")
+
+
+def _clock(seconds: float) -> str:
+    """A place in a recording: `1:02:03.4`."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"
