@@ -71,9 +71,8 @@ def _document(source: Source) -> Iterator[Found]:
             return
         raise UserError(f"{source.path} is not JSON that can be kept ({one_line(error)})") from None
     if found is None:
-        raise UserError(
-            f"{source.path} must hold an array of rows, an object with one such array, or one object a line; to leave it out, name the files to read"
-        )
+        wanted = "an array of rows, an object with one such array, or one object a line"
+        raise UserError(f"{source.path} must hold {wanted}. To leave this file out, name those to read")
     for number, row in enumerate(found, start=1):
         yield _row(f"{source.name}:{number}", row)
 
