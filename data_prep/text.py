@@ -97,7 +97,7 @@ def _check_target(out: Path, sources: list[Path]) -> None:
             raise UserError(f"--out {out} would replace what is read, {source}; choose another folder")
         if target.is_relative_to(read):
             raise UserError(f"--out {out} lies in {source}, so that the next run would read what this one wrote; choose a folder elsewhere")
-    if target.exists() and not _is_ours(target):
+    if os.path.lexists(target) and not _is_ours(target):
         raise UserError(f"--out {out} exists and was not made by {MADE_BY}; choose another folder, or remove that one")
 
 

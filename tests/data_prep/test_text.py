@@ -192,6 +192,7 @@ def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pyte
         ("chats/a.jsonl", "lies in|would replace what is read"),
         ("other.txt", "exists and was not made by data_prep text"),
         ("other.txt/out", "cannot be made .*; choose another folder"),
+        ("x" * 300, "cannot be made .File name too long"),
     ],
 )
 def test_a_place_where_nothing_may_be_written_is_refused(tmp_path: Path, out: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
