@@ -22,9 +22,10 @@ if not __package__:  # launched as a script: the repository, not this folder, be
 import numpy as np
 
 from data_prep import manifest
-from data_prep.audio import MASTER_RATE, AudioError, Samples, read
+from data_prep.audio import MASTER_RATE, load, probe
 from data_prep.codec import SAMPLES_PER_FRAME, CodecError, Codes, codec_digest, encode, find_codec, frames_of, load_codec
 from data_prep.device import DEVICES, choose_device
+from data_prep.formats import AudioError, Samples
 from data_prep.manifest import Reject, Row
 from finetune import files
 from finetune.errors import UserError, exit_code
@@ -108,7 +109,7 @@ def _rows(folder: Path, speaker: str | None) -> Iterator[tuple[Path, Row]]:
 def _look(row: Row, path: Path, digest: str) -> Clip | Bad:
     clip = manifest.clip_path(path, row)
     try:
-        samples = read(clip, MASTER_RATE).samples
+        samples = _samples(clip)
     except AudioError as error:
         return Bad(row, path, error.reason, error.detail)
     key = hashlib.sha256(samples.tobytes() + digest.encode()).hexdigest()
@@ -148,15 +149,22 @@ def batches(clips: list[Clip], seconds: float) -> list[list[Clip]]:
 def _encode_batch(tokenizer: object, batch: list[Clip]) -> list[Codes | str]:
     """Codes of each clip, or why there are none. A batch that fails is tried clip by clip, so that one clip takes no other with it."""
     try:
-        return list(encode(tokenizer, [_samples(clip) for clip in batch]))
+        return list(encode(tokenizer, [_samples(clip.path) for clip in batch]))
     except (CodecError, RuntimeError, AudioError) as error:
         if len(batch) == 1:
             return [f"{type(error).__name__}: {error}"]
         return [codes for clip in batch for codes in _encode_batch(tokenizer, [clip])]
 
 
-def _samples(clip: Clip) -> Samples:
-    return read(clip.path, MASTER_RATE).samples
+def _samples(path: Path) -> Samples:
+    """As they stand, at 24 kHz: a constant offset, which `voice` took out of the recording, is kept here, as the official script keeps it.
+
+    Raises `AudioError`.
+    """
+    track = probe(path)
+    if track.warning:
+        raise AudioError("truncated", track.warning)
+    return load(path, track.model_copy(update={"offset": 0.0}), MASTER_RATE)[0].samples
 
 
 def _rewrite(folder: Path, clips: list[Clip], bad: list[Bad]) -> None:

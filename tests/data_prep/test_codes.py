@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep import codes
+from data_prep import codes, export
 from data_prep.audio import MASTER_RATE
+from data_prep.qwen import import_qwen_tts
 from finetune import files
 
 FRAMES = {"a": 1, "b": 13, "c": 13, "d": 32}
@@ -181,6 +182,28 @@ def test_files_of_the_official_script_are_taken_at_any_rate(data, nano, tmp_path
     for row in rows(data / "train.jsonl"):
         assert (row["speaker"], row["ref_audio"], len(row["audio_codes"])) == ("me", "a.wav", 13)
     assert told(data, "run.json")["encoded"] == 1  # the same sound twice
+
+
+def test_the_official_script_reads_the_export_and_finds_the_same_codes(data, nano, tmp_path, monkeypatch) -> None:
+    """As its finetuning/prepare_data.py and dataset.py do: paths as they stand, references at 24 kHz whose mels can be joined."""
+    import librosa
+    import torch
+
+    assert run(data, nano) == 0
+    assert export.main([str(data), "--as", "qwen", "--to", str(tmp_path / "official")]) == 0
+    monkeypatch.chdir(tmp_path / "official")
+    tokenizer = import_qwen_tts().Qwen3TTSTokenizer.from_pretrained(str(nano / "speech_tokenizer"), dtype=torch.float32)
+    from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
+
+    mels = []
+    for row in rows(Path("train.jsonl")):
+        whole = len(librosa.load(row["audio"], sr=None)[0]) // 1920  # it pads no clip, so that a partial last frame is another
+        assert tokenizer.encode([row["audio"]]).audio_codes[0].tolist()[:whole] == row["audio_codes"][:whole]
+        wave, rate = librosa.load(row["ref_audio"], sr=None, mono=True)
+        assert rate == 24_000
+        settings = {"n_fft": 1024, "num_mels": 128, "sampling_rate": rate, "hop_size": 256, "win_size": 1024, "fmin": 0, "fmax": 12_000}
+        mels.append(mel_spectrogram(torch.from_numpy(wave)[None], **settings).transpose(1, 2))
+    assert torch.cat(mels, dim=0).shape[0] == 3
 
 
 @pytest.mark.parametrize(
