@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.text_shapes import SHAPES, normalise, shape_of
+from data_prep.text_shapes import SHAPES, left_out, normalise, shape_of
 from finetune.errors import UserError
 
 ASKED, ANSWERED = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
@@ -97,3 +97,24 @@ def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
 def test_what_is_malformed_is_named(shape: str, row: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         normalise(row, shape)
+
+
+def test_keys_that_hold_something_and_are_not_read_are_named() -> None:
+    row = {
+        "instruction": "a",
+        "output": "b",
+        "input": "",
+        "history": [],
+        "topic": "c",
+        "note": "",
+        "score": 0,
+        "text": None,
+        "messages": [],
+    }
+    assert left_out(row, "alpaca") == ["topic", "score", "messages"]
+    assert left_out({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
+
+
+def test_an_empty_list_of_calls_is_none() -> None:
+    for empty in ([], "[]", "", None):
+        assert normalise({"messages": [ASKED, {**ANSWERED, "tool_calls": empty}]}, "messages") == {"messages": [ASKED, ANSWERED]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.text_split import below, share_of, smallest
@@ -34,6 +34,7 @@ def test_the_smallest_shares_are_taken_and_groups_stay_whole() -> None:
     assert [share for share in (0.1, 0.2, 0.3, 0.5, 0.9) if validates(share)] == [0.1, 0.2, 0.5, 0.9], "the three alike do not fit"
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from([number / 10 for number in range(10)])), st.integers(0, 30))
 def test_at_most_so_many_rows_and_no_group_left_that_fits(shares: list[float], rows: int) -> None:
     validates = smallest(shares, rows)
