@@ -13,6 +13,7 @@ from tests.launch.launching import ALONE, ROOT
 COLUMNS = {
     "export_memory": {"model, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
+    "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "reliability": {"promise", "trials", "failures"},
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy"},
@@ -28,7 +29,7 @@ FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 
 
 def test_every_benchmark_is_known_and_measured() -> None:
-    assert len(FOUND) == 8 and set(FOUND) == set(COLUMNS)
+    assert len(FOUND) == 9 and set(FOUND) == set(COLUMNS)
     for name in FOUND:
         command, rows = read_table((ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8"))
         assert command == f"`.venv/bin/python benchmarks/{name}.py`", "measured in full, not with --quick"
