@@ -23,7 +23,7 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	$(MAKE) test-next
 
 test-next: $(NEXT)  ## llm_sft on the newest transformers, accelerate and peft, in an environment without the voice packages
-	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft tests/data_prep/test_text*.py
+	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft tests/data_prep/test_text*.py tests/data_prep/test_export_audiofolder.py
 
 check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/ruff check .
