@@ -57,7 +57,7 @@ class Stream:
 
 
 DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, EOFError, LookupError)
-"""soundfile's LibsndfileError is a RuntimeError; PyAV's errors derive from each of the others."""
+"""soundfile's LibsndfileError is a RuntimeError; most of PyAV's errors derive from one of these."""
 
 
 def in_words(error: Exception) -> str:
@@ -115,10 +115,10 @@ def _open_with_av(path: Path, first: str) -> Stream:
 
     try:
         container = av.open(str(path.absolute()), options={"format_whitelist": CONTAINERS})
-        track = next(iter(container.streams.audio), None)
+        track = next((stream for stream in container.streams.audio if stream.codec_context), None)  # none: an unknown codec
         frames = _frames(container, track) if track else iter(())
         frame = next(frames, None)
-    except DECODE_ERRORS as error:
+    except (*DECODE_ERRORS, av.error.FFmpegError) as error:
         raise AudioError("unreadable", f"soundfile: {first}; PyAV: {in_words(error)}") from error
     if track is None or frame is None:  # a name like a.flac is enough for FFmpeg to see a stream in garbage
         container.close()
@@ -156,10 +156,13 @@ def _av_blocks(container: InputContainer, first: AudioFrame, others: Iterator[Au
     import av
 
     planar = av.AudioResampler(format="fltp")  # only the sample format: rate and channels stay, and a change of them is an error
-    with container:
-        for frame in itertools.chain([first], others):
-            for plain in planar.resample(frame):
-                yield np.ascontiguousarray(plain.to_ndarray().T)
+    try:
+        with container:
+            for frame in itertools.chain([first], others):
+                for plain in planar.resample(frame):
+                    yield np.ascontiguousarray(plain.to_ndarray().T)
+    except av.error.FFmpegError as error:
+        raise RuntimeError(in_words(error)) from error
 
 
 def _declared_frames(path: Path, info: Any) -> int | None:
