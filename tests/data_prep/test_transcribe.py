@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soxr
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_prep import transcribe
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.transcribe import load_whisper, settings, token_limit, weights_digest
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, to_rate
+from data_prep.transcribe import load_whisper, pack, settings, token_limit, weights_digest
 from data_prep.vad import Region
 from finetune import files
 from finetune.errors import UserError
@@ -25,6 +28,16 @@ WINDOW = Region(MASTER_RATE // 4, 4 * MASTER_RATE)
 @pytest.fixture(scope="module")
 def hearing(one_sentence) -> Audio:
     return Audio(soxr.resample(one_sentence.samples, MASTER_RATE, SPEECH_RATE), SPEECH_RATE)
+
+
+@pytest.fixture(scope="module")
+def talk(hearing) -> Audio:
+    """100 s."""
+    return Audio(np.tile(hearing.samples, 25)[: 100 * SPEECH_RATE], SPEECH_RATE)
+
+
+FULL = [Region(start * MASTER_RATE, (start + 15) * MASTER_RATE - 10 * start) for start in range(0, 96, 16)]
+"""Six windows of which no two go into one pack, each a little shorter than the one before."""
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +61,45 @@ def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hear
     assert all(unit.heard.language_prob == 1 for unit in units)
 
 
-def test_a_batch_says_what_each_window_says_alone(speaking, hearing, monkeypatch) -> None:
+def test_a_batch_says_what_each_pack_says_alone(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(transcribe, "BATCH", 2)
-    windows = [Region(index * 4000, index * 4000 + 30_000 + index * 2000) for index in range(3)]
-    together = transcribe.transcribe(speaking, hearing, windows, "english")
-    alone = [unit for window in windows for unit in transcribe.transcribe(speaking, hearing, [window], "english")]
+    windows = FULL[:3]
+    together = transcribe.transcribe(speaking, talk, windows, "english")
+    alone = [unit for window in windows for unit in transcribe.transcribe(speaking, talk, [window], "english")]
     assert len(together) == len(windows) * len(TEXT.split())
-    assert sorted(unit.text for unit in together) == sorted(unit.text for unit in alone)
+    assert [unit.text for unit in together] == [unit.text for unit in alone]
+
+
+def test_long_pauses_are_left_out_and_words_find_their_way_back(speaking, talk) -> None:
+    """Three windows of 2 s, minutes apart for Whisper's taste: one sound, and each word in one of them."""
+    windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 30, 60)]
+    (packed,) = pack(windows)
+    assert [(one.start / MASTER_RATE, one.stop / MASTER_RATE) for one in packed] == [(1, 3.4), (29.6, 32.4), (59.6, 62)]
+    lengths = []
+    hook = speaking.encoder.register_forward_pre_hook(lambda _module, inputs: lengths.append(inputs[0].shape))
+    units = transcribe.transcribe(speaking, talk, windows, "english")
+    hook.remove()
+    assert lengths == [(1, 80, 3000)]
+    assert "".join(unit.text for unit in units).strip() == TEXT
+    assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
+
+
+def test_a_word_that_seems_to_span_a_pause_lies_where_its_middle_is() -> None:
+    packed = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
+    places = [transcribe._place(packed, *times) for times in ((0.5, 1.0), (1.5, 2.3), (1.8, 2.5), (2.5, 3.0), (4.5, 6.0))]
+    seconds = [(place.start / MASTER_RATE, place.stop / MASTER_RATE) for place in places]
+    assert seconds == [(0.5, 1.0), (1.5, 2.0), (50.0, 50.5), (50.5, 51.0), (52.5, 53.0)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40_000), st.integers(1, 29 * MASTER_RATE)), max_size=12))
+def test_packs_hold_every_window_once_in_order_and_fit_into_whispers_30_s(steps) -> None:
+    edges = list(itertools.accumulate(itertools.chain.from_iterable(steps)))
+    windows = [Region(start, stop) for start, stop in zip(edges[::2], edges[1::2])]
+    stretches = [stretch for one in pack(windows) for stretch in one]
+    assert len(stretches) == len(windows)
+    assert all(outer.start <= inner.start < inner.stop <= outer.stop for outer, inner in zip(stretches, windows, strict=True))
+    assert all(one.stop <= other.start for one, other in itertools.pairwise(stretches))
+    assert all(sum(stretch.seconds for stretch in one) < 30 for one in pack(windows))
 
 
 def test_babble_ends_at_the_limit_is_tried_twice_and_is_reported(babbling, hearing, monkeypatch) -> None:
@@ -76,22 +121,21 @@ def test_babble_ends_at_the_limit_is_tried_twice_and_is_reported(babbling, heari
     assert transcribe.transcribe(babbling, hearing, [WINDOW], None) == first
 
 
-def test_only_failing_windows_are_tried_again(speaking, hearing, monkeypatch) -> None:
+def test_only_failing_packs_are_tried_again(speaking, talk, monkeypatch) -> None:
     import whisper
 
     sizes = []
     decode = whisper.decode
 
-    def first_window_fails_once(model, mels, options):
+    def first_pack_fails_once(model, mels, options):
         sizes.append(len(mels))
         results = decode(model, mels, options)
         if options.temperature == 0:
             object.__setattr__(results[0], "avg_logprob", -3.0)
         return results
 
-    monkeypatch.setattr(whisper, "decode", first_window_fails_once)
-    windows = [WINDOW, Region(0, 2 * MASTER_RATE), Region(0, 3 * MASTER_RATE)]
-    units = transcribe.transcribe(speaking, hearing, windows, "english")
+    monkeypatch.setattr(whisper, "decode", first_pack_fails_once)
+    units = transcribe.transcribe(speaking, talk, FULL[:3], "english")
     assert sizes == [3, 1]
     assert sum(unit.heard.temperature == 0.2 for unit in units) == len(TEXT.split())
 
@@ -102,12 +146,11 @@ def test_the_text_may_be_sure_and_its_language_not(speaking, hearing) -> None:
     assert {(unit.heard.language, unit.heard.language_prob) for unit in units} == {("german", 0.0)}
 
 
-def test_every_window_is_encoded_once_whatever_follows(babbling, hearing) -> None:
+def test_every_pack_is_encoded_once_whatever_follows(babbling, talk) -> None:
     """Detection of the language, three tries and the alignment of the words."""
     groups = []
     hook = babbling.encoder.register_forward_hook(lambda _module, inputs, _output: groups.append(len(inputs[0])))
-    windows = [Region(index * 4000, index * 4000 + 30_000) for index in range(6)]
-    assert transcribe.transcribe(babbling, hearing, windows, None)
+    assert transcribe.transcribe(babbling, talk, FULL, None)
     hook.remove()
     assert groups == [4, 2]
 
@@ -130,7 +173,7 @@ def test_words_are_where_whisper_itself_places_them(speaking, hearing) -> None:
     assert [unit.start for unit in units] == [start for start, _ in times]
 
 
-def test_what_does_not_fit_into_memory_is_done_in_halves(speaking, hearing, monkeypatch) -> None:
+def test_what_does_not_fit_into_memory_is_done_in_halves(speaking, talk, monkeypatch) -> None:
     import torch
     import whisper
 
@@ -143,29 +186,27 @@ def test_what_does_not_fit_into_memory_is_done_in_halves(speaking, hearing, monk
             raise torch.OutOfMemoryError("out of memory")
         return decode(model, features, options)
 
-    windows = [Region(index * 4000, index * 4000 + 30_000) for index in range(5)]
-    expected = transcribe.transcribe(speaking, hearing, windows, "english")
+    expected = transcribe.transcribe(speaking, talk, FULL[:5], "english")
     monkeypatch.setattr(whisper, "decode", small_device)
-    assert transcribe.transcribe(speaking, hearing, windows, "english") == expected
+    assert transcribe.transcribe(speaking, talk, FULL[:5], "english") == expected
     assert sizes == [5, 2, 3, 1, 2]
 
 
-def test_a_window_that_fails_says_why_and_the_others_go_on(speaking, hearing) -> None:
-    windows = [Region(index * 4000, index * 4000 + 30_000) for index in range(5)]
-    samples = hearing.samples.copy()
-    samples[40_000:50_000] *= 1e6
-    bad = Region(60_000, 75_000)
+def test_a_pack_that_fails_says_why_and_the_others_go_on(speaking, talk) -> None:
+    samples = talk.samples.copy()
+    samples[to_rate(FULL[3].start, MASTER_RATE, SPEECH_RATE) :][:SPEECH_RATE] *= 1e6
 
     def refusing(_module, inputs):
         if (inputs[0] > 3).any():
             raise RuntimeError("too loud for me\nand more that nobody reads")
 
     hook = speaking.encoder.register_forward_pre_hook(refusing)
-    units = transcribe.transcribe(speaking, Audio(samples, SPEECH_RATE), [*windows, bad], "english")
+    units = transcribe.transcribe(speaking, Audio(samples, SPEECH_RATE), FULL, "english")
     hook.remove()
     (failed,) = [unit for unit in units if unit.error]
-    assert (failed.start, failed.stop, failed.text, failed.error) == (*bad, "", "RuntimeError: too loud for me")
-    assert len(units) - 1 == len(windows) * len(TEXT.split())
+    assert (failed.text, failed.error) == ("", "RuntimeError: too loud for me")
+    assert failed.start <= FULL[3].start < FULL[3].stop <= failed.stop
+    assert len(units) - 1 == (len(FULL) - 1) * len(TEXT.split())
 
 
 FRESH = """
