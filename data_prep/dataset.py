@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep import account, judge, manifest
+from data_prep import account, judge, manifest, references
+from data_prep.audio import MASTER_RATE, Samples, read
 from data_prep.judge import Judged
 from data_prep.manifest import Reject, Row
-from data_prep.recording import Recording
-from data_prep.split import assign
+from data_prep.recording import Clip, Recording
+from data_prep.split import GUARD_SECONDS, assign
 from finetune import files
 
 STAGES = ".stages"
@@ -23,24 +24,39 @@ def owned(out: Path) -> Iterator[None]:
     """The folder is ours alone for a while, and free of what a killed run left. Raises `UserError` if another run has it."""
     descriptor = files.own(out)
     try:
-        for folder in (out, *out.glob("clips/*"), *out.glob(f"{STAGES}/*")):
+        for folder in (out, out / references.FOLDER, *out.glob("clips/*"), *out.glob(f"{STAGES}/*")):
             files.sweep(folder)
         yield
     finally:
         os.close(descriptor)
 
 
+def samples(out: Path, clip: Clip) -> Samples:
+    """Of a clip's file."""
+    assert clip.audio, "a clip without text has no file"
+    return read(out / clip.audio, MASTER_RATE).samples
+
+
 def write(out: Path, recordings: list[Recording], judged: list[Judged], val_share: float, settings: dict[str, object]) -> account.Summary:
-    """Manifests and summary, checked to account for every sample; then clips that no manifest names are removed."""
-    rows = sorted(assign(judge.kept(judged), val_share), key=_place)
-    rejects = sorted(judge.rejected(judged, recordings), key=_place)
+    """References, manifests and summary, checked to account for every sample; then clips that no manifest names are removed."""
+    rows, between = assign(judge.kept(judged), val_share)
+    rejects = sorted([*judge.rejected(judged, recordings), *(_left_out(row) for row in between)], key=_place)
+    rows = sorted(rows, key=_place)
     summary = account.summarise(account.accounts(recordings, rows, rejects), rows, rejects, settings)
+    references.write(out, rows)
     manifest.write(out / manifest.REJECTS, rejects)
     manifest.write_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])
     manifest.write_unless_same(out / manifest.TRAIN, [row for row in rows if row.split == "train"])
     files.write_json(out / manifest.SUMMARY, summary.model_dump())
     _remove_unnamed(out, {one.clip.audio for one in judged})
     return summary
+
+
+def _left_out(row: Row) -> Reject:
+    """A good clip that would tell training what validation asks."""
+    detail = f"less than {GUARD_SECONDS:g} s before the clips that validate, in the speaker's only recording"
+    fields = row.model_dump(exclude={"split", "ref_audio", "duration", "quality"})
+    return Reject(stage="clip", reasons=["guard"], detail=detail, quality=row.quality, **fields)
 
 
 def _place(entry: Row | Reject) -> tuple[str, float]:

@@ -80,7 +80,7 @@ def hear_all(tasks: Sequence[Task], setup: Setup, standard: Standard, stop: Stop
     with Progress(len(left), sum(task.about_seconds for task in left)) as progress:
         for task, recording in _hear(left, setup, work, stop):
             heard[task.source.name] = recording
-            reasons = [reason for one in judge.judge([recording], standard) for reason in one.reasons]
+            reasons = [reason for one in judge.by_rules([recording], standard) for reason in one.reasons]
             progress.see(recording, task.about_seconds, reasons)
     if len(heard) < len(wanted):
         raise StoppedError(f"{len(heard)} of {len(wanted)} recordings are heard")

@@ -1,16 +1,16 @@
-"""Which clips of a data set are kept: rules over what was measured, and the word of a person who listened.
+"""Which clips of a data set are kept: rules over what was measured, no clip twice, and the word of a person who listened.
 
-Reads no sound: another preset, other limits or new decisions cost seconds, not hours.
+Nothing is heard again: another preset, other limits or new decisions cost seconds, not hours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from data_prep import score
-from data_prep.audio import MASTER_RATE
+from data_prep import duplicates, score
+from data_prep.audio import MASTER_RATE, Samples
 from data_prep.decisions import Decision
 from data_prep.manifest import Reject, Row
 from data_prep.recording import Clip, Recording
@@ -19,6 +19,7 @@ from data_prep.segment import Lengths
 
 REVIEWED = "review"
 """The reason of what a person rejected."""
+DOUBLE = "duplicate"
 HEARD = (
     "avg_logprob",
     "compression_ratio",
@@ -48,9 +49,25 @@ class Judged(NamedTuple):
     recording: Recording
     clip: Clip
     reasons: tuple[str, ...]
+    detail: str | None = None
 
 
-def judge(recordings: list[Recording], standard: Standard) -> list[Judged]:
+def judge(recordings: list[Recording], standard: Standard, samples: Callable[[Clip], Samples]) -> list[Judged]:
+    """All clips by rules and decisions; of those that would be kept, what another one says already is not. `samples`: of a clip's file."""
+    judged = by_rules(recordings, standard)
+    kept = {one.clip.id: one.clip for one in judged if not one.reasons}
+    compared = [duplicates.Clip(clip.id, clip.text, clip.stop - clip.start) for clip in kept.values()]
+    doubles = duplicates.find(compared, lambda identity: samples(kept[identity]))
+    wanted = {identity for identity, decision in standard.decisions.items() if decision.action == "keep"}
+    return [
+        one._replace(reasons=(DOUBLE,), detail=f"says the same as {doubles[one.clip.id]}")
+        if one.clip.id in doubles and one.clip.id not in wanted
+        else one
+        for one in judged
+    ]
+
+
+def by_rules(recordings: list[Recording], standard: Standard) -> list[Judged]:
     """All clips, in order of their recordings and their places in them. What is usual for a speaker is seen from all of them."""
     clips = [(recording, _corrected(clip, standard.decisions.get(clip.id))) for recording in recordings for clip in recording.clips]
     paces = score.pace_ranges((one.source.speaker, clip.language, clip.quality.chars_per_second) for one, clip in clips if clip.text)
@@ -80,7 +97,11 @@ def kept(judged: list[Judged]) -> list[Row]:
 
 def rejected(judged: list[Judged], recordings: list[Recording]) -> list[Reject]:
     """Clips that fail, and recordings that were refused."""
-    clips = [Reject(stage="clip", reasons=list(one.reasons), audio=one.clip.audio, **_fields(one)) for one in judged if one.reasons]
+    clips = [
+        Reject(stage="clip", reasons=list(one.reasons), detail=one.detail, audio=one.clip.audio, **_fields(one))
+        for one in judged
+        if one.reasons
+    ]
     return [*clips, *(_whole(recording) for recording in recordings if recording.refused)]
 
 

@@ -66,10 +66,14 @@ def told(recording: Recording) -> str:
 
 
 def figures(heard: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
-    """Hours done and in all, the real-time factor, time left, and what is against clips so far. `heard`, `total`, `elapsed`: seconds."""
+    """Time heard and in all, the real-time factor, time left, and what is against clips so far. `heard`, `total`, `elapsed`: seconds."""
     speed = heard / max(elapsed, 0.001)
-    left = timedelta(seconds=round((total - heard) / speed)) if heard else "?"
+    left = _clock((total - heard) / speed) if heard else "?"
     against = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
-    return f"{heard / 3600:.2f} of about {total / 3600:.2f} h, {speed:.1f}× real time, {left} left" + (
+    return f"{_clock(heard)} of about {_clock(total)}, {speed:.1f}× real time, {left} left" + (
         f" · against clips: {against}" * bool(against)
     )
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

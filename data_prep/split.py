@@ -1,4 +1,4 @@
-"""Which clips train and which validate, and each speaker's reference clip. The same clips always give the same answer."""
+"""Which clips train and which validate. The same clips always give the same answer."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ from collections.abc import Callable
 from itertools import groupby
 
 from data_prep.manifest import Row
+from data_prep.references import path_of
 
-REFERENCE_SECONDS = 6.0
 OVERSHOOT = 1.5
 """By how much whole recordings may exceed the share that validation should have."""
+GUARD_SECONDS = 5.0
+"""Between what trains and what validates where both come from one recording: what was just said is still in the next sentence."""
 
 
-def assign(rows: list[Row], share: float) -> list[Row]:
-    """Rows with `split` and `ref_audio` set. `share`: part of each speaker's seconds to validate on; 0 for none."""
-    speakers = _groups(rows, lambda row: row.speaker or "")
-    return [row for speaker in speakers.values() for row in _with_reference(_split(speaker, share))]
+def assign(rows: list[Row], share: float) -> tuple[list[Row], list[Row]]:
+    """Rows with `split` and `ref_audio` set, and rows that are left out because they are too near to the clips that validate.
+
+    `share`: part of each speaker's seconds to validate on; 0 for none.
+    """
+    rows = [row.model_copy(update={"ref_audio": path_of(row.speaker or "")}) for row in rows]
+    divided = [row for speaker in _groups(rows, lambda row: row.speaker or "").values() for row in _split(speaker, share)]
+    return [row for row in divided if row.split], [row for row in divided if not row.split]
 
 
 def _split(rows: list[Row], share: float) -> list[Row]:
     """Whole recordings, so that no room and no story is on both sides; a block at the end of one where no recording is small enough."""
     wanted = share * _seconds(rows)
     chosen = _recordings(rows, wanted) or _tail(rows, wanted)
-    return [row.model_copy(update={"split": "val" if row.id in chosen else "train"}) for row in rows]
+    between = _guard(rows, chosen) if len(_groups(rows, _recording)) == 1 else set()
+    splits = {row.id: "val" if row.id in chosen else None if row.id in between else "train" for row in rows}
+    return [row.model_copy(update={"split": splits[row.id]}) for row in rows]
 
 
 def _recordings(rows: list[Row], wanted: float) -> set[str | None]:
@@ -47,15 +55,11 @@ def _tail(rows: list[Row], wanted: float) -> set[str | None]:
     return {row.id for row in clips[-count:]}
 
 
-def _with_reference(rows: list[Row]) -> list[Row]:
-    """One clip of the training split for all rows of a speaker: about six seconds, then the cleanest."""
-    candidates = [row for row in rows if row.split == "train"] or rows
-    best = min(candidates, key=lambda row: (abs((row.duration or 0.0) - REFERENCE_SECONDS) > 3.0, -_clean(row), row.id or ""))
-    return [row.model_copy(update={"ref_audio": best.audio}) for row in rows]
-
-
-def _clean(row: Row) -> float:
-    return row.quality.snr_db or 0.0 if row.quality else 0.0
+def _guard(rows: list[Row], chosen: set[str | None]) -> set[str | None]:
+    """What ends less than five seconds before the block that validates; nothing if there would be nothing left to train on."""
+    begin = min((row.start or 0.0 for row in rows if row.id in chosen), default=float("inf"))
+    near = {row.id for row in rows if row.id not in chosen and (row.end or 0.0) > begin - GUARD_SECONDS}
+    return near if len(near) + len(chosen) < len(rows) else set()
 
 
 def _recording(row: Row) -> str:

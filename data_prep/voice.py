@@ -10,6 +10,7 @@ hand. Decisions of `data_prep review` hold in every run.
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 from pathlib import Path
@@ -89,10 +90,11 @@ def _prepare(options: argparse.Namespace, stop: Stop) -> int:
         _tell_of_others(options)
         recordings, work = hear_all(tasks, _setup(job, options), standard, stop)
         _warn_of_decisions(judge.without_clip(recordings, standard.decisions))
+        samples = functools.partial(dataset.samples, job.out)
         if options.dry_run:
-            print(dry_run.table(recordings, options.preset, job.lengths, standard.decisions))
+            print(dry_run.table(recordings, options.preset, job.lengths, standard.decisions, samples))
             return 0
-        judged = judge.judge(recordings, standard)
+        judged = judge.judge(recordings, standard, samples)
         summary = dataset.write(job.out, recordings, judged, options.val_share, _settings(options, job, standard))
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
+from functools import partial
 
+import numpy as np
 import pytest
 
 from data_prep import dataset, judge
-from data_prep.audio import MASTER_RATE
+from data_prep.audio import MASTER_RATE, Audio, flac
 from data_prep.recording import Recording
 from data_prep.vad import Region
 from finetune import files
 from finetune.errors import UserError
 from tests.data_prep.test_judge import STANDARD, clip, recording
 
+OTHER = "Another sentence that takes five seconds, as it should."
+
 
 def written(out, *clips, share=0.0):
-    speech = tuple(Region(one.start, one.stop) for one in clips)
-    heard = Recording(recording().source, 600 * MASTER_RATE, speech, clips)
+    return write(out, heard(out, *clips), share)
+
+
+def heard(out, *clips) -> Recording:
+    """A recording of these clips, whose files are there."""
     for one in clips:
-        files.write_bytes(out / one.audio, b"sound")
-    return dataset.write(out, [heard], judge.judge([heard], STANDARD), share, {"preset": "default"})
+        noise = np.random.default_rng(one.start).normal(0, 0.1, one.stop - one.start).astype(np.float32)
+        files.write_bytes(out / one.audio, flac(Audio(noise, MASTER_RATE)))
+    return Recording(recording().source, 600 * MASTER_RATE, tuple(Region(one.start, one.stop) for one in clips), clips)
+
+
+def write(out, recording, share):
+    judged = judge.judge([recording], STANDARD, partial(dataset.samples, out))
+    return dataset.write(out, [recording], judged, share, {"preset": "default"})
 
 
 def test_every_clip_stands_in_one_manifest_and_can_be_heard(tmp_path) -> None:
-    summary = written(tmp_path, clip(0), clip(1, snr_db=3.0), clip(2), share=0.3)
+    summary = written(tmp_path, clip(0), clip(1, snr_db=3.0), clip(2, text=OTHER), share=0.3)
     named = {name: [json.loads(line)["id"] for line in (tmp_path / name).read_text().splitlines()] for name in MANIFESTS}
     assert named == {"train.jsonl": ["aa_0"], "val.jsonl": ["aa_2"], "rejects.jsonl": ["aa_1"]}
     assert len(list(tmp_path.glob("clips/aa/*.flac"))) == 3
+    assert [path.name for path in tmp_path.glob("refs/*")] == ["me.wav"]
     assert (summary.kept_seconds, summary.rejected_seconds, summary.non_speech_seconds) == (10, 5, 585)
     assert json.loads((tmp_path / "summary.json").read_text())["settings"] == {"preset": "default"}
 
@@ -37,7 +53,7 @@ MANIFESTS = ("train.jsonl", "val.jsonl", "rejects.jsonl")
 
 
 def test_clips_that_nothing_names_any_more_go_after_the_manifests(tmp_path) -> None:
-    written(tmp_path, clip(0), clip(1))
+    written(tmp_path, clip(0), clip(1, text=OTHER))
     operations = []
     with files.watch(lambda operation, path: operations.append((operation, path.name))):
         written(tmp_path, clip(0))
@@ -56,3 +72,56 @@ def test_two_runs_in_one_folder_are_refused_and_a_killed_one_is_cleaned_up_after
             pass
     with dataset.owned(tmp_path):
         pass
+
+
+def test_a_clip_between_training_and_validation_is_told_and_accounted_for(tmp_path) -> None:
+    texts = [f"{OTHER} {number}" for number in range(4)]
+    summary = written(tmp_path, *(clip(number, text=text) for number, text in enumerate(texts)), share=0.2)
+    (reject,) = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
+    assert (reject["id"], reject["reasons"], reject["text"]) == ("aa_2", ["guard"], texts[2])
+    assert reject["detail"] == "less than 5 s before the clips that validate, in the speaker's only recording"
+    assert (tmp_path / reject["audio"]).is_file()
+    assert (summary.train, summary.val, summary.kept_seconds, summary.rejected_seconds) == (2, 1, 15, 5)
+
+
+class Killed(BaseException):
+    """Passes through everything that catches errors."""
+
+
+def test_killed_before_any_change_to_the_disk_and_written_again_it_is_the_same(tmp_path) -> None:
+    clips = [clip(1, text=OTHER), clip(2, text=f"{OTHER} Then"), clip(3, snr_db=3.0)]
+    written(tmp_path / "whole", *clips, share=0.3)
+    written(tmp_path / "old", clip(0), clips[0])
+    recording = heard(tmp_path / "old", *clips)
+    judged = judge.judge([recording], STANDARD, partial(dataset.samples, tmp_path / "old"))
+    for moment in itertools.count():
+        out = shutil.copytree(tmp_path / "old", tmp_path / str(moment))
+        work = partial(dataset.write, out, [recording], judged, 0.3, {"preset": "default"})
+        if not killed(work, moment):
+            break
+        for name in MANIFESTS:
+            assert all((out / json.loads(line)["audio"]).is_file() for line in (out / name).read_text().splitlines())
+        with dataset.owned(out):
+            work()
+        assert contents(out) == contents(tmp_path / "whole")
+    assert moment > 20
+
+
+def killed(work, moment: int) -> bool:
+    """Whether there was a change with the number `moment`, before which to die."""
+    changes = itertools.count()
+
+    def die(_operation, _path) -> None:
+        if next(changes) == moment:
+            raise Killed
+
+    try:
+        with files.watch(die):
+            work()
+    except Killed:
+        return True
+    return False
+
+
+def contents(out) -> dict[str, bytes]:
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != ".owner"}

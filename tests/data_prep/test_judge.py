@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from data_prep import judge
@@ -48,7 +49,7 @@ def recording(*clips: Clip, speaker: str = "me") -> Recording:
 
 def reasons(clips: list[Clip], *decisions: Decision, standard: Standard = STANDARD) -> list[tuple[str, ...]]:
     standard = replace(standard, decisions={decision.id: decision for decision in decisions})
-    return [one.reasons for one in judge.judge([recording(*clips)], standard)]
+    return [one.reasons for one in judge.by_rules([recording(*clips)], standard)]
 
 
 def test_rules_of_the_preset_decide_and_all_reasons_are_kept() -> None:
@@ -63,9 +64,9 @@ def test_what_is_usual_for_a_speaker_comes_from_all_of_their_recordings() -> Non
     steady = [clip(number, chars_per_second=12.0 + number % 3) for number in range(12)]
     hasty = clip(12, chars_per_second=24.0)
     assert reasons([hasty]) == [()]
-    judged = judge.judge([recording(*steady), recording(hasty)], STANDARD)
+    judged = judge.by_rules([recording(*steady), recording(hasty)], STANDARD)
     assert [one.reasons for one in judged] == [()] * 12 + [("too_fast",)]
-    judged = judge.judge([recording(*steady), recording(hasty, speaker="somebody else")], STANDARD)
+    judged = judge.by_rules([recording(*steady), recording(hasty, speaker="somebody else")], STANDARD)
     assert not any(one.reasons for one in judged)
 
 
@@ -85,7 +86,7 @@ def test_a_persons_word_stands_above_the_rules(decision, expected) -> None:
 def test_a_text_that_a_person_wrote_replaces_what_was_heard_and_is_judged_anew() -> None:
     heard = clip(text="Thanks for watching!", avg_logprob=-2.0, repeated_share=0.9, language_prob=0.1, outside_speech_share=0.5)
     assert reasons([heard]) != [()]
-    (judged,) = judge.judge([recording(heard)], replace(STANDARD, decisions={"aa_0": Decision(id="aa_0", action="text", text=TEXT)}))
+    (judged,) = judge.by_rules([recording(heard)], replace(STANDARD, decisions={"aa_0": Decision(id="aa_0", action="text", text=TEXT)}))
     assert (judged.clip.text, judged.reasons) == (TEXT, ())
     assert judged.clip.quality.chars_per_second == pytest.approx(len(TEXT) / 4.0, abs=0.01)  # speech is 0.8 of 5 s
     assert judged.clip.quality.avg_logprob is None
@@ -104,7 +105,7 @@ def test_what_nobody_wrote_down_has_no_file_and_cannot_be_kept() -> None:
 
 def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
     recordings = [recording(clip(0), clip(1, snr_db=3.0)), refused(Source(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000)]
-    judged = judge.judge(recordings, STANDARD)
+    judged = judge.by_rules(recordings, STANDARD)
     (row,) = judge.kept(judged)
     assert row.gain_db == 1.5
     assert (row.id, row.audio, row.text, row.speaker, row.duration, row.start, row.end) == (
@@ -120,3 +121,14 @@ def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
     assert (of_clip.id, of_clip.audio, of_clip.reasons, of_clip.stage) == ("aa_1", "clips/aa/aa_1.flac", ["noisy"], "clip")
     assert (of_clip.text, of_clip.quality.snr_db, of_clip.start, of_clip.end) == (TEXT, 3.0, 6, 11)
     assert (whole.source, whole.stage, whole.reasons, whole.detail, whole.end) == ("b.wav", "recording", ["nan"], "at 0.1 s", 2)
+
+
+def test_what_another_clip_says_already_is_left_out_unless_a_person_wants_it() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (2, 5 * MASTER_RATE)).astype(np.float32)
+    sounds = {"aa_0": noise[0], "aa_1": noise[0], "aa_2": noise[1], "aa_3": noise[0]}
+    clips = [clip(0), clip(1), clip(2, text="Something else that is said."), clip(3, snr_db=3.0)]
+    judged = judge.judge([recording(*clips)], STANDARD, lambda clip: sounds[clip.id])
+    assert [one.reasons for one in judged] == [(), ("duplicate",), (), ("noisy",)]
+    assert judge.rejected(judged, [])[0].detail == "says the same as aa_0"
+    wanted = replace(STANDARD, decisions={"aa_1": Decision(id="aa_1", action="keep")})
+    assert [one.reasons for one in judge.judge([recording(*clips)], wanted, lambda clip: sounds[clip.id])] == [(), (), (), ("noisy",)]

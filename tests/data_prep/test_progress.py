@@ -16,8 +16,8 @@ HOUR = 3600
 
 def test_the_figures_of_a_run_that_is_half_done() -> None:
     line = figures(heard=2 * HOUR, total=4 * HOUR, elapsed=180.0, reasons=Counter(noisy=3, no_text=2, a=1, b=1, c=1))
-    assert line == "2.00 of about 4.00 h, 40.0× real time, 0:03:00 left · against clips: noisy 3, no_text 2, a 1, b 1"
-    assert figures(0.0, HOUR, 5.0, Counter()) == "0.00 of about 1.00 h, 0.0× real time, ? left"
+    assert line == "2:00:00 of about 4:00:00, 40.0× real time, 0:03:00 left · against clips: noisy 3, no_text 2, a 1, b 1"
+    assert figures(0.0, HOUR, 5.0, Counter()) == "0:00:00 of about 1:00:00, 0.0× real time, ? left"
 
 
 def test_what_became_of_a_recording() -> None:
@@ -30,7 +30,7 @@ def test_without_a_terminal_each_recording_has_its_line_and_guesses_are_correcte
         progress.see(recording(clip(0)), 600.0, ["noisy"])
         progress.see(refused(Source(Path("b.wav"), "b.wav", "bb", "me"), "silent", "all of it", 1200 * MASTER_RATE), 600.0, [])
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("[1/2] a.wav: 1 clips · 0.17 of about 0.33 h, ")
+    assert first.startswith("[1/2] a.wav: 1 clips · 0:10:00 of about 0:20:00, ")
     assert first.endswith("· against clips: noisy 1")
-    assert second.startswith("[2/2] b.wav: rejected, silent: all of it · 0.50 of about 0.50 h, ")
+    assert second.startswith("[2/2] b.wav: rejected, silent: all of it · 0:30:00 of about 0:30:00, ")
     assert "0:00:00 left" in second

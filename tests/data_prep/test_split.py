@@ -15,11 +15,20 @@ from data_prep.split import assign
 def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me", snr: float = 30.0) -> Row:
     quality = Quality(chars_per_second=12, speech_share=0.9, peak_dbfs=-3, clipped_share=0, snr_db=snr, edge_energy_db=(-40, -40))
     identity = f"{recording}_{round(start * 1000):08d}"
-    return Row(id=identity, audio=f"clips/{identity}.flac", text="a", speaker=speaker, duration=seconds, start=start, quality=quality)
+    return Row(
+        id=identity,
+        audio=f"clips/{identity}.flac",
+        text="a",
+        speaker=speaker,
+        duration=seconds,
+        start=start,
+        end=start + seconds,
+        quality=quality,
+    )
 
 
 def validation(rows: list[Row], share: float) -> list[str]:
-    return sorted(row.id for row in assign(rows, share) if row.split == "val")
+    return sorted(row.id for row in assign(rows, share)[0] if row.split == "val")
 
 
 def test_one_recording_gives_a_block_at_its_end() -> None:
@@ -43,19 +52,25 @@ def test_two_large_recordings_are_not_halved() -> None:
     assert chosen == ["aa_00108000", "aa_00114000"]
 
 
-def test_every_speaker_keeps_something_to_train_on_and_a_reference_from_it() -> None:
-    rows = [clip("aa", 0, speaker="one"), *(clip("bb", 6.0 * index, speaker="two", snr=20 + index) for index in range(4))]
-    result = {row.id: row for row in assign(rows, 0.5)}
+def test_every_speaker_keeps_something_to_train_on_and_has_a_reference() -> None:
+    rows = [clip("aa", 0, speaker="one"), *(clip("bb", 6.0 * index, speaker="two") for index in range(4))]
+    result = {row.id: row for row in assign(rows, 0.5)[0]}
     assert result["aa_00000000"].split == "train"
-    assert result["aa_00000000"].ref_audio == "clips/aa_00000000.flac"
-    references = {row.ref_audio for row in result.values() if row.speaker == "two"}
-    assert references == {"clips/bb_00006000.flac"}  # of the two that train, the cleaner
-    assert result["bb_00006000"].split == "train"
+    assert {row.speaker: row.ref_audio for row in result.values()} == {"one": "refs/one.wav", "two": "refs/two.wav"}
 
 
-def test_a_reference_is_about_six_seconds_before_it_is_clean() -> None:
-    rows = [clip("aa", 0, seconds=1.5, snr=60), clip("aa", 10, seconds=6), clip("aa", 20, seconds=18, snr=60)]
-    assert {row.ref_audio for row in assign(rows, 0.0)} == {"clips/aa_00010000.flac"}
+def test_in_an_only_recording_five_seconds_lie_between_what_trains_and_what_validates() -> None:
+    rows = [clip("aa", 2.0 * index, seconds=1.9) for index in range(40)]
+    kept, between = assign(rows, 0.05)
+    begin = min(row.start for row in kept if row.split == "val")
+    assert begin == 76
+    assert [row.start for row in between] == [70.0, 72.0, 74.0]
+    assert all(row.end <= begin - 5 for row in kept if row.split == "train")
+    several = [*rows, *(clip("bb", 2.0 * index, seconds=1.9) for index in range(40))]
+    assert assign(several, 0.025)[1] == []
+    assert assign(rows, 0.0)[1] == []
+    few = rows[:4]  # all of them lie within five seconds of the last
+    assert [row.split for row in assign(few, 0.05)[0]] == ["train", "train", "train", "val"]
 
 
 PLACES = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 50)), min_size=1, max_size=60, unique=True)
@@ -66,7 +81,7 @@ def test_the_order_does_not_matter_and_nothing_is_lost(places, share, shuffler: 
     rows = [clip(recording, float(start), speaker="me" if recording < "c" else "you") for recording, start in places]
     shuffled = shuffler.sample(rows, len(rows))
     assert validation(rows, share) == validation(shuffled, share)
-    result = assign(rows, share)
-    assert {row.id for row in result} == {row.id for row in rows}
+    result, between = assign(rows, share)
+    assert sorted(row.id for row in (*result, *between)) == sorted(row.id for row in rows)
     for speaker in {row.speaker for row in rows}:
         assert any(row.split == "train" for row in result if row.speaker == speaker)

@@ -1,0 +1,72 @@
+"""Each speaker's reference clip: six seconds out of what trains, never out of what validates.
+
+The official Qwen3-TTS script joins the spectrograms of the references in a batch and asserts 24 kHz, so all have exactly the same length.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.audio import MASTER_RATE, Audio, faded, read
+from data_prep.manifest import Row
+from finetune import files
+
+SECONDS = 6.0
+LENGTH = round(SECONDS * MASTER_RATE)
+SPARE_SECONDS = 3.0
+"""Of a clip that is cut; a longer one would waste more."""
+FOLDER = "refs"
+
+
+def path_of(speaker: str) -> str:
+    """Relative to the data set."""
+    safe = "".join(letter if letter.isalnum() or letter in " -_" else f"%{ord(letter):x}" for letter in speaker)
+    return f"{FOLDER}/{safe}.wav"
+
+
+def chosen(rows: list[Row]) -> list[Row]:
+    """Clips of one speaker that make up the reference: the cleanest of a little more than six seconds, or several, or one repeatedly."""
+    ordered = sorted(rows, key=lambda row: (not SECONDS <= _seconds(row) <= SECONDS + SPARE_SECONDS, -_clean(row), row.id or ""))
+    total = 0.0
+    for count, row in enumerate(itertools.cycle(ordered), start=1):
+        total += _seconds(row)
+        if total >= SECONDS:
+            return list(itertools.islice(itertools.cycle(ordered), count))
+    raise ValueError("no clip to choose from")
+
+
+def write(out: Path, rows: list[Row]) -> None:
+    """The references of all speakers in `rows`, and no others."""
+    speakers = {row.speaker or "": [one for one in rows if one.speaker == row.speaker and one.split == "train"] for row in rows}
+    for speaker, own in speakers.items():
+        _write_unless_same(out / path_of(speaker), wav([read(out / row.audio, MASTER_RATE) for row in chosen(own)]))
+    for path in (out / FOLDER).glob("*.wav"):
+        if f"{FOLDER}/{path.name}" not in {path_of(speaker) for speaker in speakers}:
+            files.discard(path)
+
+
+def wav(clips: list[Audio]) -> bytes:
+    """One after the other, cut to the sample; 16 bits."""
+    import soundfile
+
+    whole = faded(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
+    buffer = io.BytesIO()
+    soundfile.write(buffer, whole.samples, whole.rate, format="WAV", subtype="PCM_16")
+    return buffer.getvalue()
+
+
+def _write_unless_same(path: Path, data: bytes) -> None:
+    if not path.is_file() or path.read_bytes() != data:
+        files.write_bytes(path, data)
+
+
+def _seconds(row: Row) -> float:
+    return row.duration or 0.0
+
+
+def _clean(row: Row) -> float:
+    return row.quality.snr_db or 0.0 if row.quality else 0.0
