@@ -57,8 +57,8 @@ def note(count: int, rounds: int) -> str:
     return (
         f"A Qwen3 of {WORDS:,} words, fp32, one process, one thread; chats of log-normal length, tokens without padding, per second of "
         f"processor time over {count - 2} steps; median of {rounds} processes each, in turns. By hand: the stock model's own loss on the "
-        "micro-batches of `llm_sft, padded`. Attention over a packed row computes the whole square here, as a CPU has no kernel that skips "
-        "what is masked. TRL pads 8 chats in random order; on a CPU its packed chats see each other, as it warns."
+        "micro-batches of `llm_sft, padded`. llm_sft computes the samples of a packed row one by one (options.attention: varlen). TRL pads "
+        "8 chats in random order; on a CPU its packed chats see each other, as it warns."
     )
 
 

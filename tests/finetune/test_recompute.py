@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 
 from finetune import recompute
 
@@ -56,3 +57,27 @@ def test_selective_keeps_products_and_recomputes_the_rest() -> None:
             gradients(how)  # type: ignore[arg-type]
         counts[how] = sum("addmm" in name for name in products)
     assert counts["none"] == counts["selective"] == 4 < counts["full"]
+
+
+@pytest.mark.parametrize(("how", "times"), [("selective", 1), ("full", 2)])
+def test_selective_keeps_what_the_varlen_kernel_gave(how: Literal["selective", "full"], times: int) -> None:
+    """In shape only: the kernel itself needs a GPU."""
+    called: list[str] = []
+
+    class Spy(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+            called.append(str(operation))
+            return operation(*arguments, **(options or {}))
+
+    class Attending(nn.Module):
+        def forward(self, states: Tensor) -> Tensor:
+            bounds = torch.tensor([0, 3, 8], dtype=torch.int32, device="meta")
+            found = varlen_attn(states, states, states, bounds, bounds, 5, 5, window_size=(-1, 0))
+            assert isinstance(found, Tensor)
+            return found.sin()
+
+    model = nn.Sequential(Attending())
+    recompute.wrap(model, (Attending,), how)
+    with Spy():
+        model(torch.randn(8, 2, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+    assert called.count("torch_attn._varlen_attn.default") == times

@@ -55,6 +55,14 @@ def test_the_same_losses_on_another_number_of_processes(world: int, data: Path, 
     assert evaluations[0] == pytest.approx(evaluations[1], abs=1e-5) and len(evaluations[0]) == 2
 
 
+def test_the_same_losses_with_shared_matrices_and_blocks_computed_again(data: Path, on_two: Path) -> None:
+    """Samples of a row are told apart in a rank's own heads, and a second time in the backward pass."""
+    run = data / "shared"
+    more = ("--parallel.strategy", "fsdp", "--parallel.tensor", 2, "--train.activation_checkpointing", "full")
+    victims.finish(data / "witness-shared", 2, arguments(data, run, *more))
+    assert [loss for _, loss, _ in victims.losses(run)] == pytest.approx([loss for _, loss, _ in victims.losses(on_two)], abs=1e-5)
+
+
 def test_every_step_is_packed(data: Path, on_two: Path) -> None:
     steps = victims.rows(data / "witness-2")
     assert max(len(micro) for ranks in steps.values() for turns in ranks for micro in turns) >= 3

@@ -143,6 +143,16 @@ def test_the_kernel_is_for_the_heads_that_it_takes(
     assert varlen.has_kernel(LlamaConfig(**SHAPE, **changes)) == fits
 
 
+@pytest.mark.parametrize("window", [None, 5])
+def test_the_kernel_is_given_what_it_takes(window: int | None) -> None:
+    """In shape only."""
+    made = [torch.randn(1, heads, 58, 64, device="meta", dtype=torch.bfloat16).requires_grad_() for heads in (8, 2, 2)]
+    attended, _ = varlen.at_once(nn.Module(), made[0], made[1], made[2], Spans((17, 1, 40), window, CPU), scaling=0.125)
+    assert attended.shape == (1, 58, 8, 64) and attended.dtype == torch.bfloat16
+    attended.sum().backward()
+    assert all(each.grad is not None and each.grad.shape == each.shape for each in made)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch's varlen kernel runs on CUDA alone")
 @pytest.mark.parametrize("window", [None, 5])
 def test_the_kernel_computes_what_the_loop_does(window: int | None) -> None:
