@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio import MASTER_RATE, Samples
+from data_prep.hub import folder_of
 from data_prep.qwen import import_qwen_tts
 from finetune import files
 from finetune.errors import UserError
@@ -33,7 +34,7 @@ class CodecError(Exception):
 
 def find_codec(model: str) -> Path:
     """The tokenizer's folder of a model: a local folder, or a name on the model hub, of which only that part is fetched. `UserError`."""
-    folder = Path(model) if Path(model).is_dir() else _fetch(model)
+    folder = folder_of("--model", model, [f"{FOLDER}/*"])
     config = folder / FOLDER / "config.json"
     if not config.is_file():
         raise UserError(f"--model {model}: no {FOLDER}/config.json in {folder}; give a Qwen3-TTS 12 Hz model")
@@ -81,17 +82,3 @@ def _checked(codes: NDArray[np.int64], samples: int, tokenizer: Any) -> Codes:
     if codes.min() < 0 or codes.max() >= size:
         raise CodecError(f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {size}")
     return codes.astype(np.uint16)
-
-
-def _fetch(model: str) -> Path:
-    if model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise UserError(f"--model {model}: there is no such folder, and it is not a name on the model hub (owner/name)")
-    import huggingface_hub
-
-    try:
-        return Path(huggingface_hub.snapshot_download(model, allow_patterns=[f"{FOLDER}/*"]))
-    except Exception as error:  # no network, no such model, no right to it: each is another class
-        raise UserError(
-            f"--model {model}: there is no such folder, and the model hub did not give it ({type(error).__name__}: {error}); "
-            "fetch it where there is a network, and give the folder"
-        ) from error

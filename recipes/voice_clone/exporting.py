@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_prep import speaker_encoder
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
 
 from .card import model_card
-from .speakers import ENCODER, base_config
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,10 +35,10 @@ def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: st
         raise UserError(f"--format {kind}: voice_clone exports {' or '.join(FORMATS)}")
     rows = [speaker["row"] for speaker in state["speakers"]]
     return ExportPlan(
-        keep=lambda name: kind == "base" or not name.startswith(ENCODER),
+        keep=lambda name: kind == "base" or not name.startswith(speaker_encoder.PREFIX),
         edit={CODEC_EMBEDDING: lambda table: with_rows(table, rows, buffers["speaker_vectors"])},
         files={
-            "config.json": _json(edited_config(base_config(base), state, kind)),
+            "config.json": _json(edited_config(speaker_encoder.base_config(base), state, kind)),
             VOICES: _json(state),
             "README.md": model_card(state, kind).encode(),
         },

@@ -39,10 +39,11 @@ def load(config: Config) -> Loaded:
     """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
     from transformers import AutoTokenizer
 
+    from data_prep.speaker_encoder import base_config
     from finetune.models import resolve_source
 
     from .layout import Ids, Processor
-    from .speakers import base_config, known
+    from .speakers import known
     from .speech_model import block_classes, on_meta
 
     options: Any = config.options

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_prep import speaker_encoder
 from finetune import files
 from finetune.errors import UserError
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 SAMPLE_RATE = 24000
 """Of the speaker encoder, Hz."""
-SHORTEST = 0.25
-"""Seconds below which a reference clip says nothing about a voice."""
-ENCODER = "speaker_encoder."
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,14 @@ def prepare(config: Config) -> None:
 
     options: Any = config.options
     base = resolve_source(config.model.source, config.model.revision)
-    shape = base_config(base)
+    shape = speaker_encoder.base_config(base)
     surveyed = survey(config, Ids.of(shape))
     references = {speaker.name: speaker.references(options.references) for speaker in surveyed}
     key = cache_key(base, references)
     state = describe(config, surveyed, assign_rows(shape, [speaker.name for speaker in surveyed]))
     cached = _read_cache(config)
     if cached is None or cached["key"] != key:
-        encoder = load_encoder(base, shape)
+        encoder = speaker_encoder.load(base)
         vectors = [mean_vector(encoder, paths) for paths in references.values()]
     else:
         vectors = list(known(config).vectors)
@@ -75,22 +73,10 @@ def known(config: Config) -> Known:
     return Known(load_file(_cache_path(config))["speaker_vectors"], cached["state"])
 
 
-def base_config(base: Path) -> dict[str, Any]:
-    """Content of the base's config.json; raises `UserError` if it is no Qwen3-TTS Base model, the only kind with a speaker encoder."""
-    config: dict[str, Any] = json.loads((base / "config.json").read_text(encoding="utf-8"))
-    kind = config.get("tts_model_type")
-    if config.get("model_type") != "qwen3_tts" or kind != "base":
-        raise UserError(
-            f"{base} is no Qwen3-TTS Base model (model_type {config.get('model_type')!r}, tts_model_type {kind!r}); only those have the "
-            "speaker encoder that training needs. Use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, or an export made with --format base"
-        )
-    return config
-
-
 def cache_key(base: Path, references: dict[str, list[Path]]) -> str:
     """Digest of everything that the vectors depend on: the encoder's weights and, per speaker, the content of the reference clips."""
     total = hashlib.sha256()
-    for name, tensor in sorted(encoder_tensors(base).items()):
+    for name, tensor in sorted(speaker_encoder.tensors(base).items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.float().numpy().tobytes())
     for name, paths in references.items():
@@ -105,48 +91,11 @@ def _digest_of_clip(path: Path) -> str:
         raise UserError(f"reference clip {path}: {error.strerror}; restore it or remove its rows") from None
 
 
-def encoder_tensors(base: Path) -> dict[str, Tensor]:
-    """The speaker encoder's weights, and nothing else of the base is read."""
-    from safetensors import safe_open
-
-    found: dict[str, Tensor] = {}
-    for path in sorted(base.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            found |= {name.removeprefix(ENCODER): file.get_tensor(name) for name in file.keys() if name.startswith(ENCODER)}  # noqa: SIM118
-    if not found:
-        raise UserError(f"{base}: its weights hold no speaker encoder; use a Base model or an export made with --format base")
-    return found
-
-
-def load_encoder(base: Path, shape: dict[str, Any]) -> nn.Module:
-    """The base's speaker encoder alone, fp32: log-mel [B, frames, 128] → [B, H]."""
-    from data_prep.qwen import import_qwen_tts
-
-    import_qwen_tts()
-    from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig
-    from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSSpeakerEncoder
-
-    encoder: nn.Module = Qwen3TTSSpeakerEncoder(Qwen3TTSSpeakerEncoderConfig(**shape["speaker_encoder_config"])).float().eval()
-    encoder.load_state_dict(encoder_tensors(base))
-    return encoder
-
-
 def mean_vector(encoder: nn.Module, references: list[Path]) -> Tensor:
     """[H] fp32: the mean over the clips. The mean is taken in fp32, where half precision would round the differences away."""
     import torch
 
-    return torch.stack([speaker_vector(encoder, read_clip(path)) for path in references]).mean(0)
-
-
-def speaker_vector(encoder: nn.Module, wave: np.ndarray) -> Tensor:
-    """[H] fp32 of one clip: mono, 24 kHz, float32 in −1 … 1."""
-    import torch
-    from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
-
-    with torch.inference_mode():
-        batch = torch.from_numpy(wave)[None]
-        mel = mel_spectrogram(batch, n_fft=1024, num_mels=128, sampling_rate=SAMPLE_RATE, hop_size=256, win_size=1024, fmin=0, fmax=12000)
-        return encoder(mel.transpose(1, 2))[0].clone()
+    return torch.stack([torch.from_numpy(speaker_encoder.vector(encoder, read_clip(path))) for path in references]).mean(0)
 
 
 def read_clip(path: Path) -> np.ndarray:
@@ -157,8 +106,10 @@ def read_clip(path: Path) -> np.ndarray:
         audio = read(path, SAMPLE_RATE)
     except (AudioError, OSError) as error:
         raise UserError(f"reference clip {path} is not usable ({error}); make the clips again with `python -m data_prep voice`") from None
-    if audio.seconds < SHORTEST:
-        raise UserError(f"reference clip {path} lasts {audio.seconds:.2f} s, a voice needs {SHORTEST} s; name a longer ref_audio")
+    if audio.seconds < speaker_encoder.SHORTEST:
+        raise UserError(
+            f"reference clip {path} lasts {audio.seconds:.2f} s, a voice needs {speaker_encoder.SHORTEST} s; name a longer ref_audio"
+        )
     return audio.samples
 
 

@@ -74,16 +74,15 @@ def test_the_digest_follows_the_content_and_not_the_place(nano, tmp_path) -> Non
         codec_digest(copy)
 
 
-def test_what_is_no_model_is_named(tmp_path, monkeypatch) -> None:
+def test_what_is_no_model_is_named(tmp_path) -> None:
     with pytest.raises(UserError, match="no speech_tokenizer/config"):
         find_codec(str(tmp_path))
     (tmp_path / "speech_tokenizer").mkdir()
     (tmp_path / "speech_tokenizer" / "config.json").write_text('{"model_type": "mimi"}')
     with pytest.raises(UserError, match="says model_type 'mimi', expected"):
         find_codec(str(tmp_path))
-    for name in ("nowhere", "./some/where", "/absent/folder", "a/b/c"):
-        with pytest.raises(UserError, match="there is no such folder, and it is not a name"):
-            find_codec(name)
+    with pytest.raises(UserError, match="--model nowhere: there is no such folder"):
+        find_codec("nowhere")
 
 
 def test_a_damaged_tokenizer_is_named(nano, tmp_path) -> None:
@@ -105,14 +104,3 @@ def test_from_the_hub_only_the_tokenizer_is_fetched(nano, monkeypatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     assert find_codec("Qwen/Qwen3-TTS-12Hz-0.6B-Base") == nano / codec.FOLDER
     assert asked == [("Qwen/Qwen3-TTS-12Hz-0.6B-Base", ["speech_tokenizer/*"])]
-
-
-def test_a_hub_that_does_not_answer_is_reported_with_the_way_out(monkeypatch) -> None:
-    import huggingface_hub
-
-    def hub(name, allow_patterns):
-        raise OSError("no route")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
-    with pytest.raises(UserError, match=r"did not give it .*no route.*give the folder"):
-        find_codec("Qwen/Qwen3-TTS-12Hz-0.6B-Base")

@@ -1,0 +1,29 @@
+"""Models by folder or by name on the model hub, of which only the files that are needed are fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finetune.errors import UserError
+
+
+def folder_of(option: str, model: str, patterns: list[str]) -> Path:
+    """A local folder as it is; a name on the model hub as the folder into which its files that match `patterns` are fetched.
+
+    Raises `UserError`, in the name of `option`, if there is neither.
+    """
+    return Path(model) if Path(model).is_dir() else _fetch(option, model, patterns)
+
+
+def _fetch(option: str, model: str, patterns: list[str]) -> Path:
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        raise UserError(f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name)")
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(model, allow_patterns=patterns))
+    except Exception as error:  # no network, no such model, no right to it: each is another class
+        raise UserError(
+            f"{option} {model}: there is no such folder, and the model hub did not give it ({type(error).__name__}: {error}); "
+            "fetch it where there is a network, and give the folder"
+        ) from error

@@ -1,0 +1,126 @@
+"""The speaker encoder of a Qwen3-TTS Base model: a clip in, a vector of its voice out.
+
+It is an ECAPA-TDNN (https://huggingface.co/papers/2005.07143) over a log-mel spectrogram, a few per cent of the model's weights. Only they
+are read, so neither memory nor time goes into the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.audio import MASTER_RATE, Samples
+from data_prep.hub import folder_of
+from data_prep.qwen import import_qwen_tts
+from finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PREFIX = "speaker_encoder."
+"""Of its weights' names in the model."""
+SHORTEST = 0.25
+"""Seconds below which a clip says nothing about a voice."""
+CONFIG, WEIGHTS = "config.json", "model*.safetensors"
+"""Those of the speech tokenizer, which lie in a folder below, do not match."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Where an encoder is, and which one it is."""
+
+    folder: Path
+    digest: str
+    """Of its weights and shape: both sizes and all exports of a model that share them give the same vectors."""
+
+
+def find(option: str, model: str) -> Encoder:
+    """The encoder of a model: a local folder, or a name on the model hub, of which the codec is not fetched.
+
+    Raises `UserError`, in the name of `option`, for a model without one before its weights are fetched.
+    """
+    folder = folder_of(option, model, [CONFIG])
+    try:
+        shape = base_config(folder)
+        folder = folder_of(option, model, [CONFIG, WEIGHTS])
+        return Encoder(folder, digest(folder, shape))
+    except UserError as error:
+        raise UserError(f"{option} {model}: {error}") from error
+
+
+def base_config(folder: Path) -> dict[str, Any]:
+    """Content of config.json; raises `UserError` if it is not that of a Qwen3-TTS Base model, the only kind with a speaker encoder."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give the folder of a Qwen3-TTS Base model") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); fetch the model again") from error
+    found: dict[str, Any] = config if isinstance(config, dict) else {}
+    family, kind = found.get("model_type"), found.get("tts_model_type")
+    if (family, kind) != ("qwen3_tts", "base"):
+        raise UserError(
+            f"{folder} is no Qwen3-TTS Base model (model_type {family!r}, tts_model_type {kind!r}); only those have the "
+            "speaker encoder that is needed. Use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, or an export made with --format base"
+        )
+    return found
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """The encoder's weights; nothing else of the model is read. Raises `UserError` if there are none, or they are damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, Tensor] = {}
+    for path in sorted(folder.glob(WEIGHTS)):
+        try:
+            with safe_open(path, framework="pt") as file:
+                found |= {name.removeprefix(PREFIX): file.get_tensor(name) for name in file.keys() if name.startswith(PREFIX)}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read ({error}); fetch the model again") from error
+    if not found:
+        raise UserError(f"{folder}: its weights hold no speaker encoder; use a Base model or an export made with --format base")
+    return found
+
+
+def digest(folder: Path, shape: dict[str, Any]) -> str:
+    """SHA-256 over the names, types, shapes and values of the weights, and over the encoder's part of config.json."""
+    total = hashlib.sha256(json.dumps(shape.get("speaker_encoder_config"), sort_keys=True).encode())
+    for name, tensor in sorted(tensors(folder).items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.float().numpy().tobytes())
+    return total.hexdigest()
+
+
+def load(folder: Path, device: str = "cpu") -> nn.Module:
+    """The encoder alone, in fp32: log-mel [B, frames, 128] → [B, H]. Raises `UserError` if weights and config.json do not fit."""
+    import_qwen_tts()
+    from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig
+    from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSSpeakerEncoder
+
+    shape, weights = base_config(folder), tensors(folder)
+    try:
+        encoder: nn.Module = Qwen3TTSSpeakerEncoder(Qwen3TTSSpeakerEncoderConfig(**shape["speaker_encoder_config"])).float().eval()
+        encoder.load_state_dict(weights)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder}: the speaker encoder's weights and config.json do not fit ({error}); fetch the model again") from error
+    return encoder.to(device)
+
+
+def vector(encoder: nn.Module, samples: Samples) -> NDArray[np.float32]:
+    """[H] of one clip at 24 kHz. The spectrogram is the package's own: 128 mel bands to 12 kHz, a hop of 256 samples, on the CPU."""
+    import torch
+    from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
+
+    with torch.inference_mode():
+        batch = torch.from_numpy(samples)[None]
+        mel = mel_spectrogram(batch, n_fft=1024, num_mels=128, sampling_rate=MASTER_RATE, hop_size=256, win_size=1024, fmin=0, fmax=12000)
+        device = next(encoder.parameters()).device
+        found: NDArray[np.float32] = encoder(mel.transpose(1, 2).to(device))[0].cpu().numpy().copy()
+        return found
