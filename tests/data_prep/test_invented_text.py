@@ -18,6 +18,7 @@ from data_prep.measure import measure, noise_power
 from data_prep.score import PRESETS, Candidate, failures
 from data_prep.segment import Heard, Lengths, Unit
 from data_prep.vad import Region
+from tests.ledger import record
 
 TEXT = "The night train to the north leaves from platform seven."
 LENGTH = 10 * MASTER_RATE
@@ -81,7 +82,8 @@ def test_ten_seconds_without_speech_yield_no_text(sound, says, vad) -> None:
     master = Audio(SOUNDS[sound]().astype(np.float32), MASTER_RATE)
     regions = find_speech(vad, hearing(master), LENGTH)
     units = transcribe.transcribe(says(TEXT), hearing(master), windows(regions, master), None)
-    assert {text: reasons for text, reasons in clips_of(master, units, regions).items() if text and not reasons} == {}
+    kept = {text: reasons for text, reasons in clips_of(master, units, regions).items() if text and not reasons}
+    record("ten seconds of noise, music or silence yield no text from a Whisper that always says something", 1, len(kept))
     assert units == []
 
 
