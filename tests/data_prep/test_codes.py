@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from data_prep import codes, export
+from data_prep import codes, encoding, export
 from data_prep.audio import MASTER_RATE
 from data_prep.qwen import import_qwen_tts
 from finetune import files
 
+ROOT = Path(__file__).resolve().parents[2]
 FRAMES = {"a": 1, "b": 13, "c": 13, "d": 32}
 SAMPLES = {"a": 1900, "b": 24_000, "c": 24_960, "d": 60_001}
 
@@ -45,8 +50,8 @@ def run(data: Path, nano: Path, *more: object) -> int:
     return codes.main([str(data), "--model", str(nano), "--device", "cpu", *map(str, more)])
 
 
-def told(data: Path, name: str) -> dict:
-    return json.loads((data / "codes" / name).read_text())
+def told_run(data: Path) -> dict:
+    return json.loads((data / "codes" / "run.json").read_text())
 
 
 def test_every_row_gets_its_codes_and_keeps_the_rest(data, nano) -> None:
@@ -61,19 +66,19 @@ def test_every_row_gets_its_codes_and_keeps_the_rest(data, nano) -> None:
         assert found.max() < 64
         assert row.pop("language") == "auto"
         assert row == before[row["id"]]
-    summary = told(data, "summary.json")
+    summary = json.loads((data / "codes" / "summary.json").read_text())
     assert (summary["clips"], summary["frames"], summary["rejected"]) == (4, sum(FRAMES.values()), 0)
-    assert told(data, "run.json") == {"encoded": 4, "reused": 0}
+    assert told_run(data) == {"encoded": 4, "reused": 0}
     assert not (data / "rejects.jsonl").exists()
 
 
 def test_again_nothing_is_encoded_and_the_bytes_stay(data, nano, monkeypatch) -> None:
     assert run(data, nano) == 0
     before = (data / "train.jsonl").read_bytes()
-    monkeypatch.setattr(codes, "load_codec", lambda *_: pytest.fail("the tokenizer was loaded"))
+    monkeypatch.setattr(encoding, "load_codec", lambda *_: pytest.fail("the tokenizer was loaded"))
     assert run(data, nano) == 0
     assert (data / "train.jsonl").read_bytes() == before
-    assert told(data, "run.json") == {"encoded": 0, "reused": 4}
+    assert told_run(data) == {"encoded": 0, "reused": 4}
 
 
 def test_only_a_changed_clip_is_encoded_again(data, nano) -> None:
@@ -82,27 +87,59 @@ def test_only_a_changed_clip_is_encoded_again(data, nano) -> None:
     soundfile.write(data / "clips" / "b.flac", np.random.default_rng(9).uniform(-0.3, 0.3, 24_000), MASTER_RATE)
     assert run(data, nano) == 0
     after = {row["id"]: row["audio_codes"] for row in rows(data / "train.jsonl")}
-    assert told(data, "run.json") == {"encoded": 1, "reused": 3}
+    assert told_run(data) == {"encoded": 1, "reused": 3}
     assert {name for name in after if after[name] != before[name]} == {"b"}
 
 
-def test_batches_change_nothing_and_bound_the_sound(data, nano, tmp_path) -> None:
+def test_batches_change_nothing_and_progress_is_told(data, nano, tmp_path, capsys) -> None:
     other = shutil.copytree(data, tmp_path / "other")
     assert run(data, nano) == 0
-    assert run(other, nano, "--batch-seconds", 0.1) == 0
-    assert (other / "train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("[4/4] clips encoded · ") and "× real time, " in first and first.endswith(" left")
+    for seconds in (0.1, 2.1):
+        assert run(other, nano, "--batch-seconds", seconds) == 0
+        assert (other / "train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
+        shutil.rmtree(other / "codes")
 
 
-def clip(name: str, seconds: float) -> codes.Clip:
-    row = codes.Row(audio=name, text=name)
-    return codes.Clip(row, Path("train.jsonl"), Path(name), name, round(seconds * MASTER_RATE))
+def test_ctrl_c_finishes_the_batch_in_hand_and_a_second_run_goes_on(data, nano, capsys) -> None:
+    before = (data / "train.jsonl").read_bytes()
+    stored = 0
+
+    def press(operation: str, path: Path) -> None:
+        nonlocal stored
+        stored += operation == "rename" and path.suffix == ".npy"
+        if stored == 1:
+            stored += 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with files.watch(press):
+        assert run(data, nano, "--batch-seconds", 2.1) == 130  # a and b are the first batch
+    told = capsys.readouterr()
+    assert "[2/4]" in told.out and "[4/4]" not in told.out
+    assert "stopped: 2 of 4 clips are encoded; nothing that is done is lost: run the same command again to go on" in told.err
+    assert (data / "train.jsonl").read_bytes() == before
+    assert run(data, nano) == 0
+    assert told_run(data) == {"encoded": 2, "reused": 2}
 
 
-def test_batches_hold_like_lengths_and_at_most_the_seconds_asked_for() -> None:
-    clips = [clip(f"{index:03}", seconds) for index, seconds in enumerate([3, 9, 3.1, 25, 3.2, 9.1, 1])]
-    grouped = [[one.samples / MASTER_RATE for one in batch] for batch in codes.batches(clips, 20)]
-    assert grouped == [[1, 3, 3.1, 3.2], [9, 9.1], [25]]
-    assert codes.batches([], 20) == []
+@pytest.mark.slow
+def test_killed_in_the_middle_only_the_missing_is_encoded(data, nano, tmp_path) -> None:
+    for seed in range(24):
+        soundfile.write(data / "clips" / f"{seed}.flac", np.random.default_rng(100 + seed).uniform(-0.3, 0.3, 48_000), MASTER_RATE)
+    write_rows(data / "train.jsonl", [{"audio": f"clips/{seed}.flac", "text": "It was late.", "speaker": "me"} for seed in range(24)])
+    whole = shutil.copytree(data, tmp_path / "whole")
+    assert run(whole, nano) == 0
+    command = [sys.executable, "-m", "data_prep", "codes", str(data), "--model", str(nano), "--device", "cpu", "--batch-seconds", "0.1"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if line.startswith("[2/25]"))
+        running.kill()
+    stored = len(list(data.glob("codes/*/*.npy")))
+    assert 2 <= stored < 25
+    assert run(data, nano) == 0
+    assert told_run(data) == {"encoded": 25 - stored, "reused": stored}
+    assert (data / "train.jsonl").read_bytes() == (whole / "train.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("step", range(1, 9))
@@ -117,11 +154,11 @@ def test_interrupted_at_any_change_of_the_disk_a_second_run_completes_it(step, d
         if seen == step:
             raise KeyboardInterrupt
 
-    with files.watch(die), pytest.raises(KeyboardInterrupt):
-        run(data, nano)
+    with files.watch(die):
+        assert run(data, nano) == 130
     stored = len(list(data.glob("codes/*/*.npy")))
     assert run(data, nano) == 0
-    assert told(data, "run.json") == {"encoded": 4 - stored, "reused": stored}
+    assert told_run(data) == {"encoded": 4 - stored, "reused": stored}
     for name in ("train.jsonl", "val.jsonl", "codes/summary.json"):
         assert (data / name).read_bytes() == (whole / name).read_bytes()
     assert not [path for path in data.rglob(".*") if ".tmp-" in path.name]
@@ -149,14 +186,14 @@ def test_a_bad_clip_goes_to_the_rejects_and_comes_back_when_it_is_mended(data, n
 
 
 def test_a_clip_that_fails_in_the_tokenizer_takes_no_other_with_it(data, nano, monkeypatch) -> None:
-    encode = codes.encode
+    encode = encoding.encode
 
     def fails_for_c(tokenizer, clips):
         if any(len(one) == SAMPLES["c"] for one in clips):
             raise RuntimeError("out of memory")
         return encode(tokenizer, clips)
 
-    monkeypatch.setattr(codes, "encode", fails_for_c)
+    monkeypatch.setattr(encoding, "encode", fails_for_c)
     assert run(data, nano) == 0
     assert [row["id"] for row in rows(data / "train.jsonl")] == ["a", "b"]
     (reject,) = rows(data / "rejects.jsonl")
@@ -168,7 +205,7 @@ def test_if_no_clip_can_be_used_nothing_is_changed(data, nano, capsys) -> None:
     shutil.rmtree(data / "clips")
     assert run(data, nano) == 2
     error = capsys.readouterr().err
-    assert "nothing was changed; first: clips/a.flac: unreadable" in error
+    assert "nothing was changed; first: clips/a.flac: no_file" in error
     assert (data / "train.jsonl").read_bytes() == before
     assert not (data / "rejects.jsonl").exists()
 
@@ -181,7 +218,7 @@ def test_files_of_the_official_script_are_taken_at_any_rate(data, nano, tmp_path
     assert run(data, nano, "--speaker", "me") == 0
     for row in rows(data / "train.jsonl"):
         assert (row["speaker"], row["ref_audio"], len(row["audio_codes"])) == ("me", "a.wav", 13)
-    assert told(data, "run.json")["encoded"] == 1  # the same sound twice
+    assert told_run(data)["encoded"] == 1  # the same sound twice
 
 
 def test_the_official_script_reads_the_export_and_finds_the_same_codes(data, nano, tmp_path, monkeypatch) -> None:
@@ -206,6 +243,24 @@ def test_the_official_script_reads_the_export_and_finds_the_same_codes(data, nan
     assert torch.cat(mels, dim=0).shape[0] == 3
 
 
+def test_another_file_in_the_folder_keeps_its_rows_and_its_rejects(data, nano) -> None:
+    """Official files bear any name, and lie several in one folder."""
+    raw = data / "train_raw.jsonl"
+    write_rows(raw, [{"audio": str(data / "clips" / "a.flac"), "text": "a"}, {"audio": "clips/gone.flac", "text": "gone"}])
+    assert run(raw, nano, "--speaker", "me") == 0
+    (row,) = rows(raw)
+    assert (row["text"], len(row["audio_codes"])) == ("a", FRAMES["a"])
+    assert not any("audio_codes" in row for row in rows(data / "train.jsonl"))
+    assert run(data, nano) == 0
+    assert told_run(data) == {"encoded": 3, "reused": 1}
+    assert [reject["manifest"] for reject in rows(data / "rejects.jsonl")] == ["train_raw.jsonl"]
+    assert len(rows(raw)) == 1
+    shutil.copy(data / "clips" / "b.flac", data / "clips" / "gone.flac")
+    assert run(raw, nano, "--speaker", "me") == 0
+    assert [row["text"] for row in rows(raw)] == ["a", "gone"]
+    assert rows(data / "rejects.jsonl") == []
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -228,6 +283,6 @@ def test_bad_requests_name_the_thing(data, nano, tmp_path, capsys) -> None:
     assert run(data, tmp_path / "absent") == 2
     assert "absent: there is no such folder" in capsys.readouterr().err
     assert run(tmp_path, nano) == 2
-    assert "train.jsonl does not exist; make it with" in capsys.readouterr().err
+    assert "no train.jsonl in it; give a dataset's folder" in capsys.readouterr().err
     assert run(data, nano, "--batch-seconds", 0) == 2
     assert "--batch-seconds 0.0" in capsys.readouterr().err

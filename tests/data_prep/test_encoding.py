@@ -1,0 +1,35 @@
+"""Keys, and which clips are encoded together. What is encoded is tested with the verb, in test_codes.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.audio import MASTER_RATE
+from data_prep.encoding import Clip, batches, key_of, stored_at
+
+
+def clip(name: str, seconds: float) -> Clip:
+    return Clip(Path(name), name, round(seconds * MASTER_RATE))
+
+
+def test_batches_hold_like_lengths_and_at_most_the_seconds_asked_for() -> None:
+    clips = [clip(f"{index:03}", seconds) for index, seconds in enumerate([3, 9, 3.1, 25, 3.2, 9.1, 1])]
+    grouped = [[one.samples / MASTER_RATE for one in batch] for batch in batches(clips, 20)]
+    assert grouped == [[1, 3, 3.1, 3.2], [9, 9.1], [25]]
+    assert batches([], 20) == []
+
+
+@given(st.lists(st.floats(0.5, 30), max_size=60), st.floats(0.1, 100))
+def test_every_clip_is_in_one_batch_and_no_batch_is_too_long(lengths: list[float], seconds: float) -> None:
+    clips = [clip(f"{index:03}", length) for index, length in enumerate(lengths)]
+    grouped = batches(clips, seconds)
+    assert sorted(one.key for batch in grouped for one in batch) == [one.key for one in clips]
+    assert all(len(batch) == 1 or len(batch) * max(one.samples for one in batch) <= seconds * MASTER_RATE for batch in grouped)
+
+
+def test_a_key_is_of_the_clip_and_the_tokenizer() -> None:
+    assert len({key_of("clip", "codec"), key_of("clip", "other"), key_of("other", "codec")}) == 3
+    assert stored_at(Path("codes"), "abcd") == Path("codes/ab/abcd.npy")
