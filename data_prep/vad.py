@@ -56,14 +56,18 @@ def find_speech(detector: Any, audio: Audio, length: int) -> list[Region]:
 
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"speech detection hears {SPEECH_RATE} Hz, not {audio.rate}")
-    found = get_speech_timestamps(
-        torch.from_numpy(audio.samples),
-        detector,
-        sampling_rate=SPEECH_RATE,
-        min_speech_duration_ms=MIN_SPEECH_MS,
-        min_silence_duration_ms=MIN_SILENCE_MS,
-        speech_pad_ms=PAD_MS,
-    )
+    with threads_kept():
+        torch.set_num_threads(
+            1
+        )  # it hears 32 ms at a time: more threads only wait for each other, for a hundred times longer if others run
+        found = get_speech_timestamps(
+            torch.from_numpy(audio.samples),
+            detector,
+            sampling_rate=SPEECH_RATE,
+            min_speech_duration_ms=MIN_SPEECH_MS,
+            min_silence_duration_ms=MIN_SILENCE_MS,
+            speech_pad_ms=PAD_MS,
+        )
     regions = [Region(*(to_rate(int(part[edge]), SPEECH_RATE, MASTER_RATE) for edge in ("start", "end"))) for part in found]
     return [Region(region.start, min(region.stop, length)) for region in regions if region.start < length]
 

@@ -80,7 +80,7 @@ def vad():
 
 def peak_frequency(samples: np.ndarray, rate: int, near: float) -> float:
     """Hz of the line near `near` (5 %), to a small part of a Hz. Fails if nothing stands out there."""
-    size = 1 << 21
+    size = 1 << 19
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), size))
     frequencies = np.fft.rfftfreq(size, 1 / rate)
     band = np.flatnonzero(np.abs(frequencies - near) < 0.05 * near)

@@ -66,6 +66,40 @@ def test_loading_leaves_the_thread_count_alone(monkeypatch) -> None:
         torch.set_num_threads(before)
 
 
+class Watched:
+    """The detector, noting with how many threads it runs."""
+
+    def __init__(self, detector) -> None:
+        self.detector, self.threads = detector, set()
+
+    def reset_states(self) -> None:
+        self.detector.reset_states()
+
+    def __call__(self, chunk, rate):
+        self.threads.add(torch.get_num_threads())
+        return self.detector(chunk, rate)
+
+
+def test_speech_is_found_with_one_thread_and_the_others_are_given_back(vad, one_sentence) -> None:
+    watched, before = Watched(vad), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = find_speech(watched, hearing(one_sentence), len(one_sentence.samples))
+        assert (watched.threads, torch.get_num_threads()) == ({1}, 3)
+    finally:
+        torch.set_num_threads(before)
+    assert found == find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
+
+
+def test_mapped_samples_are_heard_as_those_in_memory(vad, one_sentence, tmp_path) -> None:
+    """Without a copy: hours of a recording stay on the disk."""
+    sound = hearing(one_sentence)
+    sound.samples.tofile(tmp_path / "samples")
+    mapped = Audio(np.memmap(tmp_path / "samples", np.float32, "c"), SPEECH_RATE)
+    assert torch.from_numpy(mapped.samples).data_ptr() == mapped.samples.ctypes.data
+    assert find_speech(vad, mapped, len(one_sentence.samples)) == find_speech(vad, sound, len(one_sentence.samples))
+
+
 @st.composite
 def spans(draw) -> tuple[list[Region], int]:
     """Regions in order, with pauses between them, and a length that holds them."""
