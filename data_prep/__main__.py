@@ -9,6 +9,7 @@ VERBS = {
     "voice": "recordings to clips with texts (train.jsonl, val.jsonl, rejects.jsonl)",
     "codes": "clips to the speech tokenizer's codes, into the same files",
     "report": "a page to look at and listen to a dataset (report.html)",
+    "review": "a page to listen, to correct texts, to keep and to reject (review.jsonl)",
     "check": "is a voice dataset, ours or not, fit to train on? Every line and every clip",
     "export": "a voice dataset as LJSpeech, as an AudioFolder, or for the official Qwen3-TTS script",
     "text": "conversations to chats to train on (train.jsonl, val.jsonl, rejects.jsonl)",

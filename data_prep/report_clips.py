@@ -59,6 +59,11 @@ def read(folder: Path) -> Dataset:
     return Dataset(folder, summary, kept, list(_rejected(folder / manifest.REJECTS)))
 
 
+def path_of(dataset: Dataset, clip: Clip) -> Path:
+    """The real path of a clip's sound. Raises `UserError` if it lies outside of the dataset."""
+    return files.resolve_under(dataset.folder, clip.audio)
+
+
 def _summary(path: Path) -> Summary:
     try:
         return Summary.model_validate(json.loads(path.read_bytes()))

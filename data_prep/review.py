@@ -1,0 +1,51 @@
+"""A page to go through the clips of a dataset: listen, correct the text, keep or reject.
+
+  python -m data_prep review data/me
+
+Every decision goes into review.jsonl in the dataset at once, and holds from the next run of `data_prep voice` on.
+The page is served to this machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from data_prep import decisions, report_clips
+from finetune.errors import UserError, exit_code
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return exit_code(_review, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options, for `--help` and for tests."""
+    options = argparse.ArgumentParser(prog="data_prep review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, help="a dataset that data_prep voice made")
+    options.add_argument("--port", type=int, default=7860, help="of the page's address on this machine (default %(default)s)")
+    return options
+
+
+def _review(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    if not 1 <= options.port <= 65535:
+        raise UserError(f"--port {options.port}: a port from 1 to 65535 is expected")
+    dataset = report_clips.read(options.folder)
+    decisions.read(options.folder)  # a slip in the file is told now, and not in the browser
+    if importlib.util.find_spec("gradio") is None:
+        raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")
+    from data_prep.review_server import serve
+
+    serve(dataset, options.port)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""The page answers this machine, serves the dataset, and nothing else. Driven as a browser drives it: over HTTP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from data_prep import voice
+from tests.data_prep.conftest import MARKUP
+from tests.data_prep.test_report import CHROMIUM, ROOT
+
+
+@pytest.fixture(scope="module")
+def folder(mixed_dataset, tmp_path_factory) -> Path:
+    return Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("review") / "dataset"))
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(folder, port) -> Iterator[subprocess.Popen]:
+    command = [sys.executable, "-m", "data_prep", "review", str(folder), "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(f"review: http://127.0.0.1:{port} "), process.communicate()
+    yield process
+    process.kill()
+
+
+def get(port: int, path: str, host: str | None = None) -> tuple[int, dict[str, str], bytes]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, dict(answer.headers), answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), b""
+
+
+def rows(folder: Path, name: str) -> list[dict]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def written(folder: Path) -> list[dict]:
+    return rows(folder, "review.jsonl")
+
+
+def test_only_the_dataset_is_served_and_only_to_this_machine(server, port, folder) -> None:
+    clip = rows(folder, "train.jsonl")[0]["audio"]
+    assert get(port, f"/gradio_api/file={folder / clip}")[2] == (folder / clip).read_bytes()
+    for path in ("/etc/passwd", ROOT / "pyproject.toml", f"{folder}/../dataset.txt", folder.parent):
+        assert get(port, f"/gradio_api/file={path}")[0] in (403, 404)
+    status, headers, page = get(port, "/")
+    assert status == 200
+    assert headers["content-security-policy"].startswith("default-src 'self'")
+    assert b"fonts.googleapis" not in page
+    assert get(port, "/", host=f"attacker.example:{port}")[0] == 400, "a name that somebody else's site gave to this machine"
+    listening = [one.laddr.ip for one in psutil.Process(server.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert listening == ["127.0.0.1"]
+
+
+def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, folder, mixed_recordings) -> None:
+    from gradio_client import Client
+
+    (mistaken,) = [row for row in rows(folder, "rejects.jsonl") if row["reasons"] == ["too_fast"]]
+    (noisy,) = [row for row in rows(folder, "rejects.jsonl") if "noisy" in row["reasons"]]
+    unwanted, undone, *_ = rows(folder, "train.jsonl")
+    right = "Fishermen drink their coffee standing."
+    page = Client(f"http://127.0.0.1:{port}/", verbose=False, download_files=False)
+    shown = page.predict("too_fast", "worst first", "", api_name="/choose")
+    assert (shown[0], shown[2], shown[-1]) == (mistaken["id"], mistaken["text"], "1 of 1")
+    page.predict(mistaken["id"], right, "", api_name="/text")
+    assert written(folder) == [{"id": mistaken["id"], "action": "text", "text": right}]
+    page.predict(noisy["id"], noisy["text"], "room tone", api_name="/keep")
+    page.predict(unwanted["id"], unwanted["text"], "", api_name="/reject")
+    page.predict(undone["id"], undone["text"], "", api_name="/reject")
+    page.predict(undone["id"], undone["text"], "", api_name="/undo")
+    assert [(one["id"], one["action"]) for one in written(folder)[1:]] == [
+        (noisy["id"], "keep"),
+        (unwanted["id"], "reject"),
+        (undone["id"], "reject"),
+        (undone["id"], "undo"),
+    ]
+    server.send_signal(signal.SIGINT)
+    assert server.wait(timeout=30) == 0
+    assert voice.main([str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
+    kept = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl") for row in rows(folder, name)}
+    assert kept[mistaken["id"]] == right
+    assert MARKUP in noisy["source"] and noisy["id"] in kept
+    assert undone["id"] in kept and unwanted["id"] not in kept
+    assert [row["reasons"] for row in rows(folder, "rejects.jsonl") if row.get("id") == unwanted["id"]] == [["review"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the page in one")
+def test_a_browser_decides_by_keyboard_and_reaches_for_nothing_else(mixed_dataset, tmp_path, port) -> None:
+    from playwright.sync_api import sync_playwright
+
+    folder = Path(shutil.copytree(mixed_dataset, tmp_path / "dataset"))
+    command = [sys.executable, "-m", "data_prep", "review", str(folder), "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline().startswith("review: ")
+    with sync_playwright() as tools:
+        flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+        view = tools.chromium.launch(executable_path=CHROMIUM, args=flags).new_page()
+        troubles: list[str] = []
+        requests: list[str] = []
+        view.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+        view.on("pageerror", lambda error: troubles.append(str(error)))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(f"http://127.0.0.1:{port}/")
+        said = view.locator("#said textarea")
+        view.wait_for_function("document.querySelector('#said textarea')?.value", timeout=60_000)
+        first = said.input_value()
+        view.keyboard.press("r")
+        view.wait_for_function("(before) => document.querySelector('#said textarea').value !== before", arg=first)
+        second = said.input_value()
+        said.fill("Quite another text.")
+        view.keyboard.press("Control+Enter")
+        view.wait_for_function("document.querySelector('#said textarea').value !== 'Quite another text.'")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 0
+    texts = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl", "rejects.jsonl") for row in rows(folder, name) if "id" in row}
+    assert [(one["action"], texts[one["id"]], one.get("text")) for one in written(folder)] == [
+        ("reject", first, None),
+        ("text", second, "Quite another text."),
+    ]
+    assert troubles == []
+    assert {url.split("/")[2] for url in requests if url.startswith("http")} == {f"127.0.0.1:{port}"}
