@@ -131,9 +131,14 @@ def _table(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> It
         places = [problem for problem in problems if problem.kind == kind]
         if places:
             yield f"{prefix}{len(places):,} {says}"
-            yield from (f"    {place}: {detail}" for _, place, detail in places[:SHOWN])
+            yield from (f"    {place}: {_printable(detail)}" for _, place, detail in places[:SHOWN])
         if len(places) > SHOWN:
             yield f"    … and {len(places) - SHOWN:,} more"
+
+
+def _printable(text: str) -> str:
+    """On one line, and without what a terminal would obey: names of files may hold anything."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _totals(rows: list[Facts]) -> Iterator[str]:
@@ -145,7 +150,7 @@ def _totals(rows: list[Facts]) -> Iterator[str]:
     order = sorted(groups, key=lambda name: (name not in (TRAIN, VAL), name.startswith("language"), name))
     for name in order:
         clips = groups[name]
-        yield f"{name:<24}{len(clips):>8,} clips{clock(sum(row.sound.seconds for row in clips if row.sound)):>14}"
+        yield f"{_printable(name):<24}{len(clips):>8,} clips{clock(sum(row.sound.seconds for row in clips if row.sound)):>14}"
 
 
 def _next(options: argparse.Namespace, rows: list[Facts]) -> str:

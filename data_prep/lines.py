@@ -56,7 +56,7 @@ def lines_of(manifest: Path) -> Iterator[Line]:
 def _line(manifest: Path, number: int, line: bytes) -> Line:
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # beside what is not JSON: not UTF-8, a number of 5000 digits, brackets without an end
         return Line(manifest, number, None, "not_json", str(error))
     if not isinstance(value, dict):
         return Line(manifest, number, None, "not_json", f"an object is expected, found {type(value).__name__}")

@@ -169,5 +169,5 @@ def _row(path: Path, number: int, value: dict[str, Any]) -> Row:
         first = error.errors()[0]
         raise UserError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}; correct or remove the line") from error
     except UserError as error:
-        raise UserError(f"{path}:{number}: audio: {error}") from error
+        raise UserError(f"{path}:{number}: audio: {error}; more is told by: python -m data_prep check {path}") from error
     return row

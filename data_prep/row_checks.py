@@ -95,7 +95,7 @@ def about_clip(line: Line, row: Row, sound: Sound | AudioError) -> Iterator[Prob
         yield Problem("rate", line.place, f"{row.audio}: {sound.rate} Hz")
     if sound.channels > 1:
         yield Problem("channels", line.place, f"{row.audio}: {sound.channels} channels")
-    if row.duration is not None and abs(row.duration - sound.seconds) > DURATION_TOLERANCE:
+    if row.duration is not None and not abs(row.duration - sound.seconds) <= DURATION_TOLERANCE:  # NaN too
         yield Problem("duration", line.place, f"{row.audio}: the row says {row.duration:.3f} s, the clip lasts {sound.seconds:.3f} s")
     if row.audio_codes is not None and (fault := fault_of(row.audio_codes, sound.length)):
         yield Problem("codes", line.place, fault)

@@ -51,8 +51,7 @@ def _heard(path: Path) -> Sound | AudioError:
 
 def listen(path: Path) -> Sound:
     """Decode all of a clip. Raises `AudioError` (`no_file`, `unreadable`, `empty`, `nan`, `silent`, `truncated`)."""
-    if not path.is_file():
-        raise AudioError("no_file", "there is no such file")
+    _require_file(path)
     stream = open_stream(path)
     frames, low, high = 0, np.inf, -np.inf
     for block in _decoded(stream.blocks):
@@ -68,6 +67,15 @@ def listen(path: Path) -> Sound:
     if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
         raise AudioError("truncated", f"the file declares {stream.declared / stream.rate:.2f} s and holds {frames / stream.rate:.2f} s")
     return Sound(stream.rate, stream.channels, frames, files.digest(path))
+
+
+def _require_file(path: Path) -> None:
+    try:
+        there = path.is_file()
+    except OSError as error:  # a name too long, a folder that is closed
+        raise AudioError("no_file", f"it cannot be looked for: {error.strerror}") from error
+    if not there:
+        raise AudioError("no_file", "there is no such file")
 
 
 def _decoded(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:

@@ -250,8 +250,11 @@ def digest(path: Path) -> str:
 
 
 def resolve_under(root: Path, relative: str) -> Path:
-    """The real path of `relative` inside `root`, links followed. Raises `UserError` if it leads outside."""
-    path = (root / relative).resolve()
+    """The real path of `relative` inside `root`, links followed. Raises `UserError` if it leads outside, or is no path at all."""
+    try:
+        path = (root / relative).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a zero byte or half a character in the name; links in a circle
+        raise UserError(f"{ascii(relative)[:80]} is no path of a file ({type(error).__name__}); correct it") from error
     if not path.is_relative_to(root.resolve()):
         raise UserError(f"{relative!r} leads outside of {root}; only files under that folder are read (move or copy it there)")
     return path

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from data_prep import check
 from data_prep.audio import MASTER_RATE
@@ -126,6 +128,41 @@ def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, ca
     assert "say --root FOLDER" in capsys.readouterr().out
     assert run(elsewhere, "--root", tmp_path) == 0
     assert f"export {elsewhere} --root {tmp_path} --as qwen --to FOLDER" in capsys.readouterr().out
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["clips/a.flac", "..", "/", "\ud800", "x\0"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(
+    ["audio", "text", "id", "duration", "ref_audio", "audio_codes", "language", "speaker", "start", "end", "source", "split"]
+)
+
+
+@given(st.lists(st.dictionaries(FIELDS, VALUES, max_size=4), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_a_row_is_a_problem_or_none(data: Path, lines: list[dict[str, object]]) -> None:
+    write(data / "train.jsonl", *({"audio": "clips/b.flac", "text": "It was late.", **fields} for fields in lines))
+    assert run(data) in (0, 1)
+
+
+def test_names_that_a_terminal_would_obey_are_shown_instead(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(data / "train.jsonl", row("a", audio="clips/\n\x1b[31m.flac", speaker="\x1b[2J"))
+    assert run(data) == 1
+    told = capsys.readouterr().out
+    assert "train.jsonl:1: clips/\\n\\x1b[31m.flac: there is no such file" in told and "\x1b" not in told
+
+
+def test_lines_that_break_a_parser_are_problems_too(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "train.jsonl").write_bytes(b"[" * 100_000 + b"\n" + b"9" * 5000 + b"\n\xff\n\x00\n")
+    assert run(data) == 1
+    assert "4 lines that are not a JSON object in UTF-8" in capsys.readouterr().out
 
 
 def test_requests_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

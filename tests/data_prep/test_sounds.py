@@ -48,6 +48,11 @@ def test_what_cannot_be_used_says_why(tmp_path: Path, write_sound: Callable[...,
     ]
 
 
+def test_a_name_that_no_file_can_have_is_that_of_no_file(tmp_path: Path) -> None:
+    with pytest.raises(AudioError, match="no_file: it cannot be looked for: File name too long"):
+        listen(tmp_path / ("x" * 5000))
+
+
 def test_each_file_is_heard_once(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
     path = write_sound(tmp_path / "a.wav", NOISE, 44_100)
     assert list(listen_to_all([path, path])) == [path]

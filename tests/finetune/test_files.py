@@ -280,6 +280,14 @@ def test_paths_stay_under_their_root(tmp_path: Path) -> None:
             files.resolve_under(root, path)
 
 
+def test_what_is_no_path_is_refused_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for name in ("x\0y", "\ud800.wav", "a"):
+        with pytest.raises(UserError, match="is no path of a file"):
+            files.resolve_under(tmp_path, name)
+
+
 def test_a_linked_root_is_still_the_root(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
