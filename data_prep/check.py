@@ -10,6 +10,7 @@ takes about a second of one core). Changes nothing. Exit code 0 if it is, 1 if s
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -21,10 +22,12 @@ if not __package__:  # launched as a script: the repository, not this folder, be
 
 from data_prep import row_checks
 from data_prep.account import clock
+from data_prep.codec import codebook_size, codec_digest, find_codec
+from data_prep.encoding import STORE
 from data_prep.formats import AudioError
 from data_prep.lines import Line, lines_of, manifests_of
-from data_prep.manifest import TRAIN, VAL, Row
-from data_prep.row_checks import NOTES, PROBLEMS, Facts, Problem
+from data_prep.manifest import SUMMARY, TRAIN, VAL, Row
+from data_prep.row_checks import CODEBOOK, NOTES, PROBLEMS, Facts, Problem
 from data_prep.sounds import Sound, listen_to_all
 from finetune import files
 from finetune.errors import UserError, exit_code
@@ -43,6 +46,9 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="data_prep check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument(
         "dataset", type=Path, help=f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
+    )
+    options.add_argument(
+        "--model", help="were the codes made by this model's tokenizer? A Qwen3-TTS 12 Hz folder, or a name on the model hub"
     )
     options.add_argument("--root", type=Path, help="folder in which all clips lie, and where relative paths begin (default: the file's)")
     return options
@@ -65,7 +71,8 @@ class Checked:
 
 def _check(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    checked = check(manifests_of(options.dataset), options.root)
+    codec = find_codec(options.model) if options.model else None
+    checked = check(manifests_of(options.dataset), options.root, codec)
     if not checked.lines:
         raise UserError(f"{options.dataset} holds no rows; make some with: python -m data_prep voice RECORDINGS --out FOLDER")
     print("\n".join([*_table(checked.problems, PROBLEMS, ""), *_table(checked.problems, NOTES, "note: "), *_totals(checked.rows)]))
@@ -77,11 +84,13 @@ def _check(argv: list[str]) -> int:
     return 0
 
 
-def check(manifests: list[Path], root: Path | None = None) -> Checked:
-    """Look at every line of some manifests, and at all of them together. `root`: where paths begin; None for the folder of each file.
+def check(manifests: list[Path], root: Path | None = None, codec: Path | None = None) -> Checked:
+    """Look at every line of some manifests, and at all of them together.
 
-    The files are read twice, so that memory holds no codes.
+    `root`: where paths begin; None for the folder of each file. `codec`: folder of the tokenizer that the codes should be of; None for
+    any. The files are read twice, so that memory holds no codes.
     """
+    codebook = codebook_size(codec) if codec else CODEBOOK
     heard = listen_to_all(path for line in _lines(manifests) for path in _clips(line, root) if path)
     problems: list[Problem] = []
     rows: list[Facts] = []
@@ -92,9 +101,10 @@ def check(manifests: list[Path], root: Path | None = None) -> Checked:
             problems.append(Problem(line.kind, line.place, line.detail))
             continue
         sounds = [heard[path] if path else None for path in _clips(line, root)]
-        problems += _about(line, line.row, sounds, root or line.manifest.parent)
+        problems += _about(line, line.row, sounds, root or line.manifest.parent, codebook)
         rows.append(row_checks.facts(line, line.row, sounds[0]))
-    return Checked(rows, lines, [*problems, *row_checks.about_all(rows)])
+    problems += [*row_checks.about_all(rows), *(_about_codec(manifests[0].parent, codec) if codec else ())]
+    return Checked(rows, lines, problems)
 
 
 def _lines(manifests: list[Path]) -> Iterator[Line]:
@@ -114,15 +124,25 @@ def _inside(root: Path, name: str) -> Path | None:
         return None
 
 
-def _about(line: Line, row: Row, sounds: list[Sound | AudioError | None], root: Path) -> Iterator[Problem]:
+def _about(line: Line, row: Row, sounds: list[Sound | AudioError | None], root: Path, codebook: int) -> Iterator[Problem]:
     """What is to be said about one row. `sounds` as `_clips` gives them."""
     yield from row_checks.about_words(line, row)
-    asked = ((row.audio, row_checks.about_clip), (row.ref_audio, row_checks.about_reference))
-    for sound, (name, about) in zip(sounds, asked, strict=False):
+    for sound, name in zip(sounds, (row.audio, row.ref_audio), strict=False):
         if sound is None:
             yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or say --root FOLDER")
-        else:
-            yield from about(line, row, sound)
+    clip, reference = [*sounds, None][:2]
+    if clip is not None:
+        yield from row_checks.about_clip(line, row, clip, codebook)
+    if reference is not None:
+        yield from row_checks.about_reference(line, row, reference)
+
+
+def _about_codec(folder: Path, codec: Path) -> Iterator[Problem]:
+    """What `data_prep codes` noted about the tokenizer that it used; rows do not say it."""
+    path = folder / STORE / SUMMARY
+    digest = json.loads(path.read_bytes()).get("codec_digest") if path.is_file() else None
+    if digest not in (None, codec_digest(codec)):
+        yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: python -m data_prep codes {folder} --model {codec.parent}")
 
 
 def _table(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:

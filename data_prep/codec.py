@@ -52,6 +52,15 @@ def codec_digest(codec: Path) -> str:
     return hashlib.sha256("".join(f"{path.name} {files.digest(path)}\n" for path in paths).encode()).hexdigest()
 
 
+def codebook_size(codec: Path) -> int:
+    """Codes of each codebook, as the tokenizer's config says. Raises `UserError` if it does not."""
+    config = json.loads((codec / "config.json").read_bytes())
+    size = config.get("encoder_config", {}).get("codebook_size")
+    if not isinstance(size, int):
+        raise UserError(f"{codec / 'config.json'}: no encoder_config.codebook_size; the download is incomplete, fetch the model again")
+    return size
+
+
 def load_codec(codec: Path, device: str) -> Any:
     """The tokenizer in fp32, so that codes do not depend on the device's favourite precision."""
     package = import_qwen_tts()

@@ -24,7 +24,7 @@ from data_prep import encoding, manifest
 from data_prep.audio import MASTER_RATE
 from data_prep.codec import SAMPLES_PER_FRAME, codec_digest, find_codec, frames_of
 from data_prep.device import DEVICES, choose_device
-from data_prep.encoding import Clip
+from data_prep.encoding import STORE, Clip
 from data_prep.formats import AudioError
 from data_prep.lines import manifests_of
 from data_prep.manifest import REJECTS, TRAIN, VAL, Reject, Row
@@ -33,7 +33,6 @@ from data_prep.sounds import Sound, listen_to_all
 from finetune import files
 from finetune.errors import UserError, exit_code
 
-STORE = "codes"
 INTERRUPTED = 130
 
 

@@ -22,6 +22,8 @@ from data_prep.pool import Stop
 from data_prep.progress import figures
 from finetune import files
 
+STORE = "codes"
+"""Folder of the store in that of the dataset."""
 FORM = 1
 """Of how a file becomes the samples that are encoded: raise it when other codes would come out."""
 

@@ -33,6 +33,7 @@ PROBLEMS = {
     "language": "languages that the model does not know",
     "ref_audio": "reference clips that cannot be used",
     "codes": "audio_codes that do not fit the clip",
+    "other_codec": "codes that another tokenizer made than that of --model",
     "codes_missing": "rows without audio_codes beside rows with them",
     "same_id": "ids that an earlier row has",
     "same_clip": "clips that an earlier row has, by their bytes",
@@ -86,8 +87,8 @@ def facts(line: Line, row: Row, sound: Sound | AudioError | None) -> Facts:
     return Facts(line.place, validates, row.id, row.audio, row.speaker, row.language, row.source, row.start, row.end, usable, coded)
 
 
-def about_clip(line: Line, row: Row, sound: Sound | AudioError) -> Iterator[Problem]:
-    """What its sound says about a row."""
+def about_clip(line: Line, row: Row, sound: Sound | AudioError, codebook: int) -> Iterator[Problem]:
+    """What its sound says about a row. `codebook`: how many codes there are."""
     if isinstance(sound, AudioError):
         yield Problem(sound.reason if sound.reason in PROBLEMS else "unreadable", line.place, f"{row.audio}: {sound.detail}")
         return
@@ -97,11 +98,11 @@ def about_clip(line: Line, row: Row, sound: Sound | AudioError) -> Iterator[Prob
         yield Problem("channels", line.place, f"{row.audio}: {sound.channels} channels")
     if row.duration is not None and not abs(row.duration - sound.seconds) <= DURATION_TOLERANCE:  # NaN too
         yield Problem("duration", line.place, f"{row.audio}: the row says {row.duration:.3f} s, the clip lasts {sound.seconds:.3f} s")
-    if row.audio_codes is not None and (fault := fault_of(row.audio_codes, sound.length)):
+    if row.audio_codes is not None and (fault := fault_of(row.audio_codes, sound.length, codebook)):
         yield Problem("codes", line.place, fault)
 
 
-def fault_of(codes: Sequence[Sequence[int]], samples: int) -> str:
+def fault_of(codes: Sequence[Sequence[int]], samples: int, codebook: int) -> str:
     """What is wrong with [T][16] codes of a clip of `samples` at 24 kHz; empty if nothing is."""
     wrong = next((t for t, frame in enumerate(codes) if len(frame) != CODEBOOKS), None)
     if wrong is not None:
@@ -109,7 +110,7 @@ def fault_of(codes: Sequence[Sequence[int]], samples: int) -> str:
     if len(codes) != frames_of(samples):
         return f"{len(codes)} frames for {samples} samples at {MASTER_RATE} Hz, {frames_of(samples)} are expected"
     low, high = min(map(min, codes)), max(map(max, codes))
-    return "" if low >= 0 and high < CODEBOOK else f"codes from {low} to {high}, 0 to {CODEBOOK - 1} are expected"
+    return "" if low >= 0 and high < codebook else f"codes from {low} to {high}, 0 to {codebook - 1} are expected"
 
 
 def about_reference(line: Line, row: Row, sound: Sound | AudioError) -> Iterator[Problem]:

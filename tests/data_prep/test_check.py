@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from data_prep import check
 from data_prep.audio import MASTER_RATE
+from data_prep.codec import MODEL_TYPE, codec_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 CODES = [[1] * 16] * 13
@@ -110,6 +111,26 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
     ):
         assert line in told
     assert "next:" not in told
+
+
+def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    codec = tmp_path / "model" / "speech_tokenizer"
+    codec.mkdir(parents=True)
+    (codec / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE, "encoder_config": {"codebook_size": 64}}))
+    (codec / "model.safetensors").write_bytes(b"weights")
+    write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "ab"), row("c", audio_codes=[[64] * 16] * 13))
+    write(data / "val.jsonl", row("d", audio_codes=CODES))
+    (data / "codes").mkdir()
+    (data / "codes" / "summary.json").write_text(json.dumps({"codec_digest": codec_digest(codec)}))
+    assert run(data) == 0
+    assert run(data, "--model", codec.parent) == 1
+    assert "1 audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, 0 to 63 are expected" in capsys.readouterr().out
+    (codec / "model.safetensors").write_bytes(b"other weights")
+    assert run(data, "--model", codec.parent) == 1
+    assert f"    codes/summary.json: run: python -m data_prep codes {data} --model {codec.parent}\n" in capsys.readouterr().out
+    (codec / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE}))
+    assert run(data, "--model", codec.parent) == 2
+    assert "no encoder_config.codebook_size" in capsys.readouterr().err
 
 
 def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

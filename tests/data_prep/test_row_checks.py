@@ -10,7 +10,7 @@ import pytest
 from data_prep.formats import AudioError
 from data_prep.lines import Line
 from data_prep.manifest import Row
-from data_prep.row_checks import NOTES, PROBLEMS, Facts, about_all, about_clip, about_reference, about_words, facts, fault_of
+from data_prep.row_checks import CODEBOOK, NOTES, PROBLEMS, Facts, about_all, about_clip, about_reference, about_words, facts, fault_of
 from data_prep.sounds import Sound
 
 SOUND = Sound(24_000, 1, 48_000, "aa")
@@ -24,7 +24,7 @@ def line(**fields: object) -> tuple[Line, Row]:
 
 def test_a_sound_row_has_no_problem() -> None:
     whole = line(duration=2.0, audio_codes=CODES, language="English", ref_audio="r.flac")
-    assert [*about_clip(*whole, SOUND), *about_reference(*whole, SOUND), *about_words(*whole)] == []
+    assert [*about_clip(*whole, SOUND, CODEBOOK), *about_reference(*whole, SOUND), *about_words(*whole)] == []
     for language in ("auto", "en", "chinese", ""):
         assert list(about_words(*line(language=language))) == []
 
@@ -47,13 +47,13 @@ def test_a_sound_row_has_no_problem() -> None:
     ],
 )
 def test_what_the_clip_says(fields: dict[str, object], sound: Sound | AudioError, kind: str, detail: str) -> None:
-    (problem,) = about_clip(*line(**fields), sound)
+    (problem,) = about_clip(*line(**fields), sound, CODEBOOK)
     assert (problem.kind, problem.place) == (kind, "train.jsonl:3")
     assert detail in problem.detail
 
 
 def test_codes_of_a_clip_at_another_rate_are_counted_at_the_master_rate() -> None:
-    assert fault_of(CODES, Sound(44_100, 1, 88_200, "").length) == ""
+    assert fault_of(CODES, Sound(44_100, 1, 88_200, "").length, CODEBOOK) == ""
 
 
 def test_what_the_reference_says() -> None:
