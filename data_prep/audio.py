@@ -232,11 +232,16 @@ def _require_length(frames: int, rate: int) -> None:
 
 
 def _shortfall(stream: Stream, frames: int) -> str:
+    """What is missing, in words; empty if nothing is."""
+    seconds = f"{frames / stream.rate:.2f} s"
+    if stream.faults:
+        first = f"the first after {stream.faults[0] / stream.rate:.2f} s"
+        return f"damaged: pieces left out that cannot be decoded: {len(stream.faults)}, {first}; {seconds}{_of(stream)} decoded"
     if stream.ends_midway:
-        return f"truncated: the file ends before its sound does, after {frames / stream.rate:.2f} s"
-    if stream.declared is None or stream.declared - frames <= SHORTFALL * stream.declared:
-        return ""
-    return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {frames / stream.rate:.2f} s"
+        return f"truncated: the file ends before its sound does, after {seconds}"
+    if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
+        return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {seconds}"
+    return ""
 
 
 def _of(stream: Stream) -> str:

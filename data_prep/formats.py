@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,9 @@ OGG_PAGE, OGG_END = 65_307, 4
 """Largest page in bytes, and the flag of the last one (RFC 3533)."""
 CONTAINERS = "aac,aiff,asf,flac,matroska,webm,mov,mp3,mp4,ogg,wav"
 """What FFmpeg may take a file for: no playlist, which would make it open other files, or addresses."""
+
+FAULTS = 10
+"""Damaged packets that may be left out before any is good."""
 
 Samples = NDArray[np.float32]
 
@@ -54,6 +57,8 @@ class Stream:
     """[frames, channels] each."""
     ends_midway: bool = False
     """The file stops before its stream does, and how much is missing is not known."""
+    faults: list[int] = field(default_factory=list)
+    """Frames decoded before each piece that could not be and was left out; grows while the blocks are read."""
 
 
 DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, EOFError, LookupError)
@@ -113,22 +118,24 @@ def _soundfile_blocks(path: Path) -> Iterator[Samples]:
 def _open_with_av(path: Path, first: str) -> Stream:
     import av
 
+    faults: list[int] = []
     try:
         container = av.open(str(path.absolute()), options={"format_whitelist": CONTAINERS})
         track = next((stream for stream in container.streams.audio if stream.codec_context), None)  # none: an unknown codec
-        frames = _frames(container, track) if track else iter(())
+        frames = _frames(container, track, faults) if track else iter(())
         frame = next(frames, None)
     except (*DECODE_ERRORS, av.error.FFmpegError) as error:
         raise AudioError("unreadable", f"soundfile: {first}; PyAV: {in_words(error)}") from error
     if track is None or frame is None:  # a name like a.flac is enough for FFmpeg to see a stream in garbage
         container.close()
         raise AudioError("unreadable", f"soundfile: {first}; PyAV: no audio stream that can be decoded")
-    seconds = _declared_seconds(container, track)
     rate = frame.sample_rate  # of the decoded sound; AAC's container may name half of it
-    return Stream(rate, frame.layout.nb_channels, None if seconds is None else round(seconds * rate), _av_blocks(container, frame, frames))
+    seconds = _declared_seconds(container, track)
+    declared = None if seconds is None else round(seconds * rate)
+    return Stream(rate, frame.layout.nb_channels, declared, _av_blocks(container, frame, frames), faults=faults)
 
 
-def _frames(container: InputContainer, track: AudioStream) -> Iterator[AudioFrame]:
+def _frames(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
     """Decoded frames from the start of the recording. What the encoder put before it, FFmpeg leaves out where the container says so.
 
     Two formats do not say. The first frame of each is no sound, since these codecs need two frames for one. FFmpeg leaves out two of
@@ -139,8 +146,25 @@ def _frames(container: InputContainer, track: AudioStream) -> Iterator[AudioFram
     untold = container.format.name == "aac" or track.codec_context.name in ("wmav1", "wmav2")
     if untold:
         track.codec_context.flags2 |= Flags2.skip_manual
-    frames = container.decode(track)
-    return itertools.islice(frames, 1, None) if untold else frames
+    return itertools.islice(_decodable(container, track, faults), 1 if untold else 0, None)
+
+
+def _decodable(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
+    """All frames but those of damaged packets, whose places go to `faults`; gives up where most are damaged, for that is no sound."""
+    import av
+
+    frames = decoded = 0
+    for packet in container.demux(track):
+        try:
+            good = packet.decode()
+        except av.error.InvalidDataError:
+            faults.append(frames)
+            if len(faults) > decoded + FAULTS:
+                raise
+            continue
+        for frame in good:
+            frames, decoded = frames + frame.samples, decoded + 1
+            yield frame
 
 
 def _declared_seconds(container: InputContainer, track: AudioStream) -> float | None:

@@ -177,9 +177,23 @@ def test_half_a_file_is_decoded_with_a_warning(ending, tmp_path, railway, decode
             decoder.probe(path)
         return
     track = decoder.probe(path)
-    assert track.warning.startswith(("truncated: the file", "decoding stopped after"))
+    assert track.warning.startswith(
+        ("truncated: the file", "decoding stopped after", "damaged: pieces left out that cannot be decoded: 1, ")
+    )
     master, _ = decoder.load(path, track)
     assert 1.0 < master.seconds < 5.0
+
+
+@pytest.mark.parametrize("ending", [".aac", ".m4a", ".mp3", ".wma"])
+def test_a_hole_in_the_middle_costs_no_more_than_itself(ending, tmp_path, railway, decoder) -> None:
+    path = encode(tmp_path / f"hole{ending}", railway.samples[: 6 * MASTER_RATE, None], MASTER_RATE)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 500] = random.Random(0).randbytes(500)
+    path.write_bytes(data)
+    track = decoder.probe(path)
+    assert track.warning
+    assert decoder.load(path, track)[0].seconds > 5.0
 
 
 def sparse_wav(path: Path, hours: float, rate: int = 8000, heard: np.ndarray | None = None) -> Path:
