@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from finetune.errors import UserError
 
 DEVICES = ("cpu", "cuda")
+GROUP = Path("/sys/fs/cgroup")
 
 
 def choose_device(asked: str | None) -> str:
@@ -20,14 +22,26 @@ def choose_device(asked: str | None) -> str:
     return asked or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def spread(device: str, workers: int | None) -> list[str]:
-    """The device of each worker, for torch. None: one worker for each GPU, or for each core that this process may use."""
+def spread(device: str, workers: int | None, memory_each: int) -> list[str]:
+    """The device of each worker, for torch. None: one worker for each GPU; or for each core that this process may use, while each has
+    `memory_each` bytes.
+    """
     if device == "cpu":
-        return ["cpu"] * (len(os.sched_getaffinity(0)) if workers is None else workers)
+        room = max(1, free_memory() // memory_each)
+        return ["cpu"] * (min(len(os.sched_getaffinity(0)), room) if workers is None else workers)
     import torch
 
     count = torch.cuda.device_count()
     return [f"cuda:{number % count}" for number in range(count if workers is None else workers)]
+
+
+def free_memory() -> int:
+    """Bytes that processes may still take, by the machine and by the container (control group) that this runs in."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    machine = next(int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:")
+    limit, used = (GROUP / "memory.max", GROUP / "memory.current")
+    limited = limit.is_file() and used.is_file() and limit.read_text().strip() != "max"
+    return min(machine, int(limit.read_text()) - int(used.read_text())) if limited else machine
 
 
 @contextlib.contextmanager

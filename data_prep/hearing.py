@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep import judge, pool
-from data_prep.device import one_thread
+from data_prep import judge, pool, transcribe
+from data_prep.device import choose_device, one_thread, spread
 from data_prep.judge import Standard
 from data_prep.pool import Failure, Stop
 from data_prep.progress import Progress
@@ -22,6 +22,10 @@ from data_prep.transcripts import Transcript
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
 """About; elsewhere a compressed format."""
 COMPRESSED_BYTES_PER_SECOND = 16_000
+WORKER_BYTES = 3 << 29
+"""Memory of a worker without Whisper: torch, the detector, and working copies of an hour of sound. Sound itself is mapped from the disk."""
+LOADED = 3
+"""Memory that Whisper takes, in sizes of its file: 16-bit weights are read, and held in 32 bits."""
 
 
 class StoppedError(Exception):
@@ -49,9 +53,10 @@ class Setup:
     job: Job
     stages: Path
     whisper: str | None
-    workers: int
-    devices: tuple[str, ...]
-    """Of each worker; with 0 workers that of this process."""
+    workers: int | None = None
+    """Processes; 0: none besides this one; None: as many as the machine carries."""
+    device: str | None = None
+    """`cpu` or `cuda`; None: the better one that is there."""
 
 
 @dataclass
@@ -115,8 +120,12 @@ def _recall(tasks: Sequence[Task], setup: Setup) -> tuple[dict[str, Recording], 
 
 def _hear(tasks: Sequence[Task], setup: Setup, work: Work, stop: Stop) -> Iterator[tuple[Task, Recording]]:
     """Each as it comes, the longest begun first; fewer if `stop` was asked for."""
+    if not tasks:
+        return
     order = sorted(tasks, key=lambda task: (-task.about_seconds, task.source.name))
-    for index, result in pool.run(order, functools.partial(_hearer, setup), min(setup.workers, len(order)), stop):
+    devices = _devices(setup)
+    workers = min(len(devices), len(order)) if setup.workers != 0 else 0
+    for index, result in pool.run(order, functools.partial(_hearer, setup, devices), workers, stop):
         if isinstance(result, Failure):
             yield order[index], _lost(order[index], setup, result)
         else:
@@ -125,10 +134,17 @@ def _hear(tasks: Sequence[Task], setup: Setup, work: Work, stop: Stop) -> Iterat
             yield order[index], recording
 
 
+def _devices(setup: Setup) -> list[str]:
+    """Of each worker, or of this process. Whisper's weights are here afterwards."""
+    weights = transcribe.fetch(setup.whisper).stat().st_size if setup.whisper else 0
+    device = choose_device(setup.device) if setup.whisper else "cpu"
+    return spread(device, setup.workers if setup.workers != 0 else 1, WORKER_BYTES + LOADED * weights)
+
+
 @contextlib.contextmanager
-def _hearer(setup: Setup, number: int) -> Iterator[Callable[[Task], tuple[Recording, Work]]]:
+def _hearer(setup: Setup, devices: list[str], number: int) -> Iterator[Callable[[Task], tuple[Recording, Work]]]:
     """What worker `number` does with a recording. Its models are loaded once, with the first recording that needs them."""
-    with one_thread(), Models(setup.whisper, setup.devices[number], setup.stages) as models:
+    with one_thread(), Models(setup.whisper, devices[number], setup.stages) as models:
         yield functools.partial(_hear_one, setup, models)
 
 

@@ -8,6 +8,7 @@ stops there and is reported.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -54,6 +55,22 @@ def weights_digest(name: str) -> str:
     raise UserError(f"--whisper {name}: neither a file nor one of {', '.join(whisper.available_models())}")
 
 
+def fetch(name: str) -> Path:
+    """The file with the weights; a published name is fetched into ~/.cache/whisper if it is not there. Raises `UserError`.
+
+    To be done before several processes load them: they would fetch into the same file at the same time.
+    """
+    import whisper
+
+    if Path(name).is_file():
+        return Path(name)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
+    try:
+        return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
+    except (OSError, RuntimeError) as error:
+        raise _not_fetched(name, error) from error
+
+
 def load_whisper(name: str, device: str) -> Any:
     """The model, from a .pt file or by its published name (fetched once into ~/.cache/whisper). Raises `UserError`."""
     import whisper
@@ -61,12 +78,16 @@ def load_whisper(name: str, device: str) -> Any:
     try:
         return whisper.load_model(name, device=device)
     except OSError as error:
-        raise UserError(
-            f"--whisper {name}: the weights cannot be fetched ({error}); fetch the .pt file where there is a network, "
-            "and give its path: --whisper /path/to/model.pt"
-        ) from error
+        raise _not_fetched(name, error) from error
     except Exception as error:  # a foreign or broken file fails in many ways inside torch
         raise UserError(f"--whisper {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
+
+
+def _not_fetched(name: str, error: Exception) -> UserError:
+    return UserError(
+        f"--whisper {name}: the weights cannot be fetched ({error}); fetch the .pt file where there is a network, "
+        "and give its path: --whisper /path/to/model.pt"
+    )
 
 
 def settings(name: str, language: str | None) -> dict[str, Any]:

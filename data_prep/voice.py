@@ -19,7 +19,7 @@ if not __package__:  # launched as a script: the repository, not this folder, be
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from data_prep import account, dataset, decisions, dry_run, judge, manifest, speakers, transcribe, transcripts
-from data_prep.device import DEVICES, choose_device, spread
+from data_prep.device import DEVICES
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
 from data_prep.pool import Stop
@@ -88,7 +88,8 @@ def _prepare(options: argparse.Namespace, stop: Stop) -> int:
     standard = Standard(PRESETS[options.preset], job.lengths, decisions.read(job.out))
     with dataset.owned(job.out):
         _tell_of_others(options)
-        recordings, work = hear_all(tasks, _setup(job, options), standard, stop)
+        setup = Setup(job, job.out / dataset.STAGES, options.whisper, options.workers, options.device)
+        recordings, work = hear_all(tasks, setup, standard, stop)
         _warn_of_decisions(judge.without_clip(recordings, standard.decisions))
         samples = functools.partial(dataset.samples, job.out)
         if options.dry_run:
@@ -144,12 +145,6 @@ def _job(options: argparse.Namespace) -> Job:
     language_or_none = None if language == manifest.AUTO else language
     hearing = transcribe.settings(options.whisper, language_or_none) if options.whisper else None
     return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing)
-
-
-def _setup(job: Job, options: argparse.Namespace) -> Setup:
-    device = choose_device(options.device) if options.whisper else "cpu"
-    devices = spread(device, options.workers)
-    return Setup(job, job.out / dataset.STAGES, options.whisper, len(devices), tuple(devices) or (device,))
 
 
 def _settings(options: argparse.Namespace, job: Job, standard: Standard) -> dict[str, object]:

@@ -1,9 +1,11 @@
 import os
 
+import psutil
 import pytest
 import torch
 
-from data_prep.device import choose_device, one_thread, spread, threads_kept
+from data_prep import device
+from data_prep.device import choose_device, free_memory, one_thread, spread, threads_kept
 from finetune.errors import UserError
 
 
@@ -29,12 +31,24 @@ def test_the_number_of_threads_is_put_back_even_after_a_failure() -> None:
 
 
 def test_one_worker_for_each_core_or_gpu(monkeypatch) -> None:
-    assert spread("cpu", None) == ["cpu"] * len(os.sched_getaffinity(0))
-    assert spread("cpu", 3) == ["cpu"] * 3
-    assert spread("cpu", 0) == []
+    assert spread("cpu", None, 1) == ["cpu"] * len(os.sched_getaffinity(0))
+    assert spread("cpu", None, 1 << 50) == ["cpu"]
+    assert spread("cpu", 3, 1 << 50) == ["cpu"] * 3
+    assert spread("cpu", 0, 1) == []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert spread("cuda", None) == ["cuda:0", "cuda:1"]
-    assert spread("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert spread("cuda", None, 1 << 50) == ["cuda:0", "cuda:1"]
+    assert spread("cuda", 3, 1) == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_memory_is_what_machine_and_container_leave(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(device, "GROUP", tmp_path)
+    whole = free_memory()
+    assert psutil.virtual_memory().available == pytest.approx(whole, rel=0.2)
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory() == pytest.approx(whole, rel=0.2)
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert free_memory() == 4000
 
 
 def test_a_worker_computes_with_one_thread_and_puts_it_back() -> None:

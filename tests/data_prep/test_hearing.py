@@ -35,7 +35,7 @@ def tasks(tmp_path, one_sentence) -> list[Task]:
 
 @pytest.fixture
 def setup(tmp_path) -> Setup:
-    return Setup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, 0, ("cpu",))
+    return Setup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, workers=0)
 
 
 def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_said(tasks, setup, capsys) -> None:

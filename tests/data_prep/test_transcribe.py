@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from data_prep import transcribe
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, to_rate
-from data_prep.transcribe import load_whisper, pack, settings, token_limit, weights_digest
+from data_prep.transcribe import fetch, load_whisper, pack, settings, token_limit, weights_digest
 from data_prep.vad import Region
 from finetune import files
 from finetune.errors import UserError
@@ -268,5 +268,17 @@ def test_without_a_network_the_way_out_is_told(monkeypatch, tmp_path) -> None:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
-    with pytest.raises(UserError, match=r"--whisper /path/to/model\.pt"):
-        load_whisper("tiny", "cpu")
+    for get in (lambda: load_whisper("tiny", "cpu"), lambda: fetch("tiny")):
+        with pytest.raises(UserError, match=r"--whisper /path/to/model\.pt"):
+            get()
+
+
+def test_weights_that_are_there_are_not_fetched(random_whisper, monkeypatch, tmp_path) -> None:
+    import whisper
+
+    assert fetch(str(random_whisper)) == random_whisper
+    (tmp_path / "whisper").mkdir()
+    (tmp_path / "whisper" / "small.pt").write_bytes(random_whisper.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(whisper._MODELS, "small", f"http://nowhere.invalid/{files.digest(random_whisper)}/small.pt")
+    assert fetch("small") == tmp_path / "whisper" / "small.pt"
