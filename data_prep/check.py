@@ -178,7 +178,8 @@ def _next(options: argparse.Namespace, rows: list[Facts]) -> str:
     if root:
         return f"next: python -m data_prep export {dataset} --root {root} --as qwen --to FOLDER   (a dataset in one place)"
     if not rows[0].coded:
-        return f"next: python -m data_prep codes {dataset} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base"
+        speaker = "" if all(row.speaker for row in rows) else " --speaker NAME"
+        return f"next: python -m data_prep codes {dataset} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}"
     train = dataset / TRAIN if dataset.is_dir() else dataset
     return f"next: accelerate launch finetune/train.py --recipe voice_clone --data.train {train}"
 

@@ -5,7 +5,7 @@ Looked for in this order beside `talk.wav`, and the first that is there is used:
   talk.srt, talk.vtt                    subtitles, also as talk.en.srt
   talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
   metadata.csv                          lines `talk|text`, `talk|text|normalised text` (of which the last is used) or `talk|speaker|text`,
-                                        as in LJSpeech; in the folder of the recording or, where that is called `wavs`, in the one above
+                                        as in LJSpeech; in the folder of the recording or, where that is called `wavs` or `wav`, in the one above
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".lab", ".txt")
 """In the order of precedence: those with times first."""
 IN_A_LANGUAGE = re.compile(r"(.+)\.[a-z]{2,3}(?:-[A-Za-z0-9]+)?")
 """`talk.en`, `talk.pt-BR`: how subtitles are named that are there in several languages."""
+ABOVE = ("wavs", "wav")
+"""Folders whose table lies in the one above: LJSpeech calls it the first, Piper the second."""
 SHOWN = 3
 
 
@@ -142,9 +144,9 @@ def _beside(recording: Path, listing: list[Path]) -> list[Path]:
 
 
 def _lines(folder: Path) -> dict[str, Entry]:
-    """Those of the tables of a folder by id; its own wins over the one above `wavs`."""
+    """Those of the tables of a folder by id; its own wins over the one above."""
     lines: dict[str, Entry] = {}
-    for place in [folder.parent] * (folder.name == "wavs") + [folder]:
+    for place in [folder.parent] * (folder.name in ABOVE) + [folder]:
         if (path := place / NAME).is_file():
             lines |= read_table(path, _text(path))
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.account import Account, account, summarise, table
+from data_prep.account import Account, account, clock, summarise, table
 from data_prep.audio import MASTER_RATE
 from data_prep.manifest import Reject, Row
 from data_prep.vad import Region
@@ -66,3 +66,10 @@ def test_the_table_shows_where_the_time_went() -> None:
     assert "40.0%" in lines[1]
     assert "half of it is missing" in lines[-1]
     assert table(summarise([], [], [], {}))
+
+
+def test_the_clock_never_shows_sixty_seconds() -> None:
+    assert [clock(seconds) for seconds in (0, 59.94, 59.97, 3599.99, 90_061.25)] == [
+        *("0:00:00.0", "0:00:59.9", "0:01:00.0"),
+        *("1:00:00.0", "25:01:01.2"),
+    ]

@@ -142,7 +142,7 @@ def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, ca
     told = capsys.readouterr().out
     assert "note: 1 reference clips not at 24000 Hz" in told
     assert "note: 1 rows that name no speaker: say --speaker NAME" in told
-    assert told.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base\n")
+    assert told.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
     (tmp_path / "lists").mkdir()
     elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
     assert run(elsewhere) == 1

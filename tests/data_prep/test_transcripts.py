@@ -37,8 +37,9 @@ def test_one_text_for_a_short_recording(tmp_path) -> None:
 def test_a_table_beside_the_clips_or_above_wavs(line, text, tmp_path) -> None:
     (tmp_path / "metadata.csv").write_text(f"other|x\n{line}\n\n")
     assert texts(tmp_path) == [text]
-    (tmp_path / "wavs").mkdir()
-    assert texts(tmp_path / "wavs") == [text]
+    for name in ("wavs", "wav"):
+        (tmp_path / name).mkdir()
+        assert texts(tmp_path / name) == [text]
     (tmp_path / "takes").mkdir()
     assert find(tmp_path / "takes" / "talk.wav") is None
     assert find(tmp_path / "absent.wav") is None
@@ -135,3 +136,26 @@ def test_a_table_that_nobody_needs_is_not_read(tmp_path) -> None:
     assert texts(tmp_path) == ["Some text."]
     with pytest.raises(UserError, match="metadata.csv:1: expected id"):
         find_all([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+
+
+def clock(seconds: float) -> str:
+    return f"00:00:{seconds:06.3f}"
+
+
+FORMS = {
+    "railway.srt": lambda n, one: f"{n}\n{clock(one['start'])} --> {clock(one['end'])}\n<i>{one['text']}</i>\n\n".replace(".", ",", 2),
+    "railway.vtt": lambda n, one: f"{'WEBVTT' * (n == 1)}\n\n{clock(one['start'])[3:]} --> {clock(one['end'])[3:]} line:0\n{one['text']}\n",
+    "railway.txt": lambda n, one: f"{one['start']:.6f}\t{one['end']:.6f}\t{one['text']}\n",
+    "railway.lab": lambda n, one: f"{round(one['start'] * 1e7)} {round(one['end'] * 1e7)} {one['text']}\n",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_one_transcript_in_every_form_gives_the_same_units(name, said, tmp_path) -> None:
+    (tmp_path / name).write_text("".join(FORMS[name](n, one) for n, one in enumerate(said, start=1)))
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "railway.json").write_text(json.dumps(said))
+    ours, other = (find(folder / "railway.ogg").units(10**6, "english") for folder in (tmp_path / "json", tmp_path))
+    assert len(said) == 8
+    assert [unit.text for unit in other] == [unit.text for unit in ours]
+    assert all(abs(a.start - b.start) <= 24 and abs(a.stop - b.stop) <= 24 for a, b in zip(ours, other, strict=True))  # a millisecond
