@@ -36,7 +36,7 @@ class Choice:
     best: list[Clip]
     worst: list[Clip]
     nearest: list[Clip]
-    """Rejected, and nearest to being kept."""
+    """Rejected for what was measured, and nearest to being kept."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Shown:
 def choose(kept: Sequence[Clip], rejected: Sequence[Clip], weaknesses: Mapping[str, Weakness]) -> Choice:
     """By the weakest measure of each clip (`report_rules.weaknesses`); the worst come with the worst one first."""
     ranked = sorted((clip for clip in kept if clip.id in weaknesses), key=lambda clip: (weaknesses[clip.id].margin, clip.id))
-    heard = [clip for clip in rejected if clip.audio and clip.id in weaknesses]
+    heard = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
     nearest = sorted(heard, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))
     half = len(ranked) // 2
     worst, best = ranked[: min(SHOWN, half)], ranked[half:][-SHOWN:]

@@ -31,7 +31,8 @@ def chosen(kept, rejected, tmp_path):
 def test_the_worst_are_the_nearest_to_a_limit_and_no_clip_is_shown_twice(tmp_path) -> None:
     kept = [clip(f"c{at:02d}", snr_db=16.0 + at) for at in range(60)]
     rejected = [clip(f"r{at:02d}", ("noisy",), snr_db=14.0 - at) for at in range(8)]
-    choice = chosen(kept, [*rejected, whole("x.mp3", "unreadable"), clip("mute", ("noisy",), snr_db=14.5, audio="")], tmp_path)
+    others = [whole("x.mp3", "unreadable"), clip("mute", ("noisy",), snr_db=14.5, audio=""), clip("twin", ("duplicate",))]
+    choice = chosen(kept, [*rejected, *others], tmp_path)
     assert [one.id for one in choice.worst] == [f"c{at:02d}" for at in range(20)]
     assert [one.id for one in choice.best] == [f"c{at:02d}" for at in range(59, 39, -1)]
     assert [one.id for one in choice.nearest] == [f"r{at:02d}" for at in range(8)]
