@@ -5,7 +5,7 @@ Looked for in this order beside `talk.wav`, and the first that is there is used:
   talk.srt, talk.vtt                    subtitles, also as talk.en.srt
   talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
   metadata.csv                          lines `talk|text`, `talk|text|normalised text` (of which the last is used) or `talk|speaker|text`,
-                                        as in LJSpeech; in the folder of the recording or, where that is called `wavs` or `wav`, in the one above
+                                        as in LJSpeech; in the folder of the recording or, if that is called `wavs` or `wav`, in its parent
 """
 
 from __future__ import annotations
