@@ -6,6 +6,7 @@ from data_prep.score import PRESETS
 
 ELSEWHERE = {
     "codec_error": "the speech tokenizer failed on it",
+    "crashed": "work on it ended the process",
     "decoder_crashed": "the decoder crashed on it",
     "decoder_stalled": "the decoder did not come back",
     "duplicate": "the same sound is there already",
@@ -29,6 +30,7 @@ ADVICE = {
     "asr_error": "Run again; if it happens again, the next larger or smaller model of --whisper may do.",
     "clipped": "Record at a lower level. Takes that are clipped cannot be repaired well.",
     "codec_error": "Look at the detail in rejects.jsonl, and run data_prep codes again.",
+    "crashed": "Run again; if it happens again, convert it to WAV or FLAC, and look whether the memory is enough.",
     "cut_in_sound": "There is no pause where the text ends. Transcripts with exact times help, or a longer --longest.",
     "decoder_crashed": CONVERT,
     "decoder_stalled": CONVERT,

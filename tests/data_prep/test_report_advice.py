@@ -20,7 +20,7 @@ def test_every_rule_has_a_meaning_and_advice() -> None:
 
 def test_every_other_reason_has_advice() -> None:
     sources = [path.read_text() for path in sorted(FOLDER.glob("*.py"))]
-    given = r'AudioError\(\s*"([a-z_]+)"|reasons=\["([a-z_]+)"\]|refused="([a-z_]+)"'
+    given = r'AudioError\(\s*"([a-z_]+)"|reasons=\["([a-z_]+)"\]|refused="([a-z_]+)"|refused\([\w.]+, "([a-z_]+)"'
     reasons = {next(filter(None, found)) for source in sources for found in re.findall(given, source)}
     assert len(reasons) >= 3 and "unreadable" in reasons
     assert not [reason for reason in sorted(reasons) if reason not in ADVICE or not explain(reason)]
