@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from data_prep.account import Account, account, clock, summarise, table
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.account import Account, account, accounts, clock, summarise, table
 from data_prep.audio import MASTER_RATE
 from data_prep.manifest import Reject, Row
+from data_prep.recording import Recording
+from data_prep.sources import Source
 from data_prep.vad import Region
 
 SECOND = MASTER_RATE
@@ -73,3 +79,26 @@ def test_the_clock_never_shows_sixty_seconds() -> None:
         *("0:00:00.0", "0:00:59.9", "0:01:00.0"),
         *("1:00:00.0", "25:01:01.2"),
     ]
+
+
+STRETCHES = st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**7), st.booleans()), max_size=30)
+
+
+@given(STRETCHES, st.integers(0, 10**7))
+def test_clips_anywhere_add_up_to_the_sample_although_manifests_hold_seconds(stretches, tail) -> None:
+    """`stretches`: silence, clip, whether it is kept."""
+    position, rows, rejects, speech, kept = 0, [], [], [], 0
+    for silence, length, good in stretches:
+        start, stop = position + silence, position + silence + length
+        times = {"source": "a.wav", "start": round(start / MASTER_RATE, 6), "end": round(stop / MASTER_RATE, 6)}
+        if good:
+            rows.append(Row(audio="a.flac", text="a", **times))
+            kept += length
+        else:
+            rejects.append(Reject(stage="clip", reasons=["noisy"], **times))
+        speech.append(Region(start, stop))
+        position = stop
+    recording = Recording(Source(Path("a.wav"), "a.wav", "aa", "me"), position + tail, tuple(speech))
+    (one,) = accounts([recording], rows, rejects)
+    assert one.kept == kept
+    assert one.kept + one.rejected + one.non_speech == one.total == position + tail

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -34,3 +36,23 @@ def test_without_a_terminal_each_recording_has_its_line_and_guesses_are_correcte
     assert first.endswith("· against clips: noisy 1")
     assert second.startswith("[2/2] b.wav: rejected, silent: all of it · 0:30:00 of about 0:30:00, ")
     assert "0:00:00 left" in second
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_line_stays_and_only_what_was_refused_is_told(monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    with Progress(3, about_seconds=1800.0) as progress:
+        progress.see(recording(clip(0)), 600.0, ["noisy"])
+        progress.see(refused(Source(Path("b.wav"), "b.wav", "bb", "me"), "silent", "all of it", 0), 600.0, [])
+    shown = sys.stdout.getvalue()
+    assert "b.wav: rejected, silent: all of it\n" in shown
+    assert "a.wav" not in shown
+    assert "2/3" in shown
+    assert "0:10:00 of about" in shown
+    assert "against clips: noisy 1" in shown
