@@ -144,7 +144,7 @@ def _devices(setup: Setup) -> list[str]:
 @contextlib.contextmanager
 def _hearer(setup: Setup, devices: list[str], number: int) -> Iterator[Callable[[Task], tuple[Recording, Work]]]:
     """What worker `number` does with a recording. Its models are loaded once, with the first recording that needs them."""
-    with one_thread(), Models(setup.whisper, devices[number], setup.stages) as models:
+    with one_thread(), Models(setup.whisper, devices[number], setup.stages, setup.job.encoder) as models:
         yield functools.partial(_hear_one, setup, models)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from data_prep import duplicates, score
+from data_prep import duplicates, score, voices
 from data_prep.audio import MASTER_RATE, Samples
 from data_prep.decisions import Decision
 from data_prep.manifest import Reject, Row
@@ -70,20 +70,23 @@ def judge(recordings: list[Recording], standard: Standard, samples: Callable[[Cl
 def by_rules(recordings: list[Recording], standard: Standard) -> list[Judged]:
     """All clips, in order of their recordings and their places in them. What is usual for a speaker is seen from all of them."""
     clips = [(recording, _corrected(clip, standard.decisions.get(clip.id))) for recording in recordings for clip in recording.clips]
+    clips = _likened(clips)
     paces = score.pace_ranges((one.source.speaker, clip.language, clip.quality.chars_per_second) for one, clip in clips if clip.text)
+    limits = score.voice_limits((one.source.speaker, clip.quality.speaker_cos) for one, clip in clips)
     return [
         Judged(
-            recording,
+            one,
             clip,
-            _reasons(candidate(clip, standard.lengths, paces.get((recording.source.speaker, clip.language))), clip, standard),
+            _reasons(candidate(clip, standard.lengths, paces.get((speaker, clip.language)), limits.get(speaker)), clip, standard),
         )
-        for recording, clip in clips
+        for one, clip in clips
+        for speaker in [one.source.speaker]
     ]
 
 
-def candidate(clip: Clip, lengths: Lengths, pace_range: tuple[float, float] | None) -> Candidate:
+def candidate(clip: Clip, lengths: Lengths, pace_range: tuple[float, float] | None, voice_limit: float | None) -> Candidate:
     """A clip as the rules see it."""
-    return Candidate(clip.seconds, clip.text, clip.language, clip.quality, lengths, pace_range)
+    return Candidate(clip.seconds, clip.text, clip.language, clip.quality, lengths, pace_range, voice_limit)
 
 
 def kept(judged: list[Judged]) -> list[Row]:
@@ -126,6 +129,16 @@ def _corrected(clip: Clip, decision: Decision | None) -> Clip:
     speech = max(clip.quality.speech_share * clip.seconds, 0.01)
     changes = {"chars_per_second": round(len(decision.text) / speech, 2), **dict.fromkeys(HEARD)}
     return clip.model_copy(update={"text": decision.text, "quality": clip.quality.model_copy(update=changes)})
+
+
+def _likened(clips: list[tuple[Recording, Clip]]) -> list[tuple[Recording, Clip]]:
+    """With the cosine to their speaker's voice, where that is known."""
+    vectors = ((one.source.speaker, clip.id, one.voices[clip.id]) for one, clip in clips if clip.id in one.voices)
+    cosines = voices.likeness(vectors)
+    return [
+        (one, clip.model_copy(update={"quality": clip.quality.model_copy(update={"speaker_cos": cosines.get(clip.id)})}))
+        for one, clip in clips
+    ]
 
 
 def _fields(judged: Judged) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""One recording from file to measured clips, in three stages that remember their results: hear the speech, get the text, cut and measure.
+"""One recording from file to measured clips, in stages that remember their results: hear the speech, get the text, cut and measure; and,
+if asked for, who the clips sound like.
 
 Every piece that has a text becomes a file, and none is judged here: rules and a person's decisions may change without anything being heard
 again.
@@ -9,17 +10,17 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import Base64Bytes, BaseModel, ConfigDict, TypeAdapter
 
-from data_prep import loudness, measure, segment, transcribe, vad
+from data_prep import loudness, measure, segment, speaker_encoder, transcribe, vad, voices
 from data_prep.audio import MASTER_RATE, Audio, Track, bandwidth, faded, flac, to_rate
 from data_prep.decoder import Decoder
 from data_prep.formats import AudioError
@@ -27,6 +28,7 @@ from data_prep.manifest import AUTO
 from data_prep.score import Quality
 from data_prep.segment import Lengths, Piece, Unit
 from data_prep.sources import Source
+from data_prep.speaker_encoder import Encoder
 from data_prep.stages import Memory, NotStoredError, Stages, key_of
 from data_prep.transcripts import Transcript
 from data_prep.vad import Region
@@ -50,6 +52,8 @@ class Job:
     """Full name, or None: Whisper detects it, a transcript leaves it open."""
     hearing: dict[str, Any] | None
     """`transcribe.settings`, or None with transcripts."""
+    encoder: Encoder | None = None
+    """Of the speaker check, if there is to be one."""
 
 
 class Speech(BaseModel):
@@ -110,14 +114,16 @@ class Recording:
     """One word if the recording is rejected as a whole."""
     detail: str = ""
     """What was found then."""
+    voices: Mapping[str, voices.Vector] = field(default_factory=dict, compare=False)
+    """By id of the clip; empty without a speaker check."""
 
 
 class Models:
     """Owns the models and the decoder of this process: each is loaded at most once, and only when a stage needs it. A context manager."""
 
-    def __init__(self, whisper: str | None, device: str, folder: Path) -> None:
+    def __init__(self, whisper: str | None, device: str, folder: Path, encoder: Encoder | None = None) -> None:
         self.loads: Counter[str] = Counter()
-        self._name, self._device, self._folder = whisper, device, folder
+        self._name, self._device, self._folder, self._encoder = whisper, device, folder, encoder
         self._open = ExitStack()
 
     @cached_property
@@ -136,6 +142,12 @@ class Models:
         self.loads["whisper"] += 1
         return transcribe.load_whisper(self._name, self._device)
 
+    @cached_property
+    def encoder(self) -> Any:
+        assert self._encoder, "no speaker check was asked for"
+        self.loads["speaker_encoder"] += 1
+        return speaker_encoder.load(self._encoder.folder, self._device)
+
     def __enter__(self) -> Models:
         return self
 
@@ -146,6 +158,7 @@ class Models:
 SPEECH: TypeAdapter[Speech | Unusable] = TypeAdapter(Speech | Unusable)
 UNITS: TypeAdapter[list[Unit]] = TypeAdapter(list[Unit])
 CLIPS: TypeAdapter[list[Clip]] = TypeAdapter(list[Clip])
+VOICES: TypeAdapter[dict[str, bytes]] = TypeAdapter(dict[str, Base64Bytes])
 
 
 def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Stages, models: Models) -> Recording:
@@ -170,7 +183,8 @@ def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Sta
     units = _units(source, transcript, heard, sound, job, stages, models)
     inputs = clip_inputs(source, transcript, units, job)
     clips = stages.run("clips", inputs, CLIPS, lambda: cut(source, transcript, units, heard, sound.master, job), are_there(job.out))
-    return Recording(source, heard.track.length, tuple(heard.regions), tuple(clips), heard.track.warning)
+    known = _voices(clips, inputs, job, stages, models)
+    return Recording(source, heard.track.length, tuple(heard.regions), tuple(clips), heard.track.warning, voices=known)
 
 
 def refused(source: Source, reason: str, detail: str, total: int) -> Recording:
@@ -287,7 +301,18 @@ def _units(
         inputs,
         UNITS,
         lambda: transcribe.transcribe(models.whisper, sound.hearing, vad.windows(speech.regions, sound.master), job.language),
+        lambda units: not any(unit.error for unit in units),  # what Whisper failed on is tried again
     )
+
+
+def _voices(clips: list[Clip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models) -> dict[str, voices.Vector]:
+    """Of the clips as they lie in the data set, if a speaker check was asked for; `inputs`: what the clips depend on."""
+    if job.encoder is None:
+        return {}
+    inputs = {"form": FORM, "clips": key_of(inputs), "encoder": job.encoder.digest}
+    paths = {clip.id: job.out / clip.audio for clip in clips if clip.audio}
+    found = stages.run("voices", inputs, VOICES, lambda: voices.listen(models.encoder, paths))
+    return {identity: np.frombuffer(vector, "<f4") for identity, vector in found.items()}
 
 
 def _pieces(transcript: Transcript | None, units: list[Unit], speech: Speech, master: Audio, job: Job) -> list[Piece]:

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from data_prep.report_clips import Clip, Dataset
-from data_prep.score import PRESETS, TRAINABLE, Candidate, Rule, pace_ranges
+from data_prep.score import PRESETS, TRAINABLE, Candidate, Rule, pace_ranges, voice_limits
 from data_prep.segment import Lengths
 
 DEFAULT_PRESET = "default"
@@ -100,8 +100,20 @@ def judged(dataset: Dataset) -> list[Judged]:
     clips = [(clip, clip.quality) for clip in (*dataset.kept, *dataset.rejected) if clip.quality is not None and clip.stage != "codes"]
     lengths = _lengths(dataset)
     usual = pace_ranges((clip.speaker, clip.language, quality.chars_per_second) for clip, quality in clips if clip.text)
+    limits = voice_limits((clip.speaker, quality.speaker_cos) for clip, quality in clips)
     return [
-        Judged(clip, Candidate(clip.seconds, clip.text, clip.language, quality, lengths, usual.get((clip.speaker, clip.language))))
+        Judged(
+            clip,
+            Candidate(
+                clip.seconds,
+                clip.text,
+                clip.language,
+                quality,
+                lengths,
+                usual.get((clip.speaker, clip.language)),
+                limits.get(clip.speaker),
+            ),
+        )
         for clip, quality in clips
     ]
 

@@ -26,6 +26,17 @@ PACE_SPREAD = 0.3
 """Part of the median that is always allowed: an even reader's deviations are tiny, and a name spelt out is no mistake."""
 
 
+VOICE_CLIPS = 8
+"""With fewer clips of a speaker nothing is known of how much their voice varies."""
+VOICE_FENCE = 2.0
+"""Interquartile ranges above the upper quartile. For a bell curve that is 3.4 standard deviations. Quartiles hold where the median and
+its deviations fail: a speaker with 60 % of the clips from one room and 40 % from another is still one speaker."""
+VOICE_SPREAD = 1.5
+"""Times the median that is always allowed: an even voice's distances hardly differ."""
+ROUNDING = 1e-5
+"""Distances below it are none: cosines have six decimals."""
+
+
 class Quality(BaseModel):
     """Measures of one clip. dB are relative to the power of its speech, dBFS to full scale. Absent: unknown."""
 
@@ -50,6 +61,8 @@ class Quality(BaseModel):
     """Where the recording's spectrum ends."""
     pitch_hz: float | None = None
     """Median of the voiced frames."""
+    speaker_cos: float | None = None
+    """Cosine between the clip's voice and its speaker's, by the encoder that was asked for."""
     avg_logprob: float | None = None
     compression_ratio: float | None = None
     no_speech_prob: float | None = None
@@ -75,6 +88,8 @@ class Candidate:
     lengths: Lengths
     pace_range: tuple[float, float] | None = None
     """Characters per second that are usual for the speaker (`pace_ranges`); None: those that are possible in the language."""
+    voice_limit: float | None = None
+    """How far a clip of the speaker may be from the speaker's voice (`voice_limits`); None: nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +133,24 @@ def _usual(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float
     return max(possible[0], round(median - spread, 2)), min(possible[1], round(median + spread, 2))
 
 
+def voice_limits(cosines: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Speaker → the largest distance (1 − cosine) that still is their voice, from (speaker, `speaker_cos`) of all clips.
+
+    There is no number for all encoders: of some, clips of one person have a cosine of 0.2, of others two people have 0.97. So a clip is
+    held against the others of its speaker; where these lie far from each other, more is allowed.
+    """
+    groups: dict[str, list[float]] = defaultdict(list)
+    for speaker, cosine in cosines:
+        if cosine is not None:
+            groups[speaker].append(1 - cosine)
+    return {speaker: _voice_limit(distances) for speaker, distances in groups.items() if len(distances) >= VOICE_CLIPS}
+
+
+def _voice_limit(distances: Sequence[float]) -> float:
+    lower, median, upper = np.quantile(distances, [0.25, 0.5, 0.75])
+    return float(max(upper + VOICE_FENCE * (upper - lower), VOICE_SPREAD * median, ROUNDING))
+
+
 def _possible_pace(language: str) -> tuple[float, float]:
     return CHARACTERS_PER_SECOND.get(language, CHARACTERS_PER_SECOND_ELSEWHERE)
 
@@ -132,6 +165,11 @@ def _doubt(clip: Candidate) -> float | None:
     """Whisper is often wrong about silence where it is sure of its words, so only unsure words count."""
     quality = clip.quality
     return quality.no_speech_prob if quality.avg_logprob is not None and quality.avg_logprob < -0.5 else None
+
+
+def _strangeness(clip: Candidate) -> float | None:
+    cosine = clip.quality.speaker_cos
+    return None if cosine is None or clip.voice_limit is None else (1 - cosine) / clip.voice_limit
 
 
 def _edge(clip: Candidate) -> float:
@@ -173,6 +211,7 @@ SOUND = (
     Rule("clipped", "samples at full scale", "of the samples", lambda clip: clip.quality.clipped_share, most=0.001),
     Rule("noisy", "speech too little above the noise", "dB", lambda clip: clip.quality.snr_db, least=15.0),
     Rule("cut_in_sound", "loud at its first or last 30 ms", "dB of its speech", _edge, most=-25.0),
+    Rule("other_speaker", "does not sound like the speaker's other clips", "of the distance allowed", _strangeness, most=1.0),
 )
 
 DEFAULT = (*TRAINABLE, *HEARING, *SOUND)

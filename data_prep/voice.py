@@ -18,7 +18,7 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import account, dataset, decisions, dry_run, judge, manifest, speakers, transcribe, transcripts
+from data_prep import account, dataset, decisions, dry_run, judge, manifest, speaker_encoder, speakers, transcribe, transcripts
 from data_prep.device import DEVICES
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
         choices=["folder", "transcript"],
         help="folder: sub-folders are named after speakers; transcript: metadata.csv says",
     )
+    options.add_argument("--speaker-check", metavar="MODEL", help="flag clips of somebody else, by the encoder of a Qwen3-TTS Base model")
     options.add_argument("--language", help="en, english, zh, … (default: Whisper detects it; transcripts leave it open)")
     options.add_argument("--preset", choices=list(PRESETS), default="default", help="how strict the rules are (default %(default)s)")
     options.add_argument("--dry-run", action="store_true", help="hear, then only show what each rule would remove; the hearing is not lost")
@@ -144,12 +145,14 @@ def _job(options: argparse.Namespace) -> Job:
     language = manifest.language_name(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
     hearing = transcribe.settings(options.whisper, language_or_none) if options.whisper else None
-    return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing)
+    encoder = speaker_encoder.find("--speaker-check", options.speaker_check) if options.speaker_check else None
+    return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing, encoder)
 
 
 def _settings(options: argparse.Namespace, job: Job, standard: Standard) -> dict[str, object]:
     return {
         "text": job.hearing or "transcripts",
+        "speaker_check": job.encoder.digest if job.encoder else None,
         "lengths": vars(job.lengths),
         "preset": options.preset,
         "decisions": len(standard.decisions),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.score import PRESETS, Candidate, Quality, Rule, failures, pace_ranges
+from data_prep.score import PRESETS, Candidate, Quality, Rule, failures, pace_ranges, voice_limits
 from data_prep.segment import Lengths
 
 GOOD = {
@@ -13,6 +13,7 @@ GOOD = {
     "text": "A sentence of some length that takes five seconds.",
     "language": "english",
     "pace_range": None,
+    "voice_limit": 0.3,
     "chars_per_second": 12.0,
     "speech_share": 0.9,
     "peak_dbfs": -3.0,
@@ -23,6 +24,7 @@ GOOD = {
     "loudness_lufs": -23.0,
     "bandwidth_hz": 11_000.0,
     "pitch_hz": 120.0,
+    "speaker_cos": 0.8,
     "avg_logprob": -0.2,
     "compression_ratio": 1.3,
     "no_speech_prob": 0.01,
@@ -37,9 +39,10 @@ UNKNOWN = [key for key, field in Quality.model_fields.items() if not field.is_re
 
 def candidate(**changes: object) -> Candidate:
     values = GOOD | changes
-    own = ("seconds", "text", "language", "pace_range")
+    own = ("seconds", "text", "language", "pace_range", "voice_limit")
     quality = Quality.model_validate({key: value for key, value in values.items() if key not in own})
-    return Candidate(values["seconds"], values["text"], values["language"], quality, Lengths(), values["pace_range"])
+    seconds, text, language, pace_range, voice_limit = (values[key] for key in own)
+    return Candidate(seconds, text, language, quality, Lengths(), pace_range, voice_limit)
 
 
 def judged(preset: str = "default", **changes: object) -> list[str]:
@@ -65,6 +68,7 @@ FAILING = {
     "clipped": {"clipped_share": 0.0011},
     "noisy": {"snr_db": 14.9},
     "cut_in_sound": {"edge_energy_db": (-40.0, -24.9)},
+    "other_speaker": {"speaker_cos": 0.69},
 }
 
 
@@ -93,7 +97,8 @@ def test_all_failing_rules_are_listed() -> None:
 
 def test_what_is_unknown_fails_nothing() -> None:
     assert judged("clean", **dict.fromkeys(UNKNOWN)) == []
-    assert len(UNKNOWN) == 13
+    assert len(UNKNOWN) == 14
+    assert judged(speaker_cos=-1.0, voice_limit=None) == [], "of a speaker with few clips"
 
 
 def test_a_rule_is_a_value_and_its_limits() -> None:
@@ -141,3 +146,22 @@ def test_each_speaker_and_language_has_its_own_pace_inside_of_what_is_possible()
         ("even", "chinese"): (3.5, 6.5),
         ("wrong texts", "english"): (4.0, 30.0),
     }
+
+
+def test_how_far_a_voice_may_be_is_measured_on_the_speakers_own_clips() -> None:
+    near, far = np.linspace(0.95, 0.99, 101), np.linspace(0.5, 0.9, 101)
+    cosines = [
+        *(("near", cosine) for cosine in near),
+        *(("far", cosine) for cosine in far),
+        *(("same", 1.0) for _ in range(8)),
+        *(("even", 0.9) for _ in range(8)),
+        *(("few", 0.9) for _ in range(7)),
+        ("few", None),
+    ]
+    assert voice_limits(cosines) == {
+        "near": pytest.approx(0.04 + 2 * 0.02),  # the upper quartile of 1 − cosine, and twice from quartile to quartile
+        "far": pytest.approx(0.4 + 2 * 0.2),
+        "same": pytest.approx(1e-5),
+        "even": pytest.approx(1.5 * 0.1),
+    }
+    assert voice_limits([*cosines, *(("near", -0.5) for _ in range(20))])["near"] < 0.2, "others do not hide themselves"
