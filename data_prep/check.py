@@ -176,7 +176,7 @@ def _totals(rows: list[Facts]) -> Iterator[str]:
 def _next(options: argparse.Namespace, rows: list[Facts]) -> str:
     dataset, root = options.dataset, options.root
     if root:
-        return f"next: python -m data_prep export {dataset} --root {root} --as qwen --to FOLDER   (a dataset in one place)"
+        return f"next: python -m data_prep export {dataset} --root {root} --as voice --to FOLDER   (a dataset in one place)"
     if not rows[0].coded:
         speaker = "" if all(row.speaker for row in rows) else " --speaker NAME"
         return f"next: python -m data_prep codes {dataset} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}"

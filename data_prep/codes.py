@@ -4,7 +4,7 @@
   python -m data_prep codes official.jsonl --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker me
 
 Takes what `data_prep voice` made, and files of the official script whose clips lie under their folder (`data_prep export --root` brings
-others there). Codes are kept by the content of clip and tokenizer: run it again after anything, and only what is new is encoded.
+others into one place). Codes are kept by the content of clip and tokenizer: run it again after anything, and only what is new is encoded.
 """
 
 from __future__ import annotations

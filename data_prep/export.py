@@ -1,10 +1,11 @@
 """A voice dataset as other programs read it.
 
   python -m data_prep export data/me --as ljspeech --to me_ljspeech
-  python -m data_prep export official.jsonl --root /data/wavs --as qwen --to me_24khz
+  python -m data_prep export official.jsonl --root /data/wavs --as voice --to data/me
 
 ljspeech     wavs/ID.wav and metadata.csv: id|text|text, of several speakers id|speaker|text (as Piper reads it)
 audiofolder  train/ and validation/ with metadata.jsonl, for datasets.load_dataset("audiofolder", …)
+voice        as `data_prep voice` makes it: a dataset in one place, from clips that lay anywhere under --root
 qwen         train.jsonl for the official Qwen3-TTS scripts: audio, text, ref_audio, language, and audio_codes if they are there
 
 Takes what `data_prep voice` made, and files of the official script. The new folder appears whole or not at all.
@@ -74,7 +75,7 @@ def _export(argv: list[str]) -> int:
 
 
 def _require_fit(checked: Checked, options: argparse.Namespace) -> None:
-    unfit = UNFIT | (UNFIT_FOR_TRAINING if options.layout == "qwen" else set())
+    unfit = UNFIT | (UNFIT_FOR_TRAINING if options.layout in ("qwen", "voice") else set())
     wrong = [problem for problem in checked.problems if problem.kind in unfit]
     if wrong:
         root = f" --root {options.root}" if options.root else ""

@@ -63,7 +63,7 @@ def ljspeech(items: list[Item], folder: Path) -> Exported:
     fit = [item for item in items if "|" not in item.row.text]
     several = len({item.row.speaker for item in fit}) > 1
     for item in fit:
-        _write_wav(item.clip, folder / "wavs" / f"{item.name}.wav")
+        _write(item.clip, folder / "wavs" / f"{item.name}.wav")
     for name, validates in (("metadata.csv", False), ("metadata_val.csv", True)):
         lines = [_fields(item, several) for item in fit if item.validates == validates]
         if lines:
@@ -100,7 +100,7 @@ def _described(items: list[Item], columns: list[str], folder: Path) -> Iterator[
             files.link_into(item.clip, folder / f"{item.name}{suffix}")
         else:
             suffix = ".wav"
-            _write_wav(item.clip, folder / f"{item.name}{suffix}")
+            _write(item.clip, folder / f"{item.name}{suffix}")
         yield {"file_name": f"{item.name}{suffix}", **{column: getattr(item.row, column) for column in columns}}
 
 
@@ -113,9 +113,9 @@ def qwen(items: list[Item], folder: Path) -> Exported:
     names = sorted({item.row.speaker for item in items if item.row.speaker})
     if len(names) > 1:
         raise UserError(f"the official script trains one voice, and here are {', '.join(names)}; export one at a time with --speaker NAME")
-    _write_wav(_reference(items), folder / REFERENCE)
+    _write(_reference(items), folder / REFERENCE)
     for item in items:
-        _write_wav(item.clip, folder / "wavs" / f"{item.name}.wav")
+        _write(item.clip, folder / "wavs" / f"{item.name}.wav")
     for name, validates in ((TRAIN, False), (VAL, True)):
         beside = [item for item in items if item.validates == validates]
         if beside:
@@ -124,6 +124,27 @@ def qwen(items: list[Item], folder: Path) -> Exported:
     if items[0].codes is None:
         script = f"prepare_data.py --input_jsonl {TRAIN} --output_jsonl train_with_codes.jsonl"
     return Exported(items, [], f"cd {{folder}} && python …/Qwen3-TTS/finetuning/{script} …")
+
+
+def voice(items: list[Item], folder: Path) -> Exported:
+    """What `data_prep voice` makes, from clips that lay anywhere: clips/ID.flac, and rows that keep all that they had, their codes too."""
+    clips = {item.clip: f"clips/{item.name}.flac" for item in items}
+    foreign = dict.fromkeys(item.reference for item in items if item.reference and item.reference not in clips)
+    places = clips | {path: f"refs/{number:04d}.wav" for number, path in enumerate(foreign) if path}
+    for path, place in places.items():
+        _write(path, folder / place, "WAV" if place.endswith(".wav") else "FLAC")
+    for name, validates in ((TRAIN, False), (VAL, True)):
+        beside = [item for item in items if item.validates == validates]
+        if beside:
+            files.write_jsonl(folder / name, (_moved(item, places) for item in beside))
+    speaker = "" if all(item.row.speaker for item in items) else " --speaker NAME"
+    return Exported(items, [], f"next: python -m data_prep codes {{folder}} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}")
+
+
+def _moved(item: Item, places: Mapping[Path, str]) -> dict[str, Any]:
+    row = item.row.model_dump(mode="json", exclude_none=True) | {"audio": places[item.clip], "split": "val" if item.validates else "train"}
+    reference = {"ref_audio": places[item.reference]} if item.reference else {}
+    return row | reference | ({} if item.codes is None else {"audio_codes": item.codes.tolist()})
 
 
 def _official(item: Item) -> dict[str, Any]:
@@ -141,25 +162,30 @@ def _reference(items: list[Item]) -> Path:
     return min(trained, key=lambda item: (abs(item.seconds - REFERENCE_SECONDS), item.name)).clip
 
 
-def _write_wav(clip: Path, target: Path) -> None:
-    """At 24 kHz, mono, 16 bits. Samples that are so already stay bit by bit; a WAV that is so already is linked."""
+def _write(clip: Path, target: Path, layout: str = "WAV") -> None:
+    """At 24 kHz, mono, 16 bits. Samples that are so already stay bit by bit, and a file that is so already is linked."""
     import soundfile
 
     try:
         info = soundfile.info(clip)
-        same = (info.samplerate, info.channels, info.subtype) == (MASTER_RATE, 1, "PCM_16")
+        found = info.format if (info.samplerate, info.channels, info.subtype) == (MASTER_RATE, 1, "PCM_16") else ""
     except soundfile.LibsndfileError:  # another decoder reads it
-        same, info = False, None
-    if same and info.format == "WAV":
+        found = ""
+    if found == layout:
         files.link_into(clip, target)
         return
-    if same:
+    if found in ("FLAC", "WAV"):
         samples = soundfile.read(clip, dtype="int16")[0]
     else:
         samples = np.clip(np.rint(read(clip, MASTER_RATE).samples * 32768.0), -32768, 32767).astype(np.int16)
     buffer = io.BytesIO()
-    soundfile.write(buffer, samples, MASTER_RATE, format="WAV", subtype="PCM_16")
+    soundfile.write(buffer, samples, MASTER_RATE, format=layout, subtype="PCM_16")
     files.write_in_place(files.make_folder(target.parent) / target.name, buffer.getvalue())
 
 
-FORMATS: Mapping[str, Callable[[list[Item], Path], Exported]] = {"ljspeech": ljspeech, "audiofolder": audiofolder, "qwen": qwen}
+FORMATS: Mapping[str, Callable[[list[Item], Path], Exported]] = {
+    "ljspeech": ljspeech,
+    "audiofolder": audiofolder,
+    "qwen": qwen,
+    "voice": voice,
+}

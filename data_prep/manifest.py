@@ -33,6 +33,8 @@ LANGUAGES = {
 AUTO = "auto"
 """The language of a row that nobody stated."""
 
+TOGETHER = "clips from elsewhere are brought together by: python -m data_prep export {} --root FOLDER --as voice --to NEW"
+
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
 
 
@@ -169,5 +171,5 @@ def _row(path: Path, number: int, value: dict[str, Any]) -> Row:
         first = error.errors()[0]
         raise UserError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}; correct or remove the line") from error
     except UserError as error:
-        raise UserError(f"{path}:{number}: audio: {error}; more is told by: python -m data_prep check {path}") from error
+        raise UserError(f"{path}:{number}: audio: {error}; {TOGETHER.format(path)}") from error
     return row

@@ -148,7 +148,7 @@ def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, ca
     assert run(elsewhere) == 1
     assert "say --root FOLDER" in capsys.readouterr().out
     assert run(elsewhere, "--root", tmp_path) == 0
-    assert f"export {elsewhere} --root {tmp_path} --as qwen --to FOLDER" in capsys.readouterr().out
+    assert f"export {elsewhere} --root {tmp_path} --as voice --to FOLDER" in capsys.readouterr().out
 
 
 VALUES = st.recursive(

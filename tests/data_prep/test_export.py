@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep import export
+from data_prep import check, export
 from data_prep.audio import MASTER_RATE
+from data_prep.manifest import read_rows
 from finetune import files
+from finetune.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,16 +77,20 @@ def test_what_is_left_out_is_counted_with_its_reason(data: Path, tmp_path: Path,
     assert not list(tmp_path.glob(".none*"))
 
 
-def test_a_dataset_from_elsewhere_becomes_one_in_one_place(data: Path, tmp_path: Path) -> None:
+def test_a_dataset_from_elsewhere_becomes_one_in_one_place(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lists").mkdir()
-    row = {"audio": str(data / "clips" / "a.flac"), "text": "It was late.", "ref_audio": "data/clips/d.flac"}
-    (tmp_path / "lists" / "raw.jsonl").write_text(json.dumps(row))
-    assert run(tmp_path / "lists" / "raw.jsonl", "--root", tmp_path, "--as", "qwen", "--to", tmp_path / "out") == 0
-    assert json.loads((tmp_path / "out" / "train.jsonl").read_text()) == {
-        "audio": "wavs/data_clips_a.wav",
-        "text": "It was late.",
-        "ref_audio": "ref.wav",
-    }
+    raw = tmp_path / "lists" / "raw.jsonl"
+    raw.write_text(json.dumps({"audio": str(data / "clips" / "a.flac"), "text": "It was late.", "ref_audio": "data/clips/d.flac"}))
+    with pytest.raises(UserError, match=rf"leads outside .* python -m data_prep export {raw} --root FOLDER --as voice --to NEW"):
+        list(read_rows(raw, speaker="me"))
+    assert run(raw, "--root", tmp_path, "--as", "voice", "--to", tmp_path / "out") == 0
+    assert f"next: python -m data_prep codes {tmp_path / 'out'} --model Qwen" in capsys.readouterr().out
+    (row,) = read_rows(tmp_path / "out" / "train.jsonl", speaker="me")
+    assert (row.audio, row.ref_audio, row.text) == ("clips/data_clips_a.flac", "refs/0000.wav", "It was late.")
+    assert check.check([tmp_path / "out" / "train.jsonl"]).wrong == []
+    assert run(raw, "--root", tmp_path, "--as", "qwen", "--to", tmp_path / "official") == 0
+    official = {"audio": "wavs/data_clips_a.wav", "text": "It was late.", "ref_audio": "ref.wav"}
+    assert json.loads((tmp_path / "official" / "train.jsonl").read_text()) == official
 
 
 def test_requests_that_make_no_sense_change_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import soundfile
 
 from data_prep.audio import MASTER_RATE
 from data_prep.check import check
-from data_prep.export_formats import Item, audiofolder, ljspeech, qwen
+from data_prep.export_formats import Item, audiofolder, ljspeech, qwen, voice
 from data_prep.manifest import Row
 from data_prep.transcripts import find_all
 from finetune.errors import UserError
@@ -125,3 +126,21 @@ def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_
 def test_qwen_is_one_voice(item, tmp_path) -> None:
     with pytest.raises(UserError, match=r"trains one voice, and here are anna, bob; export one at a time with --speaker NAME"):
         qwen([item("a", speaker="anna"), item("b", speaker="bob")], tmp_path / "out")
+
+
+def test_voice_keeps_all_that_rows_had_and_needs_nothing_outside(item, tmp_path) -> None:
+    folder, codes = tmp_path / "out", np.full((13, 16), 7, np.uint16)
+    one, two = item("a", speaker="anna", mood="calm"), item("b", file="b.mp3", rate=44_100, length=44_100, speaker="bob")
+    outside = item("ref", file="ref.ogg", length=LONG).clip
+    first = dataclasses.replace(one, codes=codes, reference=outside)
+    second = dataclasses.replace(two, codes=codes, reference=one.clip, validates=True)
+    voice([first, second], folder)
+    (train,), (val,) = lines(folder / "train.jsonl"), lines(folder / "val.jsonl")
+    assert train == one.row.model_dump(exclude_none=True) | {
+        **{"audio": "clips/a.flac", "ref_audio": "refs/0000.wav", "split": "train", "audio_codes": codes.tolist()},
+    }
+    assert (train["mood"], val["audio"], val["ref_audio"], val["split"]) == ("calm", "clips/b.flac", "clips/a.flac", "val")
+    assert (folder / "clips" / "a.flac").stat().st_ino == one.clip.stat().st_ino
+    for path in folder.rglob("*.*"):
+        if path.suffix in (".flac", ".wav"):
+            assert (soundfile.info(path).samplerate, soundfile.info(path).channels) == (MASTER_RATE, 1)
