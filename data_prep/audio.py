@@ -213,7 +213,10 @@ def _until(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
     """Blocks up to `frames` in all: a damaged file raises behind them, and that was reported by `probe`."""
     left = frames
     while left > 0:
-        block = next(blocks)[:left]
+        block = next(blocks, None)
+        if block is None:
+            raise AudioError("unreadable", "it became shorter while it was read")
+        block = block[:left]
         left -= len(block)
         yield block
 

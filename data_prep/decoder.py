@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Track, probe, resampled, to_rate
-from data_prep.formats import AudioError, Samples
+from data_prep.formats import DECODE_ERRORS, AudioError, Samples, in_words
 from finetune import files
 
 STALL_SECONDS = 10.0
@@ -202,6 +202,8 @@ def _answer(request: dict[str, Any], descriptors: list[int], alive: Callable[[],
         return _load(path, Track.model_validate(request["track"]), descriptors, alive)
     except AudioError as error:
         return {"reason": error.reason, "detail": error.detail, "seconds": error.seconds}
+    except DECODE_ERRORS as error:  # `probe` reports them; a second pass meets them if the file changed in between
+        return {"reason": "unreadable", "detail": f"what decoded before does so no more: {in_words(error)}", "seconds": 0.0}
     except MemoryError:
         return {"reason": "decoder_crashed", "detail": "decoding takes more memory than the limit allows", "seconds": 0.0}
 

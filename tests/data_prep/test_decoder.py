@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -63,6 +64,27 @@ def test_reasons_come_through(tmp_path, write_sound, decoder) -> None:
             decoder.probe(tmp_path / name)
         assert caught.value.reason == reason
     assert caught.value.detail == "it cannot be read: No such file or directory"
+
+
+def test_what_a_decoder_complains_about_is_told(tmp_path, sample, decoder, capfd) -> None:
+    """Two bytes of an MP3 that change no length; most of such damage nobody can notice, this libmpg123 does."""
+    data = bytearray((sample / "slt/kitchen.mp3").read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 2] = random.Random(2).randbytes(2)
+    (tmp_path / "hole.mp3").write_bytes(data)
+    assert decoder.probe(tmp_path / "hole.mp3").warning.startswith("the decoder says: ")
+    assert decoder.probe(sample / "slt/kitchen.mp3").warning == ""
+    assert capfd.readouterr().err == ""
+
+
+def test_a_file_that_changes_between_the_passes_is_unreadable(tmp_path, railway, write_sound, decoder) -> None:
+    for ending, says in {".wav": "it became shorter while it was read", ".flac": "what decoded before does so no more"}.items():
+        path = write_sound(tmp_path / f"growing{ending}", railway.samples[:48000], 24000)
+        track = decoder.probe(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(AudioError, match=says) as caught:
+            decoder.load(path, track)
+        assert caught.value.reason == "unreadable"
+    assert list((tmp_path / "samples").iterdir()) == []
 
 
 def test_names_that_are_not_text_reach_the_child(tmp_path, railway, write_sound, decoder) -> None:
