@@ -133,12 +133,18 @@ def test_a_browser_decides_by_keyboard_and_reaches_for_nothing_else(mixed_datase
         said.fill("Quite another text.")
         view.keyboard.press("Control+Enter")
         view.wait_for_function("document.querySelector('#said textarea').value !== 'Quite another text.'")
+        third = said.input_value()
+        view.locator("#keep").click()
+        view.wait_for_function("(before) => document.querySelector('#said textarea').value !== before", arg=third)
+        view.keyboard.press(" ")  # plays, and does not press the button again that was clicked
+        view.wait_for_timeout(1000)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 0
     texts = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl", "rejects.jsonl") for row in rows(folder, name) if "id" in row}
     assert [(one["action"], texts[one["id"]], one.get("text")) for one in written(folder)] == [
         ("reject", first, None),
         ("text", second, "Quite another text."),
+        ("keep", third, None),
     ]
     assert troubles == []
     assert {url.split("/")[2] for url in requests if url.startswith("http")} == {f"127.0.0.1:{port}"}
