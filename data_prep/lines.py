@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_prep.manifest import REJECTS, TRAIN, VAL, Row
+from data_prep.table import NAME as TABLE
 from finetune.errors import UserError
 
 TEXT_KEYS = ("messages", "conversations", "prompt", "instruction")
@@ -40,9 +41,16 @@ def manifests_of(given: Path) -> list[Path]:
         return found
     if not given.is_dir():
         raise UserError(f"{given} does not exist; make it with: python -m data_prep voice RECORDINGS --out {given}")
-    others = sorted(path.name for path in given.glob("*.jsonl") if path.name != REJECTS)
-    hint = f"it holds {', '.join(others)}: give one of these" if others else "give a dataset's folder, or a file of rows {audio, text, …}"
-    raise UserError(f"{given}: no {TRAIN} in it; {hint}")
+    raise UserError(f"{given}: no {TRAIN} in it; {_hint(given)}")
+
+
+def _hint(folder: Path) -> str:
+    others = sorted(path.name for path in folder.glob("*.jsonl") if path.name != REJECTS)
+    if others:
+        return f"it holds {', '.join(others)}: give one of these"
+    if (folder / TABLE).is_file():
+        return f"its {TABLE} is read by: python -m data_prep voice {folder} --transcripts --out FOLDER"
+    return "give a dataset's folder, or a file of rows {audio, text, …}"
 
 
 def lines_of(manifest: Path) -> Iterator[Line]:

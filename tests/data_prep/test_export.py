@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep import check, export
+from data_prep import check, export, voice
 from data_prep.audio import MASTER_RATE
+from data_prep.lines import manifests_of
 from data_prep.manifest import read_rows
 from finetune import files
 from finetune.errors import UserError
@@ -141,3 +142,16 @@ def test_as_a_script_and_as_a_module_it_is_the_same_verb(data: Path, tmp_path: P
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "4 clips" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_is_exported_as_ljspeech_can_be_prepared_again_with_its_speakers(tmp_path: Path) -> None:
+    sample = ROOT / "recipes" / "voice_clone" / "sample"
+    texts = ("--transcripts", "--language", "en", "--workers", "1")
+    assert voice.main([str(sample), "--out", str(tmp_path / "first"), *texts, "--speaker-from", "folder", "--val-share", "0"]) == 0
+    assert run(tmp_path / "first", "--as", "ljspeech", "--to", tmp_path / "lj") == 0
+    assert voice.main([str(tmp_path / "lj"), "--out", str(tmp_path / "again"), *texts, "--speaker-from", "transcript"]) == 0
+    first, again = ({row.text: row.speaker for row in read_rows(tmp_path / name / "train.jsonl")} for name in ("first", "again"))
+    assert again.items() <= first.items()
+    assert set(again.values()) == {"rms", "slt"} and len(again) > 0.7 * len(first)
+    assert check.check(manifests_of(tmp_path / "again")).wrong == []
