@@ -179,6 +179,7 @@ def _verdict(summary: account.Summary, out: Path) -> int:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")
     if summary.rejected_seconds > summary.kept_seconds:
         print(f"warning: more was rejected than kept, mostly for {', '.join(reasons[:3])}; see {out / manifest.REJECTS}", file=sys.stderr)
+    print(f"look and listen: python -m data_prep report {out}")
     print(f"next: python -m data_prep codes {out} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base")
     return 0
 

@@ -74,7 +74,7 @@ def test_only_the_dataset_is_served_and_only_to_this_machine(server, port, folde
     assert listening == ["127.0.0.1"]
 
 
-def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, folder, mixed_recordings) -> None:
+def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, folder, mixed_recordings, capsys) -> None:
     from gradio_client import Client
 
     (mistaken,) = [row for row in rows(folder, "rejects.jsonl") if "too_fast" in row["reasons"]]
@@ -99,6 +99,7 @@ def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, f
     server.send_signal(signal.SIGINT)
     assert server.wait(timeout=30) == 0
     assert voice.main([str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
+    assert f"look and listen: python -m data_prep report {folder}\n" in capsys.readouterr().out
     kept = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl") for row in rows(folder, name)}
     assert kept[mistaken["id"]] == right
     assert MARKUP in noisy["source"] and noisy["id"] in kept
