@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soxr
-from hypothesis import given
-from hypothesis import strategies as st
 
-from data_prep import transcribe
+from data_prep import packs, transcribe
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, to_rate
-from data_prep.transcribe import fetch, load_whisper, pack, settings, token_limit, weights_digest
+from data_prep.transcribe import fetch, load_whisper, settings, token_limit, weights_digest
 from data_prep.vad import Region
 from finetune import files
 from finetune.errors import UserError
@@ -62,7 +60,7 @@ def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hear
 
 
 def test_a_batch_says_what_each_pack_says_alone(speaking, talk, monkeypatch) -> None:
-    monkeypatch.setattr(transcribe, "BATCH", 2)
+    monkeypatch.setattr(packs, "BATCH", 2)
     windows = FULL[:3]
     together = transcribe.transcribe(speaking, talk, windows, "english")
     alone = [unit for window in windows for unit in transcribe.transcribe(speaking, talk, [window], "english")]
@@ -73,7 +71,7 @@ def test_a_batch_says_what_each_pack_says_alone(speaking, talk, monkeypatch) -> 
 def test_long_pauses_are_left_out_and_words_find_their_way_back(speaking, talk) -> None:
     """Three windows of 2 s, minutes apart for Whisper's taste: one sound, and each word in one of them."""
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 30, 60)]
-    (packed,) = pack(windows)
+    (packed,) = packs.pack(windows)
     assert [(one.start / MASTER_RATE, one.stop / MASTER_RATE) for one in packed] == [(1, 3.4), (29.6, 32.4), (59.6, 62)]
     lengths = []
     hook = speaking.encoder.register_forward_pre_hook(lambda _module, inputs: lengths.append(inputs[0].shape))
@@ -82,24 +80,6 @@ def test_long_pauses_are_left_out_and_words_find_their_way_back(speaking, talk) 
     assert lengths == [(1, 80, 3000)]
     assert "".join(unit.text for unit in units).strip() == TEXT
     assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
-
-
-def test_a_word_that_seems_to_span_a_pause_lies_where_its_middle_is() -> None:
-    packed = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
-    places = [transcribe._place(packed, *times) for times in ((0.5, 1.0), (1.5, 2.3), (1.8, 2.5), (2.5, 3.0), (4.5, 6.0))]
-    seconds = [(place.start / MASTER_RATE, place.stop / MASTER_RATE) for place in places]
-    assert seconds == [(0.5, 1.0), (1.5, 2.0), (50.0, 50.5), (50.5, 51.0), (52.5, 53.0)]
-
-
-@given(st.lists(st.tuples(st.integers(1, 40_000), st.integers(1, 29 * MASTER_RATE)), max_size=12))
-def test_packs_hold_every_window_once_in_order_and_fit_into_whispers_30_s(steps) -> None:
-    edges = list(itertools.accumulate(itertools.chain.from_iterable(steps)))
-    windows = [Region(start, stop) for start, stop in zip(edges[::2], edges[1::2])]
-    stretches = [stretch for one in pack(windows) for stretch in one]
-    assert len(stretches) == len(windows)
-    assert all(outer.start <= inner.start < inner.stop <= outer.stop for outer, inner in zip(stretches, windows, strict=True))
-    assert all(one.stop <= other.start for one, other in itertools.pairwise(stretches))
-    assert all(sum(stretch.seconds for stretch in one) < 30 for one in pack(windows))
 
 
 def test_babble_ends_at_the_limit_is_tried_twice_and_is_reported(babbling, hearing, monkeypatch) -> None:
