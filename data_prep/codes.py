@@ -99,6 +99,8 @@ def _fill(rows: list[tuple[Path, Row]], folder: Path, codec: Path, options: argp
     looked = _look(rows, digest)
     wanted, bad = [one for one in looked if isinstance(one, Wanted)], [one for one in looked if isinstance(one, Bad)]
     missing = list({one.clip.key: one.clip for one in wanted if not encoding.stored_at(store, one.clip.key).is_file()}.values())
+    if stop.asked:
+        return _stopped("no clip was encoded yet")
     failed = encoding.encode_all(missing, store, codec, choose_device(options.device), options.batch_seconds, stop)
     left = [clip for clip in missing if clip.key not in failed and not encoding.stored_at(store, clip.key).is_file()]
     if left:

@@ -11,6 +11,7 @@ Looked for in this order beside `talk.wav`, and the first that is there is used:
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,20 +92,25 @@ def find(recording: Path) -> Transcript | None:
 
 def find_all(recordings: Sequence[Path]) -> Found:
     """The transcript of each recording, and what is to be said about them. Raises `UserError` like `find`."""
-    folders = [
-        _look(folder, [path for path in recordings if path.parent == folder]) for folder in sorted({path.parent for path in recordings})
-    ]
+    by_folder: dict[Path, list[Path]] = defaultdict(list)
+    for path in recordings:
+        by_folder[path.parent].append(path)
+    folders = [_look(folder, beside) for folder, beside in by_folder.items()]
     found = {path: _transcript(path, folder) for folder in folders for path in folder.own}
     left_out = [f"{folder.own[path][0]}: {text.note}" for folder in folders for path in folder.own if (text := found[path]) and text.note]
     return Found(found, left_out + [note for folder in folders for note in _notes(folder)])
 
 
 def _look(folder: Path, recordings: list[Path]) -> _Folder:
-    listing = sorted(path for path in folder.iterdir() if _suffix(path)) if folder.is_dir() else []
-    own = {path: _beside(path, listing) for path in recordings}
+    named: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(folder.iterdir() if folder.is_dir() else ()):
+        if suffix := _suffix(path):
+            named[path.name[: -len(suffix)]].append(path)
+    translated = _translated(named)
+    own = {path: sorted(named.get(path.stem, []), key=_rank) or _in_one_language(path, translated) for path in recordings}
     taken = {path for paths in own.values() for path in paths}
     lines = {} if all(own.values()) else _lines(folder)  # not read where nobody needs it: it may be another program's
-    return _Folder(folder, own, [path for path in listing if path not in taken], lines)
+    return _Folder(folder, own, [path for paths in named.values() for path in paths if path not in taken], lines)
 
 
 def _transcript(recording: Path, folder: _Folder) -> Transcript | None:
@@ -116,12 +122,19 @@ def _transcript(recording: Path, folder: _Folder) -> Transcript | None:
 
 def _notes(folder: _Folder) -> list[str]:
     in_table = {name: f"{line.path.name}:{line.line}" for name, line in folder.lines.items()}
-    names = {path: [*(transcript.name for transcript in own), *filter(None, [in_table.get(path.stem)])] for path, own in folder.own.items()}
-    several = [f"{first} is used, not {', '.join(others)}" for first, *others in filter(None, names.values()) if others]
     stems = {path.stem for path in folder.own}
+    holders = [[path.name for path in own] + [*filter(None, [in_table.get(path.stem)])] for path, own in folder.own.items()]
+    several = [f"{used} is used, not {', '.join(others)}" for used, *others in filter(None, holders) if others]
     alone = [path.name for path in folder.alone] + [f"{place} ({name})" for name, place in in_table.items() if name not in stems]
-    told = {f"{len(several)} recordings with several transcripts": several, f"{len(alone)} transcripts without a recording": alone}
-    return [f"{folder.path}: {what}: {'; '.join(list_[:SHOWN])}{'; …' * (len(list_) > SHOWN)}" for what, list_ in told.items() if list_]
+    return [
+        *_note(folder, "recordings with several transcripts", several),
+        *_note(folder, "transcripts without a recording", alone),
+    ]
+
+
+def _note(folder: _Folder, what: str, names: list[str]) -> list[str]:
+    more = ["…"] if len(names) > SHOWN else []
+    return [f"{folder.path}: {len(names)} {what}: {'; '.join([*names[:SHOWN], *more])}"] if names else []
 
 
 def _suffix(path: Path) -> str:
@@ -129,18 +142,25 @@ def _suffix(path: Path) -> str:
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 
 
-def _beside(recording: Path, listing: list[Path]) -> list[Path]:
-    """The files that hold its text, the one that is used first."""
-    named = {path: path.name[: -len(_suffix(path))] for path in listing}
-    own = [path for path, name in named.items() if name == recording.stem]
-    if own:
-        return sorted(own, key=lambda path: SUFFIXES.index(_suffix(path)))
-    subtitles = {path: IN_A_LANGUAGE.fullmatch(name) for path, name in named.items() if _suffix(path) in SUBTITLES}
-    translated = [path for path, parts in subtitles.items() if parts and parts[1] == recording.stem]
-    if len({path.name[: -len(_suffix(path))] for path in translated}) > 1:
-        names = ", ".join(path.name for path in translated)
+def _rank(path: Path) -> int:
+    return SUFFIXES.index(_suffix(path))
+
+
+def _translated(named: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    """`talk` → `talk.en.srt` …"""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for name, paths in named.items():
+        if parts := IN_A_LANGUAGE.fullmatch(name):
+            found[parts[1]] += [path for path in paths if _suffix(path) in SUBTITLES]
+    return found
+
+
+def _in_one_language(recording: Path, translated: dict[str, list[Path]]) -> list[Path]:
+    paths = translated.get(recording.stem, [])
+    if len({path.name[: -len(_suffix(path))] for path in paths}) > 1:
+        names = ", ".join(path.name for path in paths)
         raise UserError(f"{recording}: subtitles in several languages ({names}); keep the one in which it is spoken")
-    return translated
+    return paths
 
 
 def _lines(folder: Path) -> dict[str, Entry]:
