@@ -102,6 +102,7 @@ def render(dataset: Dataset) -> str:
         recordings=recordings(dataset)[:MOST_RECORDINGS],
         speakers=_speakers(dataset),
         groups=_groups(choice),
+        settings=_settings(dataset.summary.settings),
         shown=shown,
         weakest=weakest,
         silent=sum(not one.player for one in shown.values()),
@@ -229,6 +230,14 @@ def _speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
         groups[clip.speaker].append(clip)
     rows = [(name, _seconds(clips), len(clips), ", ".join(sorted({clip.language for clip in clips}))) for name, clips in groups.items()]
     return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+
+def _settings(value: dict[str, object], above: str = "") -> list[tuple[str, str]]:
+    """Flat: `lengths target` → `6.0`."""
+    flat: list[tuple[str, str]] = []
+    for key, one in value.items():
+        flat += _settings(one, f"{above}{key} ") if isinstance(one, dict) else [(f"{above}{key}", str(one))]
+    return flat
 
 
 def _measure(clip: Clip, field: str) -> float | None:

@@ -94,6 +94,13 @@ def test_each_rule_has_its_curve_or_its_line(tmp_path) -> None:
     assert "not in this preset" in text
 
 
+def test_the_settings_of_the_run_are_told(tmp_path) -> None:
+    made = dataset(tmp_path, [clip("a")], [], text={"model": "small"}, decisions=3)
+    lines = Page(render(made)).text().splitlines()
+    for key, value in (("lengths target", "6.0"), ("text model", "small"), ("decisions", "3"), ("preset", "default")):
+        assert lines[lines.index(key) + 1] == value
+
+
 def test_a_long_table_is_cut_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(report_page, "MOST_RECORDINGS", 2)
     page = Page(render(some(tmp_path)))
