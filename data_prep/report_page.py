@@ -236,7 +236,7 @@ def _settings(value: dict[str, object], above: str = "") -> list[tuple[str, str]
     """Flat: `lengths target` → `6.0`."""
     flat: list[tuple[str, str]] = []
     for key, one in value.items():
-        flat += _settings(one, f"{above}{key} ") if isinstance(one, dict) else [(f"{above}{key}", str(one))]
+        flat += _settings(one, f"{above}{key} ") if isinstance(one, dict) else [(f"{above}{key}", "–" if one is None else str(one))]
     return flat
 
 

@@ -49,6 +49,7 @@ def serve(dataset: Dataset, port: int) -> None:
             css_paths=FOLDER / "review_page.css",
             head=f"<script>{(FOLDER / 'review_page.js').read_text(encoding='utf-8')}</script>",
             app_kwargs={"middleware": middleware},
+            max_file_size=1,  # byte: nothing is to be uploaded, and any site could ask the browser to
             prevent_thread_lock=True,
         )
     except OSError as error:

@@ -43,13 +43,15 @@ def server(folder, port) -> Iterator[subprocess.Popen]:
     process.kill()
 
 
-def get(port: int, path: str, host: str | None = None) -> tuple[int, dict[str, str], bytes]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
+def ask(port: int, path: str, data: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers in lower case, body."""
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, named)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, dict(answer.headers), answer.read()
+            return answer.status, {key.lower(): value for key, value in answer.headers.items()}, answer.read()
     except urllib.error.HTTPError as error:
-        return error.code, dict(error.headers), b""
+        return error.code, {key.lower(): value for key, value in error.headers.items()}, b""
 
 
 def rows(folder: Path, name: str) -> list[dict]:
@@ -62,16 +64,28 @@ def written(folder: Path) -> list[dict]:
 
 def test_only_the_dataset_is_served_and_only_to_this_machine(server, port, folder) -> None:
     clip = rows(folder, "train.jsonl")[0]["audio"]
-    assert get(port, f"/gradio_api/file={folder / clip}")[2] == (folder / clip).read_bytes()
-    for path in ("/etc/passwd", ROOT / "pyproject.toml", f"{folder}/../dataset.txt", folder.parent):
-        assert get(port, f"/gradio_api/file={path}")[0] in (403, 404)
-    status, headers, page = get(port, "/")
+    (folder / "clips" / "link.txt").symlink_to("/etc/passwd")
+    assert ask(port, f"/gradio_api/file={folder / clip}")[2] == (folder / clip).read_bytes()
+    for path in ("/etc/passwd", ROOT / "pyproject.toml", f"{folder}/../dataset.txt", folder.parent, folder / "clips" / "link.txt"):
+        assert ask(port, f"/gradio_api/file={path}")[0] in (403, 404)
+    status, headers, page = ask(port, "/")
     assert status == 200
     assert headers["content-security-policy"].startswith("default-src 'self'")
     assert b"fonts.googleapis" not in page
-    assert get(port, "/", host=f"attacker.example:{port}")[0] == 400, "a name that somebody else's site gave to this machine"
     listening = [one.laddr.ip for one in psutil.Process(server.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
     assert listening == ["127.0.0.1"]
+
+
+def test_another_site_in_the_same_browser_can_do_nothing(server, port) -> None:
+    evil = "http://attacker.example"
+    assert ask(port, "/", Host=f"attacker.example:{port}")[0] == 400, "a name that the site gave to this machine"
+    assert "access-control-allow-origin" not in ask(port, "/config", Origin=evil)[1], "its scripts cannot read the answer"
+    call = json.dumps({"data": ["a", "b", "c"], "fn_index": 3, "session_hash": "x"}).encode()
+    assert ask(port, "/gradio_api/queue/join", call, Origin=evil, Content_Type="text/plain")[0] == 422, (
+        "all it can send without being asked"
+    )
+    form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
+    assert ask(port, "/gradio_api/upload", form, Origin=evil, Content_Type="multipart/form-data; boundary=x")[0] == 413
 
 
 def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, folder, mixed_recordings, capsys) -> None:
