@@ -1,4 +1,4 @@
-"""Sound in, sound out: judge whether a recording is usable, mix it to mono, resample it once, measure its bandwidth, write FLAC.
+"""Sound in, sound out: judge whether a recording is usable, mix it to mono, resample it once, write FLAC.
 
 A recording is decoded twice in blocks, first to learn its facts (`probe`), then to resample it (`resampled`): memory holds one block.
 Recordings of others are decoded by `data_prep.decoder` in a child process; in this process only what this package wrote itself.
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from data_prep.bandwidth import bandwidth
 from data_prep.formats import DECODE_ERRORS, EXTENSIONS, AudioError, Samples, Stream, in_words, open_stream
 
-__all__ = ["EXTENSIONS", "AudioError", "Samples"]
+__all__ = ["EXTENSIONS", "AudioError", "Samples", "bandwidth"]
 
 MASTER_RATE = 24_000
 """Hz. Clips are cut at this rate, and all sample positions in this package count at it."""
@@ -28,18 +29,9 @@ SILENT = 3e-5  # standard deviation of full scale 1.0: -90 dBFS, the last bit of
 DEAD_CHANNEL = 1e-4  # power relative to the loudest channel: -40 dB
 CANCELLED = 0.25  # power of the mean relative to the mean power; equal channels give 1, unrelated ones 1/2, opposite ones 0
 SHORTFALL = 0.01  # share of the declared length that may be missing: encoders' padding counts differently
+LARGEST = 1e12
 LONGEST_HOURS = 24
 FADE_SECONDS = 0.005
-
-SPECTRUM = 1024  # samples per frame; at 24 kHz 43 ms and 23 Hz
-MOST_FRAMES = 4000
-LOUD_SHARE, QUIET_SHARE = 0.95, 0.1
-"""Quantile of the frames that a frequency must be loud in (fricatives make 10 % of speech, clicks less), and share that are pauses."""
-PAUSE_DB = 20.0
-BELOW_PEAK_DB, ABOVE_FLOOR_DB = 70.0, 12.0
-"""In studio recordings fricatives lie 30 to 50 dB below the loudest band; the loud quantile of steady noise is 5 dB above its mean."""
-SMOOTHED = 15  # bins: a single line, as of a screen's flyback, is no bandwidth
-QUANTISATION = (1 / 32768) ** 2 / 12  # power of the rounding to 16 bits, which clips and most recordings went through
 
 
 @dataclass(frozen=True)
@@ -155,24 +147,6 @@ def read(path: Path, rate: int) -> Audio:
     return load(path, track, rate)[0]
 
 
-def bandwidth(samples: Samples, rate: int) -> int:
-    """Hz up to which the sound stands out of its own noise: a recording of 16 kHz gives at most 8000, whatever rate it was brought to.
-
-    The noise at each frequency is what the quietest frames hold, where these are pauses (20 dB below the loudest); never less than the
-    rounding to 16 bits. 0 for silence and for less than one frame. Surer on half a minute than on a second.
-    """
-    if len(samples) < SPECTRUM:
-        return 0
-    hop = max(SPECTRUM // 2, len(samples) // MOST_FRAMES)
-    window = np.blackman(SPECTRUM)
-    frames = np.lib.stride_tricks.sliding_window_view(samples, SPECTRUM)[::hop] * window
-    power = np.square(np.abs(np.fft.rfft(frames, axis=1)))
-    loud = _smoothed(np.quantile(power, LOUD_SHARE, axis=0))
-    floor = np.maximum(_smoothed(_pauses(power)), QUANTISATION * np.square(window).sum())
-    heard = np.flatnonzero(loud > np.maximum(loud.max() * _ratio(-BELOW_PEAK_DB), floor * _ratio(ABOVE_FLOOR_DB)))
-    return round(float(heard[-1]) * rate / SPECTRUM) if len(heard) else 0
-
-
 def faded(audio: Audio) -> Audio:
     """The same with 5 ms of fade at both ends, so that a clip starts and ends at zero."""
     ramp = np.linspace(0.0, 1.0, min(int(FADE_SECONDS * audio.rate), len(audio.samples) // 2), dtype=np.float32)
@@ -192,23 +166,6 @@ def flac(audio: Audio) -> bytes:
     return buffer.getvalue()
 
 
-def _pauses(power: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean spectrum of the quietest frames; zero if they are as loud as speech. `power`: [frames, bins]."""
-    total = power.sum(axis=1)
-    quiet = total <= np.quantile(total, QUIET_SHARE)
-    is_pause = total[quiet].mean() < np.quantile(total, LOUD_SHARE) * _ratio(-PAUSE_DB)
-    return power[quiet].mean(axis=0) if is_pause else np.zeros(power.shape[1])
-
-
-def _smoothed(spectrum: NDArray[np.float64]) -> NDArray[np.float64]:
-    around = np.pad(spectrum, SMOOTHED // 2, mode="edge")
-    return np.median(np.lib.stride_tricks.sliding_window_view(around, SMOOTHED), axis=1)
-
-
-def _ratio(decibel: float) -> float:
-    return 10.0 ** (decibel / 10.0)
-
-
 def _until(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
     """Blocks up to `frames` in all: a damaged file raises behind them, and that was reported by `probe`."""
     left = frames
@@ -222,7 +179,8 @@ def _until(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
 
 
 def _require_finite(block: Samples, before: int, stream: Stream) -> None:
-    bad = ~np.isfinite(block).all(axis=1)
+    """A floating-point file may hold anything; what is no number, or is so large that its square overflows, ruins all that it touches."""
+    bad = ~(np.abs(block) < LARGEST).all(axis=1)
     if bad.any():
         at = before + int(bad.argmax())
         raise AudioError("nan", f"a sample that is not a number at {at / stream.rate:.3f} s", (stream.declared or at) / stream.rate)

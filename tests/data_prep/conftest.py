@@ -98,7 +98,7 @@ def _write_sound(path: Path, samples: np.ndarray, rate: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".m4a":
         return _write_m4a(path, samples, rate)
-    subtypes = {".ogg": "VORBIS", ".opus": "OPUS", ".wav": "FLOAT" if not np.isfinite(samples).all() else "PCM_16"}
+    subtypes = {".ogg": "VORBIS", ".opus": "OPUS", ".wav": "FLOAT" if not (np.abs(samples) < 10).all() else "PCM_16"}
     soundfile.write(path, samples, rate, subtype=subtypes.get(path.suffix), format="OGG" if path.suffix == ".opus" else None)
     return path
 
