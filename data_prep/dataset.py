@@ -9,9 +9,10 @@ from pathlib import Path
 
 from data_prep import account, judge, manifest, references
 from data_prep.audio import MASTER_RATE, Samples, read
+from data_prep.clips import Clip
 from data_prep.judge import Judged
 from data_prep.manifest import Reject, Row
-from data_prep.recording import Clip, Recording
+from data_prep.recording import Recording
 from data_prep.split import GUARD_SECONDS, assign
 from finetune import files
 

@@ -8,9 +8,10 @@ from math import isfinite
 
 from data_prep import judge
 from data_prep.audio import Samples
+from data_prep.clips import Clip
 from data_prep.decisions import Decision
 from data_prep.judge import Judged, Standard
-from data_prep.recording import Clip, Recording
+from data_prep.recording import Recording
 from data_prep.score import PRESETS, Rule
 from data_prep.segment import Lengths
 

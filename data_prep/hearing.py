@@ -12,9 +12,10 @@ from pathlib import Path
 from data_prep import judge, pool, transcribe
 from data_prep.device import choose_device, one_thread, spread
 from data_prep.judge import Standard
+from data_prep.models import Models
 from data_prep.pool import Failure, Stop
 from data_prep.progress import Progress
-from data_prep.recording import Job, Models, Recording, Speech, prepare, refused, stored_speech
+from data_prep.recording import Job, Recording, Speech, prepare, refused, stored_speech
 from data_prep.sources import Source
 from data_prep.stages import Memory, NotStoredError, Stages
 from data_prep.transcripts import Transcript

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from data_prep import duplicates, score, voices
 from data_prep.audio import MASTER_RATE, Samples
+from data_prep.clips import Clip
 from data_prep.decisions import Decision
 from data_prep.manifest import Reject, Row
-from data_prep.recording import Clip, Recording
+from data_prep.recording import Recording
 from data_prep.score import Candidate, Rule
 from data_prep.segment import Lengths
 

@@ -10,9 +10,10 @@ import pytest
 
 from data_prep import judge
 from data_prep.audio import MASTER_RATE
+from data_prep.clips import Clip
 from data_prep.decisions import Decision
 from data_prep.judge import Standard
-from data_prep.recording import Clip, Recording, refused
+from data_prep.recording import Recording, refused
 from data_prep.score import PRESETS, Quality
 from data_prep.segment import Lengths
 from data_prep.sources import Source

@@ -11,7 +11,8 @@ import pytest
 import soundfile
 
 from data_prep.audio import MASTER_RATE
-from data_prep.recording import Job, Models, prepare, refused
+from data_prep.models import Models
+from data_prep.recording import Job, prepare, refused
 from data_prep.segment import Lengths
 from data_prep.sources import scan
 from data_prep.stages import Stages
@@ -141,3 +142,13 @@ def test_every_piece_with_a_text_is_measured_and_written_whatever_its_worth(samp
 def test_a_refused_recording_accounts_for_its_samples(take) -> None:
     recording = refused(take, "silent", "nothing in it", 36_000)
     assert (recording.total, recording.regions, recording.detail) == (36_000, ((0, 36_000),), "nothing in it")
+
+
+def test_a_file_that_went_bad_after_its_speech_was_found_is_refused_and_not_remembered(take, job) -> None:
+    whole = take.path.read_bytes()
+    run(take, None, job)
+    take.path.write_bytes(b"garbage")
+    recording, _, _ = run(take, Transcript(text=TEXT), job)
+    assert recording.refused == "unreadable"
+    take.path.write_bytes(whole)
+    assert len(run(take, Transcript(text=TEXT), job)[0].clips) == 1

@@ -1,0 +1,74 @@
+"""What a process needs to hear recordings, each loaded when it is first asked for; and the sound of one recording, likewise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data_prep import speaker_encoder, transcribe, vad
+from data_prep.audio import Audio, Track
+from data_prep.decoder import Decoder
+from data_prep.speaker_encoder import Encoder
+
+
+class Models:
+    """Owns the models and the decoder of this process: each is loaded at most once, and only when a stage needs it. A context manager."""
+
+    def __init__(self, whisper: str | None, device: str, folder: Path, encoder: Encoder | None = None) -> None:
+        self.loads: Counter[str] = Counter()
+        self._name, self._device, self._folder, self._encoder = whisper, device, folder, encoder
+        self._open = ExitStack()
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Its samples pass through `folder`."""
+        return self._open.enter_context(Decoder(self._folder))
+
+    @cached_property
+    def vad(self) -> Any:
+        self.loads["vad"] += 1
+        return vad.load_vad()
+
+    @cached_property
+    def whisper(self) -> Any:
+        assert self._name, "no Whisper was asked for"
+        self.loads["whisper"] += 1
+        return transcribe.load_whisper(self._name, self._device)
+
+    @cached_property
+    def encoder(self) -> Any:
+        assert self._encoder, "no speaker check was asked for"
+        self.loads["speaker_encoder"] += 1
+        return speaker_encoder.load(self._encoder.folder, self._device)
+
+    def __enter__(self) -> Models:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+
+class Sound:
+    """The samples of one recording, decoded when a stage first asks for them."""
+
+    def __init__(self, path: Path, models: Models) -> None:
+        self._path, self._models = path, models
+
+    @cached_property
+    def track(self) -> Track:
+        return self._models.decoder.probe(self._path)
+
+    @cached_property
+    def _both(self) -> tuple[Audio, Audio]:
+        return self._models.decoder.load(self._path, self.track)
+
+    @property
+    def master(self) -> Audio:
+        return self._both[0]
+
+    @property
+    def hearing(self) -> Audio:
+        return self._both[1]
