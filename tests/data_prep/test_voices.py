@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,11 +13,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep import audio, speaker_encoder, voice, voices
+from data_prep import audio, report_clips, report_rules, speaker_encoder, voice, voices
 from data_prep.audio import MASTER_RATE, Audio
 from data_prep.score import VOICE_CLIPS, voice_limits
 from finetune.errors import UserError
 from recipes.voice_clone.tiny import build
+from tests.data_prep.spoken import needs_flite, sentences
 
 STRANGERS = 3
 DISCERNING = 3
@@ -40,9 +43,9 @@ def recordings(sample: Path, railway: Audio, said: list[dict], tmp_path_factory:
 
 def people(count: int, spread: float, seed: int, size: int = 192) -> np.ndarray:
     """[count, size]: vectors of any length around one direction; `spread` 1: as far from it as it is long."""
-    random = np.random.default_rng(seed)
-    centre = random.normal(size=size) / np.sqrt(size)
-    return (centre + spread * random.normal(size=(count, size)) / np.sqrt(size)) * random.uniform(0.5, 2, (count, 1))
+    chance = np.random.default_rng(seed)
+    centre = chance.normal(size=size) / np.sqrt(size)
+    return (centre + spread * chance.normal(size=(count, size)) / np.sqrt(size)) * chance.uniform(0.5, 2, (count, 1))
 
 
 def strange(*groups: np.ndarray) -> list[int]:
@@ -141,6 +144,15 @@ def test_sentences_of_another_voice_are_rejected_and_no_other(checked: Path) -> 
     assert all(row["quality"]["speaker_cos"] > max(one["quality"]["speaker_cos"] for one in strangers) for row in kept)
 
 
+def test_the_report_sees_the_same_clips_beyond_the_same_limit(checked: Path) -> None:
+    dataset = report_clips.read(checked)
+    rules = report_rules.rules_of(dataset)
+    (finding,) = [one for one in report_rules.findings(report_rules.judged(dataset), rules) if one.rule.reason == "other_speaker"]
+    assert (finding.now.clips, finding.alone.clips, finding.limit, finding.varies) == (STRANGERS, STRANGERS, 1.0, True)
+    assert len(finding.values) == len(dataset.kept) + len(dataset.rejected)
+    assert finding.at(100.0).clips == 0
+
+
 def test_voices_are_known_from_then_on_by_content(recordings: Path, checked: Path, model: Path, nano: Path, tmp_path: Path) -> None:
     first = json.loads((checked / "run.json").read_text())
     assert first["model_loads"] == {"vad": 1, "speaker_encoder": 1}
@@ -160,6 +172,29 @@ def test_voices_are_known_from_then_on_by_content(recordings: Path, checked: Pat
     assert run(recordings, "--out", out) == 0
     assert not any("other_speaker" in row["reasons"] for row in rows(out / "rejects.jsonl"))
     assert all("speaker_cos" not in row["quality"] for row in rows(out / "train.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def three_people(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Path]]:
+    """120 sentences of one, and ten each of two others: a synthesiser is the same room for all."""
+    people, folder = [], tmp_path_factory.mktemp("spoken")
+    for name, count in (("slt", 120), ("rms", 10), ("awb", 10)):
+        people.append({text: folder / f"{name} {number}.wav" for number, text in enumerate(sentences(count, random.Random(name)))})
+        for text, path in people[-1].items():
+            subprocess.run(["flite", "-voice", name, "-t", text, "-o", path], check=True)
+    return people
+
+
+@pytest.mark.slow
+@needs_flite
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_under_equal_conditions_any_encoder_tells_voices_apart(seed: int, three_people: list[dict[str, Path]], tmp_path: Path) -> None:
+    """Even random weights do, so this is about the judging: how many clips of a person are taken for somebody else's, and who is found."""
+    encoder = speaker_encoder.load(build(tmp_path / "model", seed=seed))
+    groups = [np.stack([np.frombuffer(one, "<f4") for one in voices.listen(encoder, paths).values()]) for paths in three_people]
+    own, *others = strange(*groups)
+    assert others == [10, 10]
+    assert max(own, *strange(groups[0])) <= 0.05 * len(groups[0])
 
 
 @pytest.mark.slow
