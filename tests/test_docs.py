@@ -61,3 +61,11 @@ def _keys() -> set[str]:
     options = [load_recipe(find_recipe(name)).Options for name in ("voice_clone", "llm_sft")]
     keys = {key for key, *_ in fields(Config)} | {f"options.{key}" for each in options for key, *_ in fields(each)}
     return keys | {key.rpartition(".")[0] for key in keys}
+
+
+def test_the_map_of_data_prep_names_every_room() -> None:
+    named = set(re.findall(r"`(\w+\*?)`", (ROOT / "data_prep" / "__init__.py").read_text(encoding="utf-8")))
+    rooms = {path.stem for path in (ROOT / "data_prep").glob("*.py")} - {"__init__", "__main__"}
+    families = tuple(name[:-1] for name in named if name.endswith("*"))
+    assert len(rooms) >= 40 and {room for room in rooms if room not in named and not room.startswith(families)} == set()
+    assert {name for name in named if not name.endswith("*")} <= rooms | {"qwen_tts"}
