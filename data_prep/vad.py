@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -106,12 +107,14 @@ def quietest(audio: Audio, start: int, stop: int) -> int:
     return start + int(power.argmin()) * frame + frame // 2
 
 
-def _split(region: Region, audio: Audio) -> list[Region]:
-    if region.seconds <= WINDOW_SECONDS:
-        return [region]
+def _split(region: Region, audio: Audio) -> Iterator[Region]:
     limit = int(WINDOW_SECONDS * MASTER_RATE)
-    at = quietest(audio, region.start + limit // 2, region.start + limit)
-    return [Region(region.start, at), *_split(Region(at, region.stop), audio)]
+    start = region.start
+    while region.stop - start > limit:
+        at = quietest(audio, start + limit // 2, start + limit)
+        yield Region(start, at)
+        start = at
+    yield Region(start, region.stop)
 
 
 def _with_air(region: Region, before: Region, after: Region) -> Region:

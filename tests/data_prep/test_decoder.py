@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -136,6 +137,21 @@ def test_a_full_disk_is_not_the_recordings_fault(tmp_path, sample) -> None:
         endless = track.model_copy(update={"frames": 10**15})
         with pytest.raises(UserError, match=r"decoding 'railway.ogg' needs [\d,]+ bytes at"):
             decoder.load(sample / "rms/railway.ogg", endless)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told_as_such(sample, decoder) -> None:
+    track = decoder.probe(sample / "rms/railway.ogg")
+    request = {"do": "load", "path": str(sample / "rms/railway.ogg"), "track": track.model_dump()}
+    with Path("/dev/full").open("wb") as full, pytest.raises(OSError, match="No space left") as caught:
+        decoder._ask(request, [full.fileno(), full.fileno()])
+    assert caught.value.errno == errno.ENOSPC
+    assert decoder.load(sample / "rms/railway.ogg", track)[0].seconds == pytest.approx(35.62)
+
+
+def test_an_interrupt_at_the_terminal_does_not_reach_the_child(sample, decoder) -> None:
+    decoder.probe(sample / "rms/railway.ogg")
+    (child,) = [one for one in psutil.Process().children() if "data_prep.decoder" in " ".join(one.cmdline())]
+    assert os.getpgid(child.pid) == child.pid
 
 
 def test_the_child_ends_when_its_parent_is_killed(tmp_path) -> None:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep import vad as vad_module
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, load, probe
 from data_prep.vad import Region, find_speech, gaps, load_vad, quietest, windows
 
@@ -147,6 +148,17 @@ def test_a_region_too_long_for_whisper_is_split_where_it_is_quiet() -> None:
     first, second = windows([Region(0, 40 * SECOND)], Audio(samples, MASTER_RATE))
     assert first.stop == second.start
     assert 20 * SECOND <= first.stop <= 20 * SECOND + 720
+
+
+def test_hours_without_a_pause_are_split_too(monkeypatch) -> None:
+    """More pieces than Python may nest calls."""
+    monkeypatch.setattr(vad_module, "WINDOW_SECONDS", 0.5)
+    length = 400 * SECOND
+    hours = Audio(np.broadcast_to(np.float32(0.0), (length,)), MASTER_RATE)
+    result = windows([Region(0, length)], hours)
+    assert len(result) > sys.getrecursionlimit()
+    assert (result[0].start, result[-1].stop) == (0, length)
+    assert all(one.stop == other.start for one, other in itertools.pairwise(result))
 
 
 def test_the_quietest_place() -> None:
