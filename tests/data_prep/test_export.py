@@ -94,6 +94,14 @@ def test_a_dataset_from_elsewhere_becomes_one_in_one_place(data: Path, tmp_path:
     assert json.loads((tmp_path / "official" / "train.jsonl").read_text()) == official
 
 
+def test_a_lost_reference_matters_only_where_it_is_exported(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "val.jsonl").write_text('{"audio": "clips/d.flac", "text": "It was late.", "speaker": "me", "ref_audio": "gone.wav"}')
+    for layout in ("qwen", "voice"):
+        assert run(data, "--as", layout, "--to", tmp_path / layout, "--speaker", "me") == 2
+        assert "1 problems, the first at val.jsonl:1: gone.wav: no_file: there is no such file" in capsys.readouterr().err
+    assert run(data, "--as", "ljspeech", "--to", tmp_path / "ljspeech") == 0
+
+
 def test_requests_that_make_no_sense_change_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = ("--as", "ljspeech", "--to", tmp_path / "out")
     assert run(data, "--as", "ljspeech", "--to", data) == 2
