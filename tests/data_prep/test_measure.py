@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -146,3 +148,12 @@ def test_words_where_nobody_speaks() -> None:
     assert outside_speech_share([word(2.15)], speech) == 0, "within the error of Whisper's times"
     assert outside_speech_share([word(1.5)], []) == 1
     assert outside_speech_share([], speech) is None
+
+
+def test_the_noise_of_hours_is_measured_without_a_copy_of_them() -> None:
+    samples = np.full(600 * MASTER_RATE, 0.01, np.float32)
+    tracemalloc.start()
+    assert noise_power(samples, [Region(0, MASTER_RATE)]) == pytest.approx(1e-4, rel=1e-3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < samples.nbytes / 20
