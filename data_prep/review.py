@@ -16,7 +16,9 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import decisions, report_clips
+from data_prep import report_clips
+from data_prep.review_page import Desk
+from data_prep.review_server import require_free, serve
 from finetune.errors import UserError, exit_code
 
 
@@ -38,12 +40,10 @@ def _review(argv: list[str]) -> int:
     if not 1 <= options.port <= 65535:
         raise UserError(f"--port {options.port}: a port from 1 to 65535 is expected")
     dataset = report_clips.read(options.folder)
-    decisions.read(options.folder)  # a slip in the file is told now, and not in the browser
     if importlib.util.find_spec("gradio") is None:
         raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")
-    from data_prep.review_server import serve
-
-    serve(dataset, options.port)
+    require_free(options.port)
+    serve(Desk(dataset), options.port)
     return 0
 
 

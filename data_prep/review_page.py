@@ -44,7 +44,7 @@ class Desk:
     """Owns the file of decisions while the page is open; its methods answer the page's buttons with what shows a clip."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.queue, self.made = dataset, queue_of(dataset), decisions.read(dataset.folder)
+        self.dataset, self.made, self.queue = dataset, decisions.read(dataset.folder), queue_of(dataset)
 
     def choose(self, view: str, order: str, search: str) -> list[Any]:
         """The ids that are asked for, and the first of them."""
@@ -86,12 +86,11 @@ class Desk:
         ]
 
 
-def build(dataset: Dataset) -> gradio.Blocks:
+def build(desk: Desk) -> gradio.Blocks:
     """The page without its server."""
     import gradio
 
-    desk = Desk(dataset)
-    with gradio.Blocks(title=f"{dataset.folder.resolve().name} · review", analytics_enabled=False) as page:
+    with gradio.Blocks(title=f"{desk.dataset.folder.resolve().name} · review", analytics_enabled=False) as page:
         ids, id = gradio.State([]), gradio.Textbox(visible=False)
         with gradio.Row():
             view = gradio.Dropdown(views(desk.queue), value=ALL, label="Show", filterable=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep import decisions
-from data_prep.report_clips import Dataset
-from data_prep.review_page import build
+from data_prep.review_page import Desk, build
 from finetune.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,8 +24,18 @@ SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-s
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
-def serve(dataset: Dataset, port: int) -> None:
-    """Blocks until Ctrl-C. Raises `UserError` if the port is taken."""
+def require_free(port: int) -> None:
+    """Raises `UserError` if another program has the port: before the seconds that loading the page takes."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, port))
+        except OSError as error:
+            raise UserError(f"--port {port} cannot be opened ({error.strerror}); choose another, as --port {port + 1}") from error
+
+
+def serve(desk: Desk, port: int) -> None:
+    """Blocks until Ctrl-C."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported; without it the page would call home
     import gradio
     from starlette.middleware import Middleware
@@ -33,28 +43,25 @@ def serve(dataset: Dataset, port: int) -> None:
 
     warnings.filterwarnings("ignore", module="gradio")  # its own calls of what its own dependencies deprecate
     # Clips are served where they lie, and nothing else is: without this line each is copied into the system's temporary folder.
-    gradio.set_static_paths([dataset.folder.resolve()])
-    page = build(dataset)
+    gradio.set_static_paths([desk.dataset.folder.resolve()])
+    page = build(desk)
     # A site elsewhere that resolves its own name to this machine would pass for the page: only these two names are answered.
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]), Middleware(_closed)]
-    try:
-        page.launch(
-            server_name=HOST,
-            server_port=port,
-            share=False,
-            quiet=True,
-            footer_links=[],
-            ssr_mode=False,
-            theme=_theme(),
-            css_paths=FOLDER / "review_page.css",
-            head=f"<script>{(FOLDER / 'review_page.js').read_text(encoding='utf-8')}</script>",
-            app_kwargs={"middleware": middleware},
-            max_file_size=1,  # byte: nothing is to be uploaded, and any site could ask the browser to
-            prevent_thread_lock=True,
-        )
-    except OSError as error:
-        raise UserError(f"--port {port} cannot be opened, another program may have it; choose another, as --port {port + 1}") from error
-    print(f"review: http://{HOST}:{port}   (Ctrl-C ends it; decisions are in {dataset.folder / decisions.REVIEW})", flush=True)
+    page.launch(
+        server_name=HOST,
+        server_port=port,
+        share=False,
+        quiet=True,
+        footer_links=[],
+        ssr_mode=False,
+        theme=_theme(),
+        css_paths=FOLDER / "review_page.css",
+        head=f"<script>{(FOLDER / 'review_page.js').read_text(encoding='utf-8')}</script>",
+        app_kwargs={"middleware": middleware},
+        max_file_size=1,  # byte: nothing is to be uploaded, and any site could ask the browser to
+        prevent_thread_lock=True,
+    )
+    print(f"review: http://{HOST}:{port}   (Ctrl-C ends it; decisions are in {desk.dataset.folder / decisions.REVIEW})", flush=True)
     page.block_thread()
 
 

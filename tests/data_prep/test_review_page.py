@@ -69,7 +69,7 @@ def test_what_others_wrote_is_escaped(made) -> None:
 def test_every_key_presses_a_button_that_is_there(made) -> None:
     keys = (Path(review_page.__file__).parent / "review_page.js").read_text()
     pressed = set(re.findall(r': "(\w+)"[,} ]', keys)) | set(re.findall(r'getElementById\("(\w+)"\)', keys))
-    page = build(made)
+    page = build(Desk(made))
     there = {block.elem_id for block in page.blocks.values() if getattr(block, "elem_id", None)}
     assert pressed == {"next", "previous", "keep", "reject", "undo", "text"}
     assert pressed | {"player", "said"} == there
