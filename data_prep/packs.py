@@ -20,14 +20,20 @@ BATCH = 16
 PACK_SECONDS = 29.0
 PAUSE_KEPT_SECONDS = 0.4
 """Of a pause that is left out, on either side: without it, the words around it would run together."""
+TOKENS_PER_SECOND, TOKENS_AT_LEAST = 10, 10
+"""Twice what fast English needs."""
+LOOKS_UNSURE, LOOKS_EMPTY = -1.0, 0.6
+"""Mean log-probability and probability of no speech; limits of openai-whisper."""
+OPENING, CLOSING = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
+"""Punctuation that belongs to the word after it, and to the word before it."""
 
 Pack = tuple[Region, ...]
 """Stretches of a recording that Whisper hears as one sound, one right after the other."""
 
 
 def settings() -> dict[str, Any]:
-    """All that the packs and their batches depend on: part of the cache key."""
-    return {"batch": BATCH, "pack": (PACK_SECONDS, PAUSE_KEPT_SECONDS)}
+    """All that the packs, their batches and their limits depend on: part of the cache key."""
+    return {"batch": BATCH, "pack": (PACK_SECONDS, PAUSE_KEPT_SECONDS), "tokens": (TOKENS_PER_SECOND, TOKENS_AT_LEAST)}
 
 
 def pack(windows: list[Region]) -> list[Pack]:
@@ -45,6 +51,16 @@ def pack(windows: list[Region]) -> list[Pack]:
 def seconds_of(pack: Pack) -> float:
     """Of sound."""
     return sum(stretch.seconds for stretch in pack)
+
+
+def token_limit(seconds: float, most: int) -> int:
+    """How many tokens a pack may have: a model that loops stops there. `most`: what the engine can."""
+    return min(most, TOKENS_AT_LEAST + int(TOKENS_PER_SECOND * seconds))
+
+
+def silent(no_speech_prob: float, avg_logprob: float) -> bool:
+    """Whether Whisper hears nothing: it expects no speech, and is unsure of the words that it gives nevertheless."""
+    return no_speech_prob > LOOKS_EMPTY and avg_logprob < LOOKS_UNSURE
 
 
 def sound(audio: Audio, pack: Pack) -> Samples:

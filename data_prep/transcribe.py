@@ -2,6 +2,8 @@
 
 A pack is encoded once, whatever follows. Only packs whose text fails the usual signs are decoded again, at most twice, at a higher
 temperature. Every pack has its own limit of tokens: a model that loops stops there and is reported.
+
+A name that begins with `faster-whisper:` is for the other engine, which `faster` runs.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from data_prep import packs
+from data_prep import faster, languages, packs
 from data_prep.audio import SPEECH_RATE, Audio
 from data_prep.device import threads_kept
 from data_prep.packs import Pack, seconds_of
@@ -26,12 +28,9 @@ FORM = 3
 ENCODED_AT_ONCE = 4
 """Packs at a time through the encoder, which gains nothing from more and only takes memory."""
 FALLBACK_TEMPERATURES = (0.2, 0.6)
-TOKENS_PER_SECOND, TOKENS_AT_LEAST = 10, 10
-"""Twice what fast English needs."""
-LOOKS_REPEATED, LOOKS_UNSURE, LOOKS_EMPTY = 2.4, -1.0, 0.6
+LOOKS_REPEATED = 2.4
 WORD_TOLERANCE = 0.4
 """Seconds by which word times may miss a pause."""
-OPENING, CLOSING = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 
 
 def weights_digest(name: str) -> str:
@@ -52,6 +51,8 @@ def fetch(name: str) -> Path:
     """
     import whisper
 
+    if faster.runs(name):
+        return faster.fetch(name)
     if Path(name).is_file():
         return Path(name)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
@@ -65,6 +66,8 @@ def load_whisper(name: str, device: str) -> Any:
     """The model, from a .pt file or by its published name (fetched once into ~/.cache/whisper). Raises `UserError`."""
     import whisper
 
+    if faster.runs(name):
+        return faster.load(name, device)
     try:
         return whisper.load_model(name, device=device)
     except OSError as error:
@@ -82,6 +85,8 @@ def _not_fetched(name: str, error: Exception) -> UserError:
 
 def settings(name: str, language: str | None) -> dict[str, Any]:
     """All that the text depends on besides the sound: part of the cache key."""
+    if faster.runs(name):
+        return faster.settings(name, language)
     return {
         "form": FORM,
         "whisper": version("openai-whisper"),
@@ -89,7 +94,6 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
         "language": language,
         **packs.settings(),
         "temperatures": FALLBACK_TEMPERATURES,
-        "tokens": (TOKENS_PER_SECOND, TOKENS_AT_LEAST),
     }
 
 
@@ -100,27 +104,15 @@ def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | 
     """
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper hears {SPEECH_RATE} Hz, not {audio.rate}")
-    code = _language_code(model, language)
+    if faster.is_model(model):
+        return faster.transcribe(model, audio, windows, language)
+    code = languages.code_of(language, model.is_multilingual)
     return packs.hear(windows, lambda batch: _heard(model, audio, batch, code))
 
 
 def token_limit(model: Any, seconds: float) -> int:
     """How many tokens a pack may have."""
-    return min(model.dims.n_text_ctx // 2, TOKENS_AT_LEAST + int(TOKENS_PER_SECOND * seconds))
-
-
-def _language_code(model: Any, language: str | None) -> str | None:
-    from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
-
-    if not model.is_multilingual:
-        if language not in (None, "english"):
-            raise UserError(f"--language {language}: these Whisper weights know English only; choose multilingual ones")
-        return "en"
-    if language is None or language in LANGUAGES:
-        return language
-    if language not in TO_LANGUAGE_CODE:
-        raise UserError(f"--language {language}: Whisper does not know it; known: {', '.join(sorted(TO_LANGUAGE_CODE))}")
-    return TO_LANGUAGE_CODE[language]
+    return packs.token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
 def _heard(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
@@ -187,11 +179,11 @@ def _decode_at(model: Any, features: Any, batch: list[Pack], code: str | None, t
 def _failed(result: Any, limit: int) -> bool:
     if _silent(result):
         return False  # another try would only invent something
-    return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < LOOKS_UNSURE or len(result.tokens) >= limit
+    return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < packs.LOOKS_UNSURE or len(result.tokens) >= limit
 
 
 def _silent(result: Any) -> bool:
-    return result.no_speech_prob > LOOKS_EMPTY and result.avg_logprob < LOOKS_UNSURE
+    return packs.silent(result.no_speech_prob, result.avg_logprob)
 
 
 def _language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
@@ -227,7 +219,7 @@ def _words(model: Any, features: Any, pack: Pack, result: Any, language_prob: fl
     frames = int(seconds_of(pack) * SPEECH_RATE) // HOP_LENGTH
     listening = _AlreadyEncoded(model.device, model.dims, model.decoder, model.alignment_heads)
     words = find_alignment(listening, tokenizer, tokens, features, frames)
-    merge_punctuations(words, OPENING, CLOSING)
+    merge_punctuations(words, packs.OPENING, packs.CLOSING)
     heard = Heard(
         language=LANGUAGES[result.language],
         avg_logprob=round(float(result.avg_logprob), 3),

@@ -219,11 +219,6 @@ def test_another_rate_is_refused(speaking, one_sentence) -> None:
         transcribe.transcribe(speaking, one_sentence, [WINDOW], None)
 
 
-def test_an_unknown_language_is_named(speaking, hearing) -> None:
-    with pytest.raises(UserError, match="--language klingon: Whisper does not know it"):
-        transcribe.transcribe(speaking, hearing, [WINDOW], "klingon")
-
-
 def test_weights_are_known_by_content_before_they_are_loaded(random_whisper) -> None:
     assert weights_digest(str(random_whisper)) == files.digest(random_whisper)
     assert len(weights_digest("small")) == 64

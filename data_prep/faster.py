@@ -1,0 +1,138 @@
+"""The same as `transcribe` by faster-whisper, the optional engine: CTranslate2, on a CPU several times as quick, weights in its own format.
+
+Its batched pipeline gets our packs; it decodes greedily and never again, so what fails the usual signs is left to the rules.
+"""
+
+from __future__ import annotations
+
+import itertools
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep import languages, packs
+from data_prep.audio import SPEECH_RATE, Audio
+from data_prep.packs import Pack
+from data_prep.segment import Heard, Unit
+from data_prep.vad import Region
+from finetune import files
+from finetune.errors import UserError
+
+FORM = 1
+"""Of the units: raise it when the code gives others for the same settings, so that stored ones are not taken for them."""
+PREFIX = "faster-whisper:"
+WEIGHTS = "model.bin"
+MOST_TOKENS = 224
+"""In a pack: half of Whisper's context, as in openai-whisper."""
+
+
+def runs(name: str) -> bool:
+    """Whether a name is for this engine: `faster-whisper:small`, `faster-whisper:path/of/a/folder`. Raises `UserError` without the package."""
+    if name.startswith(PREFIX) and find_spec("faster_whisper") is None:
+        raise UserError(f"--whisper {name}: the package is not installed; install it: pip install 'overtone[faster-whisper]'")
+    return name.startswith(PREFIX)
+
+
+def is_model(model: Any) -> bool:
+    """Whether `load` made it."""
+    return type(model).__module__.startswith("faster_whisper.")
+
+
+def fetch(name: str) -> Path:
+    """The file with the weights; those of a published name are fetched once from the Hugging Face hub. Raises `UserError`."""
+    from faster_whisper import available_models, download_model
+
+    given = name.removeprefix(PREFIX)
+    if (Path(given) / WEIGHTS).is_file():
+        return Path(given) / WEIGHTS
+    try:
+        return Path(download_model(given)) / WEIGHTS
+    except Exception as error:  # the hub's client fails in many ways
+        raise UserError(
+            f"--whisper {name}: neither a folder with {WEIGHTS} nor weights that can be fetched ({error}); give a folder made by "
+            f"ct2-transformers-converter, with tokenizer.json and preprocessor_config.json in it, or one of {', '.join(available_models())}"
+        ) from error
+
+
+def load(name: str, device: str) -> Any:
+    """The model. Raises `UserError`."""
+    from faster_whisper import WhisperModel
+
+    folder = fetch(name).parent
+    try:
+        return WhisperModel(str(folder), device=device)
+    except Exception as error:  # a foreign or broken file
+        raise UserError(f"--whisper {name}: not a Whisper of CTranslate2 ({type(error).__name__}: {error})") from error
+
+
+def settings(name: str, language: str | None) -> dict[str, Any]:
+    """All that the text depends on besides the sound: part of the cache key. Published weights are known by their name."""
+    weights = Path(name.removeprefix(PREFIX)) / WEIGHTS
+    return {
+        "form": FORM,
+        "faster-whisper": version("faster-whisper"),
+        "ctranslate2": version("ctranslate2"),
+        "weights": files.digest(weights) if weights.is_file() else name,
+        "language": language,
+        "most tokens": MOST_TOKENS,
+        **packs.settings(),
+    }
+
+
+def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None) -> list[Unit]:
+    """Words in order, with the confidence of their pack. `audio` at 16 kHz; `language`: a full name, or None to detect it by batch.
+
+    What Whisper fails on is a unit without a text that says why (`packs.hear`).
+    """
+    if audio.rate != SPEECH_RATE:
+        raise ValueError(f"Whisper hears {SPEECH_RATE} Hz, not {audio.rate}")
+    code = languages.code_of(language, model.model.is_multilingual)
+    return packs.hear(windows, lambda batch: _heard(model, audio, batch, code))
+
+
+def _heard(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
+    """The packs one behind the other are one sound for the pipeline, and its clips are the packs."""
+    from faster_whisper import BatchedInferencePipeline
+    from whisper.tokenizer import LANGUAGES
+
+    sounds = [packs.sound(audio, pack) for pack in batch]
+    edges = np.cumsum([0, *map(len, sounds)]) / SPEECH_RATE
+    limit = packs.token_limit(max(map(packs.seconds_of, batch)), MOST_TOKENS)
+    segments, info = BatchedInferencePipeline(model).transcribe(
+        np.concatenate(sounds),
+        clip_timestamps=[{"start": start, "end": end} for start, end in itertools.pairwise(edges)],
+        batch_size=len(batch),
+        language=code,
+        beam_size=1,
+        temperature=0.0,
+        word_timestamps=True,
+        prepend_punctuations=packs.OPENING,
+        append_punctuations=packs.CLOSING,
+        max_new_tokens=limit,
+    )
+    sure = round(info.language_probability, 3) if code is None and model.model.is_multilingual else None
+    units = []
+    for segment in segments:
+        index = int(np.abs(edges[:-1] * model.frames_per_second - segment.seek).argmin())
+        heard = Heard(
+            language=LANGUAGES[info.language],
+            avg_logprob=round(float(segment.avg_logprob), 3),
+            compression_ratio=round(float(segment.compression_ratio), 3),
+            no_speech_prob=round(float(segment.no_speech_prob), 3),
+            temperature=0.0,
+            complete=len(segment.tokens) < limit - 1,  # CTranslate2 counts the end of the text too
+            language_prob=sure,
+        )
+        units += _units(segment.words, batch[index], float(edges[index]), heard)
+    return units
+
+
+def _units(words: list[Any], pack: Pack, offset: float, heard: Heard) -> list[Unit]:
+    """`offset`: seconds at which the pack begins in the sound that the words' times refer to."""
+    if packs.silent(heard.no_speech_prob, heard.avg_logprob):
+        return []
+    placed = [(word.word, *packs.place(pack, word.start - offset, word.end - offset)) for word in words]
+    return [Unit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in placed]

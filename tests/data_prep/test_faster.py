@@ -1,0 +1,173 @@
+"""faster-whisper on a checkpoint of one layer that always says the same, converted by CTranslate2's own converter."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soxr
+
+from data_prep import faster, packs, transcribe
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
+from data_prep.segment import Unit
+from data_prep.vad import Region
+from finetune.errors import UserError
+
+TEXT = "The night train to the north leaves from platform seven."
+WINDOW = Region(MASTER_RATE // 4, 4 * MASTER_RATE)
+FULL = [Region(start * MASTER_RATE, (start + 15) * MASTER_RATE) for start in range(0, 48, 16)]
+"""Windows of which no two go into one pack."""
+needs_faster_whisper = pytest.mark.skipif(
+    importlib.util.find_spec("faster_whisper") is None, reason="faster-whisper is not installed: pip install '.[faster-whisper]'"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The converted checkpoint."""
+    from ctranslate2.converters import TransformersConverter
+
+    made, converted = tmp_path_factory.mktemp("transformers"), tmp_path_factory.mktemp("converted") / "model"
+    _tokenizer().save_pretrained(made)
+    (made / "preprocessor_config.json").write_text('{"feature_size": 80, "feature_extractor_type": "WhisperFeatureExtractor"}')
+    _saying(TEXT).save_pretrained(made)
+    TransformersConverter(str(made), copy_files=["tokenizer.json", "preprocessor_config.json"]).convert(str(converted))
+    config = json.loads((converted / "config.json").read_text())
+    languages = list(_whispers_own().all_language_tokens)  # the converter takes them from published models only
+    (converted / "config.json").write_text(json.dumps(config | {"lang_ids": languages}))
+    return converted
+
+
+def _whispers_own():
+    from whisper.tokenizer import get_tokenizer
+
+    return get_tokenizer(True, num_languages=99, language="en", task="transcribe")
+
+
+def _tokenizer():
+    """Whisper's vocabulary, without the merges that only long texts to be encoded need."""
+    import whisper
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import WhisperTokenizerFast
+    from transformers.models.whisper.tokenization_whisper import bytes_to_unicode
+
+    letters = bytes_to_unicode()
+    lines = (Path(whisper.__file__).parent / "assets" / "multilingual.tiktoken").read_text().splitlines()
+    words = {"".join(letters[byte] for byte in base64.b64decode(word)): int(rank) for word, rank in (line.split() for line in lines)}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = _whispers_own().encoding._special_tokens
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in sorted(special, key=special.get)])
+    end = "<|endoftext|>"
+    return WhisperTokenizerFast(tokenizer_object=tokenizer, unk_token=end, bos_token=end, eos_token=end)
+
+
+def _saying(text: str):
+    """Each text position's embedding points at the next token, and the layers add nothing."""
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    torch.manual_seed(0)
+    layers = {f"{side}_{what}": 1 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    widths = {"encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "d_model": 64}
+    model = WhisperForConditionalGeneration(WhisperConfig(vocab_size=51865, **layers, **widths))
+    own = _whispers_own()
+    says = [own.to_language_token("en"), own.transcribe, own.no_timestamps, *own.encode(" " + text)]
+    decoder = model.model.decoder
+    with torch.no_grad():
+        torch.nn.init.normal_(decoder.embed_tokens.weight)
+        for name, value in decoder.layers.named_parameters():
+            if "out_proj" in name or "fc2" in name:
+                value.zero_()
+        positions = decoder.embed_positions.weight
+        positions.copy_(10 * decoder.embed_tokens.weight[says + [own.eot] * (len(positions) - len(says))])
+    model.generation_config.update(alignment_heads=[[0, 0]], suppress_tokens=[], begin_suppress_tokens=[220, own.eot])
+    return model
+
+
+@pytest.fixture(scope="module")
+def speaking(folder):
+    return transcribe.load_whisper(f"faster-whisper:{folder}", "cpu")
+
+
+@pytest.fixture(scope="module")
+def talk(one_sentence) -> Audio:
+    """50 s."""
+    samples = soxr.resample(one_sentence.samples, MASTER_RATE, SPEECH_RATE)
+    return Audio(np.tile(samples, 13)[: 50 * SPEECH_RATE], SPEECH_RATE)
+
+
+def said(units: list[Unit]) -> str:
+    return "".join(unit.text for unit in units).strip()
+
+
+@needs_faster_whisper
+def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, talk) -> None:
+    units = transcribe.transcribe(speaking, talk, [WINDOW], None)
+    assert said(units) == TEXT and len(units) == len(TEXT.split())
+    assert all(WINDOW.start <= unit.start <= unit.stop <= WINDOW.stop for unit in units)
+    assert all(one.start <= other.start for one, other in itertools.pairwise(units))
+    assert {unit.heard.language for unit in units} == {"english"}
+    assert all(unit.heard.avg_logprob > -0.1 and unit.heard.complete and unit.heard.language_prob == 1 for unit in units)
+
+
+@needs_faster_whisper
+def test_each_pack_of_a_batch_says_its_words_in_its_place(speaking, talk) -> None:
+    units = transcribe.transcribe(speaking, talk, FULL, "english")
+    assert [said([unit for unit in units if one.start <= unit.start and unit.stop <= one.stop]) for one in FULL] == [TEXT] * 3
+    assert len(units) == 3 * len(TEXT.split()) and all(unit.heard.language_prob is None for unit in units)
+
+
+@needs_faster_whisper
+def test_pauses_between_the_stretches_of_a_pack_are_left_out(speaking, talk) -> None:
+    windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 20, 40)]
+    (packed,) = packs.pack(windows)
+    units = transcribe.transcribe(speaking, talk, windows, "english")
+    assert said(units) == TEXT
+    assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
+
+
+@needs_faster_whisper
+def test_a_text_that_runs_into_the_limit_says_so(speaking, talk, monkeypatch) -> None:
+    monkeypatch.setattr(faster, "MOST_TOKENS", 5)
+    units = transcribe.transcribe(speaking, talk, [WINDOW], "english")
+    assert TEXT.startswith(said(units)) and not any(unit.heard.complete for unit in units)
+
+
+@needs_faster_whisper
+def test_what_it_cannot_hear_says_why(speaking, talk, monkeypatch) -> None:
+    monkeypatch.setattr(faster, "MOST_TOKENS", 1000)
+    monkeypatch.setattr(packs, "TOKENS_PER_SECOND", 100)
+    (unit,) = transcribe.transcribe(speaking, talk, [FULL[0]], "english")
+    assert unit.text == "" and unit.error.startswith("ValueError: The length of the prompt is")
+
+
+@needs_faster_whisper
+def test_weights_are_known_by_content_and_a_foreign_folder_is_named(folder, tmp_path, monkeypatch) -> None:
+    assert transcribe.fetch(f"faster-whisper:{folder}") == folder / "model.bin"
+    assert len(transcribe.settings(f"faster-whisper:{folder}", None)["weights"]) == 64
+    assert transcribe.settings("faster-whisper:small", None) != transcribe.settings("faster-whisper:small", "english")
+    with pytest.raises(UserError, match="neither a folder with model.bin nor weights that can be fetched .*tiny"):
+        transcribe.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
+    (tmp_path / "model.bin").write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match="not a Whisper of CTranslate2"):
+        transcribe.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
+
+
+def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
+    monkeypatch.setattr(faster, "find_spec", lambda _name: None)
+    for ask in (lambda name: transcribe.load_whisper(name, "cpu"), lambda name: transcribe.settings(name, None), transcribe.fetch):
+        with pytest.raises(UserError, match=r"pip install 'overtone\[faster-whisper\]'"):
+            ask("faster-whisper:small")
+    assert not faster.runs("small")
+
+
+@needs_faster_whisper
+def test_another_rate_is_refused(speaking, one_sentence) -> None:
+    with pytest.raises(ValueError, match="16000 Hz, not 24000"):
+        transcribe.transcribe(speaking, one_sentence, [WINDOW], None)
