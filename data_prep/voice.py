@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("recordings", type=Path, help="folder of recordings; sub-folders are read too")
     options.add_argument("--out", type=Path, required=True, help="folder for clips/, train.jsonl, val.jsonl, rejects.jsonl, summary.json")
     text = options.add_mutually_exclusive_group(required=True)
-    text.add_argument("--whisper", metavar="NAME", help="let Whisper listen: tiny … large-v3, or the path of a .pt file")
+    text.add_argument("--whisper", metavar="NAME", help="let Whisper listen: tiny … large-v3, a .pt file, or faster-whisper:NAME")
     text.add_argument("--transcripts", action="store_true", help=f"take the transcripts beside the recordings: {FORMS}")
     who = options.add_mutually_exclusive_group()
     who.add_argument("--speaker", metavar="NAME", help="who speaks in all of them (default: the name of the folder)")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import soxr
 
-from data_prep import faster, packs, transcribe
+from data_prep import faster, packs, transcribe, voice
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.segment import Unit
 from data_prep.vad import Region
@@ -130,6 +131,16 @@ def test_pauses_between_the_stretches_of_a_pack_are_left_out(speaking, talk) -> 
     units = transcribe.transcribe(speaking, talk, windows, "english")
     assert said(units) == TEXT
     assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
+
+
+@needs_faster_whisper
+def test_the_verb_takes_it_by_name(folder, one_sentence, tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
+    asked = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--whisper", f"faster-whisper:{folder}", "--workers", "0"]
+    assert voice.main([*asked, "--language", "en", "--val-share", "0"]) == 0
+    (row,) = (json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines())
+    assert row["text"] == TEXT
 
 
 @needs_faster_whisper
