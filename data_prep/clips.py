@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections import Counter
@@ -11,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from data_prep import loudness, measure, segment, transcribe
-from data_prep.audio import MASTER_RATE, Audio, bandwidth, faded, flac, to_rate
+from data_prep import bandwidth, loudness, measure, segment, transcribe
+from data_prep.audio import MASTER_RATE, Audio, faded, flac, to_rate
 from data_prep.manifest import AUTO
 from data_prep.score import Quality
 from data_prep.segment import Lengths, Piece, Unit
@@ -49,9 +50,10 @@ class Clip(BaseModel):
         return (self.stop - self.start) / MASTER_RATE
 
 
-def code() -> list[str]:
+@functools.cache
+def code() -> tuple[str, ...]:
     """Digests of what decides how a recording becomes clips: results of other code are not taken for its own."""
-    return [files.digest(Path(module.__file__ or "")) for module in (segment, measure, loudness, sys.modules[__name__])]
+    return tuple(files.digest(Path(module.__file__ or "")) for module in (segment, measure, bandwidth, loudness, sys.modules[__name__]))
 
 
 def divide(transcript: Transcript | None, units: list[Unit], regions: list[Region], master: Audio, lengths: Lengths) -> list[Piece]:
@@ -67,7 +69,7 @@ def divide(transcript: Transcript | None, units: list[Unit], regions: list[Regio
 def write(out: Path, source: Source, pieces: list[Piece], regions: list[Region], master: Audio, language: str | None) -> list[Clip]:
     """Measure all, and write what has a text, with one gain for the recording. `language` None: what Whisper heard."""
     noise = measure.noise_power(master.samples, regions)
-    of_all = {"bandwidth_hz": float(bandwidth(master.samples, MASTER_RATE))}
+    of_all = {"bandwidth_hz": float(bandwidth.bandwidth(master.samples, MASTER_RATE))}
     gain = loudness.gain(master, regions)
     clips = []
     for piece in pieces:

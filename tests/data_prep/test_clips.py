@@ -70,4 +70,4 @@ def test_the_language_is_the_one_heard_most_unless_it_was_stated(railway, region
 
 
 def test_the_code_that_cuts_is_part_of_what_its_results_go_by() -> None:
-    assert len(set(clips.code())) == 4
+    assert len(set(clips.code())) == 5
