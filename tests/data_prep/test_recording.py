@@ -120,6 +120,20 @@ def test_a_recording_without_speech_is_all_silence(take, job) -> None:
     assert (recording.refused, recording.total, recording.regions) == ("no_speech", 48_000, ())
 
 
+def test_what_whisper_failed_on_says_why_and_is_tried_again(take, job, whisper_that_says, monkeypatch) -> None:
+    import whisper
+
+    weights = str(whisper_that_says(TEXT))
+    listening = replace(job, hearing=settings(weights, "english"))
+    with monkeypatch.context() as broken:
+        broken.setattr(whisper, "decode", lambda *_: 1 / 0)
+        failed, _, _ = run(take, None, listening, weights)
+    assert [(clip.text, clip.audio, clip.quality.asr_error) for clip in failed.clips] == [("", None, "ZeroDivisionError: division by zero")]
+    again, stages, _ = run(take, None, listening, weights)
+    assert [clip.text for clip in again.clips] == [TEXT]
+    assert stages.computed == {"words": 1, "clips": 1} and stages.reused == {"speech": 1}
+
+
 def test_without_transcript_and_whisper_a_recording_is_refused_with_all_its_samples(take, job, one_sentence) -> None:
     recording, stages, _ = run(take, None, job)
     assert (recording.refused, recording.total) == ("no_transcript", len(one_sentence.samples))
