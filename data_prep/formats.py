@@ -28,8 +28,10 @@ RATES = (4_000, 384_000)
 MOST_CHANNELS = 64
 OGG_PAGE, OGG_END = 65_307, 4
 """Largest page in bytes, and the flag of the last one (RFC 3533)."""
-CONTAINERS = "aac,aiff,asf,flac,matroska,webm,mov,mp3,mp4,ogg,wav"
+CONTAINERS = "aac,aiff,asf,flac,loas,matroska,webm,mov,mp3,mp4,ogg,wav"
 """What FFmpeg may take a file for: no playlist, which would make it open other files, or addresses."""
+WITHOUT_HEADER = ("aac", "loas")
+"""FFmpeg's names for raw AAC."""
 
 FAULTS = 10
 """Damaged packets that may be left out before any is good."""
@@ -143,7 +145,7 @@ def _frames(container: InputContainer, track: AudioStream, faults: list[int]) ->
     """
     from av.codec.context import Flags2
 
-    untold = container.format.name == "aac" or track.codec_context.name in ("wmav1", "wmav2")
+    untold = container.format.name in WITHOUT_HEADER or track.codec_context.name in ("wmav1", "wmav2")
     if untold:
         track.codec_context.flags2 |= Flags2.skip_manual
     return itertools.islice(_decodable(container, track, faults), 1 if untold else 0, None)
@@ -168,7 +170,7 @@ def _decodable(container: InputContainer, track: AudioStream, faults: list[int])
 
 
 def _declared_seconds(container: InputContainer, track: AudioStream) -> float | None:
-    if container.format.name == "aac":  # has no header: the length is guessed from the bit rate
+    if container.format.name in WITHOUT_HEADER:  # the length is guessed from the bit rate
         return None
     if track.duration is not None and track.time_base is not None:
         return float(track.duration * track.time_base)

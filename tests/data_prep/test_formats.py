@@ -70,13 +70,17 @@ RATES = {".mp3": ANY_RATE[:-1], ".wma": ANY_RATE[:-1], ".opus": (8000, 16000, 24
 
 def encode(path: Path, channels: np.ndarray, rate: int) -> Path:
     """Write samples [n, channels] in the format of the name, with FFmpeg's encoders, Vorbis with libsndfile's."""
-    import av
-
     if path.suffix == ".ogg":
         soundfile.write(path, channels, rate, format="OGG", subtype="VORBIS")
         return path
-    container, codec = CONTAINERS[path.suffix]
-    layout = "stereo" if channels.shape[1] == 2 else "mono"
+    return encode_as(*CONTAINERS[path.suffix], path, channels, rate)
+
+
+def encode_as(container: str, codec: str, path: Path, channels: np.ndarray, rate: int) -> Path:
+    """Write samples [n, channels] with FFmpeg's names for both."""
+    import av
+
+    layout = {1: "mono", 2: "stereo", 6: "5.1"}[channels.shape[1]]
     with av.open(str(path), "w", format=container) as file:
         stream = file.add_stream(codec, rate=rate, layout=layout)
         if codec == "wmav2":
@@ -151,6 +155,32 @@ def test_speech_lies_where_it_was_said_and_a_tone_keeps_its_pitch(
     bent = abs(pitch - 440)
     record("11 formats, 7 rates, 5 kinds of channels: the sound lies within 1 ms of where it was", 1, int(late > MASTER_RATE // 1000))
     record("the same: 440 Hz come out within 0.5 Hz", 1, int(bent > 0.5))
+
+
+ALSO = {
+    "apple lossless.m4a": ("ipod", "alac", 44100, 1),
+    "fragments.m4a": ("mp4", "aac", 44100, 1),
+    "six channels.m4a": ("ipod", "aac", 48000, 6),
+    "six channels.flac": ("flac", "flac", 48000, 6),
+    "transport.aac": ("latm", "aac", 44100, 1),
+    "telephone.wav": ("wav", "pcm_mulaw", 8000, 1),
+    "adpcm.wav": ("wav", "adpcm_ima_wav", 22050, 1),
+    "double.wav": ("wav", "pcm_f64le", 48000, 1),
+    "24 bits.wav": ("wav", "pcm_s24le", 96000, 1),
+    "8 bits.wav": ("wav", "pcm_u8", 16000, 1),
+    "named otherwise.mp3": ("flac", "flac", 44100, 1),
+    "plain.webm": ("matroska", "pcm_s16le", 44100, 1),
+}
+
+
+@pytest.mark.parametrize("name", ALSO)
+def test_what_else_bears_these_endings(name, one_sentence, tmp_path) -> None:
+    container, codec, rate, channels = ALSO[name]
+    said = soxr.resample(one_sentence.samples, MASTER_RATE, rate, quality="VHQ")
+    path = encode_as(container, codec, tmp_path / name, np.stack([said] * channels, axis=1), rate)
+    track = probe(path)
+    assert (track.rate, len(track.weights), track.warning) == (rate, channels, "")
+    assert abs(lag(load(path, track, MASTER_RATE)[0].samples, limited(one_sentence.samples, rate))) <= MASTER_RATE // 1000
 
 
 def test_names_may_hold_anything(tmp_path, write_sound) -> None:
