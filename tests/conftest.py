@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # The same examples on every run: a suite that fails now and then teaches people to run it again.
 settings.register_profile("busy machine", deadline=None, derandomize=True)
 settings.load_profile("busy machine")
+
+SLOW_SECONDS = 1800
+"""A slow test that takes longer hangs. When the limit is reached the whole session dies, so a busy machine must not come near it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))

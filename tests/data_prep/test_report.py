@@ -1,4 +1,4 @@
-"""The report of a real dataset, as people make it; and, in the slow set, as a browser shows it."""
+"""The report of a real dataset, as people make it, and as a browser shows it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,6 @@ def test_a_summary_that_no_longer_fits_is_warned_of(mixed_dataset, tmp_path, cap
     assert "and its summary differ by" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the report in one")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_it_without_an_error_and_without_a_request(made, scheme) -> None:

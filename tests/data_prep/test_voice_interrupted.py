@@ -129,7 +129,6 @@ def test_a_worker_that_dies_costs_nothing(options, quiet, tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_killed_again_and_again_at_random_moments(options, quiet, tmp_path) -> None:
     begin = time.monotonic()
     assert started(options, tmp_path / "timed", workers=2).wait() == 0

@@ -91,7 +91,6 @@ def test_every_rank_saves_its_slices_of_the_adapters(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_all_pairs(runs: Runs) -> None:
     assert len(PAIRS) == 9
     for trained in TRAINED:
@@ -107,7 +106,6 @@ def test_all_pairs(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("trained", TRAINED)
 def test_another_strategy_goes_on(runs: Runs, trained: str) -> None:
     changes = [("ddp", "fsdp"), ("fsdp", "zero1"), ("zero2", "ddp")]

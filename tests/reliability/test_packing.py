@@ -13,7 +13,7 @@ from recipes.llm_sft import make_task, tiny
 from tests.reliability import victims
 
 STEPS, EVERY = 12, 3
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

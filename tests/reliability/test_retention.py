@@ -119,7 +119,6 @@ def test_some_histories() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_many_histories() -> None:
     search(1500)
     record(

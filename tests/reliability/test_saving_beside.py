@@ -9,7 +9,7 @@ import pytest
 from tests.ledger import record
 from tests.reliability import slow_disk, victims
 
-RANKS, PATIENCE = 2, 240.0
+RANKS, PATIENCE = 2, 900.0
 """Seconds after which a run counts as hanging."""
 
 
@@ -39,7 +39,6 @@ def test_saves_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_hundreds_of_steps_beside_saves(tmp_path: Path) -> None:
     steps, every = 400, 3
     beside = compare(tmp_path, steps, every)

@@ -95,7 +95,6 @@ def test_what_ranks_shared_is_exported_whole(folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_any_layout_goes_on_from_any(folder: Path) -> None:
     layouts = [Ranks(1, 1), Ranks(2, 2), Ranks(4, 2), Ranks(4, 1)]
     pairs = [(saved, resumed) for saved in layouts for resumed in layouts if 2 in (saved.tensor, resumed.tensor)]

@@ -68,7 +68,6 @@ def audited_chain(folder: Path, recipe: str, base: Path, train: list[object], ge
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_nothing_is_unpickled_from_the_launcher_to_the_voice(tmp_path: Path) -> None:
     base, speech = tiny.build(tmp_path / "nano"), tmp_path / "hello.wav"
     voice_rows(tmp_path, ["Ann"])
@@ -78,7 +77,6 @@ def test_nothing_is_unpickled_from_the_launcher_to_the_voice(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_nothing_is_unpickled_from_the_launcher_to_the_answer(tmp_path: Path) -> None:
     base = tiny_chat.build(tmp_path / "chat")
     said = [{"role": "user", "content": "reverse: abc"}, {"role": "assistant", "content": "cba"}]
