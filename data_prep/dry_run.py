@@ -32,9 +32,9 @@ def table(
 
 
 def limit(rule: Rule) -> str:
-    """`dB from 15.0`, for people."""
+    """`what it says (from 15; dB)`, for people."""
     ends = [f"from {rule.least:g}"] * isfinite(rule.least) + [f"to {rule.most:g}"] * isfinite(rule.most)
-    return f"{rule.says} ({' '.join(ends)} {rule.unit})"
+    return f"{rule.says} ({' '.join(ends)}; {rule.unit})"
 
 
 def _line(reason: str, judged: list[Judged], says: str) -> str:

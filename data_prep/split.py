@@ -12,6 +12,8 @@ OVERSHOOT = 1.5
 """By how much whole recordings may exceed the share that validation should have."""
 GUARD_SECONDS = 5.0
 """Between what trains and what validates where both come from one recording: what was just said is still in the next sentence."""
+GUARD_SHARE = 0.05
+"""Part of a speaker's time that this may cost: of a minute, five seconds are too much."""
 
 
 def assign(rows: list[Row], share: float) -> tuple[list[Row], list[Row]]:
@@ -56,10 +58,10 @@ def _tail(rows: list[Row], wanted: float) -> set[str | None]:
 
 
 def _guard(rows: list[Row], chosen: set[str | None]) -> set[str | None]:
-    """What ends less than five seconds before the block that validates; nothing if there would be nothing left to train on."""
+    """What ends less than five seconds before the block that validates; nothing if that is too large a part."""
     begin = min((row.start or 0.0 for row in rows if row.id in chosen), default=float("inf"))
-    near = {row.id for row in rows if row.id not in chosen and (row.end or 0.0) > begin - GUARD_SECONDS}
-    return near if len(near) + len(chosen) < len(rows) else set()
+    near = [row for row in rows if row.id not in chosen and (row.end or 0.0) > begin - GUARD_SECONDS]
+    return {row.id for row in near} if _seconds(near) <= GUARD_SHARE * _seconds(rows) else set()
 
 
 def _recording(row: Row) -> str:

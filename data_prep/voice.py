@@ -18,7 +18,7 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import account, dataset, decisions, dry_run, judge, manifest, speaker_encoder, speakers, transcribe, transcripts
+from data_prep import account, dataset, decisions, dry_run, judge, manifest, speaker_encoder, speakers, table, transcribe, transcripts
 from data_prep.device import DEVICES
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
@@ -161,8 +161,10 @@ def _settings(options: argparse.Namespace, job: Job, standard: Standard) -> dict
 
 
 def _tell_of_others(options: argparse.Namespace) -> None:
-    """Files that nobody asked about: a person may have taken one of them for a recording."""
+    """Files that are not used: a person may have taken one of them for a recording, or for a transcript."""
     others = ignored(options.recordings, options.out)
+    for name in (*transcripts.SUFFIXES, table.NAME) if options.transcripts else ():
+        del others[f".{name.rpartition('.')[2]}"]
     if others:
         print(f"not recordings: {told(others)}")
 

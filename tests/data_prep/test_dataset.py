@@ -75,13 +75,13 @@ def test_two_runs_in_one_folder_are_refused_and_a_killed_one_is_cleaned_up_after
 
 
 def test_a_clip_between_training_and_validation_is_told_and_accounted_for(tmp_path) -> None:
-    texts = [f"{OTHER} {number}" for number in range(4)]
-    summary = written(tmp_path, *(clip(number, text=text) for number, text in enumerate(texts)), share=0.2)
+    texts = [f"{OTHER} {number}" for number in range(20)]
+    summary = written(tmp_path, *(clip(number, text=text) for number, text in enumerate(texts)), share=0.05)
     (reject,) = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
-    assert (reject["id"], reject["reasons"], reject["text"]) == ("aa_2", ["guard"], texts[2])
+    assert (reject["id"], reject["reasons"], reject["text"]) == ("aa_18", ["guard"], texts[18])
     assert reject["detail"] == "less than 5 s before the clips that validate, in the speaker's only recording"
     assert (tmp_path / reject["audio"]).is_file()
-    assert (summary.train, summary.val, summary.kept_seconds, summary.rejected_seconds) == (2, 1, 15, 5)
+    assert (summary.train, summary.val, summary.kept_seconds, summary.rejected_seconds) == (18, 1, 95, 5)
 
 
 class Killed(BaseException):

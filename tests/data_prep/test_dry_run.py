@@ -34,4 +34,4 @@ def test_a_line_for_each_rule_and_for_each_preset() -> None:
         "--preset default   keeps 2 of 6 clips, 0:00:10 of 0:00:30",
         "--preset keep-all  keeps 4 of 6 clips, 0:00:20 of 0:00:30",
     ]
-    assert "(from 15 dB)" in next(line for line in lines if line.startswith("noisy"))
+    assert "(from 15; dB)" in next(line for line in lines if line.startswith("noisy"))

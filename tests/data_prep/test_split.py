@@ -60,17 +60,17 @@ def test_every_speaker_keeps_something_to_train_on_and_has_a_reference() -> None
 
 
 def test_in_an_only_recording_five_seconds_lie_between_what_trains_and_what_validates() -> None:
-    rows = [clip("aa", 2.0 * index, seconds=1.9) for index in range(40)]
-    kept, between = assign(rows, 0.05)
+    rows = [clip("aa", 2.0 * index, seconds=1.9) for index in range(80)]
+    kept, between = assign(rows, 0.025)
     begin = min(row.start for row in kept if row.split == "val")
-    assert begin == 76
-    assert [row.start for row in between] == [70.0, 72.0, 74.0]
+    assert begin == 156
+    assert [row.start for row in between] == [150.0, 152.0, 154.0]
     assert all(row.end <= begin - 5 for row in kept if row.split == "train")
-    several = [*rows, *(clip("bb", 2.0 * index, seconds=1.9) for index in range(40))]
-    assert assign(several, 0.025)[1] == []
+    several = [*rows, *(clip("bb", 2.0 * index, seconds=1.9) for index in range(80))]
+    assert assign(several, 0.0125)[1] == []
     assert assign(rows, 0.0)[1] == []
-    few = rows[:4]  # all of them lie within five seconds of the last
-    assert [row.split for row in assign(few, 0.05)[0]] == ["train", "train", "train", "val"]
+    few = rows[:50]  # of these, three are more than a twentieth
+    assert assign(few, 0.025)[1] == []
 
 
 PLACES = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 50)), min_size=1, max_size=60, unique=True)
