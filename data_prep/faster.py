@@ -30,7 +30,7 @@ MOST_TOKENS = 224
 
 
 def runs(name: str) -> bool:
-    """Whether a name is for this engine: `faster-whisper:small`, `faster-whisper:path/of/a/folder`. Raises `UserError` without the package."""
+    """Whether a name is for this engine: `faster-whisper:small`, or with the path of a folder. Raises `UserError` without the package."""
     if name.startswith(PREFIX) and find_spec("faster_whisper") is None:
         raise UserError(f"--whisper {name}: the package is not installed; install it: pip install 'overtone[faster-whisper]'")
     return name.startswith(PREFIX)
@@ -59,11 +59,14 @@ def fetch(name: str) -> Path:
 
 def load(name: str, device: str) -> Any:
     """The model. Raises `UserError`."""
+    import torch
     from faster_whisper import WhisperModel
 
     folder = fetch(name).parent
     try:
-        return WhisperModel(str(folder), device=device)
+        return WhisperModel(
+            str(folder), device=device, cpu_threads=torch.get_num_threads()
+        )  # workers share the cores through torch's count
     except Exception as error:  # a foreign or broken file
         raise UserError(f"--whisper {name}: not a Whisper of CTranslate2 ({type(error).__name__}: {error})") from error
 

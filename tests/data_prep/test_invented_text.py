@@ -59,6 +59,12 @@ def says(whisper_that_says):
     return lambda text: transcribe.load_whisper(str(whisper_that_says(text)), "cpu")
 
 
+@pytest.fixture(scope="module")
+def eager(says):
+    """It says the same sentence about any sound, and is sure of it."""
+    return says(TEXT)
+
+
 def hearing(master: Audio) -> Audio:
     return Audio(soxr.resample(master.samples, MASTER_RATE, SPEECH_RATE), SPEECH_RATE)
 
@@ -76,22 +82,22 @@ def clips_of(master: Audio, units: list[Unit], regions: list[Region]) -> dict[st
 
 
 @pytest.mark.parametrize("sound", SOUNDS)
-def test_ten_seconds_without_speech_yield_no_text(sound, says, vad) -> None:
+def test_ten_seconds_without_speech_yield_no_text(sound, eager, vad) -> None:
     from data_prep.vad import find_speech, windows
 
     master = Audio(SOUNDS[sound]().astype(np.float32), MASTER_RATE)
     regions = find_speech(vad, hearing(master), LENGTH)
-    units = transcribe.transcribe(says(TEXT), hearing(master), windows(regions, master), None)
+    units = transcribe.transcribe(eager, hearing(master), windows(regions, master), None)
     kept = {text: reasons for text, reasons in clips_of(master, units, regions).items() if text and not reasons}
     record("ten seconds of noise, music or silence yield no text from a Whisper that always says something", 1, len(kept))
     assert units == []
 
 
-def test_the_same_whisper_is_believed_where_somebody_speaks(says, vad, one_sentence) -> None:
+def test_the_same_whisper_is_believed_where_somebody_speaks(eager, vad, one_sentence) -> None:
     from data_prep.vad import find_speech, windows
 
     regions = find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
-    units = transcribe.transcribe(says(TEXT), hearing(one_sentence), windows(regions, one_sentence), None)
+    units = transcribe.transcribe(eager, hearing(one_sentence), windows(regions, one_sentence), None)
     assert clips_of(one_sentence, units, regions) == {TEXT: []}
 
 
@@ -144,8 +150,8 @@ def test_an_unsure_text_where_whisper_expects_no_speech_is_not_even_written_down
     assert heard_in_music(model) == (["no_text"], [])
 
 
-def test_many_words_in_a_short_noise_are_too_fast(says) -> None:
-    reasons, _ = heard_in_music(says(TEXT), Region(3 * MASTER_RATE, 3 * MASTER_RATE + MASTER_RATE))
+def test_many_words_in_a_short_noise_are_too_fast(eager) -> None:
+    reasons, _ = heard_in_music(eager, Region(3 * MASTER_RATE, 3 * MASTER_RATE + MASTER_RATE))
     assert "too_fast" in reasons
 
 
