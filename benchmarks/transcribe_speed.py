@@ -1,0 +1,160 @@
+"""Processor time from sound to text: speech detected, packed and decoded in batches, beside whisper.transcribe on the same recordings.
+
+`whisper.transcribe` goes through a recording in steps of 30 s, silence included, and decodes one window after the other. data_prep detects
+speech first, packs what lies near together into windows of at most 28 s, leaves long pauses out, and decodes 16 windows at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+os.environ["NUMBA_NUM_THREADS"] = "1"  # its first parallel loop would give all cores to torch too, which then wait for each other
+
+import numpy as np
+import soxr
+import torch
+import whisper
+from whisper.model import ModelDimensions, Whisper
+from whisper.tokenizer import get_tokenizer
+
+from benchmarks import _table
+from data_prep import packs, transcribe, vad
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Samples, load, probe
+
+SAMPLE = Path(__file__).resolve().parents[1] / "recipes" / "voice_clone" / "sample"
+RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
+LAYERS_AND_WIDTH = {"tiny": (4, 384, 6), "small": (12, 768, 12)}
+"""And heads, of the encoder and of the decoder each: openai-whisper's sizes."""
+SPOKEN_TOKENS = 3.5
+"""Tokens in a second of speech: about what English has."""
+COLUMNS = (
+    "size",
+    "pauses",
+    "recording",
+    "windows",
+    "tokens",
+    "transcribe, text only",
+    "transcribe, with word times",
+    "data_prep, with word times",
+    "with word times: transcribe / data_prep",
+)
+NOTE = (
+    "Windows and tokens: of whisper.transcribe / of data_prep. Times are processor seconds of one thread on a CPU, fp32, from samples at "
+    "16 kHz to text; those of data_prep hold the detection of speech. whisper.transcribe ran at temperature 0 and without the text before: "
+    "with its defaults it takes longer. The weights are random, because none that are trained come with this repository: so both ways "
+    "decode the same number of tokens, about as many as speech has, and nothing is said here about whether their texts agree."
+)
+
+
+def main() -> None:
+    flags = _table.read_flags(__doc__)
+    torch.set_num_threads(1)
+    sizes, minutes = (("tiny",), 0.6) if flags.quick else (("tiny", "small"), 3.0)
+    detector = vad.load_vad()
+    recordings = {"0.2 to 0.4 s": recording(minutes, (0.2, 0.4)), "1 to 8 s": recording(minutes, (1.0, 8.0))}
+    rows = []
+    for size in sizes:
+        model = random_weights(size)
+        compare(model, detector, recording(0.2, (0.2, 0.4)))  # the first call compiles what aligns the words
+        rows += [[size, pauses, *compare(model, detector, sound)] for pauses, sound in recordings.items()]
+    _table.publish("transcribe_speed", flags, COLUMNS, rows, NOTE)
+
+
+def recording(minutes: float, pauses: tuple[float, float]) -> Audio:
+    """The stretches of speech of the embedded sample, one after another, with pauses of the given seconds on the noise of a room."""
+    chance, detector = np.random.default_rng(0), vad.load_vad()
+    stretches = [stretch for name in RECORDINGS for stretch in spoken(SAMPLE / name, detector)]
+    pieces: list[Samples] = []
+    while sum(map(len, pieces)) < minutes * 60 * MASTER_RATE:
+        pause = np.zeros(int(chance.uniform(*pauses) * MASTER_RATE), np.float32)
+        pieces += [stretches[len(pieces) // 2 % len(stretches)], pause]
+    sound = np.concatenate(pieces)
+    return Audio(sound + 1e-4 * chance.standard_normal(len(sound), np.float32), MASTER_RATE)
+
+
+def spoken(path: Path, detector: Any) -> list[Samples]:
+    """What the detector hears in a file, without the pauses."""
+    (master,) = load(path, probe(path), MASTER_RATE)
+    return [master.samples[region.start : region.stop] for region in vad.find_speech(detector, hearing(master), len(master.samples))]
+
+
+def hearing(master: Audio) -> Audio:
+    return Audio(soxr.resample(master.samples, MASTER_RATE, SPEECH_RATE), SPEECH_RATE)
+
+
+def random_weights(size: str) -> Whisper:
+    """A model of Whisper's size that says at each position what `talks` sets. All that its layers compute is computed, and ignored."""
+    torch.manual_seed(0)
+    layers, width, heads = LAYERS_AND_WIDTH[size]
+    model = Whisper(ModelDimensions(80, 1500, width, heads, layers, 51865, 448, width, heads, layers))
+    for name, value in model.decoder.blocks.named_parameters():
+        if name.split(".", 1)[1].startswith(("attn.out", "cross_attn.out", "mlp.2")):
+            value.data.zero_()
+    return model.eval()
+
+
+def talks(model: Whisper, tokens: int) -> None:
+    """It says `tokens` tokens, the first and the last of them times at which a window starts and ends; and goes on if it may."""
+    tokenizer = get_tokenizer(True, num_languages=model.num_languages, language="en")
+    words = tokenizer.encode(" There is no end to what it says" * 60)
+    start, end = tokenizer.timestamp_begin, tokenizer.timestamp_begin + 1400
+    says = [tokenizer.to_language_token("en"), tokenizer.transcribe, start, *words[: tokens - 2], end, *words][: model.dims.n_text_ctx]
+    model.decoder.positional_embedding.data = 10 * model.decoder.token_embedding.weight.data[says]
+
+
+def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
+    """The cells of a row behind its name."""
+    sound = hearing(master)
+    regions = vad.find_speech(detector, sound, len(master.samples))
+    packed, steps = packs.pack(vad.windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
+    tokens = round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
+    talks(model, each := round(tokens / steps))
+    text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
+    packs.TOKENS_AT_LEAST, packs.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
+    talks(model, model.dims.n_text_ctx)
+    mine = processor_seconds(lambda: ours(model, detector, master, sound))
+    times = [f"{seconds:.1f} s" for seconds in (text, words, mine)]
+    return [f"{sound.seconds:.0f} s", f"{steps} / {len(packed)}", f"{each * steps} / {tokens}", *times, f"{words / mine:.1f}"]
+
+
+def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:
+    """whisper.transcribe with `tokens` in each of its windows, with a time for each word or without."""
+    heard = whisper.transcribe(
+        model,
+        sound.samples,
+        language="en",
+        temperature=0.0,
+        condition_on_previous_text=False,
+        sample_len=tokens,
+        word_timestamps=timed,
+        fp16=False,
+    )
+    if len(heard["segments"]) != math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH):
+        raise SystemExit("whisper.transcribe took more or fewer windows than it was to take: times of different work say nothing")
+
+
+def ours(model: Whisper, detector: Any, master: Audio, sound: Audio) -> None:
+    """From sound to words, as data_prep goes; a model that never ends is not asked again."""
+    transcribe.FALLBACK_TEMPERATURES = ()
+    units = transcribe.transcribe(model, sound, vad.windows(vad.find_speech(detector, sound, len(master.samples)), master), "english")
+    if not units or any(unit.heard is None or unit.heard.complete for unit in units):
+        raise SystemExit("the model failed or ended a text by itself: times of different work say nothing")
+
+
+def processor_seconds(act: Callable[[], None]) -> float:
+    """Of this process, so that what others take of the machine in between is not counted."""
+    began = time.process_time()
+    act()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()
