@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio import MASTER_RATE, Audio
@@ -94,9 +95,11 @@ def align(units: list[Unit], regions: list[Region], length: int, tolerance: floa
     pauses = [gap for gap in gaps(regions, length)[1:-1] if gap.seconds >= CUT_GAP_SECONDS]
     first, last = gaps(regions, length)[0], gaps(regions, length)[-1]
     boundaries = _boundaries(units, length)
+    lows, highs = np.asarray(boundaries).T
     claims: dict[int, list[Region]] = {}
     for pause in [first, *pauses, last]:
-        nearest = min(range(len(boundaries)), key=lambda index: (_distance(pause, boundaries[index]), -index))
+        distances = np.maximum(0, np.maximum(pause.start - highs, lows - pause.stop))
+        nearest = len(boundaries) - 1 - int(distances[::-1].argmin())  # the last of equals
         if _distance(pause, boundaries[nearest]) <= tolerance * MASTER_RATE:
             claims.setdefault(nearest, []).append(pause)
     chosen = [Cut(pause, index) for index in sorted(claims) for pause in _best(claims[index], boundaries[index])]

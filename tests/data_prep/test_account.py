@@ -31,6 +31,7 @@ def test_kept_rejected_and_silence_make_the_whole() -> None:
     [
         ([SPEECH[0]], [], "speech at 6.00 s is in no clip"),
         ([SPEECH[0], Region(6 * SECOND, 8 * SECOND - 1)], [], "speech at 6.00 s is in no clip"),
+        ([SPEECH[0], Region(6 * SECOND, 7 * SECOND)], [Region(7 * SECOND, 7 * SECOND + 9)], "speech at 6.00 s is in no clip"),
         ([SPEECH[0]], [Region(4 * SECOND - 1, 8 * SECOND)], "overlaps"),
         ([SPEECH[0]], [Region(6 * SECOND, 10 * SECOND + 1)], "leaves the recording"),
     ],
