@@ -83,6 +83,8 @@ def hear_all(tasks: Sequence[Task], setup: Setup, standard: Standard, stop: Stop
     wanted = [task for task in tasks if first.get(task.source.digest, task) is task]
     heard, work = _recall(wanted, setup)
     left = [task for task in wanted if task.source.name not in heard]
+    if heard and left:
+        print(f"{len(heard)} of {len(wanted)} recordings are known from before", flush=True)
     with Progress(len(left), sum(task.about_seconds for task in left)) as progress:
         for task, recording in _hear(left, setup, work, stop):
             heard[task.source.name] = recording

@@ -51,6 +51,7 @@ def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_s
     assert recordings[0].total == recordings[1].total > 0
     assert dict(work.computed) == {"speech": 2, "clips": 2}
     assert dict(work.model_loads) == {"vad": 1}
+    assert "1 of 3 recordings are known from before\n" in capsys.readouterr().out  # that which cannot be read
     with Stop() as stop:
         again, work = hear_all(tasks, setup, STANDARD, stop)
     assert again == recordings
