@@ -63,10 +63,10 @@ def load(name: str, device: str) -> Any:
     from faster_whisper import WhisperModel
 
     folder = fetch(name).parent
+    kind, _, number = device.partition(":")  # torch's `cuda:1`
+    threads = torch.get_num_threads()  # workers share the cores through torch's count
     try:
-        return WhisperModel(
-            str(folder), device=device, cpu_threads=torch.get_num_threads()
-        )  # workers share the cores through torch's count
+        return WhisperModel(str(folder), device=kind, device_index=int(number or 0), cpu_threads=threads)
     except Exception as error:  # a foreign or broken file
         raise UserError(f"--whisper {name}: not a Whisper of CTranslate2 ({type(error).__name__}: {error})") from error
 

@@ -179,6 +179,18 @@ def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
 
 
 @needs_faster_whisper
+def test_each_worker_has_its_gpu(folder, monkeypatch) -> None:
+    """torch says `cuda:1` in one word, CTranslate2 in two; what it does with them cannot be tried without a GPU."""
+    import faster_whisper
+
+    asked = []
+    monkeypatch.setattr(faster_whisper, "WhisperModel", lambda *_args, **options: asked.append(options))
+    for device in ("cpu", "cuda", "cuda:1"):
+        faster.load(f"{faster.PREFIX}{folder}", device)
+    assert [(one["device"], one["device_index"]) for one in asked] == [("cpu", 0), ("cuda", 0), ("cuda", 1)]
+
+
+@needs_faster_whisper
 def test_another_rate_is_refused(speaking, one_sentence) -> None:
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
         transcribe.transcribe(speaking, one_sentence, [WINDOW], None)
