@@ -19,24 +19,25 @@ COLUMNS = {
     "save_blocking": {"state, MiB", "copy, ms", "save / copy"},
     "step_overhead": {"model", "positions a step", "our step / bare loop"},
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},
+    "transcribe_speed": {"pauses", "windows", "tokens", "with word times: transcribe / data_prep"},
     "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
 }
-LAUNCHES = {"export_memory", "reliability", "save_blocking", "strategy_bytes"}
+SLOW = {"export_memory", "reliability", "save_blocking", "strategy_bytes", "transcribe_speed"}
+"""Benchmarks that start worlds of several processes, or run a model of Whisper's size: half a minute."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-next`, which `make bench` makes."""
-"""Benchmarks that start worlds of several processes: half a minute."""
 FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 
 
 def test_every_benchmark_is_known_and_measured() -> None:
-    assert len(FOUND) == 9 and set(FOUND) == set(COLUMNS)
+    assert len(FOUND) == 10 and set(FOUND) == set(COLUMNS)
     for name in FOUND:
         command, rows = read_table((ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8"))
         assert command == f"`.venv/bin/python benchmarks/{name}.py`", "measured in full, not with --quick"
         assert len(rows) >= 3 and COLUMNS[name] <= set(rows[0])
 
 
-HERE = [pytest.param(name, marks=[pytest.mark.slow] if name in LAUNCHES else []) for name in FOUND if name not in ELSEWHERE]
+HERE = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FOUND if name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("name", HERE)
