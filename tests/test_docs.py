@@ -10,6 +10,8 @@ import pytest
 
 import data_prep.__main__
 import finetune.__main__
+from data_prep.judge import DOUBLE, REVIEWED
+from data_prep.score import PRESETS
 from finetune.config import Config
 from finetune.explain import fields
 from finetune.recipe import find_recipe, load_recipe
@@ -69,3 +71,9 @@ def test_the_map_of_data_prep_names_every_room() -> None:
     families = tuple(name[:-1] for name in named if name.endswith("*"))
     assert len(rooms) >= 40 and {room for room in rooms if room not in named and not room.startswith(families)} == set()
     assert {name for name in named if not name.endswith("*")} <= rooms | {"qwen_tts"}
+
+
+def test_the_page_on_data_preparation_has_every_reason() -> None:
+    page = (ROOT / "docs" / "data-preparation.md").read_text(encoding="utf-8")
+    reasons = {rule.reason for rules in PRESETS.values() for rule in rules} | {DOUBLE, REVIEWED}
+    assert len(reasons) >= 20 and {reason for reason in reasons if f"`{reason}`" not in page} == set()
