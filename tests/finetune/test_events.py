@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import select
 import struct
 import termios
 from pathlib import Path
@@ -67,12 +68,20 @@ def test_a_terminal_of_80_columns_shows_a_bar_with_all_that_matters(
         monkeypatch.setattr("sys.stderr", terminal)
         events = opened(tmp_path, world, total=10_000, done=9_000)
         events.step(9_500, {**NUMBERS, "tokens_per_second": 23456.0})
-        shown = os.read(reading, 10_000).decode().rpartition("\r")[2]
+        shown = drawn(reading, r"9500/10000  95%\|\S+ ?\| 00:\d\d left, loss 2\.5000  23456 tok/s  1\.5 GiB  norm 1\.")
         events.say("a word")
         events.close()
     os.close(reading)
-    assert re.match(r"9500/10000  95%\|\S+ ?\| 00:0\d left, loss 2\.5000  23456 tok/s  1\.5 GiB  norm 1\.", shown), shown
     assert len(shown) <= 80 and capsys.readouterr().out == "a word\n", "one stream: no second line of progress beside the bar"
+
+
+def drawn(terminal: int, pattern: str) -> str:
+    """What a terminal shows once it matches. What was written reaches its other end in pieces, and some time later."""
+    written = ""
+    while not re.match(pattern, shown := written.rpartition("\r")[2]):
+        assert select.select([terminal], [], [], 30)[0], f"nothing more came after {written!r}"
+        written += os.read(terminal, 10_000).decode(errors="replace")
+    return shown
 
 
 def test_the_time_left_counts_from_where_the_run_went_on(
