@@ -81,14 +81,14 @@ def shown(command: list[str]) -> list[str]:
 
 def regenerated_share(home: Path) -> float:
     """Share of the codes of some training clips that the exported model speaks again, place by place, decoding greedily."""
-    from . import speaking
+    from . import stock
 
     rows = [json.loads(line) for line in (home / "data" / "train.jsonl").read_text().splitlines()]
-    model = speaking.load(home / "export")
+    model = stock.load(home / "export")
     right = total = 0
     for row in rows[:: max(1, len(rows) // PROBED_CLIPS)][:PROBED_CLIPS]:
         expected = row["audio_codes"]
-        found = speaking.greedy_codes(model, row["text"], row["speaker"], row["language"], len(expected) + 10).tolist()
+        found = stock.greedy_codes(model, row["text"], row["speaker"], row["language"], len(expected) + 10).tolist()
         right += sum(a == b for one, other in zip(expected, found, strict=False) for a, b in zip(one, other, strict=True))
         total += sum(len(frame) for frame in expected)
     return round(right / total, 4)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from data_prep import speaker_encoder
 from finetune.errors import UserError
-from recipes.voice_clone import speakers, speaking
+from recipes.voice_clone import speakers, stock
 from recipes.voice_clone.recipe import RECIPE
 
 
@@ -37,9 +37,9 @@ def test_vector_is_the_mean_of_the_stock_encoders(nano: Path, tmp_path: Path, co
     rows[1]["audio"] = "low.flac"
     config = corpus(tmp_path / "data", rows).config(nano)
     RECIPE.prepare(config)
-    stock = speaking.load(nano).model
+    tts = stock.load(nano).model
     waves = [soundfile.read(tmp_path / "data" / name, dtype="float32")[0] for name in ("high.flac", "low.flac")]
-    expected = torch.stack([stock.extract_speaker_embedding(wave, 24000) for wave in waves]).mean(0)
+    expected = torch.stack([tts.extract_speaker_embedding(wave, 24000) for wave in waves]).mean(0)
     found = speakers.known(config).vectors
     assert found.shape == (1, 32) and found.dtype == torch.float32
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +12,7 @@ import soundfile
 import torch
 
 from finetune.errors import UserError
-from recipes.voice_clone import speaking
+from recipes.voice_clone import stock
 from recipes.voice_clone.recipe import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,7 +23,7 @@ def test_greedy_speech_is_the_learned_clip(two_voices: Any, tmp_path: Path, caps
     """Through the command line, the wav is the decoded codes of the clip; the language is the one the speaker was trained with."""
     row = two_voices.rows[2]
     assert (row["speaker"], row["text"], row["language"]) == ("Bert", HELLO[1], "english")
-    codec = speaking.load(two_voices.custom_voice).model.speech_tokenizer
+    codec = stock.load(two_voices.custom_voice).model.speech_tokenizer
     waves, _ = codec.decode([{"audio_codes": torch.tensor(row["audio_codes"])}])
     for kind in RECIPE.formats:
         out = tmp_path / kind / "hello.wav"
@@ -83,22 +81,6 @@ def test_refusals(kind: str, argv: list[str], message: str, two_voices: Any, tmp
 def test_base_without_voices_wants_a_reference(nano: Path) -> None:
     with pytest.raises(UserError, match=r"knows no speaker by name; give --reference"):
         RECIPE.generate(nano, ["--text", "Hi."])
-
-
-def test_folders_that_are_no_voice(tmp_path: Path, nano: Path) -> None:
-    with pytest.raises(UserError, match="no model"):
-        RECIPE.generate(tmp_path, ["--text", "Hi."])
-    shutil.copy(nano / "config.json", tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"tts_model_type": "voice_design"}))
-    with pytest.raises(UserError, match="tts_model_type 'voice_design' is no voice"):
-        RECIPE.generate(tmp_path, ["--text", "Hi."])
-
-
-def test_default_language_is_the_trained_one(two_voices: Any, one_voice: Any) -> None:
-    assert speaking.Exported.of(two_voices.custom_voice).language(None, "anna") == "english"
-    assert speaking.Exported.of(one_voice.custom_voice).language(None, "anna") == "auto"
-    assert speaking.Exported.of(one_voice.custom_voice).language("de", "anna") == "german"
 
 
 def test_help_imports_no_torch() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from finetune import files
 from finetune.errors import UserError
-from recipes.voice_clone import speaking, tiny
+from recipes.voice_clone import stock, tiny
 
 LAYOUT = {
     "config.json",
@@ -66,7 +66,7 @@ def test_nothing_is_left_of_a_failed_build(tmp_path: Path) -> None:
 
 
 def test_speech_tokenizer_works_both_ways(nano: Path) -> None:
-    codec = speaking.load(nano).model.speech_tokenizer
+    codec = stock.load(nano).model.speech_tokenizer
     time = np.arange(24000) / 24000
     wave = (0.3 * np.sin(2 * np.pi * 200 * time**2)).astype(np.float32)
     (codes,) = codec.encode([wave], sr=24000).audio_codes

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from finetune.recipe import Sample
-from recipes.voice_clone import layout, speaking, speech_model
+from recipes.voice_clone import layout, speech_model, stock
 from recipes.voice_clone.layout import IGNORE
 from recipes.voice_clone.recipe import RECIPE
 
@@ -78,9 +78,9 @@ def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> Generated:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(talker, "generate", force(talker.generate, first))
         patch.setattr(talker.code_predictor, "generate", force(talker.code_predictor.generate, others))
-        patch.setattr(speaking, "stored_voice", lambda tts, row: voice(vector))
+        patch.setattr(stock, "stored_voice", lambda tts, row: voice(vector))
         patch.setattr(tts.model.config.talker_config, "spk_id", {"any": 0})
-        spoken = speaking.greedy_codes(tts, row["text"], "any", row["language"], most=len(codes))
+        spoken = stock.greedy_codes(tts, row["text"], "any", row["language"], most=len(codes))
     assert spoken.tolist() == codes
     return Generated(torch.stack(first.noted), torch.stack(others.noted).reshape(len(codes), -1))
 
@@ -93,7 +93,7 @@ def voice(vector: Tensor) -> Any:
 
 @pytest.fixture(scope="module")
 def case(fresh: Any, tmp_path_factory: pytest.TempPathFactory, rows_of: Any) -> Case:
-    tts = speaking.load(fresh.loaded.base)
+    tts = stock.load(fresh.loaded.base)
     rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"})
     speakers = fresh.loaded.processor.speakers
     vectors = fresh.loaded.buffers["speaker_vectors"]

@@ -1,0 +1,86 @@
+"""What an exported folder says about itself before its weights are read: its kind, its speakers, their languages, its text tokenizer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep import manifest
+from finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from .layout import Ids, Processor
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A folder that `finetune export` made, or a released model."""
+
+    folder: Path
+    config: dict[str, Any]
+    trained: dict[str, Any]
+    """State of the run that it was exported from; empty for a model from elsewhere."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Exported:
+        """Read what the folder holds. Raises `UserError` if the folder is no Qwen3-TTS model that can be spoken with here."""
+        from .exporting import VOICES
+
+        try:
+            config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"--model {folder}: no model ({error}); `python -m finetune export RUN --to {folder}` makes one") from None
+        if config.get("model_type") != "qwen3_tts" or config.get("tts_model_type") not in ("custom_voice", "base"):
+            kinds = f"model_type {config.get('model_type')!r}, tts_model_type {config.get('tts_model_type')!r}"
+            raise UserError(f"--model {folder}: {kinds} is no voice to speak with; export a run of the voice_clone recipe")
+        told = folder / VOICES
+        return cls(folder, config, json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {})
+
+    @property
+    def is_base(self) -> bool:
+        return self.config["tts_model_type"] == "base"
+
+    @property
+    def speakers(self) -> dict[str, int]:
+        """Lower-case name → row of the codec embedding."""
+        return {name.lower(): row for name, row in (self.config["talker_config"].get("spk_id") or {}).items()}
+
+    @cached_property
+    def ids(self) -> Ids:
+        from .layout import Ids
+
+        return Ids.of(self.config)
+
+    @cached_property
+    def processor(self) -> Processor:
+        """The text tokenizer, as the stock package loads it, with the model's ids."""
+        from transformers import AutoTokenizer
+
+        from .layout import Processor
+
+        return Processor(AutoTokenizer.from_pretrained(self.folder, fix_mistral_regex=True), self.ids, self.speakers)
+
+    def speaker(self, given: str | None) -> str:
+        """The speaker to use: the given one, or the only one. Raises `UserError` that lists what exists."""
+        known = ", ".join(sorted(self.speakers)) or "none"
+        if given is None:
+            if len(self.speakers) > 1:
+                raise UserError(f"--speaker is missing; {self.folder} has several: {known}")
+            if not self.speakers:
+                raise UserError(f"{self.folder} knows no speaker by name; give --reference clip.wav of the voice to clone")
+            return next(iter(self.speakers))
+        name = manifest.speaker_name(given)
+        if name not in self.speakers:
+            raise UserError(f"--speaker {given}: {self.folder} does not know that voice; it has {known}")
+        return name
+
+    def language(self, given: str | None, speaker: str | None) -> str:
+        """The language to announce: the given one, or the one that the speaker was trained with, or `auto`."""
+        from .layout import language_of
+
+        spoken = {entry["name"]: entry["language"] for entry in self.trained.get("speakers", [])}
+        wanted = given if given is not None else spoken.get(speaker or "")
+        return language_of({"language": wanted}, self.ids) or manifest.AUTO
