@@ -77,7 +77,7 @@ def rows(folder: Path) -> dict[int, list[list[str]]]:
     return {step: sorted(map(json.dumps, itertools.chain(*of_ranks))) for step, of_ranks in victims.rows(folder / "witness").items()}
 
 
-@pytest.mark.parametrize(("trained", "saved", "resumed"), [("full", 2, 1), ("lora", 1, 2)])
+@pytest.mark.parametrize(("trained", "saved", "resumed"), [("full", 2, 1), pytest.param("lora", 1, 2, marks=pytest.mark.slow)])
 def test_a_pair(runs: Runs, trained: str, saved: int, resumed: int) -> None:
     assert check_same(*runs.resumed(trained, saved, resumed)) <= LARGEST
 

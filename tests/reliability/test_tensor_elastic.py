@@ -71,6 +71,7 @@ def check_pair(folder: Path, saved: Ranks, resumed: Ranks) -> None:
     assert max(abs(one[1] - other[1]) / other[1] for one, other in pairs) <= LARGEST
 
 
+@pytest.mark.slow
 def test_ranks_that_shared_matrices_go_on_without(folder: Path) -> None:
     check_pair(folder, Ranks(2, 2), Ranks(2, 1))
 
