@@ -163,7 +163,7 @@ class Synthesizer:
         codes: list[Any] = []
         tokenizer = self._model.model.speech_tokenizer
         decode = tokenizer.decode
-        tokenizer.decode = lambda encoded: codes.extend(one["audio_codes"] for one in encoded) or decode(encoded)
+        tokenizer.decode = lambda encoded: codes.extend(one["audio_codes"] for one in encoded) or decode(encoded)  # type: ignore[func-returns-value]
         try:
             if request.reference is not None:
                 chosen |= {"language": self.exported.language(request.language, None), "text": request.text}
