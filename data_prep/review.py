@@ -18,7 +18,8 @@ if not __package__:  # launched as a script: the repository, not this folder, be
 
 from data_prep import report_clips
 from data_prep.review_page import Desk
-from data_prep.review_server import require_free, serve
+from data_prep.review_server import serve
+from data_prep.web import require_free
 from finetune.errors import UserError, exit_code
 
 
