@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_prep.manifest import REJECTS, TRAIN, VAL, Row
-from data_prep.table import NAME as TABLE
+from data_prep.table import NAMES
 from finetune.errors import UserError
 
 TEXT_KEYS = ("messages", "conversations", "prompt", "instruction")
@@ -48,8 +48,8 @@ def _hint(folder: Path) -> str:
     others = sorted(path.name for path in folder.glob("*.jsonl") if path.name != REJECTS)
     if others:
         return f"it holds {', '.join(others)}: give one of these"
-    if (folder / TABLE).is_file():
-        return f"its {TABLE} is read by: python -m data_prep voice {folder} --transcripts --out FOLDER"
+    if any((folder / name).is_file() for name in NAMES):
+        return f"its {NAMES[0]} is read by: python -m data_prep voice {folder} --transcripts --out FOLDER"
     return "give a dataset's folder, or a file of rows {audio, text, …}"
 
 

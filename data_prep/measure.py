@@ -8,7 +8,8 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from data_prep.audio import MASTER_RATE, Samples
+from data_prep import loudness
+from data_prep.audio import MASTER_RATE, Audio, Samples
 from data_prep.score import Quality
 from data_prep.segment import Heard, Piece, Unit
 from data_prep.vad import Region
@@ -54,7 +55,7 @@ def measure(samples: Samples, piece: Piece, regions: list[Region], noise: float 
         snr_db=None if noise is None else min(_decibel(power, noise), -QUIETEST_DB),
         edge_energy_db=(_decibel(_power(clip[:EDGE]), power), _decibel(_power(clip[-EDGE:]), power)),
         longest_pause=longest_pause(inside),
-        loudness_lufs=loudness(clip),
+        loudness_lufs=_rounded(loudness.measured(Audio(samples[piece.start : piece.stop], MASTER_RATE))),
         pitch_hz=pitch(speech),
         avg_logprob=min((one.avg_logprob for one in heard), default=None),
         compression_ratio=max((one.compression_ratio for one in heard), default=None),
@@ -71,17 +72,6 @@ def longest_pause(regions: list[Region]) -> float:
     """Seconds between neighbours; 0 if there is one region or none."""
     pauses = (Region(left.stop, right.start).seconds for left, right in itertools.pairwise(regions))
     return round(max(pauses, default=0.0), 3)
-
-
-def loudness(clip: np.ndarray) -> float | None:
-    """LUFS of a whole clip; None below the 0.4 s that the standard measures, and for silence."""
-    import pyloudnorm
-
-    if len(clip) < 0.4 * MASTER_RATE:
-        return None
-    with np.errstate(divide="ignore"):  # silence
-        value = float(pyloudnorm.Meter(MASTER_RATE).integrated_loudness(clip))
-    return round(value, 1) if np.isfinite(value) else None
 
 
 def pitch(speech: Samples) -> float | None:
@@ -134,6 +124,10 @@ def _inside(start: int, stop: int, regions: list[Region]) -> list[Region]:
 
 def _power(samples: np.ndarray) -> float:
     return float(np.square(samples).mean()) if len(samples) else 0.0
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
 
 
 def _decibel(power: float, reference: float) -> float:

@@ -39,7 +39,7 @@ class Progress:
         self._about_done += about_seconds
         self._heard += recording.total / MASTER_RATE
         self._reasons.update(reasons)
-        what = f"{recording.source.name}: {told(recording)}"
+        what = " ".join(f"{recording.source.name}: {told(recording)}".splitlines())  # a name may hold a new line
         now = figures(self._heard, self._total(), time.monotonic() - self._started, self._reasons)
         if self._console.is_terminal:
             self._bar.update(self._line, completed=self._done, description=now)

@@ -4,7 +4,7 @@ Looked for in this order beside `talk.wav`, and the first that is there is used:
   talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text": "…"}, …], rough times in seconds; or what Whisper writes as JSON
   talk.srt, talk.vtt                    subtitles, also as talk.en.srt
   talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
-  metadata.csv                          lines `talk|text`, `talk|text|normalised text` (of which the last is used) or `talk|speaker|text`,
+  metadata.csv, metadata_val.csv        lines `talk|text`, `talk|text|normalised text` (of which the last is used) or `talk|speaker|text`,
                                         as in LJSpeech; in the folder of the recording or, if that is called `wavs` or `wav`, in its parent
 """
 
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from data_prep import cues, utterances
 from data_prep.audio import MASTER_RATE
 from data_prep.segment import Unit
-from data_prep.table import NAME, Entry, read_table
+from data_prep.table import NAMES, Entry, read_table
 from data_prep.utterances import Utterance
 from finetune.errors import UserError
 
@@ -167,8 +167,8 @@ def _lines(folder: Path) -> dict[str, Entry]:
     """Those of the tables of a folder by id; its own wins over the one above."""
     lines: dict[str, Entry] = {}
     for place in [folder.parent] * (folder.name in ABOVE) + [folder]:
-        if (path := place / NAME).is_file():
-            lines |= read_table(path, _text(path))
+        tables = [read_table(path, _text(path)) for name in NAMES if (path := place / name).is_file()]
+        lines |= {name: line for table in reversed(tables) for name, line in table.items()}
     return lines
 
 

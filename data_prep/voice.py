@@ -163,7 +163,7 @@ def _settings(options: argparse.Namespace, job: Job, standard: Standard) -> dict
 def _tell_of_others(options: argparse.Namespace) -> None:
     """Files that are not used: a person may have taken one of them for a recording, or for a transcript."""
     others = ignored(options.recordings, options.out)
-    for name in (*transcripts.SUFFIXES, table.NAME) if options.transcripts else ():
+    for name in (*transcripts.SUFFIXES, *table.NAMES) if options.transcripts else ():
         del others[f".{name.rpartition('.')[2]}"]
     if others:
         print(f"not recordings: {told(others)}")

@@ -25,6 +25,8 @@ def test_the_meter_reads_the_standards_own_tone(rate) -> None:
     """ITU-R BS.1770: a sine of 997 Hz at full scale in one channel reads -3.01 LUFS; EBU Tech 3341 wants 0.1 LU."""
     assert measured(Audio(sine(5, 0.0, rate=rate), rate)) == pytest.approx(-3.01, abs=0.1)
     assert measured(Audio(sine(5, -20.0, rate=rate), rate)) == pytest.approx(-23.01, abs=0.1)
+    assert measured(Audio(sine(0.33, 0.0, rate=rate), rate)) is None
+    assert measured(Audio(np.zeros(rate, np.float32), rate)) is None
 
 
 @pytest.mark.parametrize("level", [0.02, 0.2, 1.0])

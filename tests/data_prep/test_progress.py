@@ -38,6 +38,13 @@ def test_without_a_terminal_each_recording_has_its_line_and_guesses_are_correcte
     assert "0:00:00 left" in second
 
 
+def test_a_name_of_two_lines_leaves_the_log_one_line_a_recording(capsys) -> None:
+    with Progress(1, about_seconds=600.0) as progress:
+        progress.see(refused(Source(Path("a\nb.wav"), "a\nb.wav", "bb", "me"), "silent", "all of it", 0), 600.0, [])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("[1/1] a b.wav: rejected, silent: all of it · ")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

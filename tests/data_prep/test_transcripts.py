@@ -116,6 +116,14 @@ def test_a_table_may_name_speakers(tmp_path) -> None:
     assert found.notes == []
 
 
+def test_texts_of_clips_to_validate_on_are_read_too(tmp_path) -> None:
+    """As the export to LJSpeech leaves them."""
+    (tmp_path / "metadata.csv").write_text("talk|First.\n")
+    (tmp_path / "metadata_val.csv").write_text("walk|Second.\ntalk|Another.\n")
+    found = find_all([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+    assert [text.text for text in found.by_recording.values()] == ["First.", "Second."]
+
+
 def test_which_of_several_is_used_and_which_belong_to_no_recording_is_said(tmp_path) -> None:
     for name in ("talk.txt", "talk.lab", "lost.txt", "walk.txt"):
         (tmp_path / name).write_text("Some text.")
