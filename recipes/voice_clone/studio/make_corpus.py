@@ -1,0 +1,127 @@
+"""Make the corpus of the demo models: synthetic voices that say sentences of the grammar.
+
+    python -m recipes.voice_clone.studio.make_corpus [FOLDER] [--sentences-per-voice N] [--seed 0]
+
+Needs Debian's flite, festival with festvox-kdlpc16k and espeak-ng. FOLDER (default runs/studio/corpus) gets `audio/<speaker>/*.flac`
+(24 kHz mono), `lexicon.json` (phones of every word) and, last, `corpus.jsonl`. The same seed gives the same bytes; clips that are there
+already are kept, so a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import soundfile
+
+from finetune import files
+from finetune.errors import UserError, exit_code
+from recipes.voice_clone.studio import grammar
+from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice, phones, speak
+
+FOLDER = Path("runs/studio/corpus")
+SPEEDS = (0.85, 1.18)
+"""Of training; what is held out is said at the voice's own speed."""
+HELD_OUT_SENTENCES = 100
+"""Every voice says the same ones."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One sentence to be spoken."""
+
+    voice: Voice
+    text: str
+    split: grammar.Split
+    speed: float
+
+    @property
+    def audio(self) -> str:
+        key = zlib.crc32(f"{self.text}|{self.speed}".encode())
+        return f"audio/{self.voice.name}/{self.split}-{key:08x}.flac"
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make_corpus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--sentences-per-voice", type=int, help="for training (default: as many as each voice has in voices.py)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    if options.sentences_per_voice is not None and options.sentences_per_voice < 1:
+        raise UserError(f"--sentences-per-voice {options.sentences_per_voice}: at least 1")
+    rows = make(options.folder, options.seed, options.sentences_per_voice)
+    for (speaker, split), seconds in sorted(_seconds(rows).items()):
+        print(f"{speaker} {split}: {seconds / 60:.1f} min")
+    print(f"{len(rows)} clips, {len(grammar.vocabulary())} words -> {options.folder / 'corpus.jsonl'}")
+    return 0
+
+
+def make(folder: Path, seed: int, sentences_per_voice: int | None = None) -> list[dict[str, Any]]:
+    """Speak what is missing in `folder`; returns the rows of its `corpus.jsonl`."""
+    files.write_json(folder / "lexicon.json", {word: phones(word) for word in grammar.vocabulary()})
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        rows = list(pool.map(lambda line: _spoken(folder, line), plan(seed, sentences_per_voice)))
+    files.write_jsonl(folder / "corpus.jsonl", rows)
+    return rows
+
+
+def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
+    """All lines: in training, no two voices say the same sentence; the held-out ones are said by all."""
+    train, random = grammar.sentences(seed, "train"), Random(seed)
+    held_out = list(islice(grammar.sentences(seed, "held_out"), HELD_OUT_SENTENCES if sentences_per_voice is None else sentences_per_voice))
+    lines = []
+    for voice in VOICES:
+        texts = islice(train, sentences_per_voice or voice.sentences)
+        lines += [Line(voice, text, "train", round(random.uniform(*SPEEDS), 2)) for text in texts]
+        lines += [Line(voice, text, "held_out", 1.0) for text in held_out]
+    return lines
+
+
+def _spoken(folder: Path, line: Line) -> dict[str, Any]:
+    path = folder / line.audio
+    if not path.exists():
+        buffer = io.BytesIO()
+        soundfile.write(buffer, speak(line.voice, line.text, line.speed), RATE, format="FLAC", subtype="PCM_16")
+        files.write_bytes(path, buffer.getvalue())
+    return {
+        "audio": line.audio,
+        "text": line.text,
+        "speaker": line.voice.name,
+        "language": "English",
+        "duration": round(soundfile.info(path).duration, 3),
+        "split": line.split,
+        "new_voice": line.voice not in KNOWN_VOICES,
+        "speed": line.speed,
+    }
+
+
+def _seconds(rows: list[dict[str, Any]]) -> Counter[tuple[str, str]]:
+    seconds: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        seconds[row["speaker"], row["split"]] += row["duration"]
+    return seconds
+
+
+def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a finished corpus. Raises `UserError` if there is none."""
+    path = folder / "corpus.jsonl"
+    if not path.exists():
+        raise UserError(f"{path} is missing; make it: python -m recipes.voice_clone.studio.make_corpus {folder}")
+    with path.open(encoding="utf-8") as stream:
+        yield from map(json.loads, stream)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""The corpus: the same seed gives the same bytes, and what is there is not made again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from finetune.errors import UserError
+from recipes.voice_clone.studio import make_corpus
+from recipes.voice_clone.studio.grammar import split_of
+from recipes.voice_clone.studio.voices import RATE, VOICES, Voice
+
+ONLY_FLITE = tuple(voice for voice in VOICES if voice.engine == "flite" and voice.name in ("kal16", "rms"))
+needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
+
+
+@pytest.fixture
+def two_voices(monkeypatch: pytest.MonkeyPatch) -> tuple[Voice, ...]:
+    """No more: the lexicon of a few words, and voices that need no other package."""
+    monkeypatch.setattr(make_corpus, "VOICES", ONLY_FLITE)
+    monkeypatch.setattr(make_corpus.grammar, "vocabulary", lambda: ["teacher", "garden"])
+    return ONLY_FLITE
+
+
+@needs_flite
+def test_two_runs_give_the_same_bytes(tmp_path: Path, two_voices: tuple[Voice, ...]) -> None:
+    for name in ("one", "two"):
+        assert make_corpus.main([str(tmp_path / name), "--sentences-per-voice", "1"]) == 0
+    one, two = ({path.relative_to(root): path.read_bytes() for path in root.rglob("*.*")} for root in (tmp_path / "one", tmp_path / "two"))
+    assert one == two
+    assert len(one) == 2 + 2 * len(two_voices), "corpus.jsonl, lexicon.json, a sentence of each split by each voice"
+
+
+@needs_flite
+def test_a_stopped_run_goes_on_and_keeps_what_is_there(tmp_path: Path, two_voices: tuple[Voice, ...]) -> None:
+    rows = make_corpus.make(tmp_path, 0, 1)
+    kept, lost = (tmp_path / rows[0]["audio"], tmp_path / rows[-1]["audio"])
+    before = kept.stat().st_mtime_ns, lost.read_bytes()
+    lost.unlink()
+    assert make_corpus.make(tmp_path, 0, 1) == rows == list(make_corpus.lines_of(tmp_path))
+    assert (kept.stat().st_mtime_ns, lost.read_bytes()) == before
+    assert {soundfile.info(tmp_path / row["audio"]).samplerate for row in rows} == {RATE}
+
+
+def test_the_plan_keeps_training_sentences_apart_and_shares_the_held_out_ones() -> None:
+    lines = make_corpus.plan(0, 5)
+    train = [line.text for line in lines if line.split == "train"]
+    held_out = [line.text for line in lines if line.split == "held_out"]
+    assert len(set(train)) == len(train) == 5 * len(VOICES)
+    assert len(set(held_out)) == 5 and len(held_out) == 5 * len(VOICES)
+    assert all(split_of(line.text) == line.split for line in lines)
+    assert len({line.audio for line in lines}) == len(lines)
+
+
+def test_a_missing_corpus_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"corpus\.jsonl is missing; make it: python -m"):
+        next(iter(make_corpus.lines_of(tmp_path)))
