@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ def try_all(folder: Path, tests: Sequence[str]) -> list[str]:
     """Run these tests, slow ones too; each leaves its lines in `folder`. Returns the names of those that failed."""
     report = folder / "report.xml"
     command = [sys.executable, "-m", "pytest", *tests, "-m", "slow or not slow", "-q", f"--junitxml={report}"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins deaf to it, and so would its tests
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "OVERTONE_LEDGER": str(folder)}, stdout=sys.stderr)
     cases = ElementTree.parse(report).iter("testcase")
     return [f"{case.get('classname')}::{case.get('name')}" for case in cases if {part.tag for part in case} & {"failure", "error"}]
