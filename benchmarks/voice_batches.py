@@ -15,7 +15,7 @@ from finetune.rows import Ids
 from recipes.voice_clone.survey import FRAME_RATE
 
 KINDS = {"one sentence each": (1.3, 0.45, 1.0, 12.0), "audiobook": (2.1, 0.55, 1.0, 30.0)}
-"""Mean and standard deviation of the logarithm of a clip's seconds (medians of 3.7 and 8.2 s), and the shortest and longest that is kept."""
+"""Mean and standard deviation of the logarithm of a clip's seconds (medians of 3.7 and 8.2 s), and the shortest and longest kept."""
 TEXT = 4.2
 """Positions of text for each second of speech: 14 characters, at 3.3 to a token of Qwen's tokenizer."""
 LAYOUT = 14
@@ -23,10 +23,10 @@ LAYOUT = 14
 CLIPS = (2, 8, 32)
 COLUMNS = ("clips", "micro_tokens", "by budget", "the same budget, in order", *(f"{count} clips, padded" for count in CLIPS))
 NOTE = (
-    "Positions of text and speech over all positions, one epoch in its shuffled order, log-normal lengths. By budget: `train.micro_tokens`, "
+    "Positions of text and speech over all positions, one epoch in its shuffled order, log-normal lengths. By budget, `train.micro_tokens`: "
     "clips of about one length side by side within `data.window` of 1,024. In order: clips as they come, up to the same budget. Fixed "
-    "numbers of clips, padded to the longest, are how the model's makers' script batches (2 by default); the predictor of codebooks 1 to 15 "
-    "is left out of the account, since padding costs it nothing in either."
+    "numbers of clips, padded to the longest, are how the model's makers' script batches (2 by default). The predictor of codebooks 1 to "
+    "15 is left out of the account, since padding costs it nothing in either."
 )
 
 
