@@ -23,8 +23,8 @@ LAYOUT = 14
 CLIPS = (2, 8, 32)
 COLUMNS = ("clips", "micro_tokens", "by budget", "the same budget, in order", *(f"{count} clips, padded" for count in CLIPS))
 NOTE = (
-    "Positions of text and speech over all positions, one epoch in its shuffled order, log-normal lengths. By budget, `train.micro_tokens`: "
-    "clips of about one length side by side within `data.window` of 1,024. In order: clips as they come, up to the same budget. Fixed "
+    "Positions of text and speech over all positions, one epoch in its shuffled order, log-normal lengths. By `train.micro_tokens`: "
+    "clips of about one length lie side by side within `data.window` of 1,024. In order: clips as they come, up to the same budget. Fixed "
     "numbers of clips, padded to the longest, are how the model's makers' script batches (2 by default). The predictor of codebooks 1 to "
     "15 is left out of the account, since padding costs it nothing in either."
 )
