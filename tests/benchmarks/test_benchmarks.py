@@ -18,13 +18,14 @@ COLUMNS = {
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy"},
     "step_overhead": {"model", "positions a step", "our step / bare loop"},
+    "start_up": {"command", "processor time, ms", "of import torch"},
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},
     "transcribe_speed": {"pauses", "windows", "tokens", "with word times: transcribe / data_prep"},
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
     "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
 }
-SLOW = {"export_memory", "reliability", "save_blocking", "strategy_bytes", "transcribe_speed"}
-"""Benchmarks that start worlds of several processes, or run a model of Whisper's size: half a minute."""
+SLOW = {"export_memory", "reliability", "save_blocking", "start_up", "strategy_bytes", "transcribe_speed"}
+"""Benchmarks that start worlds of several processes, or twenty after each other, or run a model of Whisper's size: half a minute."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-next`, which `make bench` makes."""
 FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
