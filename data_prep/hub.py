@@ -1,23 +1,31 @@
-"""Models by folder or by name on the model hub, of which only the files that are needed are fetched."""
+"""Models by folder, by the name of a demo model, or by name on the model hub, of which only the files that are needed are fetched."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from data_prep import shipped
 from finetune.errors import UserError
 
 
 def folder_of(option: str, model: str, patterns: list[str]) -> Path:
-    """A local folder as it is; a name on the model hub as the folder into which its files that match `patterns` are fetched.
+    """A local folder as it is; a demo model as its expanded folder; a name on the model hub as the folder into which its files that match
+    `patterns` are fetched.
 
     Raises `UserError`, in the name of `option`, if there is neither.
     """
-    return Path(model) if Path(model).is_dir() else _fetch(option, model, patterns)
+    if Path(model).is_dir():
+        return Path(model)
+    return shipped.folder_of(model) if shipped.is_shipped(model) else _fetch(option, model, patterns)
+
+
+def _demo_models() -> str:
+    return f" nor a demo model ({', '.join(shipped.names())})" if shipped.names() else ""
 
 
 def _fetch(option: str, model: str, patterns: list[str]) -> Path:
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise UserError(f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name)")
+        raise UserError(f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name){_demo_models()}")
     import huggingface_hub
 
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
+from data_prep import shipped
 from data_prep.hub import folder_of
 from finetune.errors import UserError
 
@@ -40,3 +41,15 @@ def test_a_hub_that_does_not_answer_is_reported_with_the_way_out(monkeypatch: py
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     with pytest.raises(UserError, match=r"--model owner/name: .* did not give it .*no route.*give the folder"):
         folder_of("--model", "owner/name", ["*"])
+
+
+def test_a_demo_model_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = tmp_path / "toy"
+    made.mkdir()
+    (made / "README.md").write_text("# toy\n")
+    (tmp_path / "toy.zip").write_bytes(shipped.pack(made))
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert (folder_of("--model", "toy", ["*"]) / "README.md").read_text() == "# toy\n"
+    with pytest.raises(UserError, match=r"nor a demo model \(toy\)"):
+        folder_of("--model", "tiy", ["*"])
