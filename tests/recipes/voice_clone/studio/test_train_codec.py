@@ -1,0 +1,55 @@
+"""The whole chain on a few sentences: stopped, gone on with, loaded by the stock package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_prep.codec import encode, find_codec, load_codec
+from finetune.errors import UserError
+from recipes.voice_clone.studio import train_codec
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, sound: Callable[..., np.ndarray]) -> Path:
+    """Two voices, six sentences to train on and one held out of each."""
+    folder, rows = tmp_path / "corpus", []
+    folder.mkdir()
+    for index in range(14):
+        voice, split = "ab"[index % 2], "held_out" if index >= 12 else "train"
+        soundfile.write(folder / f"{index}.flac", sound((110, 190)[index % 2], 2.0, index), 24000)
+        rows.append({"audio": f"{index}.flac", "text": f"sentence {index}", "speaker": voice, "split": split})
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_so_many_clips_of_each_voice_are_taken(corpus: Path) -> None:
+    assert [clip.text for clip in train_codec.clips_of(corpus, "train", 2)] == [f"sentence {index}" for index in range(4)]
+    assert [clip.voice for clip in train_codec.clips_of(corpus, "held_out", 5)] == ["a", "b"]
+
+
+def test_a_finished_codec_is_not_trained_over(tmp_path: Path) -> None:
+    (tmp_path / "codec-demo").mkdir()
+    with pytest.raises(UserError, match="exists already"):
+        train_codec.main([str(tmp_path)])
+
+
+@pytest.mark.slow
+def test_the_chain_ends_in_a_codec_and_its_codes_were_fixed_before_the_decoder(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: Callable[..., np.ndarray]
+) -> None:
+    for name, steps in (("ENCODER_STEPS", 20), ("FRONT_STEPS", 10)):
+        monkeypatch.setattr(train_codec, name, steps)
+    folder = tmp_path / "run"
+    assert train_codec.main([str(folder), "--corpus", str(corpus), "--wave-steps", "2"]) == 0
+    coder, final = (load_codec(find_codec(str(folder / name)), "cpu") for name in ("coder", "codec-demo"))
+    clip = sound(140, 1.5, 3)
+    codes = encode(final, [clip])[0]
+    assert np.array_equal(codes, encode(coder, [clip])[0])
+    wave, rate = final.decode([{"audio_codes": np.asarray(codes, dtype=np.int64)}])
+    assert (rate, len(wave[0])) == (24000, len(codes) * 1920)
