@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 NEXT := .venv-next/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo demo-llm test test-all test-next check bench
+.PHONY: demo demo-llm test test-all test-next check bench bench-check
 
 demo: $(STAMP)  ## the whole chain on the embedded sample; figures in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
@@ -35,6 +35,9 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 bench: $(STAMP) $(NEXT)  ## one file per claim; each prints its table
 	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 	$(BIN)/python benchmarks/_pages.py
+
+bench-check: $(STAMP)  ## the ratios that are steady enough, against the committed ones: minutes, with nothing else running
+	$(BIN)/python benchmarks/_regressions.py
 
 # torch comes first and by itself: whichever build of that version is there (CPU or CUDA), nothing later may replace it.
 $(STAMP): pyproject.toml constraints.txt
