@@ -1,22 +1,67 @@
-"""A corpus that needs no synthesiser: sentences of the grammar said by noise."""
+"""Sounds for the studio's tests: buzzing sentences of two voices with books and a model made from them, and sentences said by noise."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 
+from recipes.voice_clone.studio import codec_books, codec_material, codec_model
+from recipes.voice_clone.studio.codec_books import Books
+from recipes.voice_clone.studio.codec_material import Clip
 from recipes.voice_clone.studio.grammar import sentences, words_of
 from recipes.voice_clone.studio.voices import RATE, VOICES
+
+torch.set_num_threads(1)
+
+
+def buzz(hz: float, seconds: float, seed: int = 0) -> np.ndarray:
+    """A voice-like sound at 24 kHz: harmonics whose strengths wander, around a pitch that glides by a tenth."""
+    random = np.random.default_rng(seed)
+    time = np.arange(round(seconds * RATE)) / RATE
+    phase = 2 * np.pi * np.cumsum(hz * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * time))) / RATE
+    knots = np.linspace(0, seconds, 4 + int(4 * seconds))
+    strengths = [np.interp(time, knots, random.uniform(0, 1, len(knots))) for _ in range(8)]
+    wave = sum(strength * np.sin((k + 1) * phase) / (k + 1) for k, strength in enumerate(strengths))
+    return (0.5 * wave / np.abs(wave).max()).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def sound() -> Callable[..., np.ndarray]:
+    return buzz
+
+
+@pytest.fixture(scope="session")
+def clips() -> list[Clip]:
+    """24 s in all, two voices."""
+    return [codec_material.make_clip(buzz((110, 190)[index % 2], 2.0, index), f"sentence {index}", "ab"[index % 2]) for index in range(12)]
+
+
+@pytest.fixture(scope="session")
+def books(clips: list[Clip]) -> Books:
+    random = np.random.default_rng(0)
+    vectors = [clip.heard.vectors(random.uniform(0.3, 1.2)) for _ in range(3) for clip in clips]
+    return codec_books.make_books(torch.cat(vectors), seed=0)
+
+
+@pytest.fixture
+def model(books: Books) -> object:
+    """Untrained, with the books in."""
+    made = codec_model.build(seed=0)
+    codec_model.round_to_half(made)
+    codec_model.fill_books(made, books)
+    return made.eval()
 
 
 @pytest.fixture(scope="session")
 def noise_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sentences to train and one held out by each voice, 0.8 s each."""
+    """A corpus that needs no synthesiser: two sentences to train and one held out by each voice, 0.8 s each."""
     folder, random = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
     texts = {"train": sentences(0, "train"), "held_out": sentences(0, "held_out")}
     rows = []
