@@ -77,6 +77,12 @@ class Exported:
             raise UserError(f"--speaker {given}: {self.folder} does not know that voice; it has {known}")
         return name
 
+    def dialect(self, speaker: str | None) -> int | None:
+        """Codec id of the dialect that a preset of a `custom_voice` model speaks, or None."""
+        talker = self.config["talker_config"]
+        spoken = {name.lower(): dialect for name, dialect in (talker.get("spk_is_dialect") or {}).items()}.get(speaker or "")
+        return talker["codec_language_id"][spoken] if spoken and not self.is_base else None
+
     def language(self, given: str | None, speaker: str | None) -> str:
         """The language to announce: the given one, or the one that the speaker was trained with, or `auto`."""
         from .layout import language_of

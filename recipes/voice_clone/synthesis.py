@@ -7,7 +7,7 @@ with open_synthesizer(Path("exports/me")) as voice:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,9 +19,16 @@ from .exported import Exported
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
+
+    from .decoding import Said, Speech
+    from .prompting import Prompt, Voice
+    from .sampler import Choice
 
 FRAME_RATE = 12.5
 """Codec frames per second of speech; generation makes one at a time."""
+CLONES = 64
+"""Reference clips whose voice is kept, so that a clip that is used again is not read again."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,8 @@ class Request:
     """Clip of a voice to clone instead (base exports only)."""
     reference_text: str | None = None
     """What the clip says: then its manner is continued too, otherwise only its voice is used."""
+    streamed_text: bool = False
+    """Give the text token by token beside the frames, instead of whole before them. Training here is on whole text."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,15 @@ class Sampling:
     def most_frames(self) -> int:
         return math.ceil(self.max_seconds * FRAME_RATE)
 
+    @property
+    def choice(self) -> Choice:
+        """Greedy goes without the penalty on repetition, which would push it off the codes that were learned."""
+        from .sampler import Choice
+
+        if self.greedy:
+            return Choice(greedy=True)
+        return Choice(False, self.temperature, self.top_k, self.top_p, self.repetition_penalty)
+
 
 @dataclass(frozen=True)
 class Spoken:
@@ -73,8 +91,6 @@ class Spoken:
 
 def check(exported: Exported, request: Request) -> None:
     """Raise `UserError`, which lists what exists, for a request that the folder cannot speak. Reads no weights."""
-    from .layout import text_tokens
-
     if not request.text.strip():
         raise UserError('--text is empty; give the words to speak, as in --text "Hello, this is my voice."')
     if request.reference is None:
@@ -82,7 +98,9 @@ def check(exported: Exported, request: Request) -> None:
     else:
         check_reference(exported, request)
         exported.language(request.language, None)
-    text_tokens(request.text, exported.processor)
+    check_length(exported, request.text)
+    if request.reference_text is not None:
+        check_length(exported, request.reference_text)
 
 
 def check_reference(exported: Exported, request: Request) -> None:
@@ -95,14 +113,28 @@ def check_reference(exported: Exported, request: Request) -> None:
         raise UserError(f"--reference {request.reference}: no such file")
 
 
+def check_length(exported: Exported, text: str) -> None:
+    """A token is hardly spoken in less than a frame, so text may take half of the positions."""
+    from .layout import text_tokens
+
+    tokens, most = len(text_tokens(text, exported.processor)), exported.ids.positions // 2
+    if tokens > most:
+        raise UserError(f"a text of {tokens} tokens is too long for this model, which takes {most}; cut it: {text[:60]!r} …")
+
+
 class Synthesizer:
-    """Owns a loaded model, on the GPU in bf16 if there is one; `close` gives its memory back."""
+    """Owns a loaded model, on the GPU in bf16 if there is one; `close` gives its memory back. For one thread at a time."""
 
     def __init__(self, exported: Exported) -> None:
         from . import stock
+        from .decoding import Decoder
+        from .prompting import Prompter
 
         self.exported = exported
-        self._model: Any = stock.load(exported.folder)
+        self._model: Any = stock.load(exported.folder).model
+        self._decoder = Decoder(self._model.talker, exported.ids)
+        self._prompter = Prompter(self._model.talker, exported.ids)
+        self._clones: dict[tuple[Path, int, int], tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +143,9 @@ class Synthesizer:
         self.close()
 
     def close(self) -> None:
-        self._model = None
+        """After it, nothing can be spoken."""
+        self._model = self._decoder = self._prompter = None  # type: ignore[assignment]
+        self._clones.clear()
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -131,59 +165,115 @@ class Synthesizer:
     @property
     def rate(self) -> int:
         """Hz of every wave."""
-        return int(self._model.model.speech_tokenizer.get_output_sample_rate())
+        return int(self._model.speech_tokenizer.get_output_sample_rate())
 
     def check(self, request: Request) -> None:
         """Raise `UserError`, which lists what exists, for a request that this model cannot speak."""
         check(self.exported, request)
 
     def speak(self, requests: Sequence[Request], sampling: Sampling) -> list[Spoken]:
-        """The requests as one batch, in their order. What a request says does not depend on what else is in the batch."""
+        """The requests as one batch, in their order. Each says what it says alone with the same seed, whatever else is in the batch."""
         for request in requests:
             self.check(request)
-        return [self._speak_one(request, sampling) for request in requests]
+        if not requests:
+            return []
+        voices = [self._voice(request) for request in requests]
+        speech = self._start(requests, voices, sampling)
+        for _ in speech.frames():
+            pass
+        said = speech.result()
+        waves = self._waves(voices, said)
+        return [Spoken(wave, self.rate, one.codes.numpy(), one.ended) for wave, one in zip(waves, said, strict=True)]
 
-    def stream(self, request: Request, sampling: Sampling) -> Iterator[np.ndarray]:
-        """Chunks [samples] float32 as they are made; together they are the wave of `speak`."""
-        (spoken,) = self.speak([request], sampling)
-        yield spoken.wave
+    def stream(self, request: Request, sampling: Sampling) -> Generator[np.ndarray, None, Spoken]:
+        """Chunks [samples] float32 as they are made; together they are the wave of `speak`. The generator returns what was spoken."""
+        import numpy as np
 
-    def _speak_one(self, request: Request, sampling: Sampling) -> Spoken:
+        from .waveform import WaveStream, growing_pieces
+
+        self.check(request)
+        voice = self._voice(request)
+        speech = self._start([request], [voice], sampling)
+        stream = WaveStream(self._model.speech_tokenizer.model.decoder)
+        if voice.reference_codes is not None:
+            stream.feed(voice.reference_codes[None])  # the speech goes on from the sound of the reference, which is not heard again
+        chunks: list[np.ndarray] = []
+        for piece in speech.pieces(growing_pieces()):
+            chunks.append(stream.feed(piece.transpose(0, 1))[0].cpu().numpy())
+            yield chunks[-1]
+        (said,) = speech.result()
+        return Spoken(np.concatenate(chunks), self.rate, said.codes.numpy(), said.ended)
+
+    def _start(self, requests: Sequence[Request], voices: Sequence[Voice], sampling: Sampling) -> Speech:
+        from .decoding import Speech
+
+        prompts = [self._prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
+        return Speech(self._decoder, prompts, sampling.choice, [sampling.seed] * len(prompts), sampling.most_frames)
+
+    def _prompt(self, request: Request, voice: Voice) -> Prompt:
         import torch
 
-        from . import stock
+        from .layout import text_tokens
+
+        with torch.inference_mode():
+            text = text_tokens(request.text, self.exported.processor)
+            prompt = self._prompter.prompt(text, self._language(request), voice, request.streamed_text)
+        if len(prompt.before) >= self.exported.ids.positions:
+            raise UserError(
+                f"--reference {request.reference} and the text fill the model's {self.exported.ids.positions} positions; cut it"
+            )
+        return prompt
+
+    def _language(self, request: Request) -> int | None:
+        """Id of the codec prefix; a preset that speaks a dialect has it as its Chinese, and where nothing is said."""
+        speaker = self.exported.speaker(request.speaker) if request.reference is None else None
+        name = self.exported.language(request.language, speaker)
+        dialect = self.exported.dialect(speaker)
+        if dialect is not None and name in (manifest.AUTO, "chinese"):
+            return dialect
+        return None if name == manifest.AUTO else self.exported.ids.languages[name]
+
+    def _voice(self, request: Request) -> Voice:
+        from .layout import text_tokens
+        from .prompting import Voice
+
+        if request.reference is None:
+            return Voice(self._decoder.first_table[self.exported.speakers[self.exported.speaker(request.speaker)]])
+        vector, codes = self._clone(request.reference)
+        if request.reference_text is None:
+            return Voice(vector)
+        return Voice(vector, text_tokens(request.reference_text, self.exported.processor), codes)
+
+    def _clone(self, reference: Path) -> tuple[Tensor, Tensor]:
+        """The speaker vector [H] and the codes [T, codebooks] of a clip."""
         from .speakers import SAMPLE_RATE, read_clip
 
-        torch.manual_seed(sampling.seed)
-        chosen: dict[str, Any] = {"do_sample": not sampling.greedy, "subtalker_dosample": not sampling.greedy}
-        for name in ("temperature", "top_k", "top_p"):
-            chosen |= {name: getattr(sampling, name), f"subtalker_{name}": getattr(sampling, name)}
-        chosen |= {"repetition_penalty": 1.0 if sampling.greedy else sampling.repetition_penalty}
-        chosen |= {"max_new_tokens": sampling.most_frames + 1, "non_streaming_mode": True}
-        codes: list[Any] = []
-        tokenizer = self._model.model.speech_tokenizer
-        decode = tokenizer.decode
-        tokenizer.decode = lambda encoded: codes.extend(one["audio_codes"] for one in encoded) or decode(encoded)  # type: ignore[func-returns-value]
-        try:
-            if request.reference is not None:
-                chosen |= {"language": self.exported.language(request.language, None), "text": request.text}
-                clip = (read_clip(request.reference), SAMPLE_RATE)
-                only_voice = request.reference_text is None
-                waves, rate = self._model.generate_voice_clone(
-                    ref_audio=clip, ref_text=request.reference_text, x_vector_only_mode=only_voice, **chosen
-                )
-            else:
-                speaker = self.exported.speaker(request.speaker)
-                chosen |= {"language": self.exported.language(request.language, speaker), "text": request.text}
-                if self.is_base:
-                    voice = stock.stored_voice(self._model, self.exported.speakers[speaker])
-                    waves, rate = self._model.generate_voice_clone(voice_clone_prompt=[voice], **chosen)
-                else:
-                    waves, rate = self._model.generate_custom_voice(speaker=speaker, **chosen)
-        finally:
-            del tokenizer.decode
-        frames = round(len(waves[0]) / rate * FRAME_RATE)
-        return Spoken(waves[0], rate, codes[0][-frames:].cpu().numpy(), ended=frames < sampling.most_frames)
+        found = reference.stat()
+        key = (reference.resolve(), found.st_mtime_ns, found.st_size)
+        if key not in self._clones:
+            clip = read_clip(reference)
+            codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]
+            if len(self._clones) >= CLONES:
+                del self._clones[next(iter(self._clones))]
+            self._clones[key] = (self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes)
+        return self._clones[key]
+
+    def _waves(self, voices: Sequence[Voice], said: Sequence[Said]) -> list[np.ndarray]:
+        """[samples] each. A reference's codes come first, so that the speech goes on from their sound, and are cut off again."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        from .waveform import decoded
+
+        codec = self._model.speech_tokenizer.model
+        heads = [
+            one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu() for voice, one in zip(voices, said, strict=True)
+        ]
+        codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, said, strict=True)], batch_first=True)
+        waves = decoded(codec.decoder, codes.to(self._decoder.first_table.device)).cpu().numpy()
+        step = int(codec.get_decode_upsample_rate())
+        cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, said, strict=True)]
+        return [wave[start:end] for wave, (start, end) in zip(waves, cuts, strict=True)]
 
 
 def open_synthesizer(folder: Path) -> Synthesizer:

@@ -1,31 +1,120 @@
-"""The seam that everything which speaks goes through."""
+"""What everything that speaks goes through says what the stock package says, code for code."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from finetune.errors import UserError
-from recipes.voice_clone.synthesis import Request, Sampling, open_synthesizer
+from recipes.voice_clone import stock
+from recipes.voice_clone.speakers import SAMPLE_RATE, read_clip
+from recipes.voice_clone.synthesis import Request, Sampling, Synthesizer, open_synthesizer
 
-GREEDY = Sampling(greedy=True, max_seconds=2)
-
-
-def test_a_batch_speaks_what_was_learned(two_voices: Any) -> None:
-    for folder in (two_voices.custom_voice, two_voices.base):
-        with open_synthesizer(folder) as voice:
-            spoken = voice.speak([Request(row["text"], row["speaker"]) for row in two_voices.rows], GREEDY)
-            assert [one.codes.tolist() for one in spoken] == [row["audio_codes"] for row in two_voices.rows]
-            assert all(one.ended and len(one.wave) == len(one.codes) * one.rate // 12.5 for one in spoken)
-            chunks = list(voice.stream(Request(two_voices.rows[0]["text"], "anna"), GREEDY))
-            np.testing.assert_allclose(np.concatenate(chunks), spoken[0].wave, atol=1e-5)
+GREEDY = Sampling(greedy=True, max_seconds=1.2)
+MOST = {"max_new_tokens": GREEDY.most_frames + 1}
+TEXTS = ["Please close the window, the rain comes in.", "Hi.", "It is never late!"]
 
 
-def test_it_tells_who_it_is(two_voices: Any) -> None:
+class Stock:
+    """The stock package, with the codes that it decodes to waves."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tts = stock.load(folder)
+        self.codes: list[Any] = []
+        codec = self.tts.model.speech_tokenizer
+        decode = codec.decode
+
+        def noting(encoded: list[dict[str, Any]]) -> Any:
+            self.codes = [one["audio_codes"].tolist() for one in encoded]
+            return decode(encoded)
+
+        monkeypatch.setattr(codec, "decode", noting)
+
+
+def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
+    return [one.codes.tolist() for one in voice.speak(requests, GREEDY)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_named_voices_are_the_stock_packages(two_voices: Any, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learned clips, which end by themselves at different times, and texts that were not learned."""
+    texts = [*(row["text"] for row in two_voices.rows), *TEXTS[:2]]
+    speakers = [*(row["speaker"] for row in two_voices.rows), "Bert", "anna"]
+    theirs = Stock(two_voices.custom_voice, monkeypatch)
+    waves, rate = theirs.tts.generate_custom_voice(texts, speakers, "english", non_streaming_mode=not streamed, **stock.GREEDY, **MOST)
+    requests = [Request(text, speaker, "english", streamed_text=streamed) for text, speaker in zip(texts, speakers, strict=True)]
+    with open_synthesizer(two_voices.custom_voice) as voice:
+        spoken = voice.speak(requests, GREEDY)
+        assert [one.codes.tolist() for one in spoken] == theirs.codes
+        assert [said(voice, [request])[0] for request in requests] == theirs.codes, "alone as in the batch"
+    if not streamed:
+        assert theirs.codes[:4] == [row["audio_codes"] for row in two_voices.rows] and all(one.ended for one in spoken[:4])
+    for one, wave in zip(spoken, waves, strict=True):
+        assert one.rate == rate and one.wave.dtype == np.float32 and one.wave.shape == (len(one.codes) * rate // 12.5,)
+        np.testing.assert_allclose(one.wave, wave, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "streamed"),
+    [(None, False), ("The boats.", False), ("Boats.", True), ("The boats were counted by her, all of them, one by one.", True)],
+)
+def test_clones_are_the_stock_packages(two_voices: Any, words: str | None, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the voice alone, and in context, where the reference's text is longer and shorter than its frames."""
+    clip = two_voices.ready.config.data.train.parent / "low.flac"
+    theirs = Stock(two_voices.base, monkeypatch)
+    waves, _ = theirs.tts.generate_voice_clone(
+        TEXTS,
+        ["auto", "german", "auto"],
+        ref_audio=(read_clip(clip), SAMPLE_RATE),
+        ref_text=words,
+        x_vector_only_mode=words is None,
+        non_streaming_mode=not streamed,
+        **stock.GREEDY,
+        **MOST,
+    )
+    languages = ["auto", "german", None]
+    requests = [Request(text, None, language, clip, words, streamed) for text, language in zip(TEXTS, languages, strict=True)]
+    with open_synthesizer(two_voices.base) as voice:
+        spoken = voice.speak(requests, GREEDY)
+        chunks = list(voice.stream(requests[0], GREEDY))
+    before = 0 if words is None else 13  # the second of sound that `low.flac` lasts
+    assert [one.codes.tolist() for one in spoken] == [codes[before:] for codes in theirs.codes]
+    for one, wave in zip(spoken, waves, strict=True):
+        np.testing.assert_allclose(one.wave, wave, atol=1e-4)
+    np.testing.assert_allclose(np.concatenate(chunks), spoken[0].wave, atol=1e-4)
+
+
+def test_stored_voices_of_a_base_speak(two_voices: Any) -> None:
+    with open_synthesizer(two_voices.base) as voice:
+        assert said(voice, [Request(row["text"], row["speaker"]) for row in two_voices.rows]) == [
+            row["audio_codes"] for row in two_voices.rows
+        ]
+
+
+def test_a_stream_is_what_speak_says(two_voices: Any) -> None:
+    request, sampling = Request("Please close the window.", "anna"), Sampling(seed=3, max_seconds=2)
+    with open_synthesizer(two_voices.custom_voice) as voice:
+        (whole,) = voice.speak([request], sampling)
+        stream, chunks = voice.stream(request, sampling), []
+        try:
+            while True:
+                chunks.append(next(stream))
+        except StopIteration as end:
+            told = end.value
+    assert len(chunks) > 1 and len(chunks[0]) == 4 * 1920, "sound comes after four frames"
+    np.testing.assert_allclose(np.concatenate(chunks), whole.wave, atol=1e-4)
+    assert told.codes.tolist() == whole.codes.tolist() and told.ended == whole.ended and told.wave.shape == whole.wave.shape
+
+
+def test_it_tells_who_it_is_and_refuses_the_rest(two_voices: Any) -> None:
     with open_synthesizer(two_voices.base) as voice:
         assert voice.is_base and voice.speakers == ("anna", "bert") and voice.rate == 24000
         assert voice.languages[0] == "auto" and "english" in voice.languages
+        assert voice.speak([], GREEDY) == []
         with pytest.raises(UserError, match="it has anna, bert"):
             voice.check(Request("Hi.", "carl"))
+        with pytest.raises(UserError, match=r"a text of 4003 tokens is too long for this model, which takes 1024.*'Hello Hello"):
+            voice.speak([Request("Hello " * 1000, "anna")], GREEDY)
