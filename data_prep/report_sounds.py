@@ -93,12 +93,13 @@ def _show(folder: Path, clip: Clip, room: int) -> Shown:
         samples = read(path, RATE).samples
     except (AudioError, OSError) as error:
         return Shown(clip, "", "", f"it cannot be read: {error}")
-    picture = _uri("image/png", spectrogram(samples)) if len(samples) else ""
-    player = _uri(TYPES.get(path.suffix.lower(), "audio/flac"), path.read_bytes())
+    picture = data_uri("image/png", spectrogram(samples)) if len(samples) else ""
+    player = data_uri(TYPES.get(path.suffix.lower(), "audio/flac"), path.read_bytes())
     if len(player) > room:
         return Shown(clip, "", picture, "the page has no room for more sound")
     return Shown(clip, player, picture, "")
 
 
-def _uri(kind: str, data: bytes) -> str:
+def data_uri(kind: str, data: bytes) -> str:
+    """Bytes as an address that needs no other file."""
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

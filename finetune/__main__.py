@@ -11,6 +11,7 @@ VERBS = {
     "export": "turn a checkpoint into a folder that the model's own package loads",
     "generate": "speak, or write, with an exported folder",
     "chat": "converse with an exported folder",
+    "eval-voice": "say how good a voice is: understood, alike, at its pace; and whether training helped",
     "check": "read every checkpoint of a run and say which are whole",
     "where": "print where the installed recipes and launch files lie",
 }
@@ -24,7 +25,7 @@ def main(argv: list[str]) -> int:
     if argv[0] not in VERBS:
         print(f"error: unknown verb {argv[0]!r}; verbs are {', '.join(VERBS)}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"finetune.{argv[0]}")
+    module = importlib.import_module(f"finetune.{argv[0].replace('-', '_')}")
     return int(module.main(argv[1:]))
 
 

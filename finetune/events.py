@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from finetune import files
 from finetune.errors import UserError
+from finetune.recipe import Answer
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, at most one line of progress in this time."""
@@ -55,14 +56,21 @@ class Events:
         self._record("evaluation", step, {f"val/{name}": value for name, value in numbers.items()})
         self.say(f"step {step}: validation loss {numbers['loss']:.4f}")
 
-    def answers(self, step: int, pairs: list[tuple[str, str]]) -> None:
-        """Prompts, and what the model of optimizer step `step` answered to them; told some steps later."""
-        self.note("sampled", step, answers=[{"prompt": prompt, "answer": answer} for prompt, answer in pairs])
-        for prompt, answer in pairs:
-            self.say(f"step {step}: {prompt!r} → {answer!r}")
-        texts = {f"samples/{number}": f"step {step}: {prompt}\n\n{_verbatim(answer)}" for number, (prompt, answer) in enumerate(pairs, 1)}
+    def answers(self, step: int, pairs: list[tuple[str, Answer]], sounds: list[Path | None]) -> None:
+        """Prompts, and what the model of optimizer step `step` answered to them; told some steps later. `sounds`: where they lie."""
+        places = ["" if sound is None else str(sound.relative_to(self.log_path.parent)) for sound in sounds]
+        told = [
+            {"prompt": prompt, "answer": answer.text, **answer.numbers, **({"sound": place} if place else {})}
+            for (prompt, answer), place in zip(pairs, places, strict=True)
+        ]
+        self.note("sampled", step, answers=told)
+        for (prompt, answer), place in zip(pairs, places, strict=True):
+            self.say(f"step {step}: {prompt!r} → {f'{place}: {answer.text}' if place else repr(answer.text)}")
+        values = {**_texts(step, pairs), **_means([answer.numbers for _, answer in pairs])}
         for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
-            tracker.log(texts, step=None if tracker.name == "wandb" else step)  # wandb drops what comes for a step gone by
+            tracker.log(values, step=None if tracker.name == "wandb" else step)  # wandb drops what comes for a step gone by
+            if tracker.name == "tensorboard" and self._main:
+                _show(tracker.writer, step, [answer for _, answer in pairs])
 
     def note(self, kind: str, step: int, **facts: Any) -> None:
         """An event without a curve: started, resumed, committed, stopped. What the disk refuses is said instead: a log stops no run."""
@@ -89,6 +97,33 @@ class Events:
         self.note(kind, step, **numbers)
         if self._accelerator.log_with:
             self._accelerator.log(numbers, step=step)
+
+
+def _texts(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str]:
+    return {f"samples/{number}": f"step {step}: {prompt}\n\n{_verbatim(answer.text)}" for number, (prompt, answer) in enumerate(pairs, 1)}
+
+
+def _means(numbers: list[dict[str, float]]) -> dict[str, float]:
+    """`samples/NAME` → mean over the answers that have it."""
+    names = dict.fromkeys(name for of_one in numbers for name in of_one)
+    having = {name: [of_one[name] for of_one in numbers if name in of_one] for name in names}
+    return {f"samples/{name}": sum(values) / len(values) for name, values in having.items()}
+
+
+def _show(writer: Any, step: int, answers: list[Answer]) -> None:
+    """Players and pictures in TensorBoard. Other trackers have the texts and numbers; the files are in the run's folder."""
+    import io
+
+    import soundfile
+    import torch
+    from matplotlib.image import imread
+
+    for number, answer in enumerate(answers, 1):
+        if answer.sound:
+            samples, rate = soundfile.read(io.BytesIO(answer.sound), dtype="float32")
+            writer.add_audio(f"samples/{number}", torch.from_numpy(samples), step, sample_rate=rate)
+        if answer.picture:
+            writer.add_image(f"samples/{number}", imread(io.BytesIO(answer.picture), format="png")[:, :, :3], step, dataformats="HWC")
 
 
 def _verbatim(text: str) -> str:

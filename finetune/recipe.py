@@ -84,6 +84,20 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """To one prompt of `sample.prompts`."""
+
+    text: str
+    """What was answered; for a voice, a line on how it was said."""
+    sound: bytes = b""
+    """A FLAC file, if the answer is to be heard."""
+    picture: bytes = b""
+    """A PNG of it."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """What was measured of it; the trackers get their means over the prompts."""
+
+
+@dataclass(frozen=True)
 class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
@@ -122,8 +136,10 @@ class Recipe:
     """(exported folder, remaining arguments) → exit code."""
     chat: Callable[[Path, list[str]], int] | None = None
     """(exported folder, remaining arguments) → exit code, after a conversation. Absent: there is nothing to converse with."""
-    sample: Callable[[Path, list[str]], list[str]] | None = None
+    sample: Callable[[Path, list[str]], list[Answer]] | None = None
     """(exported folder, prompts) → an answer to each, without chance, for `sample.every`. Called in a process of its own, on the CPU."""
+    evaluate: Callable[[Path, list[str]], int] | None = None
+    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
     lora_targets: str = "all-linear"
     """Regular expression over module names that LoRA adapts unless the config says otherwise."""
     prepare: Callable[[Config], None] = _nothing

@@ -19,14 +19,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from finetune import files
 from finetune.config import Config
 from finetune.errors import UserError, exit_code
-from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.recipe import Answer, Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
     from finetune.events import Events
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 NAME = "sample"
 """Of temporary folders in a run's cache."""
+ANSWERS, KINDS = "answers.json", ("flac", "png")
+"""What the process leaves in its folder: texts and numbers, and for each answer its sound and its picture, empty if it has none."""
 LAUNCHED = (
     "ACCELERATE_",
     "FSDP_",
@@ -131,8 +133,9 @@ class Sampler:
 
     def _tell(self, child: _Child) -> None:
         try:
-            self._events.answers(child.step, [*zip(self._config.sample.prompts, child.answers(), strict=True)])
-        except (OSError, ValueError) as error:
+            pairs = [*zip(self._config.sample.prompts, child.answers(), strict=True)]
+            self._events.answers(child.step, pairs, keep(self._config.run.dir, child.step, [answer for _, answer in pairs]))
+        except (OSError, ValueError, UserError) as error:
             self._fail(child.step, child.last_words() or str(error))
         child.close()
 
@@ -171,10 +174,14 @@ class _Child:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def answers(self) -> list[str]:
+    def answers(self) -> list[Answer]:
         """Raises `OSError` if there are none."""
-        found: list[str] = json.loads((self._folder / "answers.json").read_text(encoding="utf-8"))
-        return found
+        told = json.loads((self._folder / ANSWERS).read_text(encoding="utf-8"))
+        return [self._answer(number, one) for number, one in enumerate(told, 1)]
+
+    def _answer(self, number: int, told: dict[str, Any]) -> Answer:
+        sound, picture = ((self._folder / f"{number}.{kind}").read_bytes() for kind in KINDS)
+        return Answer(told["text"], sound, picture, told["numbers"])
 
     def last_words(self) -> str:
         """The last line that it printed."""
@@ -207,6 +214,19 @@ def main(_: list[str]) -> int:
     return 0
 
 
+def keep(run_dir: Path, step: int, answers: Sequence[Answer]) -> list[Path | None]:
+    """Put what is to be heard and seen into `samples/step-…/` of the run; returns where each answer's sound lies, None for text alone."""
+    return [_keep_one(run_dir / "samples" / f"step-{step:08d}" / str(number), answer) for number, answer in enumerate(answers, 1)]
+
+
+def _keep_one(place: Path, answer: Answer) -> Path | None:
+    for kind, data in zip(KINDS, (answer.sound, answer.picture), strict=True):
+        if data:
+            files.make_folder(place.parent)
+            files.write_bytes(place.with_suffix(f".{kind}"), data)
+    return place.with_suffix(f".{KINDS[0]}") if answer.sound else None
+
+
 def answer(request: Mapping[str, Any]) -> None:
     """Export, answer, and leave the answers beside the export."""
     from finetune import checkpoint, export
@@ -215,7 +235,12 @@ def answer(request: Mapping[str, Any]) -> None:
     recipe = load_recipe(find_recipe(checkpoint.read_state(chosen)["recipe"]))
     assert recipe.sample is not None  # `check` made sure
     exported = export.export(chosen, folder / "export")
-    files.write_json(folder / "answers.json", recipe.sample(exported, [*request["prompts"]]))
+    told = []
+    for number, one in enumerate(recipe.sample(exported, [*request["prompts"]]), 1):
+        for kind, data in zip(KINDS, (one.sound, one.picture), strict=True):
+            files.write_bytes(folder / f"{number}.{kind}", data)
+        told.append({"text": one.text, "numbers": one.numbers})
+    files.write_json(folder / ANSWERS, told)
 
 
 def _end_with_the_run() -> None:

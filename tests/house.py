@@ -30,7 +30,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"evaluation"}),
     frozenset({"loop"}),
     frozenset({"assembly"}),
-    frozenset({"train", "export", "generate", "chat", "sampling", "publish", "check", "where"}),
+    frozenset({"train", "export", "generate", "eval_voice", "chat", "sampling", "publish", "check", "where"}),
     frozenset({"plan"}),
     frozenset({"__main__"}),
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config import Config, FilePath, Section
 from finetune.errors import UserError
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Term
 
 from .tokenizer import load_tokenizer, read_template
 
@@ -154,11 +154,11 @@ def chat(folder: Path, argv: list[str]) -> int:
     return talking.chat(folder, argv)
 
 
-def sample(folder: Path, prompts: list[str]) -> list[str]:
+def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     """Greedy answers of an export."""
     from . import answering
 
-    return answering.sample(folder, prompts)
+    return [Answer(text) for text in answering.sample(folder, prompts)]
 
 
 def show(sample: Sample, processor: Any) -> str:

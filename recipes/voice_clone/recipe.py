@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from finetune.config import Config, Section
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Term
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -97,6 +97,10 @@ def prepare(config: Config) -> None:
     from . import speakers
 
     speakers.prepare(config)
+    if config.sample.prompts:
+        from . import eval_samples
+
+        eval_samples.check(config.sample.prompts, [speaker["name"] for speaker in speakers.known(config).state["speakers"]])
 
 
 def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
@@ -113,6 +117,20 @@ def generate(folder: Path, argv: list[str]) -> int:
     return speaking.generate(folder, argv)
 
 
+def sample(folder: Path, prompts: list[str]) -> list[Answer]:
+    """Sentences spoken by an export, while its run trains."""
+    from . import eval_samples
+
+    return eval_samples.sample(folder, prompts)
+
+
+def evaluate(model: Path, argv: list[str]) -> int:
+    """Say how good a voice is."""
+    from . import eval_verb
+
+    return eval_verb.evaluate(model, argv)
+
+
 RECIPE = Recipe(
     Options=Options,
     load=load,
@@ -123,6 +141,8 @@ RECIPE = Recipe(
     export=export,
     formats=("custom_voice", "base"),
     generate=generate,
+    sample=sample,
+    evaluate=evaluate,
     # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
+import soundfile
+from matplotlib.image import imread, imsave
 
 from finetune.events import Events, draw_curve, read_log
+from finetune.recipe import Answer
 from finetune.world import World, join
 
 NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0, "memory_gib": 1.5}
@@ -42,12 +45,38 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, world: World, capsys: py
 
 def test_answers_are_told_with_the_step_they_belong_to(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     events = opened(tmp_path, world)
-    events.answers(2, [("Who?", "Me.\n*You*."), ("When?", "")])
+    events.answers(2, [("Who?", Answer("Me.\n*You*.")), ("When?", Answer(""))], [None, None])
     events.close()
     assert capsys.readouterr().out.splitlines() == ["step 2: 'Who?' → 'Me.\\n*You*.'", "step 2: 'When?' → ''"]
     (told,) = read_log(events.log_path)
     assert (told["event"], told["step"]) == ("sampled", 2)
     assert told["answers"] == [{"prompt": "Who?", "answer": "Me.\n*You*."}, {"prompt": "When?", "answer": ""}]
+
+
+def test_answers_to_be_heard_are_played_and_shown_in_tensorboard(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracked = type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(tmp_path / "run"))
+    events = Events(tmp_path / "run", tracked, 4, 0, {})
+    wave, picture = io.BytesIO(), io.BytesIO()
+    soundfile.write(wave, np.sin(np.arange(24_000) / 10), 24_000, format="FLAC")
+    imsave(picture, np.eye(4, 6), format="png")
+    spoken = Answer("1.00 s", wave.getvalue(), picture.getvalue(), {"seconds": 1.0, "pace": 12.0})
+    events.answers(
+        3, [("Hello.", spoken), ("Bye.", Answer("2 s", numbers={"seconds": 2.0}))], [tmp_path / "run" / "samples" / "1.flac", None]
+    )
+    events.close()
+    assert capsys.readouterr().out.splitlines() == ["step 3: 'Hello.' → samples/1.flac: 1.00 s", "step 3: 'Bye.' → '2 s'"]
+    (told,) = read_log(events.log_path)
+    assert told["answers"][0] == {"prompt": "Hello.", "answer": "1.00 s", "seconds": 1.0, "pace": 12.0, "sound": "samples/1.flac"}
+    board = EventAccumulator(str(tmp_path / "run" / "tracking"))
+    board.Reload()
+    (sound,), (shown,) = board.Audio("samples/1"), board.Images("samples/1")
+    samples, rate = soundfile.read(io.BytesIO(sound.encoded_audio_string))
+    assert (len(samples), rate, sound.step) == (24_000, 24_000, 3) and abs(samples).max() > 0.9
+    assert (shown.height, shown.width, shown.step) == (4, 6, 3)
+    assert [(one.step, one.value) for one in board.Scalars("samples/seconds")] == [(3, 1.5)]
+    assert [one.value for one in board.Scalars("samples/pace")] == [12.0]
 
 
 def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:

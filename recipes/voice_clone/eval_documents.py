@@ -1,0 +1,133 @@
+"""An evaluation as JSON for programs and as Markdown for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from data_prep.report_charts import number
+from finetune import __version__
+
+from .eval_figures import Metric, Scored, figure
+from .eval_outcome import SET_TITLES, Compared, Evaluation, Worth, compared, drifts, worth
+
+
+def record(evaluation: Evaluation) -> dict[str, Any]:
+    """Everything, each clip included. Figures that are unknown are null."""
+    return {
+        "overtone": __version__,
+        "settings": dict(evaluation.settings),
+        "notes": [*evaluation.notes, *drifts(evaluation)],
+        "figures": {name: _figures(evaluation, name) for name in evaluation.names},
+        "similarity": {one.encoder: _without_name(one) for one in worth(evaluation)},
+        "compared": [_comparison(row) for row in compared(evaluation)],
+        "clips": [_clip(name, clip) for name in evaluation.names for clip in evaluation.clips[name]],
+    }
+
+
+def markdown(evaluation: Evaluation) -> str:
+    """A page that reads well in a terminal too."""
+    parts = ["# Evaluation", *verdicts(evaluation)]
+    for group in evaluation.groups:
+        parts += [f"## {SET_TITLES[group]}", _table(evaluation, group)]
+    parts += [_worth_table(evaluation)] if evaluation.encoders else []
+    notes = [*drifts(evaluation), *evaluation.notes]
+    parts += ["## Notes", "\n".join(f"- {note}" for note in notes)] if notes else []
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def verdicts(evaluation: Evaluation) -> list[str]:
+    """Whether training helped, a sentence for each metric that can tell; of several checkpoints, about the last one."""
+    rows = compared(evaluation)
+    if not rows:
+        return ["Whether training helped is not known: there is no base to compare with (--base FOLDER), or too few texts."]
+    last = rows[-1].system
+    return [verdict(row) for row in rows if row.system == last]
+
+
+def verdict(row: Compared) -> str:
+    """`WER, unseen texts: better than the base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
+    found = row.difference
+    against = f"{found.verdict} than {row.base}" if found.verdict in ("better", "worse") else f"{found.verdict} to {row.base}"
+    return (
+        f"{row.metric.title}, {row.group} texts: **{against}**. {shown(row.before)} → {shown(row.after)} {row.metric.unit} "
+        f"({shown(found.change)}; 95 % interval {shown(found.low)} to {shown(found.high)}; {found.texts} texts)"
+    )
+
+
+def shown(value: float | None) -> str:
+    """Three digits; a dash for what is unknown."""
+    return "–" if value is None else number(value)
+
+
+def heading(metric: Metric) -> str:
+    return f"{metric.title} ({metric.unit})"
+
+
+def _table(evaluation: Evaluation, group: str) -> str:
+    head = ["", "texts", *(heading(metric) for metric in evaluation.metrics)]
+    rows = []
+    for name in evaluation.names:
+        clips = evaluation.of(name, group)
+        rows.append([name, str(len(clips)), *(shown(figure(metric, clips)) for metric in evaluation.metrics)])
+    return _markdown_table(head, rows)
+
+
+def _worth_table(evaluation: Evaluation) -> str:
+    head = ["encoder", "another speaker", "the speaker", *(f"{name}: place" for name in evaluation.names)]
+    rows = [
+        [one.encoder, shown(one.stranger), shown(one.same), *(shown(one.places.get(name)) for name in evaluation.names)]
+        for one in worth(evaluation)
+    ]
+    return (
+        "## What similarity means here\n\nReal clips against other speakers' clips, and against their own speaker's other clips; "
+        "a place of 0 is a stranger, 1 is the speaker.\n\n" + _markdown_table(head, rows)
+    )
+
+
+def _markdown_table(head: list[str], rows: list[list[str]]) -> str:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
+
+
+def _figures(evaluation: Evaluation, name: str) -> dict[str, Any]:
+    return {
+        group: {"texts": len(clips := evaluation.of(name, group)), **{metric.key: figure(metric, clips) for metric in evaluation.metrics}}
+        for group in evaluation.groups
+    }
+
+
+def _without_name(one: Worth) -> dict[str, Any]:
+    return {"another speaker": one.stranger, "the speaker": one.same, "places": dict(one.places)}
+
+
+def _comparison(row: Compared) -> dict[str, Any]:
+    return {
+        "system": row.system,
+        "base": row.base,
+        "set": row.group,
+        "metric": row.metric.key,
+        "before": row.before,
+        "after": row.after,
+        **dataclasses.asdict(row.difference),
+    }
+
+
+def _clip(name: str, clip: Scored) -> dict[str, Any]:
+    item = clip.item
+    return {
+        "system": name,
+        "key": item.key,
+        "set": item.group,
+        "speaker": item.speaker,
+        "language": item.language,
+        "text": item.text,
+        "heard": clip.heard,
+        "ended": clip.ended,
+        **dataclasses.asdict(clip.sound),
+        "real_seconds": clip.real_seconds,
+        "errors": None if clip.errors is None else dataclasses.asdict(clip.errors),
+        "likeness": dict(clip.likeness),
+    }

@@ -1,0 +1,144 @@
+"""Similarity: how near a clip is to its speaker's voice, as cosines of speaker vectors, and what such a figure is worth.
+
+A cosine means nothing by itself: it depends on the encoder, the microphone and the language. So every figure stands between two others from
+the same data: real clips of the speaker against the speaker's other clips, and against the clips of other speakers.
+
+The model's own encoder gave the model its voice vectors, so it may flatter it; an independent one hears it besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from data_prep import speaker_encoder
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples
+from data_prep.voices import LONGEST
+from finetune.errors import UserError
+
+Vector = NDArray[np.float32]
+OWN, SPECTRAL = "own encoder", "MFCC statistics"
+COEFFICIENTS = 20
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What makes a vector of a clip."""
+
+    name: str
+    vector: Callable[[Samples], Vector]
+    """[n] at 24 kHz, at most 30 s of it → [H]."""
+
+
+def own(folder: Path) -> Encoder:
+    """The speaker encoder of a Qwen3-TTS base. Raises `UserError` if the folder has none."""
+    loaded = speaker_encoder.load(folder)
+    return Encoder(OWN, lambda samples: speaker_encoder.vector(loaded, samples))
+
+
+def spectral() -> Encoder:
+    """Mean and spread of 20 mel-frequency cepstral coefficients over time: the colour of a voice, without any trained weights.
+
+    It tells a low voice from a high one and a dull one from a bright one, and a room from another; it is no trained speaker encoder.
+    """
+    return Encoder(SPECTRAL, mfcc_statistics)
+
+
+def independent(name: str) -> Encoder:
+    """A speaker verification model of transformers (an x-vector head, as in microsoft/wavlm-base-plus-sv): a folder or a hub name.
+
+    Raises `UserError` if it is none.
+    """
+    import torch
+    from transformers import AutoFeatureExtractor, AutoModelForAudioXVector
+
+    try:
+        extractor: Any = AutoFeatureExtractor.from_pretrained(name)
+        model: Any = AutoModelForAudioXVector.from_pretrained(name).eval()
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(
+            f"--speaker-model {name}: no speaker verification model of transformers ({first}); "
+            "microsoft/wavlm-base-plus-sv is one, by this name or as a folder"
+        ) from error
+
+    def vector(samples: Samples) -> Vector:
+        heard = soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ")
+        with torch.inference_mode():
+            found = model(**extractor(heard, sampling_rate=SPEECH_RATE, return_tensors="pt")).embeddings[0]
+        return found.float().numpy().copy()
+
+    return Encoder(Path(name).name, vector)
+
+
+def mfcc_statistics(samples: Samples) -> Vector:
+    """[40] of [n] samples at 24 kHz. The coefficient of loudness is left out."""
+    from librosa.feature import mfcc
+
+    found = mfcc(y=samples, sr=MASTER_RATE, n_mfcc=COEFFICIENTS + 1, n_fft=1024, hop_length=256)[1:]
+    return np.concatenate([found.mean(axis=1), found.std(axis=1)]).astype(np.float32)
+
+
+def embed(encoder: Encoder, samples: Samples) -> Vector | None:
+    """None for a clip too short to know a voice by, or silent throughout. Raises `UserError` for damaged weights."""
+    if len(samples) < speaker_encoder.SHORTEST * MASTER_RATE or not samples.any():
+        return None
+    vector = encoder.vector(samples[:LONGEST])
+    if not np.isfinite(vector).all():
+        raise UserError(f"the encoder {encoder.name!r} gives what is no number: its weights are damaged; fetch the model again")
+    return vector
+
+
+@dataclass(frozen=True)
+class Voices:
+    """The real clips of all speakers, as one encoder hears them."""
+
+    clips: Mapping[str, Mapping[Path, Vector]]
+    """Speaker → clip → vector."""
+    centred: bool
+    """Whether vectors are first put in units of their spread over all real clips. Statistics have no common scale; encoders have."""
+
+    @cached_property
+    def _scale(self) -> tuple[Vector, Vector]:
+        every = np.stack([vector for own in self.clips.values() for vector in own.values()])
+        return every.mean(axis=0), np.maximum(every.std(axis=0), 1e-6)
+
+    def likeness(self, vector: Vector, speaker: str, apart: frozenset[Path] = frozenset()) -> float | None:
+        """Cosine of a vector to the mean direction of the speaker's clips, without those of `apart`; None if there are no others."""
+        others = [self._direction(other) for path, other in self.clips.get(speaker, {}).items() if path not in apart]
+        if not others:
+            return None
+        middle = np.sum(others, axis=0)
+        return float(self._direction(vector) @ middle / max(float(np.linalg.norm(middle)), 1e-12))
+
+    def strangers(self) -> list[float]:
+        """Of every real clip, the mean likeness to the voices of all other speakers. Empty if there is one speaker."""
+        found = []
+        for speaker, own in self.clips.items():
+            others = [other for other in self.clips if other != speaker]
+            for vector in own.values() if others else ():
+                found.append(float(np.mean([self.likeness(vector, other) for other in others])))
+        return found
+
+    def _direction(self, vector: Vector) -> Vector:
+        if self.centred:
+            middle, spread = self._scale
+            vector = (vector - middle) / spread
+        return vector / max(float(np.linalg.norm(vector)), 1e-12)
+
+
+def voices(encoder: Encoder, clips: Mapping[str, Mapping[Path, Vector]]) -> Voices:
+    """The real clips as `encoder` heard them."""
+    return Voices(clips, centred=encoder.name == SPECTRAL)
+
+
+def place(figure: float, stranger: float, same: float) -> float | None:
+    """Where a likeness stands between a stranger (0) and the speaker's own clips (1); None if these two cannot be told apart."""
+    return (figure - stranger) / (same - stranger) if same - stranger > 1e-3 else None

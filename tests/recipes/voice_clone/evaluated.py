@@ -1,0 +1,57 @@
+"""An evaluation with figures that are known, of clips that are real files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.audio import Audio, flac
+from recipes.voice_clone.eval_figures import Scored
+from recipes.voice_clone.eval_hearing import Errors
+from recipes.voice_clone.eval_outcome import Evaluation
+from recipes.voice_clone.eval_rows import SEEN, UNSEEN, Item
+from recipes.voice_clone.eval_sound import Sound
+from recipes.voice_clone.eval_systems import RECORDINGS, System
+
+MARKUP = "</script><img src=x onerror=alert(1)>"
+BASE = "base, zero-shot"
+STEPS = {"step 100": 0.9, "step 200": 0.7, "step 300": 0.5}
+"""How long the clips of each checkpoint last, against the recordings: faster with every one, as shifted labels make them."""
+
+
+def sound_file(path: Path, seconds: float) -> Path:
+    wave = 0.3 * np.sin(2 * np.pi * 220 * np.arange(round(24_000 * seconds)) / 24_000)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(flac(Audio(wave.astype(np.float32), 24_000)))
+    return path
+
+
+def clips(folder: Path, name: str, stretch: float, wrong: int, like: float) -> list[Scored]:
+    """Four texts, two of them new."""
+    return [
+        Scored(
+            item=Item(f"eval-{at}", f"{MARKUP} text {at}", "anna", "english", group=UNSEEN if at < 2 else SEEN),
+            path=sound_file(folder / name / f"{at}.flac", 0.3 * stretch),
+            sound=Sound(2.0 * stretch, 0.5 * stretch, 0.0),
+            ended=not (name == BASE and at == 0),
+            real_seconds=2.0,
+            heard=f"text {at}",
+            errors=Errors(10, wrong, 50, wrong),
+            likeness={"own encoder": like + 0.01 * at},
+        )
+        for at in range(4)
+    ]
+
+
+def evaluation(folder: Path, steps: Sequence[str] = tuple(STEPS)) -> Evaluation:
+    """Checkpoints beside the base and the recordings."""
+    trained = [System(name, folder, "named", int(name.split()[1])) for name in steps]
+    found = {
+        RECORDINGS: clips(folder, RECORDINGS, 1.0, 0, 0.8),
+        **{name: clips(folder, name, STEPS[name], 1, 0.7) for name in steps},
+        BASE: clips(folder, BASE, 1.1, 3, 0.5),
+    }
+    systems = [*trained, System(BASE, folder, "cloned")]
+    return Evaluation(systems, found, ["own encoder"], {"own encoder": 0.3}, ["A note."], {"model": "runs/me", "asr": None})

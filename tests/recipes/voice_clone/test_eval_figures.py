@@ -1,0 +1,82 @@
+"""Corpus rates by hand, and differences that only a real one survives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from recipes.voice_clone import eval_figures as figures
+from recipes.voice_clone.eval_figures import Scored, figure
+from recipes.voice_clone.eval_hearing import Errors
+from recipes.voice_clone.eval_rows import Item
+from recipes.voice_clone.eval_sound import Sound
+
+
+def clip(key: str = "1", wrong: int = 1, words: int = 10, seconds: float = 2.0, text: str = "x" * 20, ended: bool = True) -> Scored:
+    return Scored(
+        item=Item(key, text, "a", "english"),
+        path=Path(f"{key}.flac"),
+        sound=Sound(seconds, silent_seconds=seconds / 4, clipped_seconds=0.0),
+        ended=ended,
+        real_seconds=2.0,
+        heard="words",
+        errors=Errors(words, wrong, 5 * words, 2 * wrong),
+        likeness={"ear": 0.5},
+    )
+
+
+def test_rates_are_sums_over_sums_and_no_means_of_rates() -> None:
+    both = [clip(wrong=1, words=1), clip(wrong=0, words=99)]
+    assert figure(figures.WER, both) == pytest.approx(1.0), "the mean of the rates would be 50 %"
+    assert figure(figures.CER, both) == pytest.approx(100 * 2 / 500)
+
+
+def test_figures_by_hand() -> None:
+    clips = [clip(seconds=3.0), clip(seconds=1.0, ended=False)]
+    assert figure(figures.DURATION, clips) == 1.5, "a clip that was cut off has no length of its own"
+    assert figure(figures.PACE, clips) == pytest.approx(20 / 2.25)
+    assert figure(figures.SILENCE, clips) == 25.0
+    assert figure(figures.RUNAWAYS, clips) == 50.0
+    assert figure(figures.likeness("ear"), clips) == 0.5
+    assert figure(figures.likeness("other"), clips) is None
+
+
+def test_stretched_speech_shows_in_duration_and_pace() -> None:
+    slow = clip(seconds=2.6)
+    assert figure(figures.DURATION, [slow]) == pytest.approx(1.3)
+    assert figure(figures.PACE, [clip()]) == pytest.approx(1.3 * (figure(figures.PACE, [slow]) or 0))
+
+
+def test_what_nobody_heard_counts_neither_way() -> None:
+    deaf = replace(clip(wrong=10), errors=None, heard=None)
+    assert figure(figures.WER, [clip(wrong=1), deaf]) == 10.0
+    assert figure(figures.WER, [deaf]) is None
+
+
+def test_a_real_difference_is_found_and_noise_is_not() -> None:
+    before = [clip(str(number), wrong=3 + number % 3) for number in range(40)]
+    better = [clip(str(number), wrong=1 + number % 3) for number in range(40)]
+    noisy = [clip(str(number), wrong=3 + (number + 1) % 3) for number in range(40)]
+    found = figures.difference(figures.WER, better, before)
+    assert found is not None and found.verdict == "better" and found.texts == 40
+    assert found.change == pytest.approx(-20.0) and found.low <= -20.0 <= found.high < 0
+    back = figures.difference(figures.WER, before, better)
+    assert back is not None and back.verdict == "worse"
+    same = figures.difference(figures.WER, noisy, before)
+    assert same is not None and same.verdict == "no clear difference"
+
+
+def test_higher_similarity_is_better() -> None:
+    low = [clip(str(number)) for number in range(10)]
+    high = [replace(one, likeness={"ear": 0.8}) for one in low]
+    found = figures.difference(figures.likeness("ear"), high, low)
+    assert found is not None and found.verdict == "better" and found.change == pytest.approx(0.3)
+
+
+def test_only_texts_that_both_said_are_compared() -> None:
+    found = figures.difference(figures.WER, [clip("1"), clip("2"), clip("3")], [clip("2"), clip("3"), clip("4")])
+    assert found is not None and found.texts == 2
+    assert figures.difference(figures.WER, [clip("1")], [clip("1")]) is None
+    assert figures.difference(figures.DURATION, [clip("1"), clip("2")], [clip("1"), clip("2")]) is None

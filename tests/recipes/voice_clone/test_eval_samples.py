@@ -1,0 +1,67 @@
+"""Sentences that a run says while it trains."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from matplotlib.image import imread
+
+from finetune.errors import UserError
+from recipes.voice_clone import eval_samples
+from recipes.voice_clone.recipe import RECIPE
+from recipes.voice_clone.synthesis import Request, Spoken
+
+
+def test_every_sentence_is_said_heard_and_seen_the_same_each_time(
+    fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eval_samples, "MOST_SECONDS", 0.4)
+    folder = export(fresh, "custom_voice", tmp_path / "voice")
+    assert RECIPE.sample is not None
+    first, again = (RECIPE.sample(folder, ["She counted the boats.", "Bert|Never."]) for _ in range(2))
+    assert first == again
+    assert first[0].text.startswith("anna, 0.") and first[1].text.startswith("bert, 0.")
+    for one in first:
+        samples, rate = soundfile.read(io.BytesIO(one.sound))
+        assert rate == 24_000 and len(samples) / rate == one.numbers["seconds"] > 0
+        assert imread(io.BytesIO(one.picture)).shape[0] == 80
+
+
+def test_pace_is_of_what_ended(voice: np.ndarray) -> None:
+    codes = np.zeros((25, 16), int)
+    ended = eval_samples.answer(Request("x" * 28, "anna"), Spoken(voice, 24_000, codes, True))
+    assert ended.text == "anna, 2.00 s, 14.0 characters a second"
+    assert ended.numbers == {"seconds": 2.0, "silence": 0.0, "ended": 1.0, "characters_per_second": 14.0}
+    cut = eval_samples.answer(Request("x" * 28, None), Spoken(voice, 24_000, codes, False))
+    assert cut.text == "the only voice, 2.00 s, cut off, it did not end by itself"
+    assert cut.numbers == {"seconds": 2.0, "silence": 0.0, "ended": 0.0}
+
+
+@pytest.fixture
+def voice() -> np.ndarray:
+    return np.sin(np.arange(48_000) / 20).astype(np.float32) / 2
+
+
+def test_no_sound_at_all_is_an_answer_too() -> None:
+    mute = eval_samples.answer(Request("Hi.", None), Spoken(np.zeros(0, np.float32), 24_000, np.zeros((0, 16), int), True))
+    assert mute.picture == b"" and mute.numbers["seconds"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"), [("anna|", "holds no text"), ("  ", "holds no text"), ("zed|Hello.", "not in the data; there are anna, bert")]
+)
+def test_what_nobody_can_say_is_refused_before_the_run(prompt: str, told: str) -> None:
+    eval_samples.check(["Hello.", "Anna|Hello."], ["bert", "anna"])
+    with pytest.raises(UserError, match=told):
+        eval_samples.check([prompt], ["bert", "anna"])
+
+
+def test_the_recipe_checks_them_where_it_looks_at_the_data(fresh: Any) -> None:
+    asked = fresh.config.model_copy(update={"sample": type(fresh.config.sample)(every=5, prompts=("zed|Hello.",))})
+    with pytest.raises(UserError, match="sample.prompts: 'zed|Hello.' names a speaker who is not in the data"):
+        RECIPE.prepare(asked)
