@@ -102,7 +102,7 @@ def prepare(model: Any, coordinates_spread: Tensor, seed: int) -> None:
 def teach_front(model: Any, coded: Sequence[Coded], place: Path, seed: int, steps: int, until: int | None = None) -> float | None:
     """Codes → the first 66 channels at 100 Hz are log-mel, log pitch and voicing."""
     decoder = model.decoder
-    trained = {name: parameter for name, parameter in _free(decoder).items() if not name.startswith("decoder.")}
+    trained = {name: parameter for name, parameter in taught(model).items() if not name.startswith("decoder.")}
 
     def loss(step: int) -> Tensor:
         import torch
@@ -149,16 +149,16 @@ def teach_wave(
         wanted = torch.stack([cut.wave for cut in cuts])
         return wave_loss(found[:, SAMPLES_PER_FRAME:], wanted[:, SAMPLES_PER_FRAME:])
 
-    return learn(place, Schedule(steps, rate=2e-3, plateau=0.4, warmup=100, clip=2.0, betas=(0.8, 0.98)), _free(decoder), loss, until)
+    return learn(place, Schedule(steps, rate=2e-3, plateau=0.4, warmup=100, clip=2.0, betas=(0.8, 0.98)), taught(model), loss, until)
 
 
-def _free(decoder: Any) -> dict[str, Tensor]:
-    return {name: parameter for name, parameter in decoder.named_parameters() if not _is_given(name)}
-
-
-def _is_given(name: str) -> bool:
-    """The codebooks, and the projections before them, which a decoder never uses."""
-    return "_codebook" in name or (name.startswith("quantizer.") and ".input_proj" in name)
+def taught(model: Any) -> dict[str, Tensor]:
+    """What training changes: all but the codebooks, and but the projections before them, which a decoder never uses."""
+    return {
+        name: parameter
+        for name, parameter in model.decoder.named_parameters()
+        if "_codebook" not in name and not (name.startswith("quantizer.") and ".input_proj" in name)
+    }
 
 
 def wave_loss(found: Tensor, wanted: Tensor) -> Tensor:

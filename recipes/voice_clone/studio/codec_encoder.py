@@ -24,18 +24,16 @@ HISS = (-90.0, -58.0)
 """dB of full scale, the room's noise that is added to the sound but not to the target; from inaudible to faint."""
 
 
-def schedule(steps: int) -> Schedule:
-    return Schedule(steps, rate=2e-3, plateau=0.3)
+def taught(model: Any) -> dict[str, Tensor]:
+    """What training changes: all but the quantiser, of which the acoustic input projection."""
+    projection = "quantizer.acoustic_residual_vector_quantizer.input_proj.weight"
+    parameters = model.encoder.named_parameters()
+    return {name: parameter for name, parameter in parameters if not name.startswith("quantizer.") or name == projection}
 
 
 def teach(model: Any, clips: Sequence[Clip], books: Books, place: Path, seed: int, steps: int, until: int | None = None) -> float | None:
     """Train the encoder and the acoustic input projection. Returns the last mean loss: squared error over the targets' variance."""
     encoder = model.encoder
-    trained = {
-        name: parameter
-        for name, parameter in encoder.named_parameters()
-        if not name.startswith("quantizer.") or name == "quantizer.acoustic_residual_vector_quantizer.input_proj.weight"
-    }
     spread = float(sum(books.coordinates(clip.heard.vectors(1.0)).square().sum() for clip in clips)) / sum(clip.frames for clip in clips)
 
     def loss(step: int) -> Tensor:
@@ -43,7 +41,7 @@ def teach(model: Any, clips: Sequence[Clip], books: Books, place: Path, seed: in
         found = encode_latent(encoder, waves).transpose(1, 2)
         return (found - targets)[counted].square().sum(1).mean() / spread
 
-    return learn(place, schedule(steps), trained, loss, until)
+    return learn(place, Schedule(steps, rate=2e-3, plateau=0.3), taught(model), loss, until)
 
 
 def batch(clips: Sequence[Clip], books: Books, random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:

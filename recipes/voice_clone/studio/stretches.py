@@ -53,7 +53,7 @@ def learn(
     import torch
 
     optimizer = torch.optim.AdamW(parameters.values(), betas=schedule.betas, weight_decay=0.01, fused=True)
-    begun = _restore(place, parameters, optimizer)
+    begun = _resume(place, parameters, optimizer)
     recent: list[float] = []
     saved = time.monotonic()
     for step in range(begun, schedule.steps if until is None else until):
@@ -99,16 +99,25 @@ def _save(place: Path, parameters: dict[str, Tensor], optimizer: AdamW, step: in
     files.write_bytes(place.with_suffix(".safetensors"), save(tensors, metadata={"step": str(step)}))
 
 
-def _restore(place: Path, parameters: dict[str, Tensor], optimizer: AdamW) -> int:
+def _resume(place: Path, parameters: dict[str, Tensor], optimizer: AdamW) -> int:
     """The step to go on with."""
-    import torch
     from safetensors import safe_open
 
     path = place.with_suffix(".safetensors")
     if not path.is_file():
         return 0
-    with safe_open(path, framework="pt") as file, torch.no_grad():
+    with safe_open(path, framework="pt") as file:
+        for name, tensor in parameters.items():
+            optimizer.state[tensor] = {key: file.get_tensor(f"{key}.{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
+    return restore(place, parameters)
+
+
+def restore(place: Path, parameters: dict[str, Tensor]) -> int:
+    """Give `parameters` the values of `<place>.safetensors`; returns the steps that they were trained."""
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(place.with_suffix(".safetensors"), framework="pt") as file, torch.no_grad():
         for name, tensor in parameters.items():
             tensor.copy_(file.get_tensor(f"weight.{name}"))
-            optimizer.state[tensor] = {key: file.get_tensor(f"{key}.{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
         return int(file.metadata()["step"])

@@ -5,7 +5,7 @@
 Four parts, each a plain supervised problem: codebooks by k-means; the encoder by regression; the decoder's front by regression; the
 decoder by distances between spectra. FOLDER (default runs/studio/codec) keeps the weights of each part: the same command goes on where it
 was stopped, and the result is the same. When codebooks and encoder are done, FOLDER/coder can make codes (`data_prep codes --model`);
-at the end FOLDER/codec-demo can decode them too. All in fp32: bf16 convolutions with few channels are wrong on some CPUs.
+`pack_codec` makes of it what can decode them too. All in fp32: bf16 convolutions with few channels are wrong on some CPUs.
 """
 
 from __future__ import annotations
@@ -44,16 +44,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--wave-steps", type=int, default=WAVE_STEPS, help="of the last part, which takes the time (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    final = options.folder / "codec-demo"
-    if final.exists():
-        raise UserError(f"{final} exists already; remove it or choose another folder")
+    if options.wave_steps < 1:
+        raise UserError(f"--wave-steps {options.wave_steps}: at least 1")
     train = clips_of(options.corpus, "train", PER_VOICE)
     model, coded = encoder_side(options.folder, train, clips_of(options.corpus, "held_out", HELD_OUT), options.seed)
     codec_decoder.teach_front(model, coded, options.folder / "front", options.seed + 2, FRONT_STEPS)
     codec_decoder.teach_wave(model, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
-    codec_model.round_to_half(model)
-    codec_model.write_folder(model, final / TOKENIZER)
-    print(f"next: python -m recipes.voice_clone.studio.measure_codec {final}")
+    print(f"next: python -m recipes.voice_clone.studio.pack_codec {options.folder}")
     return 0
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
+from data_prep import shipped
 from data_prep.codec import encode, find_codec, load_codec
 from finetune.errors import UserError
-from recipes.voice_clone.studio import train_codec
+from recipes.voice_clone.studio import measure_codec, pack_codec, train_codec
 
 
 @pytest.fixture
@@ -33,10 +34,11 @@ def test_so_many_clips_of_each_voice_are_taken(corpus: Path) -> None:
     assert [clip.voice for clip in train_codec.clips_of(corpus, "held_out", 5)] == ["a", "b"]
 
 
-def test_a_finished_codec_is_not_trained_over(tmp_path: Path) -> None:
-    (tmp_path / "codec-demo").mkdir()
-    with pytest.raises(UserError, match="exists already"):
-        train_codec.main([str(tmp_path)])
+def test_a_run_without_steps_or_corpus_is_refused(tmp_path: Path, corpus: Path) -> None:
+    with pytest.raises(UserError, match="--wave-steps 0"):
+        train_codec.main([str(tmp_path), "--wave-steps", "0"])
+    with pytest.raises(UserError, match="corpus.jsonl is missing"):
+        train_codec.main([str(tmp_path), "--corpus", str(tmp_path / "nowhere")])
 
 
 @pytest.mark.slow
@@ -45,11 +47,14 @@ def test_the_chain_ends_in_a_codec_and_its_codes_were_fixed_before_the_decoder(
 ) -> None:
     for name, steps in (("ENCODER_STEPS", 20), ("FRONT_STEPS", 10)):
         monkeypatch.setattr(train_codec, name, steps)
-    folder = tmp_path / "run"
-    assert train_codec.main([str(folder), "--corpus", str(corpus), "--wave-steps", "2"]) == 0
-    coder, final = (load_codec(find_codec(str(folder / name)), "cpu") for name in ("coder", "codec-demo"))
+    folder, corpus = tmp_path / "run", str(corpus)
+    assert train_codec.main([str(folder), "--corpus", corpus, "--wave-steps", "2"]) == 0
+    assert pack_codec.main([str(folder), "--corpus", corpus, "--sentences", "1", "--to", str(tmp_path / "models")]) == 0
+    monkeypatch.setattr(shipped, "HERE", tmp_path / "models")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    coder, final = (load_codec(find_codec(name), "cpu") for name in (str(folder / "coder"), "codec-demo"))
     clip = sound(140, 1.5, 3)
     codes = encode(final, [clip])[0]
     assert np.array_equal(codes, encode(coder, [clip])[0])
-    wave, rate = final.decode([{"audio_codes": np.asarray(codes, dtype=np.int64)}])
-    assert (rate, len(wave[0])) == (24000, len(codes) * 1920)
+    assert measure_codec.reconstructed(final, clip).shape == (len(codes) * 1920,)
+    assert "decoder after 2 steps" in (shipped.folder_of("codec-demo") / "README.md").read_text()

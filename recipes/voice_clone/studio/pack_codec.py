@@ -1,0 +1,99 @@
+"""Put what `train_codec` trained into the package, as `codec-demo`, with its card and its figures.
+
+    python -m recipes.voice_clone.studio.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr whisper-demo-en] [--to data_prep/models]
+
+FOLDER: of the training (default runs/studio/codec). The decoder need not be at its end; how far it was is written down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from data_prep import shipped
+from data_prep.codec import FOLDER as TOKENIZER
+from finetune import files
+from finetune.errors import UserError, exit_code
+from recipes.voice_clone.studio import codec_books, codec_decoder, codec_encoder, codec_model, measure_codec, train_codec
+from recipes.voice_clone.studio.make_corpus import FOLDER as CORPUS
+from recipes.voice_clone.studio.stretches import restore
+from recipes.voice_clone.studio.voices import VOICES
+
+NAME = "codec-demo"
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="pack_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=train_codec.FOLDER)
+    parser.add_argument("--corpus", type=Path, default=CORPUS)
+    parser.add_argument("--asr", help="Whisper that counts words, by name or .pt file")
+    parser.add_argument(
+        "--sentences", type=int, default=measure_codec.SENTENCES, help="of each voice, to measure with (default %(default)s)"
+    )
+    parser.add_argument("--to", type=Path, default=shipped.HERE)
+    options = parser.parse_args(argv)
+    model, steps = assembled(options.folder)
+    final = options.folder / NAME
+    files.discard(final)
+    tokenizer = codec_model.write_folder(model, final / TOKENIZER)
+    figures = {"steps": steps, **measure_codec.measure(tokenizer, options.corpus, options.sentences, options.asr)}
+    files.write_json(final / "figures.json", figures)
+    files.write_text(final / shipped.CARD, card(figures))
+    packed = shipped.pack(final)
+    files.write_bytes(options.to / f"{NAME}.zip", packed)
+    print(json.dumps(figures, indent=1))
+    print(f"{len(packed):,} bytes -> {options.to / f'{NAME}.zip'}")
+    return 0
+
+
+def assembled(folder: Path) -> tuple[Any, dict[str, int]]:
+    """The model of a training as it stands, rounded to what fp16 holds, and the steps of its parts. Raises `UserError` before there are
+    codebooks, an encoder and a decoder."""
+    for part in ("books", "encoder", "wave"):
+        if not (folder / f"{part}.safetensors").is_file():
+            raise UserError(
+                f"{folder / part}.safetensors is missing; train first: python -m recipes.voice_clone.studio.train_codec {folder}"
+            )
+    model = codec_model.build(seed=0)
+    steps = {
+        "encoder": restore(folder / "encoder", codec_encoder.taught(model)),
+        "wave": restore(folder / "wave", codec_decoder.taught(model)),
+    }
+    codec_model.round_to_half(model)
+    codec_model.fill_books(model, codec_books.load(folder / "books.safetensors"))
+    return model, steps
+
+
+def card(figures: dict[str, Any]) -> str:
+    """`README.md`: what it is, what it is not for, what it reaches."""
+    voices = ", ".join(voice.name for voice in VOICES)
+    words = figures["word_error_rate"]
+    heard = "not measured" if words is None else f"{words['originals']:.1%} of originals, {words['reconstructions']:.1%} of reconstructions"
+    distance, told = figures["mel_cepstral_distance_db"], figures["speaker_accuracy"]
+    return f"""# {NAME}
+
+**A demo model. It knows {len(VOICES)} synthetic voices ({voices}) and no other; on your own recordings it fails.**
+For your own voice use the tokenizer of Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base.
+
+A small speech tokenizer in the architecture of Qwen3-TTS-Tokenizer-12Hz, trained from nothing: 24 kHz mono ↔ 12.5 frames a second of
+16 codes below 256. It loads with `Qwen3TTSTokenizer.from_pretrained("{TOKENIZER}")`; run it in fp32.
+
+Measured on {figures["clips"]} held-out sentences of these voices ({figures["seconds"]} s), decoder after {figures["steps"]["wave"]} steps:
+
+| | |
+|---|---|
+| mel-cepstral distance to the original | {distance["all"]} dB (the average sound of all clips: {distance["mean_frame"]} dB) |
+| error of the pitch, median | {figures["pitch_error_cents"]} cents |
+| speaker told rightly by linear discriminants | {told["originals"]:.1%} of originals, {told["reconstructions"]:.1%} of reconstructions |
+| word error rate, whisper-demo-en | {heard} |
+
+Made by `python -m recipes.voice_clone.studio.train_codec`, measured and packed by `python -m recipes.voice_clone.studio.pack_codec`, from
+speech of Debian's flite, festival and espeak-ng (licences: `recipes/voice_clone/studio/README.md`). Licence: Apache-2.0.
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))
