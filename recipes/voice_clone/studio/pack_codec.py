@@ -55,7 +55,7 @@ def assembled(folder: Path) -> tuple[Any, dict[str, int]]:
     for part in ("books", "encoder", "wave"):
         if not (folder / f"{part}.safetensors").is_file():
             raise UserError(
-                f"{folder / part}.safetensors is missing; train first: python -m recipes.voice_clone.studio.train_codec {folder}"
+                f"{folder / part}.safetensors is missing; train it first: python -m recipes.voice_clone.studio.train_codec {folder}"
             )
     model = codec_model.build(seed=0)
     steps = {
