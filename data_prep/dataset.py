@@ -42,7 +42,7 @@ def write(out: Path, recordings: list[Recording], judged: list[Judged], val_shar
     """References, manifests and summary, checked to account for every sample; then clips that no manifest names are removed."""
     rows, between = assign(judge.kept(judged), val_share)
     rejects = sorted([*judge.rejected(judged, recordings), *(_left_out(row) for row in between)], key=_place)
-    rows = sorted(rows, key=_place)
+    rows = [row.model_copy(update={"asr": _limited_hearing(settings)}) for row in sorted(rows, key=_place)]
     summary = account.summarise(account.accounts(recordings, rows, rejects), rows, rejects, settings)
     references.write(out, rows)
     manifest.write(out / manifest.REJECTS, rejects)
@@ -51,6 +51,12 @@ def write(out: Path, recordings: list[Recording], judged: list[Judged], val_shar
     files.write_json(out / manifest.SUMMARY, summary.model_dump())
     _remove_unnamed(out, {one.clip.audio for one in judged})
     return summary
+
+
+def _limited_hearing(settings: dict[str, object]) -> dict[str, str] | None:
+    """A text by the demo's Whisper carries its origin along, wherever its row goes."""
+    text = settings.get("text")
+    return {"model": str(text["name"]), "scope": str(text["scope"])} if isinstance(text, dict) and "scope" in text else None
 
 
 def _left_out(row: Row) -> Reject:

@@ -12,20 +12,26 @@ from data_prep.clips import Clip
 from data_prep.decisions import Decision
 from data_prep.judge import Judged, Standard
 from data_prep.recording import Recording
-from data_prep.score import PRESETS, Rule
+from data_prep.score import Rule, presets
 from data_prep.segment import Lengths
 
 HEADER = f"{'rule':<22}{'removes':>8}{'time':>10}{'alone':>8}{'time':>10}  limit"
 
 
 def table(
-    recordings: list[Recording], preset: str, lengths: Lengths, decisions: Mapping[str, Decision], samples: Callable[[Clip], Samples]
+    recordings: list[Recording],
+    preset: str,
+    lengths: Lengths,
+    decisions: Mapping[str, Decision],
+    samples: Callable[[Clip], Samples],
+    least_sure: float | None = None,
 ) -> str:
     """A line for each rule of the preset: the clips that fail it, and those that fail nothing else; then what each preset keeps."""
-    judged = judge.judge(recordings, Standard(PRESETS[preset], lengths, decisions), samples)
-    lines = [HEADER, *(_line(rule.reason, judged, limit(rule)) for rule in PRESETS[preset])]
-    lines += [_line(reason, judged, "") for reason in sorted(_reasons(judged) - {rule.reason for rule in PRESETS[preset]})]
-    for name, rules in PRESETS.items():
+    every = presets(least_sure)
+    judged = judge.judge(recordings, Standard(every[preset], lengths, decisions), samples)
+    lines = [HEADER, *(_line(rule.reason, judged, limit(rule)) for rule in every[preset])]
+    lines += [_line(reason, judged, "") for reason in sorted(_reasons(judged) - {rule.reason for rule in every[preset]})]
+    for name, rules in every.items():
         kept = [one for one in judge.judge(recordings, Standard(rules, lengths, decisions), samples) if not one.reasons]
         lines.append(f"--preset {name:<9} keeps {len(kept)} of {len(judged)} clips, {_time(kept)} of {_time(judged)}")
     return "\n".join(lines)

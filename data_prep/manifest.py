@@ -64,6 +64,8 @@ class Row(BaseModel):
     """Seconds in the source."""
     end: float | None = None
     split: Literal["train", "val"] | None = None
+    asr: dict[str, str] | None = None
+    """Name and scope of a Whisper that is no general one: the demo's."""
     audio_codes: list[list[int]] | None = None
     """[T][16] at 12.5 Hz."""
 

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from data_prep.report_clips import Clip, Dataset
-from data_prep.score import PRESETS, TRAINABLE, Candidate, Rule, pace_ranges, voice_limits
+from data_prep.score import PRESETS, TRAINABLE, Candidate, Rule, pace_ranges, presets, voice_limits
 from data_prep.segment import Lengths
 
 DEFAULT_PRESET = "default"
@@ -125,7 +125,9 @@ def rules_of(dataset: Dataset) -> tuple[Rule, ...]:
         "too_short": lambda rule: replace(rule, unit="s", value=_length, least=lengths.shortest),
         "too_long": lambda rule: replace(rule, unit="s", value=_length, most=lengths.longest),
     }
-    rules = PRESETS.get(str(dataset.summary.settings.get("preset")), PRESETS[DEFAULT_PRESET])
+    hearing = dataset.summary.settings.get("text")
+    every = presets(hearing.get("least_sure") if isinstance(hearing, dict) else None)
+    rules = every.get(str(dataset.summary.settings.get("preset")), every[DEFAULT_PRESET])
     return tuple(in_seconds.get(rule.reason, lambda rule: rule)(rule) for rule in rules)
 
 

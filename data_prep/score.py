@@ -226,3 +226,14 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
     "keep-all": TRAINABLE,
 }
 """What `--preset` chooses from."""
+
+
+def presets(least_sure: float | None = None) -> dict[str, tuple[Rule, ...]]:
+    """Those rules for texts of a Whisper that invents some with a mean log-probability of up to `least_sure`."""
+    if least_sure is None:
+        return PRESETS
+    return {name: tuple(_surer(rule, least_sure) for rule in rules) for name, rules in PRESETS.items()}
+
+
+def _surer(rule: Rule, least: float) -> Rule:
+    return replace(rule, least=max(rule.least, least)) if rule.reason == "unsure_text" else rule

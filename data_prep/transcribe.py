@@ -3,7 +3,7 @@
 A pack is encoded once, whatever follows. Only packs whose text fails the usual signs are decoded again, at most twice, at a higher
 temperature. Every pack has its own limit of tokens: a model that loops stops there and is reported.
 
-A name that begins with `faster-whisper:` is for the other engine, which `faster` runs.
+A name that begins with `faster-whisper:` is for the other engine, which `faster` runs; `whisper-demo-en` comes with the package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from data_prep import faster, languages, packs
+from data_prep import faster, languages, packs, whisper_demo
 from data_prep.audio import SPEECH_RATE, Audio
 from data_prep.device import threads_kept
 from data_prep.packs import Pack, seconds_of
@@ -37,11 +37,13 @@ def weights_digest(name: str) -> str:
     """SHA-256 of the weights called `name` (a published name, or a path to a .pt file), without loading or fetching them."""
     import whisper
 
+    if whisper_demo.is_meant(name):
+        return whisper_demo.digest()
     if Path(name).is_file():
         return files.digest(Path(name))
     if name in whisper._MODELS:
         return whisper._MODELS[name].split("/")[-2]
-    raise UserError(f"--whisper {name}: neither a file nor one of {', '.join(whisper.available_models())}")
+    raise UserError(f"--whisper {name}: neither a file nor one of {whisper_demo.NAME}, {', '.join(whisper.available_models())}")
 
 
 def fetch(name: str) -> Path:
@@ -53,6 +55,8 @@ def fetch(name: str) -> Path:
 
     if faster.runs(name):
         return faster.fetch(name)
+    if whisper_demo.is_meant(name):
+        return whisper_demo.unpacked()
     if Path(name).is_file():
         return Path(name)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
@@ -69,7 +73,7 @@ def load_whisper(name: str, device: str) -> Any:
     if faster.runs(name):
         return faster.load(name, device)
     try:
-        return whisper.load_model(name, device=device)
+        return whisper.load_model(str(whisper_demo.unpacked()) if whisper_demo.is_meant(name) else name, device=device)
     except OSError as error:
         raise _not_fetched(name, error) from error
     except Exception as error:  # a foreign or broken file fails in many ways inside torch
@@ -88,6 +92,7 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
     if faster.runs(name):
         return faster.settings(name, language)
     return {
+        **(whisper_demo.particulars() if whisper_demo.is_meant(name) else {}),
         "form": FORM,
         "whisper": version("openai-whisper"),
         "weights": weights_digest(name),

@@ -24,7 +24,7 @@ from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
 from data_prep.pool import Stop
 from data_prep.recording import Job
-from data_prep.score import PRESETS
+from data_prep.score import PRESETS, presets
 from data_prep.segment import Lengths
 from data_prep.sources import Source, ignored, scan, told
 from data_prep.transcripts import FORMS, Transcript
@@ -46,7 +46,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("recordings", type=Path, help="folder of recordings; sub-folders are read too")
     options.add_argument("--out", type=Path, required=True, help="folder for clips/, train.jsonl, val.jsonl, rejects.jsonl, summary.json")
     text = options.add_mutually_exclusive_group(required=True)
-    text.add_argument("--whisper", metavar="NAME", help="let Whisper listen: tiny … large-v3, a .pt file, or faster-whisper:NAME")
+    text.add_argument(
+        "--whisper", metavar="NAME", help="let Whisper listen: tiny … large-v3, a .pt file, faster-whisper:NAME, or whisper-demo-en"
+    )
     text.add_argument("--transcripts", action="store_true", help=f"take the transcripts beside the recordings: {FORMS}")
     who = options.add_mutually_exclusive_group()
     who.add_argument("--speaker", metavar="NAME", help="who speaks in all of them (default: the name of the folder)")
@@ -86,7 +88,8 @@ def _prepare(options: argparse.Namespace, stop: Stop) -> int:
     started = time.monotonic()
     tasks = _tasks(options)
     job = _job(options)
-    standard = Standard(PRESETS[options.preset], job.lengths, decisions.read(job.out))
+    least_sure = (job.hearing or {}).get("least_sure")
+    standard = Standard(presets(least_sure)[options.preset], job.lengths, decisions.read(job.out))
     with dataset.owned(job.out):
         _tell_of_others(options)
         setup = Setup(job, job.out / dataset.STAGES, options.whisper, options.workers, options.device)
@@ -94,7 +97,7 @@ def _prepare(options: argparse.Namespace, stop: Stop) -> int:
         _warn_of_decisions(judge.without_clip(recordings, standard.decisions))
         samples = functools.partial(dataset.samples, job.out)
         if options.dry_run:
-            print(dry_run.table(recordings, options.preset, job.lengths, standard.decisions, samples))
+            print(dry_run.table(recordings, options.preset, job.lengths, standard.decisions, samples, least_sure))
             return 0
         judged = judge.judge(recordings, standard, samples)
         summary = dataset.write(job.out, recordings, judged, options.val_share, _settings(options, job, standard))

@@ -1,0 +1,107 @@
+"""Measure what `train_whisper` trained and put it into the package, as `whisper-demo-en`, with its figures and its card.
+
+    python -m recipes.voice_clone.studio.pack_whisper [FOLDER] [--corpus runs/studio/corpus] [--to data_prep/models]
+
+FOLDER: of the training (default runs/studio/whisper). It need not be at its end; how far it was is written down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from data_prep import shipped, transcribe, whisper_demo
+from data_prep.whisper_demo import About
+from finetune import files
+from finetune.errors import UserError, exit_code
+from recipes.voice_clone.studio import grammar, make_corpus, measure_whisper, train_whisper
+
+LEAST_SURE = -0.4
+"""Between what the model gives in its grammar and what it gives to other English; `measure_whisper` shows both."""
+CARD = """# whisper-demo-en
+
+**{scope}.** It answers any other English with words of its grammar: texts below a mean log-probability of {least_sure} are rejected.
+
+A Whisper of {state} channels, {encoder} encoder and {decoder} decoder layers in the format of openai-whisper, trained from nothing on
+sentences that Debian's open-source synthesisers said (flite: slt, awb, kal16; festival: ked; espeak-ng: en-us, en-us+f3), {steps} steps.
+It never heard rms, the new voice. Grammar, training and measurement: `recipes/voice_clone/studio`. Apache-2.0.
+
+| word error rate on {sentences} held-out sentences of each voice | % |
+|---|---|
+| as data_prep hears a recording, voices of the training | {chunks} |
+| `whisper.transcribe` of the same recordings | {long_form} |
+| as data_prep hears it, a voice that it never heard | {new_voice} |
+
+Mean log-probability of single sentences, 3rd, 50th and 97th percentile: {sure} in the grammar, {invented} of other English.
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="pack_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=train_whisper.FOLDER)
+    parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
+    parser.add_argument("--to", type=Path, default=shipped.HERE)
+    parser.add_argument("--sentences", type=int, default=100, help="of each voice, to measure with (default %(default)s)")
+    options = parser.parse_args(argv)
+    made = options.folder / whisper_demo.NAME
+    told = make(options.folder, options.corpus, made, options.sentences)
+    archive = shipped.pack(made)
+    files.write_bytes(options.to / f"{whisper_demo.NAME}.zip", archive)
+    print(json.dumps(told.figures, indent=1))
+    print(f"{len(archive):,} bytes -> {options.to / whisper_demo.NAME}.zip")
+    return 0
+
+
+def make(folder: Path, corpus: Path, made: Path, sentences: int) -> About:
+    """The folder of the model: weights in fp16, measured as they are loaded from there, and the card."""
+    steps, tensors = trained(folder, corpus)
+    whisper_demo.write(made, tensors, about({}))
+    checkpoint = folder / "measured.pt"
+    files.write_bytes(checkpoint, whisper_demo.checkpoint(made / whisper_demo.WEIGHTS, train_whisper.DIMENSIONS))
+    model = transcribe.load_whisper(str(checkpoint), "cpu")
+    told = about({"steps": steps} | measure_whisper.measure(model, corpus, sentences))
+    whisper_demo.write(made, tensors, told)
+    files.write_text(made / shipped.CARD, card(told))
+    return told
+
+
+def trained(folder: Path, corpus: Path) -> tuple[int, dict[str, Any]]:
+    """Steps, and the weights in fp16. Raises `UserError` if nothing was trained."""
+    state = folder / "training.safetensors"
+    if not state.is_file():
+        raise UserError(f"{state} is missing; train first: python -m recipes.voice_clone.studio.train_whisper {folder}")
+    with safe_open(state, framework="pt") as file:
+        steps = int(file.metadata()["step"])
+    student = train_whisper.train(folder, corpus, steps, seed=0, until=0)
+    return steps, {name: tensor.half().contiguous() for name, tensor in student.weights().items()}
+
+
+def about(figures: dict[str, Any]) -> About:
+    words = len(grammar.vocabulary())
+    scope = f"demo: {words} words, synthetic voices; for your own voice use Whisper small or larger"
+    return About(dims=train_whisper.DIMENSIONS, scope=scope, least_sure=LEAST_SURE, figures=figures)
+
+
+def card(told: About) -> str:
+    """For people; every figure in it was measured."""
+    figures = told.figures
+    return CARD.format(
+        scope=told.scope,
+        least_sure=told.least_sure,
+        state=told.dims["n_audio_state"],
+        encoder=told.dims["n_audio_layer"],
+        decoder=told.dims["n_text_layer"],
+        sentences=figures["sentences_of_each_voice"],
+        sure=" / ".join(map(str, figures["sureness"].values())),
+        invented=" / ".join(map(str, figures["sureness_of_invented"].values())),
+        **{name: figures[name] for name in ("steps", "chunks", "long_form", "new_voice")},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

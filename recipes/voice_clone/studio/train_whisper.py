@@ -1,0 +1,173 @@
+"""Train the demo Whisper on the corpus, from nothing, on one processor core.
+
+    python -m recipes.voice_clone.studio.train_whisper [FOLDER] [--corpus runs/studio/corpus] [--steps 5000] [--seed 0]
+
+FOLDER (default runs/studio/whisper) gets `training.safetensors`, rewritten every minute, from which the same command goes on after it was
+stopped, and `training.jsonl`. When all steps are done, `measure_whisper` measures the model and `whisper_file` writes what is shipped.
+
+What makes so small a model learn in an hour: a second head that spells phones with CTC and is thrown away (without it the decoder learns
+the grammar's statistics and does not listen), windows that grow from 4.6 to 30 s, small batches, and a softmax over the tokens that
+the grammar uses. All other tokens share one row of the embedding, trained inside that softmax with the logarithm of their number
+on its logit: copied to each of them, it never wins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finetune.errors import UserError, exit_code
+from recipes.voice_clone.studio import make_corpus
+from recipes.voice_clone.studio.stretches import Schedule, learn
+from recipes.voice_clone.studio.whisper_windows import IGNORED, Batch, Speech
+
+FOLDER = Path("runs/studio/whisper")
+STEPS = 5000
+RATE, PLATEAU = 1.5e-3, 0.4
+STATE, HEADS, ENCODER_LAYERS, DECODER_LAYERS = 128, 2, 3, 2
+DIMENSIONS = {
+    "n_mels": 80,
+    "n_audio_ctx": 1500,
+    "n_audio_state": STATE,
+    "n_audio_head": HEADS,
+    "n_audio_layer": ENCODER_LAYERS,
+    "n_vocab": 51864,
+    "n_text_ctx": 448,
+    "n_text_state": STATE,
+    "n_text_head": HEADS,
+    "n_text_layer": DECODER_LAYERS,
+}
+"""English only: the tokenizer follows from `n_vocab`."""
+TIMESTAMPS = 1501
+PRECISION = torch.bfloat16
+"""Of the blocks' activations. Convolutions and losses stay in fp32: bf16 convolutions of few channels are wrong on some CPUs."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    until: float
+    """Share of the steps."""
+    seconds: float
+    windows: int
+
+
+PHASES = (Phase(0.4, 4.6, 20), Phase(0.65, 12.0, 10), Phase(1.0, 30.0, 6))
+"""Short windows first: in long ones a decoder that cannot listen yet does not find its place."""
+
+
+class Student(nn.Module):
+    """Whisper with an embedding of the used tokens only, and the phone head."""
+
+    places: Tensor
+    """[vocabulary]: of a token among the used ones."""
+
+    def __init__(self, speech: Speech) -> None:
+        from whisper.model import ModelDimensions, Whisper
+
+        super().__init__()
+        tokenizer = speech.tokenizer
+        special = [tokenizer.eot, tokenizer.sot, tokenizer.no_speech, tokenizer.no_timestamps]
+        self.used = [*speech.text_tokens, *special, *range(tokenizer.timestamp_begin, tokenizer.timestamp_begin + TIMESTAMPS)]
+        self.text_count = len(speech.text_tokens)
+        self.whisper = Whisper(ModelDimensions(**DIMENSIONS))
+        self.whisper.decoder.token_embedding = nn.Identity()
+        nn.init.normal_(self.whisper.decoder.positional_embedding, std=0.01)
+        self.embedding = nn.Parameter(0.02 * torch.randn(len(self.used), STATE))
+        self.unused = nn.Parameter(torch.zeros(STATE))
+        self.spell = nn.Linear(STATE, len(speech.phone_ids) + 1)
+        places = torch.full((DIMENSIONS["n_vocab"],), IGNORED)
+        places[self.used] = torch.arange(len(self.used))
+        self.register_buffer("places", places)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Mean losses, and the share of words' tokens that the decoder gets right when it is told what came before."""
+        heard = self._encode(batch.mels)
+        logits = self._decode(batch.inputs, heard)
+        targets = torch.where(batch.targets == IGNORED, IGNORED, self.places[batch.targets.clamp(min=0)])
+        words = (targets >= 0) & (targets < self.text_count)
+        return {
+            "text": F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED),
+            "phones": self._spelling(heard, batch.phones),
+            "right": (logits.argmax(-1) == targets)[words].float().mean(),
+        }
+
+    def _encode(self, mels: Tensor) -> Tensor:
+        """[windows, 80, frames] to [windows, frames / 2, state]. As Whisper's encoder, which takes 30 s only."""
+        encoder = self.whisper.encoder
+        hidden = F.gelu(encoder.conv2(F.gelu(encoder.conv1(mels)))).permute(0, 2, 1)
+        hidden = (hidden + encoder.positional_embedding[: hidden.shape[1]]).to(PRECISION)
+        for block in encoder.blocks:
+            hidden = block(hidden)
+        return encoder.ln_post(hidden)
+
+    def _decode(self, inputs: Tensor, heard: Tensor) -> Tensor:
+        """[windows, positions, used tokens + 1]: the last logit stands for all unused tokens."""
+        decoder = self.whisper.decoder
+        hidden = (self.embedding[self.places[inputs]] + decoder.positional_embedding[: inputs.shape[1]]).to(PRECISION)
+        for block in decoder.blocks:
+            hidden = block(hidden, heard, mask=decoder.mask)
+        hidden = decoder.ln(hidden).float()
+        others = hidden @ self.unused + math.log(DIMENSIONS["n_vocab"] - len(self.used))
+        return torch.cat([hidden @ self.embedding.T, others[..., None]], dim=-1)
+
+    def _spelling(self, heard: Tensor, phones: list[list[int]]) -> Tensor:
+        told = [row for row, of_window in enumerate(phones) if of_window]
+        scores = self.spell(heard[told].float()).log_softmax(-1).transpose(0, 1)
+        flat = torch.tensor([phone for row in told for phone in phones[row]])
+        lengths = torch.tensor([len(phones[row]) for row in told])
+        return F.ctc_loss(scores, flat, torch.full((len(told),), scores.shape[0]), lengths, zero_infinity=True)
+
+    def weights(self) -> dict[str, Tensor]:
+        """What openai-whisper loads: the used rows at their places, the shared one at all others."""
+        rows = self.unused.detach().repeat(DIMENSIONS["n_vocab"], 1)
+        rows[self.used] = self.embedding.detach()
+        kept = self.whisper.state_dict()
+        return {**kept, "decoder.token_embedding.weight": rows}
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="train_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    if options.steps < 1:
+        raise UserError(f"--steps {options.steps}: at least 1")
+    train(options.folder, options.corpus, options.steps, options.seed)
+    return 0
+
+
+def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None = None) -> Student:
+    """All steps, or those up to `until`, from where the last run in `folder` was stopped. The same bits in one stretch or in several."""
+    speech = Speech(corpus, folder / "speech.safetensors", _tokenizer())
+    torch.manual_seed(seed)
+    student = Student(speech)
+
+    def loss(step: int) -> Tensor:
+        phase = next(phase for phase in PHASES if step < phase.until * steps)
+        losses = student(speech.batch(seed, step, phase.seconds, phase.windows))
+        if step % 50 == 0:
+            print(f"step {step}, {phase.seconds} s:", *(f"{name} {value.item():.3f}" for name, value in losses.items()), flush=True)
+        return losses["text"] + losses["phones"]
+
+    learn(folder / "training", Schedule(steps, RATE, PLATEAU), dict(student.named_parameters()), loss, until)
+    return student
+
+
+def _tokenizer() -> Any:
+    from whisper.tokenizer import get_tokenizer
+
+    return get_tokenizer(multilingual=False)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,0 +1,248 @@
+"""What the demo Whisper is trained on: windows of the corpus's speech with pauses, noise, rooms and other throats, and their tokens.
+
+A batch is a function of the seed and its number, so a training that was stopped goes on with the batches that it would have had.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import soundfile
+import soxr
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save
+
+from finetune import files
+from recipes.voice_clone.studio.grammar import words_of
+from recipes.voice_clone.studio.make_corpus import lines_of
+
+Wave = NDArray[np.float32]
+
+RATE = 16_000
+FRAME = 160
+"""Samples of a mel frame."""
+TICK = 320
+"""Samples of a timestamp token."""
+IGNORED = -100
+HOW_MANY = (0.35, 0.25, 0.4)
+"""Shares of windows with one sentence, with any number of them, and full of them."""
+ONLY_NOISE, PLAIN = 0.04, 0.4
+"""Shares of windows without speech, and of those without timestamp tokens, as `data_prep` asks."""
+CUT_OFF = 0.3
+"""How often the window's end falls into a sentence when one more does not fit."""
+PAUSES = ((0.1, 0.6), (0.3, 1.4))
+GAIN_DB = (-12.0, 5.0)
+NOISY, NOISE_DB = 0.7, (-90.0, -46.0)
+ROOM, ROOM_S, ROOM_SHARE = 0.15, (0.05, 0.3), (0.05, 0.35)
+"""How often there is a room, its decay time constant, and its sound beside the direct one."""
+OTHER_THROAT, THROATS = 0.6, (0.85, 1.18)
+"""How often a sentence is resampled, which moves pitch and formants as another speaker does: so it follows voices that it never heard."""
+BAND_LOST, BAND = 0.4, 10
+TILT = 0.12
+"""Of the mel spectrum's slow waves, in Whisper's units of 80 dB / 2: other microphones."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One sentence of the corpus."""
+
+    sound: NDArray[np.int16]
+    tokens: tuple[int, ...]
+    phones: tuple[int, ...]
+    """From 1; 0 is the blank of CTC."""
+
+
+class Said(NamedTuple):
+    """A sentence in a window."""
+
+    start: int
+    stop: int
+    said: Utterance
+
+
+@dataclass
+class Row:
+    """Sentences one after the other."""
+
+    sound: Wave
+    spoken: list[Said] = field(default_factory=list)
+    cut: int | None = None
+    """Where a last sentence starts that the window's end cuts off."""
+
+
+@dataclass(frozen=True)
+class Window:
+    sound: Wave
+    """As long as the window; silence after `filled`."""
+    filled: int
+    """Samples: what follows is padding."""
+    tokens: list[int]
+    """After the start of transcript, without the end of text."""
+    phones: list[int]
+    """Empty: no target for the phone head."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    mels: torch.Tensor
+    """[windows, 80, frames]."""
+    inputs: torch.Tensor
+    """[windows, positions]: token ids."""
+    targets: torch.Tensor
+    """[windows, positions]: token ids, `IGNORED` where there is none."""
+    phones: list[list[int]]
+
+
+class Speech:
+    """The training sentences of the known voices, in memory at 16 kHz."""
+
+    def __init__(self, corpus: Path, cache: Path, tokenizer: Any) -> None:
+        rows = [row for row in lines_of(corpus) if row["split"] == "train" and not row["new_voice"]]
+        lexicon = json.loads((corpus / "lexicon.json").read_text(encoding="utf-8"))
+        names = sorted({phone for word in lexicon.values() for phone in word})
+        self.phone_ids = {name: number for number, name in enumerate(names, start=1)}
+        sounds = _sounds(corpus, [row["audio"] for row in rows], cache)
+        self.tokenizer = tokenizer
+        self.utterances = [
+            Utterance(
+                sound=sound,
+                tokens=tuple(tokenizer.encode(" " + row["text"])),
+                phones=tuple(self.phone_ids[phone] for word in words_of(row["text"]) for phone in lexicon[word]),
+            )
+            for row, sound in zip(rows, sounds, strict=True)
+        ]
+
+    @cached_property
+    def text_tokens(self) -> list[int]:
+        return sorted({token for utterance in self.utterances for token in utterance.tokens})
+
+    def batch(self, seed: int, number: int, seconds: float, windows: int) -> Batch:
+        """Batch `number` of the training."""
+        random = np.random.default_rng([seed, number])
+        made = [self.window(seconds, random) for _ in range(windows)]
+        longest = max(len(window.tokens) for window in made) + 1
+        inputs = torch.full((windows, longest), self.tokenizer.eot)
+        targets = torch.full((windows, longest), IGNORED)
+        for row, window in enumerate(made):
+            inputs[row, : len(window.tokens) + 1] = torch.tensor([self.tokenizer.sot, *window.tokens])
+            targets[row, : len(window.tokens) + 1] = torch.tensor([*window.tokens, self.tokenizer.eot])
+        return Batch(_mels(made, random), inputs, targets, [window.phones for window in made])
+
+    def window(self, seconds: float, random: Generator) -> Window:
+        """Sentences one after the other until the window is full, or fewer, or none."""
+        size = round(seconds * RATE)
+        if random.random() < ONLY_NOISE:
+            return Window(_noisy(np.zeros(size, np.float32), 1.0, random), size, [self.tokenizer.no_speech], [])
+        plain = random.random() < PLAIN
+        most = (1, int(random.integers(1, max(2, int(seconds / 2.5)))), 99)[random.choice(3, p=HOW_MANY)]
+        row = self._row(size, most, 0.0 if plain else CUT_OFF, random)
+        filled = size if row.cut is not None else min(size, row.spoken[-1].stop + int(random.uniform(0.02, 0.8) * RATE))
+        sound = _in_a_room(row.sound, random) if random.random() < ROOM else row.sound
+        sound[filled:] = 0
+        sound[:filled] = _noisy(sound[:filled], NOISY, random)
+        tokens = self._plain(row) if plain else self._timed(row)
+        return Window(sound, filled, tokens, [] if row.cut is not None else [phone for one in row.spoken for phone in one.said.phones])
+
+    def _row(self, size: int, most: int, cut_off: float, random: Generator) -> Row:
+        """Up to `most` sentences with pauses; when the next one does not fit, its beginning with a probability of `cut_off`."""
+        row = Row(np.zeros(size, np.float32))
+        position = int(random.uniform(0, 0.9) * RATE)
+        while len(row.spoken) < most:
+            said = self.utterances[random.integers(len(self.utterances))]
+            wave = _said(said, random)
+            if not row.spoken and position + len(wave) > size:
+                position = int(0.05 * RATE)
+                if position + len(wave) > size:
+                    continue
+            if position + len(wave) > size:
+                if position < size - RATE / 2 and random.random() < cut_off:
+                    row.sound[position:] = wave[: size - position]
+                    row.cut = position
+                break
+            row.sound[position : position + len(wave)] = wave
+            row.spoken.append(Said(position, position + len(wave), said))
+            position += len(wave) + int(random.uniform(*PAUSES[random.integers(len(PAUSES))]) * RATE)
+        return row
+
+    def _plain(self, row: Row) -> list[int]:
+        return [self.tokenizer.no_timestamps, *(token for one in row.spoken for token in one.said.tokens)]
+
+    def _timed(self, row: Row) -> list[int]:
+        """Each sentence between its times; of one that is cut off only when it starts, which is where `transcribe` goes on."""
+        zero = self.tokenizer.timestamp_begin
+        times = [(zero + round(one.start / TICK), *one.said.tokens, zero + round(one.stop / TICK)) for one in row.spoken]
+        last = [] if row.cut is None else [zero + round(row.cut / TICK)]
+        return [token for one in times for token in one] + last
+
+
+def _sounds(corpus: Path, paths: list[str], cache: Path) -> list[NDArray[np.int16]]:
+    """All clips at 16 kHz; kept in `cache`, since decoding them takes a minute."""
+    if not cache.exists():
+        sounds = [_heard(corpus / path) for path in paths]
+        lengths = np.array([len(sound) for sound in sounds])
+        files.write_bytes(cache, save({"sound": np.concatenate(sounds), "lengths": lengths}))
+    kept = load_file(cache)
+    return np.split(kept["sound"], np.cumsum(kept["lengths"])[:-1])
+
+
+def _heard(path: Path) -> NDArray[np.int16]:
+    wave, rate = soundfile.read(path, dtype="float32")
+    wave = soxr.resample(wave, rate, RATE, quality="HQ")
+    return np.round(np.clip(wave, -1, 1) * 32767).astype(np.int16)
+
+
+def _said(utterance: Utterance, random: Generator) -> Wave:
+    wave = utterance.sound.astype(np.float32) / 32768
+    if random.random() < OTHER_THROAT:
+        length = round(len(wave) / random.uniform(*THROATS))
+        wave = np.interp(np.linspace(0, len(wave) - 1, length), np.arange(len(wave)), wave).astype(np.float32)
+    return (wave * 10 ** (random.uniform(*GAIN_DB) / 20)).astype(np.float32)
+
+
+def _noisy(sound: Wave, share: float, random: Generator) -> Wave:
+    if random.random() >= share:
+        return sound
+    level = np.float32(10 ** (random.uniform(*NOISE_DB) / 20))
+    return sound + level * random.standard_normal(len(sound), np.float32)
+
+
+def _in_a_room(sound: Wave, random: Generator) -> Wave:
+    """The sound with a tail of decaying noise: an echo without a direction."""
+    times = np.arange(int(0.4 * RATE)) / RATE
+    echo = random.standard_normal(len(times)) * np.exp(-times / random.uniform(*ROOM_S))
+    echo *= random.uniform(*ROOM_SHARE) / np.sqrt(np.square(echo).sum())
+    echo[0] += 1
+    size = 1 << (len(sound) + len(echo)).bit_length()
+    return np.fft.irfft(np.fft.rfft(sound, size) * np.fft.rfft(echo, size), size)[: len(sound)].astype(np.float32)
+
+
+def _mels(windows: list[Window], random: Generator) -> torch.Tensor:
+    """Log mel as Whisper's, then some of it lost or bent. What follows the content is silence to `decode`, and 0 to `transcribe`."""
+    mels = log_mels(torch.from_numpy(np.stack([window.sound for window in windows])))
+    for mel, window in zip(mels, windows, strict=True):
+        mel += torch.from_numpy(_tilt(random))[:, None]
+        if random.random() < BAND_LOST:
+            low = int(random.integers(0, len(mel) - BAND))
+            mel[low : low + int(random.integers(1, BAND))] = 0
+        if random.random() < 0.5:
+            mel[:, -(-window.filled // FRAME) :] = 0
+    return mels
+
+
+def log_mels(waves: torch.Tensor) -> torch.Tensor:
+    """[windows, samples] to [windows, 80, frames]: `whisper.log_mel_spectrogram`, each window by its own loudest point."""
+    from whisper.audio import log_mel_spectrogram
+
+    return torch.stack([log_mel_spectrogram(wave) for wave in waves])
+
+
+def _tilt(random: Generator) -> NDArray[np.float32]:
+    bins = np.linspace(0, np.pi, 80)
+    return np.sum([random.normal(0, TILT / wave) * np.cos(wave * bins) for wave in (1, 2, 3)], axis=0).astype(np.float32)

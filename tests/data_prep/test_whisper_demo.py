@@ -1,0 +1,105 @@
+"""The Whisper of the package: asked for by name only, and everything that it writes says what it is."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import soundfile
+import torch
+import whisper
+
+from data_prep import shipped, transcribe, voice, whisper_demo
+from data_prep.audio import MASTER_RATE, Audio
+from data_prep.whisper_demo import About
+from finetune.errors import UserError
+
+TEXT = "The night train to the north leaves from platform seven."
+SCOPE = "demo: 3 words"
+
+
+@pytest.fixture(scope="module")
+def says_one_thing(whisper_that_says) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+    """Weights of a model that always says `TEXT`, quite sure of it, and its dimensions."""
+    kept = torch.load(whisper_that_says(TEXT), weights_only=True)
+    return {name: tensor.half() for name, tensor in kept["model_state_dict"].items()}, kept["dims"]
+
+
+@pytest.fixture
+def pretends(says_one_thing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """(least_sure) → the package's model is that one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    monkeypatch.setattr(shipped, "HERE", tmp_path / "models")
+
+    def build(least_sure: float) -> None:
+        weights, dims = says_one_thing
+        whisper_demo.write(tmp_path / "made", weights, About(dims=dims, scope=SCOPE, least_sure=least_sure, figures={}))
+        (tmp_path / "made" / shipped.CARD).write_text("# a model that says one thing\n")
+        (tmp_path / "models").mkdir()
+        with zipfile.ZipFile(tmp_path / "models" / f"{whisper_demo.NAME}.zip", "w") as archive:  # `shipped.pack` takes seconds
+            for path in (tmp_path / "made").iterdir():
+                archive.write(path, path.name)
+
+    return build
+
+
+@pytest.fixture
+def recordings(one_sentence: Audio, tmp_path: Path) -> Path:
+    (tmp_path / "recordings").mkdir()
+    soundfile.write(tmp_path / "recordings" / "talk.wav", one_sentence.samples, MASTER_RATE)
+    return tmp_path / "recordings"
+
+
+def prepare(recordings: Path, *more: str) -> tuple[int, Path]:
+    out = recordings.parent / "out"
+    argv = [str(recordings), "--out", str(out), "--whisper", whisper_demo.NAME, "--language", "en", "--workers", "0", *more]
+    return voice.main(argv), out
+
+
+def test_the_summary_and_every_row_say_what_it_is(pretends, recordings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pretends(least_sure=-0.4)
+    code, out = prepare(recordings)
+    assert code == 0
+    assert f"warning: demo model {whisper_demo.NAME}: " in capsys.readouterr().err
+    heard = json.loads((out / "summary.json").read_text())["settings"]["text"]
+    assert (heard["name"], heard["scope"], heard["weights"]) == (whisper_demo.NAME, SCOPE, whisper_demo.digest())
+    (row,) = map(json.loads, (out / "train.jsonl").read_text().splitlines())
+    assert row["asr"] == {"model": whisper_demo.NAME, "scope": SCOPE} and row["text"] == TEXT
+
+
+def test_its_own_limit_of_sureness_rejects_what_a_real_whisper_might_mean(
+    pretends, recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretends(least_sure=0.5)
+    code, out = prepare(recordings)
+    assert code == 2, "nothing is left to train on"
+    (reject,) = map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
+    assert reject["reasons"] == ["unsure_text"] and reject["text"] == TEXT
+    capsys.readouterr()
+    assert prepare(recordings, "--dry-run")[0] == 0
+    assert "Whisper is unsure of the words (from 0.5;" in capsys.readouterr().out
+
+
+def test_the_checkpoint_is_unpacked_once_into_the_cache(pretends, tmp_path: Path) -> None:
+    pretends(least_sure=-0.4)
+    path = transcribe.fetch(whisper_demo.NAME)
+    assert path.parent == tmp_path / "cache" / "overtone"
+    written = path.stat().st_mtime_ns
+    assert path == whisper_demo.unpacked() and path.stat().st_mtime_ns == written
+    assert whisper.load_model(str(path), device="cpu").dims.n_audio_state == 64
+
+
+def test_only_its_name_asks_for_it() -> None:
+    assert whisper_demo.is_meant("whisper-demo-en")
+    assert not any(map(whisper_demo.is_meant, ("", "tiny", "small.en", "demo", "whisper-demo")))
+    with pytest.raises(UserError, match=r"--whisper whisper-demo: neither a file nor one of whisper-demo-en, "):
+        transcribe.settings("whisper-demo", None)
+
+
+def test_a_package_without_the_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    with pytest.raises(UserError, match=r"--whisper whisper-demo-en: .*\.zip is missing; reinstall the package"):
+        transcribe.settings(whisper_demo.NAME, None)

@@ -1,0 +1,41 @@
+"""What is shipped is what was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import whisper
+
+from data_prep import whisper_demo
+from finetune import files
+from finetune.errors import UserError
+from recipes.voice_clone.studio import pack_whisper, train_whisper
+from recipes.voice_clone.studio.train_whisper import DIMENSIONS
+
+
+def test_the_weights_load_as_they_were_trained(noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_whisper, "PHASES", (train_whisper.Phase(1.0, 2.0, 1),))
+    student = train_whisper.train(tmp_path, noise_corpus, steps=1, seed=0)
+    steps, tensors = pack_whisper.trained(tmp_path, noise_corpus)
+    assert steps == 1
+    whisper_demo.write(tmp_path / "made", tensors, pack_whisper.about({}))
+    files.write_bytes(tmp_path / "demo.pt", whisper_demo.checkpoint(tmp_path / "made" / whisper_demo.WEIGHTS, DIMENSIONS))
+    loaded = whisper.load_model(str(tmp_path / "demo.pt"), device="cpu").state_dict()
+    for name, tensor in student.weights().items():
+        assert torch.equal(loaded[name], tensor.half().float()), name
+
+
+def test_the_card_says_what_it_is_and_how_good() -> None:
+    figures = {"steps": 7, "sentences_of_each_voice": 100, "chunks": 1.23, "long_form": 4.56, "new_voice": 7.89}
+    about = pack_whisper.about(figures | {"sureness": {"p3": -0.2}, "sureness_of_invented": {"p3": -0.9}})
+    assert about.scope == "demo: 200 words, synthetic voices; for your own voice use Whisper small or larger"
+    card = pack_whisper.card(about)
+    assert card.startswith(f"# {whisper_demo.NAME}\n\n**{about.scope}.**")
+    assert all(f"| {figures[name]} |" in card for name in ("chunks", "long_form", "new_voice"))
+
+
+def test_without_a_training_there_is_nothing_to_pack(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"training\.safetensors is missing; train first: python -m"):
+        pack_whisper.trained(tmp_path, tmp_path)

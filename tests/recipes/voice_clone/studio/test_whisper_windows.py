@@ -1,0 +1,83 @@
+"""Windows of speech: the same for the same seed and number, and tokens that say what is in the sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from whisper.audio import log_mel_spectrogram
+from whisper.tokenizer import get_tokenizer
+
+from recipes.voice_clone.studio import whisper_windows
+from recipes.voice_clone.studio.whisper_windows import IGNORED, RATE, TICK, Speech, log_mels
+
+TOKENIZER = get_tokenizer(multilingual=False)
+
+
+@pytest.fixture(scope="module")
+def speech(noise_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Speech:
+    return Speech(noise_corpus, tmp_path_factory.mktemp("cache") / "speech.safetensors", TOKENIZER)
+
+
+def test_only_training_sentences_of_known_voices_are_heard(speech: Speech, noise_corpus: Path, tmp_path: Path) -> None:
+    assert len(speech.utterances) == 2 * 6
+    again = Speech(noise_corpus, tmp_path / "new.safetensors", TOKENIZER)
+    kept = Speech(noise_corpus, tmp_path / "new.safetensors", TOKENIZER)
+    for one, other in zip(again.utterances, kept.utterances, strict=True):
+        np.testing.assert_array_equal(one.sound, other.sound)
+
+
+def test_a_batch_follows_from_its_number(speech: Speech) -> None:
+    one, same, other = speech.batch(0, 3, 4.0, 3), speech.batch(0, 3, 4.0, 3), speech.batch(0, 4, 4.0, 3)
+    torch.testing.assert_close(one.mels, same.mels, rtol=0, atol=0)
+    assert torch.equal(one.targets, same.targets) and one.phones == same.phones
+    assert one.mels.shape == other.mels.shape == (3, 80, 400)
+    assert not torch.equal(one.mels, other.mels)
+
+
+def test_inputs_are_the_targets_one_later(speech: Speech) -> None:
+    batch = speech.batch(1, 0, 6.0, 8)
+    assert set(batch.inputs[:, 0].tolist()) == {TOKENIZER.sot}
+    for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        told = [token for token in targets if token != IGNORED]
+        assert inputs[1 : len(told)] == told[:-1] and told[-1] == TOKENIZER.eot
+
+
+def test_tokens_say_what_is_in_the_window(speech: Speech) -> None:
+    """A row of windows: times grow, the text is of the grammar, one that is cut off has a start and no end, noise has no words."""
+    random = np.random.default_rng(0)
+    windows = [speech.window(8.0, random) for _ in range(150)]
+    zero, text = TOKENIZER.timestamp_begin, set(speech.text_tokens)
+    timed = [window for window in windows if window.tokens[0] >= zero]
+    plain = [window for window in windows if window.tokens[0] == TOKENIZER.no_timestamps]
+    noise = [window for window in windows if window.tokens == [TOKENIZER.no_speech]]
+    assert len(timed) + len(plain) + len(noise) == 150 and len(timed) > 50 and len(plain) > 40 and len(noise) > 1
+    for window in timed:
+        times = [token - zero for token in window.tokens if token >= zero]
+        assert times == sorted(times) and times[-1] * TICK <= len(window.sound) <= 8.0 * RATE
+        assert len(times) % 2 == (0 if window.phones else 1), "cut off: its start only, and no phones"
+    assert {len([token for token in window.tokens if token >= zero]) % 2 for window in timed} == {0, 1}
+    assert all(set(window.tokens[1:]) <= text and window.phones for window in plain)
+    assert all(not window.phones for window in noise)
+    assert all(len(window.tokens) < 448 for window in windows)
+
+
+def test_padding_is_silence_or_nothing(speech: Speech) -> None:
+    random = np.random.default_rng(1)
+    assert all(not window.sound[window.filled :].any() for window in (speech.window(8.0, random) for _ in range(30)))
+
+
+def test_mels_are_whispers_own() -> None:
+    wave = torch.from_numpy(np.random.default_rng(0).standard_normal((2, RATE)).astype(np.float32))
+    torch.testing.assert_close(log_mels(wave)[1], log_mel_spectrogram(wave[1]))
+
+
+def test_another_throat_is_higher_and_shorter(speech: Speech, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whisper_windows, "OTHER_THROAT", 1.0)
+    monkeypatch.setattr(whisper_windows, "THROATS", (1.1, 1.1))
+    tone = np.sin(2 * np.pi * 400 * np.arange(RATE) / RATE)
+    said = whisper_windows._said(whisper_windows.Utterance((tone * 30000).astype(np.int16), (1,), (1,)), np.random.default_rng(0))
+    assert len(said) == round(RATE / 1.1)
+    assert np.argmax(np.abs(np.fft.rfft(said))) * RATE / len(said) == pytest.approx(440, abs=2)
