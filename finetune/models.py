@@ -22,8 +22,8 @@ HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "READM
 """What is fetched of a hub repository: data only, never code and never pickled weights."""
 
 
-def resolve_source(source: str | None, revision: str | None) -> Path:
-    """Local folder of a base model: `source` itself if it is a folder, otherwise a snapshot from the hub.
+def resolve_source(source: str | None, revision: str | None, patterns: list[str] = HUB_PATTERNS) -> Path:
+    """Local folder of a base model: `source` itself if it is a folder, otherwise a snapshot of the files of these patterns from the hub.
 
     Raises `UserError` if it is neither or cannot be fetched.
     """
@@ -39,7 +39,7 @@ def resolve_source(source: str | None, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=HUB_PATTERNS))
+        return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there" and "no network"
         raise UserError(
             f"model.source {source}: no such folder here, and the hub could not deliver it: {type(error).__name__}: {error}"

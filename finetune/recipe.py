@@ -98,6 +98,18 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Sketch:
+    """What `finetune plan` needs of a base: its config.json, and neither weights nor data."""
+
+    loaded: Loaded
+    """As `load` makes it, without a processor."""
+    batch: Callable[[int, int], Batch]
+    """(samples, positions of each) → a micro-batch, packed if the config says so, that is learned at every position it can be."""
+    processor: Callable[[], Any]
+    """What `read` needs, by the base's small files alone; raises `UserError` if one is missing or does not fit the model."""
+
+
+@dataclass(frozen=True)
 class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
@@ -155,6 +167,8 @@ class Recipe:
     """The means of a step or an evaluation, with what the log shows besides (a perplexity from a mean log-likelihood)."""
     show: Callable[[Sample, Any], str] | None = None
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
+    sketch: Callable[[Config], Sketch] | None = None
+    """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
 
 
 def find_recipe(name: str) -> Path:

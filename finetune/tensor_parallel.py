@@ -95,6 +95,15 @@ def styles(block: nn.Module, plan: dict[str, Cut]) -> dict[str, ParallelStyle]:
     return chosen
 
 
+def divided_along(name: str, cut: Cut, dimensions: int) -> int | None:
+    """Dimension of a parameter (its name inside a cut module) that a group divides, as `styles` has it; None: each rank has all of it."""
+    if cut == "outputs" and ".lora_A." not in f".{name}":
+        return 0
+    if cut == "inputs" and ".lora_B." not in f".{name}" and dimensions == 2:
+        return 1
+    return None
+
+
 STYLES: dict[Cut, Callable[[], ParallelStyle]] = {
     "outputs": ColwiseParallel,
     "inputs": RowwiseParallel,

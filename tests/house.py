@@ -18,11 +18,14 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"files", "layers", "explain"}),
+    frozenset({"files", "layers", "explain", "gpus", "cluster"}),
     frozenset({"config"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
     frozenset({"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
+    frozenset({"activations"}),
+    frozenset({"memory"}),
+    frozenset({"strategies"}),
     frozenset({"shards"}),
     frozenset({"guards", "events", "heartbeat", "intake"}),
     frozenset({"checkpoint"}),
@@ -36,7 +39,7 @@ ORDER: tuple[frozenset[str], ...] = (
 )
 """The rooms of finetune/. A module imports from its own row and from rows above, never from below."""
 
-FOR_DATA_PREP = frozenset({"finetune.errors", "finetune.files", "finetune.config"})
+FOR_DATA_PREP = frozenset({"finetune.errors", "finetune.files", "finetune.config", "finetune.cluster"})
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNER = "finetune/files.py"

@@ -7,15 +7,15 @@ packed without seeing each other (`samples`), which is checked on the model itse
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config import Config, FilePath, Section
 from finetune.errors import UserError
-from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
 
-from .tokenizer import load_tokenizer, read_template
+from .tokenizer import check_words, load_tokenizer, read_template
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,6 +43,24 @@ class Processor:
 
 def load(config: Config) -> Loaded:
     """The model on meta, its tokenizer, and its decoder layers as blocks."""
+    options: Any = config.options
+    shape = load_shape(config)
+    processor = load_processor(config, shape)
+    remarks = (about_supervision(processor.tokenizer, options.supervise), *shape.remarks)
+    return replace(shape, processor=processor, state=state_of(options), remarks=remarks)
+
+
+def load_processor(config: Config, shape: Loaded) -> Processor:
+    """Raises `UserError` for a tokenizer that knows more words than the model."""
+    options: Any = config.options
+    tokenizer = load_tokenizer(shape.base, options.chat_template)
+    words: Any = shape.model.words
+    check_words(tokenizer, words, shape.base)
+    return Processor(tokenizer, options.supervise)
+
+
+def load_shape(config: Config) -> Loaded:
+    """What config.json alone says: the model on meta, without a tokenizer."""
     from finetune.models import resolve_source
 
     from .attention import choose
@@ -53,14 +71,19 @@ def load(config: Config) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     attention = choose(config, read_config(base))
     model = on_meta(base, attention.name, loss_head)
-    tokenizer = load_tokenizer(base, options.chat_template)
-    return Loaded(
-        model=model,
-        processor=Processor(tokenizer, options.supervise),
-        blocks=block_classes(model),
-        base=base,
-        state=state_of(options),
-        remarks=(about_supervision(tokenizer, options.supervise), attention.remark),
+    return Loaded(model=model, processor=None, blocks=block_classes(model), base=base, remarks=(attention.remark,))
+
+
+def sketch(config: Config) -> Sketch:
+    """For `finetune plan`: samples of one word, over and over."""
+    from . import samples as batching
+
+    lay = batching.pack if config.data.packing else batching.collate
+    shape = load_shape(config)
+    return Sketch(
+        loaded=shape,
+        batch=lambda count, positions: lay([batching.monotonous(positions)] * count),
+        processor=lambda: load_processor(config, shape),
     )
 
 
@@ -183,5 +206,6 @@ RECIPE = Recipe(
     truncate=truncate,
     verify=verify,
     report=report,
+    sketch=sketch,
     show=show,
 )

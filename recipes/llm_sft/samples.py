@@ -23,6 +23,11 @@ def following(sample: Sample) -> Tensor:
     return targets
 
 
+def monotonous(positions: int) -> Sample:
+    """A sample of which only the length matters; all of it is learned."""
+    return {"ids": torch.zeros(positions, dtype=torch.int64), "supervised": torch.ones(positions, dtype=torch.bool)}
+
+
 def collate(samples: list[Sample]) -> Batch:
     """[B, S], padded on the right."""
     ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)

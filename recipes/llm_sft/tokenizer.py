@@ -20,6 +20,15 @@ def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
     return tokenizer
 
 
+def check_words(tokenizer: Any, words: int, base: Path) -> None:
+    """Raises `UserError` if the tokenizer can write a token for which a model of so many words has no embedding."""
+    if len(tokenizer) > words:
+        raise UserError(
+            f"{base}: the tokenizer knows {len(tokenizer):,} tokens and the model {words:,}; the files of two models lie there, or tokens "
+            "were added without enlarging the model: use the tokenizer that came with the weights"
+        )
+
+
 def read_template(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

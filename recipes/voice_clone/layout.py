@@ -148,6 +148,12 @@ def arrange(text: list[int], codes: Tensor, speaker: int, language: int | None, 
     }
 
 
+def monotonous(positions: int, ids: Ids) -> Sample:
+    """A clip of so many positions (at least 13) of which only the length matters: one word, and for the rest frames, which cost most."""
+    overhead = 8 + 3 + 1  # of `arrange`, with a prefix of three and one token of text
+    return arrange([0] * (ROLE + 1), torch.zeros(positions - overhead, ids.codebooks, dtype=torch.int64), 0, None, ids)
+
+
 def collate(samples: list[Sample]) -> Batch:
     """Pad on the right to [B, S]. Nothing real can look at padding then, since attention looks only to the left."""
     fill = {"labels": IGNORE}

@@ -8,16 +8,19 @@ several reference clips; export for the stock `qwen_tts` package, as named voice
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from finetune.config import Config, Section
-from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from .layout import Ids, Processor
 
 
 class Options(Section):
@@ -37,12 +40,10 @@ class Options(Section):
 
 def load(config: Config) -> Loaded:
     """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
-    from transformers import AutoTokenizer
-
     from data_prep.speaker_encoder import base_config
     from finetune.models import resolve_source
 
-    from .layout import Ids, Processor
+    from .layout import Ids
     from .speakers import known
     from .speech_model import block_classes, on_meta
 
@@ -51,19 +52,65 @@ def load(config: Config) -> Loaded:
     shape, found = base_config(base), known(config)
     return Loaded(
         model=on_meta(shape, found.vectors, options.sub_weight),
-        processor=Processor(
-            tokenizer=AutoTokenizer.from_pretrained(base, fix_mistral_regex=True),  # as the stock package loads it
-            ids=Ids.of(shape),
-            speakers={speaker["name"]: index for index, speaker in enumerate(found.state["speakers"])},
-            default_speaker=options.speaker,
-            use_language=options.language == "row",
-        ),
+        processor=processor_of(config, base, Ids.of(shape), [speaker["name"] for speaker in found.state["speakers"]]),
         blocks=block_classes(),
         base=base,
-        trainable=lambda name: options.trainable == "full" or not name.startswith("talker.model.text_embedding."),
+        trainable=trainable(options.trainable),
         buffers={"speaker_vectors": found.vectors},
         state=found.state,
     )
+
+
+def processor_of(config: Config, base: Path, ids: Ids, speakers: list[str]) -> Processor:
+    """`speakers` are in the order of their vectors."""
+    from transformers import AutoTokenizer
+
+    from .layout import Processor
+
+    options: Any = config.options
+    return Processor(
+        tokenizer=AutoTokenizer.from_pretrained(base, fix_mistral_regex=True),  # as the stock package loads it
+        ids=ids,
+        speakers={name: index for index, name in enumerate(speakers)},
+        default_speaker=options.speaker,
+        use_language=options.language == "row",
+    )
+
+
+def sketch(config: Config) -> Sketch:
+    """For `finetune plan`: one speaker, whose vector is not computed, and clips that are nearly all frames."""
+    import torch
+
+    from data_prep.speaker_encoder import base_config
+    from finetune.models import resolve_source
+
+    from . import layout
+    from .speech_model import block_classes, on_meta
+    from .survey import survey
+
+    options: Any = config.options
+    base = resolve_source(config.model.source, config.model.revision)
+    shape = base_config(base)
+    vectors = torch.zeros(1, shape["talker_config"]["hidden_size"])
+    loaded = Loaded(
+        model=on_meta(shape, vectors, options.sub_weight),
+        processor=None,
+        blocks=block_classes(),
+        base=base,
+        trainable=trainable(options.trainable),
+        buffers={"speaker_vectors": vectors},
+    )
+    ids = layout.Ids.of(shape)
+    return Sketch(
+        loaded=loaded,
+        batch=lambda count, positions: layout.collate([layout.monotonous(positions, ids)] * count),
+        processor=lambda: processor_of(config, base, ids, [speaker.name for speaker in survey(config, ids)]),
+    )
+
+
+def trainable(asked: str) -> Callable[[str], bool]:
+    """Which parameters `options.trainable` means."""
+    return lambda name: asked == "full" or not name.startswith("talker.model.text_embedding.")
 
 
 def read(row: dict[str, Any], processor: Any) -> Sample:
@@ -147,3 +194,4 @@ RECIPE = Recipe(
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,
 )
+    sketch=sketch,

@@ -1,0 +1,76 @@
+"""GPUs and what joins them, as a plan needs to know them. Imports no torch.
+
+Memory is what torch reports as a device's total. Speeds are the makers' data sheets: dense bf16 products with fp32 sums, and one direction
+of what joins the GPUs of a machine. They are ceilings: `EFFICIENCY` says how much of the first one a training step has been seen to use.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from finetune.errors import UserError
+
+EFFICIENCY = 0.40
+"""Share of a GPU's dense bf16 speed that fine-tuning uses. Published: 33 to 47 % on H100, 54 to 64 % on A100; less for small models."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    memory: float
+    """GiB."""
+    speed: float
+    """Dense bf16, in 10¹² operations a second."""
+    link: float
+    """GB a second and direction between two GPUs of a machine: NVLink, or PCIe."""
+    fabric: float
+    """GB a second between two machines of eight, an assumption: 400 Gb/s for each GPU that has NVLink, 100 Gb/s for a machine of others."""
+
+
+GPUS: dict[str, Gpu] = {
+    "b200": Gpu(178.0, 2250, 900, 400),
+    "h200": Gpu(139.8, 989, 450, 400),
+    "h100-80gb": Gpu(79.1, 989, 450, 400),
+    "a100-80gb": Gpu(79.2, 312, 300, 400),
+    "a100-40gb": Gpu(39.4, 312, 300, 400),
+    "l40s": Gpu(44.4, 362, 32, 12.5),
+    "a6000": Gpu(47.4, 155, 32, 12.5),
+    "a10g": Gpu(22.0, 70, 32, 12.5),
+    "l4": Gpu(22.0, 121, 32, 12.5),
+    "rtx-4090": Gpu(23.5, 165, 32, 12.5),
+    "rtx-3090": Gpu(23.5, 71, 32, 12.5),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal machines with equal GPUs."""
+
+    name: str
+    gpu: Gpu
+    gpus: int
+    """In each machine."""
+    nodes: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.gpus * self.nodes
+
+    @property
+    def budget(self) -> float:
+        """Bytes of one GPU."""
+        return self.gpu.memory * 2**30
+
+    def __str__(self) -> str:
+        machines = f"{self.nodes} machines of " if self.nodes > 1 else ""
+        return f"{machines}{self.gpus} × {self.name} ({self.gpu.memory:g} GiB)"
+
+
+def cluster(name: str, gpus: int, nodes: int) -> Cluster:
+    """Raises `UserError` for an unknown GPU and for none at all."""
+    if name not in GPUS:
+        near = [known for known in GPUS if name and known.startswith(name.lower())] or difflib.get_close_matches(name, GPUS, n=1)
+        raise UserError(f"--gpu {name}: not known{f'; did you mean {near[0]}?' if near else ''}; known: {', '.join(GPUS)}")
+    if gpus < 1 or nodes < 1:
+        raise UserError(f"--gpus {gpus} --nodes {nodes}: give at least one GPU a machine (--gpus), and one machine (--nodes)")
+    return Cluster(name, GPUS[name], gpus, nodes)
