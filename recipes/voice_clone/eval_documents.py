@@ -37,18 +37,23 @@ def markdown(evaluation: Evaluation) -> str:
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """Whether training helped, a sentence for each metric that can tell; of several checkpoints, about the last one."""
+    """Whether training helped, a sentence for each metric that is not zero on both sides; of several checkpoints, about the last one."""
     rows = compared(evaluation)
     if not rows:
         return ["Whether training helped is not known: there is no base to compare with (--base FOLDER), or too few texts."]
     last = rows[-1].system
-    return [verdict(row) for row in rows if row.system == last]
+    return [verdict(row) for row in rows if row.system == last and (row.before or row.after)]
 
 
 def verdict(row: Compared) -> str:
     """`WER, unseen texts: better than the base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
     found = row.difference
-    against = f"{found.verdict} than {row.base}" if found.verdict in ("better", "worse") else f"{found.verdict} to {row.base}"
+    against = {
+        "better": f"better than {row.base}",
+        "worse": f"worse than {row.base}",
+        "no clear difference": f"no clear difference to {row.base}",
+        "too few texts": f"too few texts to compare with {row.base}",
+    }[found.verdict]
     return (
         f"{row.metric.title}, {row.group} texts: **{against}**. {shown(row.before)} → {shown(row.after)} {row.metric.unit} "
         f"({shown(found.change)}; 95 % interval {shown(found.low)} to {shown(found.high)}; {found.texts} texts)"

@@ -16,6 +16,8 @@ from .eval_sound import Sound
 Part = tuple[float, float]
 """(numerator, denominator) that one clip adds to a figure."""
 RESAMPLINGS, SEED = 2000, 20240501
+LEAST_TEXTS = 6
+"""For a verdict: that five texts all move one way is chance in one case of sixteen (sign test), six in one of thirty-two."""
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap (Efron 1979): a 95 % interval."""
 
@@ -95,6 +97,9 @@ def figure(metric: Metric, clips: Sequence[Scored]) -> float | None:
     return sum(part[0] for part in parts) / below if below > 0 else None
 
 
+Verdict = Literal["better", "worse", "no clear difference", "too few texts"]
+
+
 @dataclass(frozen=True)
 class Difference:
     """Of one model to another, over the texts that both said."""
@@ -104,7 +109,7 @@ class Difference:
     high: float
     """95 % interval."""
     texts: int
-    verdict: Literal["better", "worse", "no clear difference"]
+    verdict: Verdict
 
 
 def difference(metric: Metric, clips: Sequence[Scored], others: Sequence[Scored]) -> Difference | None:
@@ -118,7 +123,8 @@ def difference(metric: Metric, clips: Sequence[Scored], others: Sequence[Scored]
     changes = _change(table[drawn].sum(axis=1))
     low, high = np.percentile(changes, INTERVAL)
     change = float(_change(table.sum(axis=0)[None])[0])
-    return Difference(change, float(low), float(high), len(table), _verdict(metric, float(low), float(high)))
+    verdict = _verdict(metric, float(low), float(high)) if len(table) >= LEAST_TEXTS else "too few texts"
+    return Difference(change, float(low), float(high), len(table), verdict)
 
 
 def _change(sums: np.ndarray) -> np.ndarray:
@@ -126,7 +132,7 @@ def _change(sums: np.ndarray) -> np.ndarray:
     return np.asarray(sums[:, 0] / np.maximum(sums[:, 1], 1e-12) - sums[:, 2] / np.maximum(sums[:, 3], 1e-12))
 
 
-def _verdict(metric: Metric, low: float, high: float) -> Literal["better", "worse", "no clear difference"]:
+def _verdict(metric: Metric, low: float, high: float) -> Verdict:
     if low <= 0 <= high:
         return "no clear difference"
     return "better" if (high < 0) == (metric.better == "lower") else "worse"

@@ -33,6 +33,8 @@ class Item:
     """Of the text, by the speaker."""
     reference: Path | None = None
     """Another clip of the speaker, to be cloned from."""
+    reference_text: str | None = None
+    """What that clip says: with it its manner is cloned too, without it only its voice."""
     group: str = ALL
     """`seen`, `unseen`, or `all` where it is unknown."""
 
@@ -111,6 +113,7 @@ def _item(key: str, row: dict[str, Any], root: Path, speaker: str | None, refere
         language=manifest.language_name(row.get("language") or manifest.AUTO),
         recording=_clip(root, row, "audio"),
         reference=_clip(root, row, "ref_audio") or reference,
+        reference_text=row.get("ref_text") or None,
     )
 
 

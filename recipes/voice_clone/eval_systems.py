@@ -20,7 +20,7 @@ from .eval_rows import Item
 from .exported import Exported
 from .synthesis import Request, Sampling
 
-RECORDINGS = "recordings"
+RECORDINGS = "real recordings"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class System:
     def request(self, item: Item) -> Request:
         language = None if item.language == "auto" else item.language
         if self.way == "cloned":
-            return Request(item.text, speaker=None, language=language, reference=item.reference)
+            return Request(item.text, None, language, item.reference, item.reference_text)
         return Request(item.text, speaker=item.speaker, language=language)
 
 

@@ -17,6 +17,7 @@ from recipes.voice_clone.eval_systems import RECORDINGS, System
 
 MARKUP = "</script><img src=x onerror=alert(1)>"
 BASE = "base, zero-shot"
+TEXTS = 12
 STEPS = {"step 100": 0.9, "step 200": 0.7, "step 300": 0.5}
 """How long the clips of each checkpoint last, against the recordings: faster with every one, as shifted labels make them."""
 
@@ -29,10 +30,10 @@ def sound_file(path: Path, seconds: float) -> Path:
 
 
 def clips(folder: Path, name: str, stretch: float, wrong: int, like: float) -> list[Scored]:
-    """Four texts, two of them new."""
+    """Twelve texts, six of them new."""
     return [
         Scored(
-            item=Item(f"eval-{at}", f"{MARKUP} text {at}", "anna", "english", group=UNSEEN if at < 2 else SEEN),
+            item=Item(f"eval-{at:02d}", f"{MARKUP} text {at}", "anna", "english", group=UNSEEN if at < TEXTS // 2 else SEEN),
             path=sound_file(folder / name / f"{at}.flac", 0.3 * stretch),
             sound=Sound(2.0 * stretch, 0.5 * stretch, 0.0),
             ended=not (name == BASE and at == 0),
@@ -41,7 +42,7 @@ def clips(folder: Path, name: str, stretch: float, wrong: int, like: float) -> l
             errors=Errors(10, wrong, 50, wrong),
             likeness={"own encoder": like + 0.01 * at},
         )
-        for at in range(4)
+        for at in range(TEXTS)
     ]
 
 

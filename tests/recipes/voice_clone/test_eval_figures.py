@@ -68,6 +68,12 @@ def test_a_real_difference_is_found_and_noise_is_not() -> None:
     assert same is not None and same.verdict == "no clear difference"
 
 
+def test_few_texts_give_no_verdict_however_clear() -> None:
+    for count, verdict in ((5, "too few texts"), (6, "better")):
+        found = figures.difference(figures.WER, [clip(str(at), 1) for at in range(count)], [clip(str(at), 9) for at in range(count)])
+        assert found is not None and found.verdict == verdict
+
+
 def test_higher_similarity_is_better() -> None:
     low = [clip(str(number)) for number in range(10)]
     high = [replace(one, likeness={"ear": 0.8}) for one in low]

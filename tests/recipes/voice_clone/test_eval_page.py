@@ -12,7 +12,7 @@ import pytest
 from recipes.voice_clone import eval_page
 from recipes.voice_clone.eval_systems import RECORDINGS
 from tests.data_prep.page import Page
-from tests.recipes.voice_clone.evaluated import BASE, MARKUP, STEPS, evaluation
+from tests.recipes.voice_clone.evaluated import BASE, MARKUP, STEPS, TEXTS, evaluation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -34,7 +34,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_every_clip_has_its_player_and_its_spectrogram(source: str) -> None:
     page = Page(source)
-    assert len(page.all("audio")) == len(page.all("img")) == 4 * 5
+    assert len(page.all("audio")) == len(page.all("img")) == TEXTS * 5
     assert all(one["src"].startswith("data:audio/flac;base64,") for one in page.all("audio"))
     assert all(one["src"].startswith("data:image/png;base64,") for one in page.all("img"))
     text = page.text()
@@ -71,10 +71,10 @@ def test_a_plot_for_each_figure_over_the_checkpoints(tmp_path: Path, source: str
 def test_what_went_worst_comes_first_and_room_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluation(tmp_path)
     runaway = replace(whole.clips["step 300"][2], ended=False)
-    clips = {**whole.clips, "step 300": [*whole.clips["step 300"][:2], runaway, whole.clips["step 300"][3]]}
+    clips = {**whole.clips, "step 300": [*whole.clips["step 300"][:2], runaway, *whole.clips["step 300"][3:]]}
     monkeypatch.setattr(eval_page, "AUDIO_BYTES", 20_000)
     shelves = eval_page.shelves(replace(whole, clips=clips))
-    assert shelves[0].item.key == "eval-2" and [card.name for card in shelves[0].cards] == [RECORDINGS, *STEPS, BASE]
+    assert shelves[0].item.key == "eval-02" and [card.name for card in shelves[0].cards] == [RECORDINGS, *STEPS, BASE]
     players = [card.player for shelf in shelves for card in shelf.cards]
     assert 0 < sum(map(len, players)) <= 20_000
     missing = [card.missing for shelf in shelves for card in shelf.cards if not card.player]
@@ -102,7 +102,7 @@ def test_a_browser_shows_it_offline_without_an_error_and_without_a_request(sourc
         view.on("request", lambda request: requests.append(request.url[:40]))
         view.goto((tmp_path / "evaluation.html").as_uri())
         seconds, widths = view.evaluate(LOADED)
-        assert len(seconds) == len(widths) == 20 and min(seconds) > 0.1 and min(widths) > 5
+        assert len(seconds) == len(widths) == TEXTS * 5 and min(seconds) > 0.1 and min(widths) > 5
         assert view.evaluate("document.documentElement.scrollWidth") <= 400, "the page is as narrow as a telephone"
         texts, faint = view.evaluate(FAINT)
         assert texts > 100 and faint == []

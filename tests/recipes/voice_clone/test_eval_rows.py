@@ -29,9 +29,13 @@ def read(path: Path, speaker: str | None = None, reference: Path | None = None) 
 def test_rows_with_and_without_recordings(tmp_path: Path) -> None:
     (tmp_path / "a.flac").touch()
     (tmp_path / "ref.flac").touch()
-    whole = {"text": "Hello.", "speaker": " Anna  B ", "language": "en", "audio": "a.flac", "ref_audio": "ref.flac", "audio_codes": [[1]]}
-    items = read(written(tmp_path, whole, {"text": "Bye."}), speaker="Bert", reference=tmp_path / "other.flac")
-    assert items[0] == Item("eval-0001", "Hello.", "anna b", "english", tmp_path / "a.flac", tmp_path / "ref.flac")
+    whole = {"text": "Hello.", "speaker": " Anna  B ", "language": "en", "audio": "a.flac", "ref_audio": "ref.flac"}
+    items = read(
+        written(tmp_path, {**whole, "ref_text": "Good day.", "audio_codes": [[1]]}, {"text": "Bye."}),
+        speaker="Bert",
+        reference=tmp_path / "other.flac",
+    )
+    assert items[0] == Item("eval-0001", "Hello.", "anna b", "english", tmp_path / "a.flac", tmp_path / "ref.flac", "Good day.")
     assert items[1] == Item("eval-0002", "Bye.", "bert", "auto", None, tmp_path / "other.flac")
 
 
