@@ -33,6 +33,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"evaluation"}),
     frozenset({"loop"}),
     frozenset({"assembly"}),
+    frozenset({"foresight"}),
     frozenset({"train", "export", "generate", "eval_voice", "chat", "sampling", "publish", "check", "where"}),
     frozenset({"plan"}),
     frozenset({"__main__"}),
