@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,22 @@ BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 """tqdm's own order would cut speed and memory off in 80 columns."""
 
 
+Listener = Callable[[str, int, dict[str, Any]], None]
+"""Is told each event of this rank: its kind, its step, its facts."""
+
+
+def nobody(_kind: str, _step: int, _facts: dict[str, Any]) -> None:
+    """The listener of a run that has none."""
+
+
 class Events:
     """The stream of one run. Open it on every rank; only the main one speaks, but trackers are set up collectively."""
 
-    def __init__(self, run_dir: Path, accelerator: Accelerator, total: int, done: int, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, run_dir: Path, accelerator: Accelerator, total: int, done: int, settings: dict[str, Any], listener: Listener = nobody
+    ) -> None:
         self.log_path = run_dir / "log.jsonl"
+        self._listener = listener
         self._accelerator, self._main, self._total = accelerator, accelerator.is_main_process, total
         self._spoke, self._started, self._first = 0.0, time.monotonic(), done
         self.reached = done
@@ -74,6 +86,7 @@ class Events:
 
     def note(self, kind: str, step: int, **facts: Any) -> None:
         """An event without a curve: started, resumed, committed, stopped. What the disk refuses is said instead: a log stops no run."""
+        self._listener(kind, step, facts)
         if not self._main:
             return
         line = json.dumps({"event": kind, "step": step, "time": round(time.time(), 3), **facts})

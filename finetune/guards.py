@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -104,31 +105,48 @@ def check_reached(unreached: list[str]) -> None:
         )
 
 
+def no_notice() -> str | None:
+    return None
+
+
 class StopRequests:
-    """While open, notes whatever asks this rank to stop: SIGTERM, SIGINT, SIGUSR1, a file STOP in the run's folder, a spent time budget.
+    """While open, notes whatever asks this rank to stop: SIGTERM, SIGINT, SIGUSR1, a file STOP in the run's folder, a spent time budget,
+    word of whoever lends the machine.
 
     A second signal ends the process at once. Signals are noted on a thread: a handler of Python's own would wait until a collective of the
-    main thread returns, which it may never do.
+    main thread returns, which it may never do. Opened on another thread than the main one (Ray trains on one), it leaves the signals to
+    the owner of the process, as Python wants it.
     """
 
-    def __init__(self, folder: Path | None = None, minutes: float | None = None) -> None:
-        """`minutes`: wall-clock budget, counted from now."""
+    def __init__(self, folder: Path | None = None, minutes: float | None = None, notice: Callable[[], str | None] = no_notice) -> None:
+        """`minutes`: wall-clock budget, counted from now. `notice`: why the machine will be taken away, once it is known; it is called on
+        all ranks alike, between steps, so it may be collective."""
         self._stop_file = None if folder is None else folder / STOP_FILE
-        self._minutes, self._opened = minutes, time.monotonic()
+        self._minutes, self._opened, self._notice = minutes, time.monotonic(), notice
+        self._hears_signals = False
         self.received: str | None = None
         """The signal that came."""
         self._received_at = 0.0
 
     def __enter__(self) -> StopRequests:
+        self._hears_signals = threading.current_thread() is threading.main_thread()
+        if self._hears_signals:
+            self._take_signals()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._hears_signals:
+            self._give_signals_back()
+
+    def _take_signals(self) -> None:
         self._read, self._write = socket.socketpair()
         self._write.setblocking(False)
         self._before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
         self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def _give_signals_back(self) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -138,13 +156,14 @@ class StopRequests:
 
     def asked(self) -> tuple[str, float | None] | None:
         """What asks this rank to stop, if anything does; and seconds since a signal came, after which the launcher does not wait long."""
+        notice = self._notice()  # first of all, whatever else asks here: on other ranks it may be the only one
         if self.received is not None:
             return self.received, time.monotonic() - self._received_at
         if self._stop_file is not None and self._stop_file.exists():
             return f"the file {self._stop_file}", None
         if self._minutes is not None and time.monotonic() - self._opened > 60 * self._minutes:
             return f"run.deadline_minutes: {self._minutes}", None
-        return None
+        return None if notice is None else (notice, None)
 
     def done(self, stop: Stop, world: World) -> None:
         """Take the STOP file away, or the next launch would stop at its first step. One rank does, since all may see the same file."""

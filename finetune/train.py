@@ -25,7 +25,7 @@ from finetune.layers import Arguments, parse_arguments
 from finetune.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
-    from finetune.events import Events
+    from finetune.events import Events, Listener
     from finetune.guards import StopRequests
     from finetune.heartbeat import Heartbeat
     from finetune.loop import Progress
@@ -88,27 +88,30 @@ def check_inputs(config: Config) -> None:
             )
 
 
-def train(config: Config, recipe: Recipe) -> int:
-    """Join the world that the launcher started, train, part. Collective: call on every rank."""
+def train(config: Config, recipe: Recipe, requests: StopRequests | None = None, listener: Listener | None = None) -> int:
+    """Join the world that the launcher started, train, part. `requests` and `listener`: of an engine that asks and is told besides.
+
+    Collective: call on every rank.
+    """
     from finetune import world as worlds
 
-    train_in(worlds.join(config.log.trackers, config.run.dir), config, recipe)
+    train_in(worlds.join(config.log.trackers, config.run.dir), config, recipe, requests, listener)
     worlds.leave()
     return 0
 
 
-def train_in(world: World, config: Config, recipe: Recipe) -> str:
+def train_in(world: World, config: Config, recipe: Recipe, requests: StopRequests | None = None, listener: Listener | None = None) -> str:
     """Build, resume, fit, and leave word why it ended; returns that reason. Collective: call on every rank."""
     from finetune.assembly import build, introduce
-    from finetune.events import Events, draw_curve
+    from finetune.events import Events, draw_curve, nobody
     from finetune.guards import StopRequests
     from finetune.heartbeat import Heartbeat
 
-    requests = StopRequests(config.run.dir, config.run.deadline_minutes)
+    requests = requests or StopRequests(config.run.dir, config.run.deadline_minutes)
     with Heartbeat(world) as heartbeat:
         training, progress = build(config, recipe, world)
         heartbeat.leave_traces_in(config.run.dir, partial(leave_last_word, config.run.dir))
-        events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config))
+        events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config), listener or nobody)
         introduce(training, progress, events)
         progress, reason = carry_through(training, progress, events, requests, heartbeat)
     if world.is_main:

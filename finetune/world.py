@@ -57,7 +57,7 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
 
     Raises `UserError` if the world that came to be is not the one that was launched.
     """
-    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and not dist.is_initialized():  # Ray has joined its workers by now
         # accelerate would start nccl alone, and gradients that are kept in host memory (parallel.offload) could not be summed over ranks.
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backends("cuda"))

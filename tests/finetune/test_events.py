@@ -43,6 +43,18 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, world: World, capsys: py
     assert "validation loss 3.0000" in capsys.readouterr().out
 
 
+def test_a_listener_hears_every_event_of_its_rank(tmp_path: Path, world: World) -> None:
+    heard = list[tuple[str, int, dict[str, object]]]()
+    events = Events(tmp_path / "run", world.accelerator, 4, 0, {}, lambda *event: heard.append(event))
+    events._main = False  # what is heard does not depend on who speaks
+    events.step(1, NUMBERS)
+    events.evaluation(1, {"loss": 3.0})
+    events.note("committed", 1, folder="step-00000001")
+    events.close()
+    assert heard == [("step", 1, NUMBERS), ("evaluation", 1, {"val/loss": 3.0}), ("committed", 1, {"folder": "step-00000001"})]
+    assert not events.log_path.exists()
+
+
 def test_answers_are_told_with_the_step_they_belong_to(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     events = opened(tmp_path, world)
     events.answers(2, [("Who?", Answer("Me.\n*You*.")), ("When?", Answer(""))], [None, None])

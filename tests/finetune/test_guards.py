@@ -154,6 +154,35 @@ def test_a_spent_budget_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert requests.asked() == ("run.deadline_minutes: 1.5", None)
 
 
+def test_word_that_the_machine_will_go_asks_and_is_listened_for_whatever_else_asks(tmp_path: Path) -> None:
+    words, heard = [None, "a machine will go", "a machine will go"], list[str | None]()
+
+    def notice() -> str | None:
+        heard.append(words.pop(0))
+        return heard[-1]
+
+    requests = StopRequests(tmp_path, None, notice)
+    assert requests.asked() is None
+    assert requests.asked() == ("a machine will go", None)
+    (tmp_path / STOP_FILE).touch()
+    assert requests.asked() == (f"the file {tmp_path / 'STOP'}", None)
+    assert len(heard) == 3, "each time: other ranks may be listening together"
+
+
+def test_on_another_thread_the_signals_are_left_to_their_owner() -> None:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    seen = list[bool]()
+
+    def elsewhere() -> None:
+        with StopRequests() as requests:
+            seen.append([signal.getsignal(each) for each in SIGNALS] == before and requests.asked() is None)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [True] and [signal.getsignal(each) for each in SIGNALS] == before
+
+
 def test_a_save_begins_only_if_it_can_end_before_the_launcher_kills(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = StopRequests()
     assert agree_to_stop(world, requests, 25.0) is None
