@@ -12,6 +12,7 @@ VERBS = {
     "generate": "speak, or write, with an exported folder",
     "chat": "converse with an exported folder",
     "eval-voice": "say how good a voice is: understood, alike, at its pace; and whether training helped",
+    "serve": "a page and an API of exported folders, for browsers and other programs",
     "check": "read every checkpoint of a run and say which are whole",
     "where": "print where the installed recipes and launch files lie",
 }

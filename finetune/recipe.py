@@ -148,6 +148,8 @@ class Recipe:
     """(exported folder, remaining arguments) → exit code."""
     chat: Callable[[Path, list[str]], int] | None = None
     """(exported folder, remaining arguments) → exit code, after a conversation. Absent: there is nothing to converse with."""
+    serve: Callable[[list[Path], list[str]], int] | None = None
+    """(exported folders, remaining arguments) → exit code, once the server was stopped. Absent: there is nothing to serve."""
     sample: Callable[[Path, list[str]], list[Answer]] | None = None
     """(exported folder, prompts) → an answer to each, without chance, for `sample.every`. Called in a process of its own, on the CPU."""
     evaluate: Callable[[Path, list[str]], int] | None = None

@@ -34,7 +34,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"loop"}),
     frozenset({"assembly"}),
     frozenset({"foresight"}),
-    frozenset({"train", "export", "generate", "eval_voice", "chat", "sampling", "publish", "check", "where"}),
+    frozenset({"train", "export", "generate", "eval_voice", "chat", "serve", "sampling", "publish", "check", "where"}),
     frozenset({"plan"}),
     frozenset({"__main__"}),
 )

@@ -178,6 +178,13 @@ def evaluate(model: Path, argv: list[str]) -> int:
     return eval_verb.evaluate(model, argv)
 
 
+def serve(folders: list[Path], argv: list[str]) -> int:
+    """A page to listen on, and OpenAI's API for speech."""
+    from . import serving
+
+    return serving.serve(folders, argv)
+
+
 RECIPE = Recipe(
     Options=Options,
     load=load,
@@ -188,6 +195,7 @@ RECIPE = Recipe(
     export=export,
     formats=("custom_voice", "base"),
     generate=generate,
+    serve=serve,
     sample=sample,
     evaluate=evaluate,
     # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.

@@ -1,0 +1,40 @@
+"""What is refused, in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+RETRY_AFTER = 2
+"""Seconds after which a client that found no room comes again."""
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+LOGIN = {"www-authenticate": 'Basic realm="overtone", charset="UTF-8"'}
+"""Makes a browser ask for the token."""
+
+
+class Refusal(HTTPException):
+    """An answer that is an error."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None) -> None:
+        """`param`: the field of the request that is wrong."""
+        headers = {401: LOGIN, 429: {"retry-after": str(RETRY_AFTER)}}.get(status)
+        super().__init__(status, message, headers)
+        self.code, self.param = code, param
+
+    def response(self) -> JSONResponse:
+        kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
+        error = {"message": self.detail, "type": kind, "param": self.param, "code": self.code}
+        return JSONResponse({"error": error}, self.status_code, self.headers)
+
+
+def of_validation(problems: Sequence[Any]) -> Refusal:
+    """All that pydantic found wrong with a request, the first as the one to blame."""
+    told = [f"{_place(problem)}: {problem['msg']}" for problem in problems]
+    return Refusal(400, "; ".join(told), "invalid_value", _place(problems[0]))
+
+
+def _place(problem: Any) -> str:
+    return ".".join(str(part) for part in problem["loc"] if part != "body") or "body"

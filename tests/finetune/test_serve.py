@@ -1,0 +1,54 @@
+"""The verb finds the folders' recipe, and says so if that serves nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from finetune import serve
+from finetune.export import CARD
+from tests.finetune import tiny
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    made = [tmp_path / "a", tmp_path / "b"]
+    for folder in made:
+        folder.mkdir()
+        (folder / CARD).write_text(json.dumps({"recipe": str(tiny.FOLDER)}))
+    return made
+
+
+def test_a_recipe_that_serves_nothing(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve.main(["--model", str(folders[0])]) == 2
+    assert f"serves nothing; use `python -m finetune generate --model {folders[0]}`" in capsys.readouterr().err
+
+
+def test_all_folders_and_the_rest_go_to_the_recipe(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[Path], list[str]]] = []
+    serving = replace(tiny.RECIPE, serve=lambda models, argv: seen.append((models, argv)) or 5)  # type: ignore[func-returns-value]  # note, then 5
+    monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
+    assert serve.main(["--model", str(folders[0]), "--port", "1", "--model", str(folders[1]), "--help"]) == 5
+    assert seen == [(folders, ["--port", "1", "--help"])]
+
+
+def test_what_is_no_model_is_told(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (folders[1] / CARD).write_text(json.dumps({"recipe": "nothing_of_that_name"}))
+    for argv, told in (
+        ([], "which model? give --model FOLDER"),
+        (["--model", f"{tmp_path}/missing"], f"--model {tmp_path}/missing: no such folder"),
+        (["--model", f"{tmp_path}/empty"], "is no exported model"),
+        (["--model", str(folders[0]), "--model", str(folders[1])], "models of different recipes"),
+        (["--model", str(folders[1])], "--recipe nothing_of_that_name: no recipe.py"),
+    ):
+        assert serve.main(argv) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve.main(["--help"]) == 0
+    assert "--model FOLDER" in capsys.readouterr().out

@@ -1,0 +1,47 @@
+"""The picture of the page in the docs: python -m tests.recipes.voice_clone.picture http://127.0.0.1:7861 docs/serving.png"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+MOST = 200_000
+"""Bytes of the picture."""
+
+
+def take(url: str, text: str) -> bytes:
+    """PNG of the page after it has spoken, played to the middle."""
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        view = browser.new_page(viewport={"width": 1000, "height": 700}, device_scale_factor=1.5)
+        view.goto(url)
+        view.locator("#text textarea").fill(text)
+        view.locator("#speak").click()
+        view.wait_for_selector("#heard-b audio", timeout=300_000)
+        view.evaluate("document.querySelectorAll('.heard audio').forEach(one => one.currentTime = one.duration * 0.4)")
+        view.mouse.move(0, 0)
+        view.wait_for_timeout(2000)
+        bottom = view.locator("#heard-a").bounding_box()
+        assert bottom is not None
+        clip = {"x": 0, "y": 0, "width": 1000, "height": bottom["y"] + bottom["height"] + 16}
+        return view.screenshot(full_page=True, clip=clip)
+
+
+def small(picture: bytes) -> bytes:
+    """In 256 colours."""
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    url, path, *text = sys.argv[1:]
+    picture = small(take(url, " ".join(text) or "The morning train leaves at seven, and it is never late."))
+    assert len(picture) <= MOST, f"{len(picture)} bytes"
+    Path(path).write_bytes(picture)
+    print(f"{path}: {len(picture)} bytes")

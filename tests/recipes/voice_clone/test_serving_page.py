@@ -1,0 +1,81 @@
+"""What the page's controls do, over a real model. (A browser and gradio's own client go through it in test_serving.py.)"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from recipes.voice_clone.serving_api import Limits
+from recipes.voice_clone.serving_page import CLIP, NOBODY, TRAINED, Booth, Heard, card, heard, sides
+from recipes.voice_clone.serving_queue import Speech
+from recipes.voice_clone.synthesis import Sampling, open_synthesizer
+
+HELLO = "Never late."
+PLAIN = ["", TRAINED, 0.9, False, 0]
+
+
+@pytest.fixture(scope="module")
+def booth(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booth]:
+    folder = tmp_path_factory.mktemp("page")
+    models = {kind: open_synthesizer(export(fresh, kind, folder / kind)) for kind in ("custom_voice", "base")}
+    speech = Speech(models, room=2)
+    yield Booth(speech, Limits(chars=100, seconds=0.5))
+    speech.close()
+
+
+def shown(booth: Booth, *asked: Any) -> list[list[str]]:
+    async def collect() -> list[list[str]]:
+        return [each async for each in booth.speak(*asked)]
+
+    return asyncio.run(collect())
+
+
+def test_two_are_shown_beside_each_other_as_they_come(booth: Booth) -> None:
+    assert booth.voices("custom_voice") == ["anna", "bert"] and booth.voices("base") == ["anna", "bert", CLIP]
+    steps = shown(booth, HELLO, "custom_voice", "anna", "base", "bert", None, *PLAIN)
+    assert "custom_voice · anna waits" in steps[0][0] and steps[0][1] == ""
+    assert "<audio" in steps[-2][0] and "base · bert is speaking: 0.6 s" in steps[-2][1]
+    assert all("<audio" in side and "cut off" in side for side in steps[-1])
+
+
+def test_a_clip_is_cloned_by_a_base(booth: Booth, fresh: Any) -> None:
+    clip = fresh.config.data.train.parent / "low.flac"
+    last = shown(booth, HELLO, "base", CLIP, NOBODY, None, str(clip), "It is late.", *PLAIN[1:])[-1]
+    assert f"base · {CLIP}" in last[0] and last[1] == ""
+
+
+def test_what_cannot_be_spoken_is_told_before_anything_is(booth: Booth, tmp_path: Path) -> None:
+    from gradio import Error
+
+    soundfile.write(tmp_path / "long.flac", np.random.default_rng(0).normal(0, 0.1, 61 * 8000), 8000)
+    (tmp_path / "none.wav").write_bytes(b"no sound")
+    good = {"text": HELLO, "model": "custom_voice", "voice": "anna", "other": NOBODY, "whose": None, "clip": None}
+    for wrong, told in (
+        ({"text": " "}, "write what is to be said"),
+        ({"text": "a" * 101}, "101 characters; 100 are the most"),
+        ({"voice": "carl"}, "has no voice 'carl'"),
+        ({"voice": CLIP}, "has no voice 'the reference clip'"),
+        ({"model": "gone"}, "gone has no voice"),
+        ({"other": "base", "whose": None}, "base has no voice None"),
+        ({"model": "base", "voice": CLIP}, "record or upload a reference clip first"),
+        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/long.flac"}, "lasts 61 s; 60 s are the most"),
+        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/none.wav"}, "cannot be read"),
+    ):
+        with pytest.raises(Error, match=told):
+            shown(booth, *(good | wrong).values(), *PLAIN)
+
+
+def test_a_card_is_as_wide_as_it_is_long_and_escapes() -> None:
+    one, two = Heard("<b>a</b>", 2.0, False, "data:s", "data:p"), Heard("b", 1.0, True, "data:s", "data:p")
+    assert [re.search(r"width: ([\d.]+)%", html)[1] for html in sides([one, two])] == ["100.0", "50.0"]  # type: ignore[index]
+    assert "&lt;b&gt;a&lt;/b&gt;" in card(one, 2.0) and "cut off" not in card(one, 2.0)
+    assert sides([], "<i>") == ['<p class="working">&lt;i&gt;</p>', ""]
+    silent = heard("silent", np.zeros(0, np.float32), 24000, Sampling())
+    assert silent.picture == "" and "width: 100.0%" in card(silent, 0.0)

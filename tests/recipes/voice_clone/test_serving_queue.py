@@ -1,0 +1,140 @@
+"""One after another, a bounded number waiting, nothing made for nobody. The voice here makes its chunks when the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recipes.voice_clone.serving_queue import ClosedError, FullError, Speech
+from recipes.voice_clone.synthesis import Request, Sampling
+
+CHUNK = np.zeros(10, np.float32)
+
+
+class Slow:
+    """Speaks a chunk for each `go`, up to five; the text `bad` is too much for it."""
+
+    def __init__(self) -> None:
+        self.go, self.spoken, self.most, self._now = threading.Semaphore(0), [], 0, 0
+
+    def stream(self, request: Request, sampling: Sampling) -> Iterator[np.ndarray]:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        try:
+            for _ in range(5):
+                self.go.acquire()
+                if request.text == "bad":
+                    raise ValueError("bad text")
+                self.spoken.append(request.text)
+                yield CHUNK
+        finally:
+            self._now -= 1
+
+    def close(self) -> None:
+        self.spoken.append("closed")
+
+
+def speaking(speech: Speech, text: str) -> Any:
+    return speech.speak("m", Request(text, None), Sampling())
+
+
+async def all_of(speech: Speech, text: str) -> int:
+    return len([wave async for wave in speaking(speech, text)])
+
+
+async def until(true: Any) -> None:
+    while not true():
+        await asyncio.sleep(0.01)
+
+
+def run(story: Any, room: int = 2) -> Slow:
+    voice = Slow()
+
+    async def told() -> None:
+        speech = Speech({"m": voice}, room)  # type: ignore[dict-item]
+        try:
+            await asyncio.wait_for(story(speech, voice), 30)
+            await until(lambda: speech.inside == 0)
+        finally:
+            for _ in range(99):
+                voice.go.release()
+            await asyncio.to_thread(speech.close)
+
+    asyncio.run(told())
+    return voice
+
+
+def test_one_after_another_in_the_order_of_coming() -> None:
+    async def story(speech: Speech, voice: Slow) -> None:
+        waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
+        for _ in range(15):
+            voice.go.release()
+        assert await asyncio.gather(*waiting) == [5, 5, 5]
+
+    voice = run(story)
+    assert voice.spoken == [*"aaaaabbbbbccccc", "closed"] and voice.most == 1
+
+
+def test_when_no_more_may_wait_the_next_is_told_so_and_the_others_are_served() -> None:
+    async def story(speech: Speech, voice: Slow) -> None:
+        waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
+        await until(lambda: speech.inside == 3)
+        with pytest.raises(FullError, match="3 requests"):
+            await all_of(speech, "d")
+        for _ in range(15):
+            voice.go.release()
+        assert await asyncio.gather(*waiting) == [5, 5, 5]
+        for _ in range(5):
+            voice.go.release()
+        assert await all_of(speech, "e") == 5
+
+    assert "d" not in run(story).spoken
+
+
+def test_who_goes_away_is_not_spoken_to_any_more() -> None:
+    async def story(speech: Speech, voice: Slow) -> None:
+        async with aclosing(speaking(speech, "a")) as chunks:
+            voice.go.release()
+            await anext(chunks)
+        waiting = [asyncio.create_task(all_of(speech, text)) for text in "bc"]
+        await until(lambda: speech.inside == 2)
+        waiting[0].cancel()  # while it waits in the queue
+        await until(lambda: speech.inside == 1)
+        for _ in range(7):
+            voice.go.release()
+        assert await waiting[1] == 5
+
+    assert run(story).spoken in ([*"aaccccc", "closed"], [*"aabccccc", "closed"])
+
+
+def test_a_failure_is_that_requests_own() -> None:
+    async def story(speech: Speech, voice: Slow) -> None:
+        for _ in range(6):
+            voice.go.release()
+        with pytest.raises(ValueError, match="bad text"):
+            await all_of(speech, "bad")
+        assert await all_of(speech, "good") == 5
+
+    run(story)
+
+
+def test_closing_cuts_off_and_says_so() -> None:
+    async def story(speech: Speech, voice: Slow) -> None:
+        chunks = speaking(speech, "a")
+        voice.go.release()
+        await anext(chunks)
+        closing = asyncio.create_task(asyncio.to_thread(speech.close))
+        await asyncio.sleep(0.05)
+        voice.go.release()
+        await anext(chunks)
+        with pytest.raises(ClosedError):
+            await anext(chunks)
+        await closing
+
+    run(story)
