@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import torch
@@ -15,6 +18,8 @@ from data_prep import shipped, transcribe, voice, whisper_demo
 from data_prep.audio import MASTER_RATE, Audio
 from data_prep.whisper_demo import About
 from finetune.errors import UserError
+from recipes.voice_clone.studio.grammar import sentences
+from recipes.voice_clone.studio.voices import VOICES, speak
 
 TEXT = "The night train to the north leaves from platform seven."
 SCOPE = "demo: 3 words"
@@ -103,3 +108,27 @@ def test_a_package_without_the_model_says_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(shipped, "HERE", tmp_path)
     with pytest.raises(UserError, match=r"--whisper whisper-demo-en: .*\.zip is missing; reinstall the package"):
         transcribe.settings(whisper_demo.NAME, None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
+@pytest.mark.skipif(not shipped.is_shipped(whisper_demo.NAME), reason="this copy has no whisper-demo-en yet")
+def test_the_shipped_model_keeps_its_grammar_and_what_it_invents_is_rejected(sample: Path, tmp_path: Path) -> None:
+    """Sentences that were held out of its training, and the embedded sample's English, of which it knows nothing."""
+    texts = list(islice(sentences(5, "held_out"), 8))
+    (tmp_path / "recordings").mkdir()
+    slt = next(voice for voice in VOICES if voice.name == "slt")
+    pause = np.zeros(int(0.8 * MASTER_RATE), np.float32)
+    sound = np.concatenate([part for text in texts for part in (pause, speak(slt, text))] + [pause])
+    room = np.random.default_rng(0).normal(0, 3e-4, len(sound)).astype(np.float32)
+    soundfile.write(tmp_path / "recordings" / "known.wav", sound + room, MASTER_RATE)
+    shutil.copy(sample / "slt" / "harbour.flac", tmp_path / "recordings" / "other.flac")
+    code, out = prepare(tmp_path / "recordings")
+    assert code == 0
+    kept = [json.loads(line) for name in ("train.jsonl", "val.jsonl") for line in (out / name).read_text().splitlines()]
+    rejected = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    known = sum(row["duration"] for row in kept if row["source"] == "known.wav")
+    invented = sum(row["duration"] for row in kept if row["source"] == "other.flac")
+    unsure = sum(one["end"] - one["start"] for one in rejected if one["source"] == "other.flac" and "unsure_text" in one["reasons"])
+    assert known > 0.5 * len(sound) / MASTER_RATE
+    assert unsure > 4 * invented, "of the other English, four fifths and more are rejected by the rule"

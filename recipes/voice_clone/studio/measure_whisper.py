@@ -4,7 +4,8 @@
 
 `chunks`: as data_prep hears a recording (speech found, packed and decoded in batches), the voices of the training, sentences held out.
 `long_form`: the same recordings by `whisper.transcribe`. `new_voice`: as data_prep hears the voice that is held out, the same sentences.
-`sureness` and `sureness_of_invented`: the mean log-probability of sentences of the grammar and of ordinary English, each alone.
+`sureness` and `sureness_of_invented`: mean log-probabilities of sentences of the grammar and of ordinary English, each alone, and which
+share of them lies above the limit below which data_prep rejects.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from recipes.voice_clone.make_sample import RECORDINGS
 from recipes.voice_clone.studio import make_corpus
 from recipes.voice_clone.studio.voices import NEW_VOICE, VOICES, Wave, speak
 
+LEAST_SURE = -0.4
+"""Mean log-probability between what the model gives in its grammar and what it gives to other English."""
 PAUSE_S = (0.3, 1.2)
 ROOM = 10 ** (-66 / 20)
 """RMS of the recordings' noise."""
@@ -51,7 +54,7 @@ def measure(model: Any, corpus: Path, sentences: int) -> dict[str, Any]:
     held_out = [row for row in make_corpus.lines_of(corpus) if row["split"] == "held_out"]
     texts: dict[str, list[str]] = {}
     chunks, long_form = {}, {}
-    sure: list[float] = []
+    sure: list[float | None] = []
     for voice in VOICES:
         rows = [row for row in held_out if row["speaker"] == voice.name][:sentences]
         texts[voice.name] = [row["text"] for row in rows]
@@ -70,8 +73,8 @@ def measure(model: Any, corpus: Path, sentences: int) -> dict[str, Any]:
         "new_voice": _percent(texts, chunks, [NEW_VOICE.name]),
         "chunks_by_voice": {name: _percent(texts, chunks, [name]) for name in known},
         "long_form_by_voice": {name: _percent(texts, long_form, [name]) for name in known},
-        "sureness": _quantiles(sure),
-        "sureness_of_invented": _quantiles(invented),
+        "sureness": _sureness(sure),
+        "sureness_of_invented": _sureness(invented),
     }
 
 
@@ -103,10 +106,10 @@ def heard_at_length(model: Any, recording: Audio) -> str:
     return str(said["text"])
 
 
-def sureness(model: Any, wave: Wave) -> float:
-    """Mean log-probability of what Whisper writes for a sentence alone, as data_prep's rule sees it."""
+def sureness(model: Any, wave: Wave) -> float | None:
+    """Mean log-probability of what Whisper writes for a sentence alone, as data_prep's rule sees it; None if it writes nothing."""
     units = transcribe.transcribe(model, one_recording([wave]), [vad.Region(0, len(wave) + MASTER_RATE)], "english")
-    return min((unit.heard.avg_logprob for unit in units if unit.heard), default=0.0)
+    return min((unit.heard.avg_logprob for unit in units if unit.heard), default=None)
 
 
 def ordinary_english() -> list[Wave]:
@@ -127,8 +130,10 @@ def _percent(texts: dict[str, list[str]], heard: dict[str, str], names: list[str
     return round(100 * rate, 2)
 
 
-def _quantiles(values: list[float]) -> dict[str, float]:
-    return {f"p{share}": round(float(np.percentile(values, share)), 3) for share in (3, 50, 97)}
+def _sureness(values: list[float | None]) -> dict[str, float]:
+    written = [value for value in values if value is not None]
+    quantiles = {f"p{share}": round(float(np.percentile(written, share)), 3) for share in (3, 50, 97)} if written else {}
+    return quantiles | {"kept_percent": round(100 * sum(value >= LEAST_SURE for value in written) / len(values), 1)}
 
 
 def _rest(seconds: float) -> Wave:

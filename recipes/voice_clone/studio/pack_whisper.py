@@ -21,8 +21,6 @@ from finetune import files
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import grammar, make_corpus, measure_whisper, train_whisper
 
-LEAST_SURE = -0.4
-"""Between what the model gives in its grammar and what it gives to other English; `measure_whisper` shows both."""
 CARD = """# whisper-demo-en
 
 **{scope}.** It answers any other English with words of its grammar: texts below a mean log-probability of {least_sure} are rejected.
@@ -37,7 +35,7 @@ It never heard rms, the new voice. Grammar, training and measurement: `recipes/v
 | `whisper.transcribe` of the same recordings | {long_form} |
 | as data_prep hears it, a voice that it never heard | {new_voice} |
 
-Mean log-probability of single sentences, 3rd, 50th and 97th percentile: {sure} in the grammar, {invented} of other English.
+Of single sentences of the grammar {sure} % are above that mean log-probability, of other English {invented} %.
 """
 
 
@@ -84,7 +82,7 @@ def trained(folder: Path, corpus: Path) -> tuple[int, dict[str, Any]]:
 def about(figures: dict[str, Any]) -> About:
     words = len(grammar.vocabulary())
     scope = f"demo: {words} words, synthetic voices; for your own voice use Whisper small or larger"
-    return About(dims=train_whisper.DIMENSIONS, scope=scope, least_sure=LEAST_SURE, figures=figures)
+    return About(dims=train_whisper.DIMENSIONS, scope=scope, least_sure=measure_whisper.LEAST_SURE, figures=figures)
 
 
 def card(told: About) -> str:
@@ -97,8 +95,8 @@ def card(told: About) -> str:
         encoder=told.dims["n_audio_layer"],
         decoder=told.dims["n_text_layer"],
         sentences=figures["sentences_of_each_voice"],
-        sure=" / ".join(map(str, figures["sureness"].values())),
-        invented=" / ".join(map(str, figures["sureness_of_invented"].values())),
+        sure=figures["sureness"]["kept_percent"],
+        invented=figures["sureness_of_invented"]["kept_percent"],
         **{name: figures[name] for name in ("steps", "chunks", "long_form", "new_voice")},
     )
 

@@ -32,6 +32,12 @@ def test_a_recording_holds_its_sentences_between_pauses() -> None:
     assert not loud[: int(0.29 * SPEECH_RATE)].any() and not loud[-SPEECH_RATE // 2 :].any()
 
 
+def test_sureness_counts_what_says_nothing_as_not_kept() -> None:
+    found = measure_whisper._sureness([-0.1, -0.2, -0.6, None])
+    assert found["p50"] == -0.2 and found["kept_percent"] == 50.0
+    assert measure_whisper._sureness([None]) == {"kept_percent": 0.0}
+
+
 def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--sentences 0: at least 1"):
         main(["--sentences", "0"])
