@@ -6,6 +6,7 @@ python -m finetune eval-voice --model exports/me --data data/me/val.jsonl --asr 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,9 @@ from .eval_rows import Item
 from .eval_systems import RECORDINGS, System, Take
 from .synthesis import Sampling
 
-JSON, MARKDOWN, PAGE = "evaluation.json", "evaluation.md", "evaluation.html"
+JSON, MARKDOWN, PAGE, CLIPS = "evaluation.json", "evaluation.md", "evaluation.html", "clips"
+OWN = re.compile(r"evaluation\.(json|md|html)|clips|export-\d+|\..*")
+"""What an evaluation leaves in its folder, at whatever moment it ends."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def planned(model: Path, asked: argparse.Namespace) -> Plan:
     """Everything that can be refused is refused here."""
     check_numbers(asked)
-    asked.out = checked_out(asked.out)
+    check_out(asked.out)
     speaking = systems.find(model, asked.checkpoints) + ([systems.untrained(asked.base)] if asked.base else [])
     items = items_of(speaking, asked)
     if asked.asr is not None:
@@ -99,11 +102,11 @@ def check_numbers(asked: argparse.Namespace) -> None:
         raise UserError(f"--reference {asked.reference}: no such file")
 
 
-def checked_out(out: Path) -> Path:
-    """Raises `UserError` for a folder that holds something else: clips of an older evaluation would mix with the new ones."""
-    if out.exists() and not (out.is_dir() and ((out / JSON).is_file() or not any(out.iterdir()))):
-        raise UserError(f"--out {out}: exists and is no evaluation; choose another folder")
-    return out
+def check_out(out: Path) -> None:
+    """Raises `UserError` for a folder that holds anything but an evaluation, whole or begun, which a new one replaces."""
+    strange = [path.name for path in (out.iterdir() if out.is_dir() else [out] if out.exists() else []) if not OWN.fullmatch(path.name)]
+    if strange:
+        raise UserError(f"--out {out}: exists and is no evaluation ({strange[0]} is in it); choose another folder")
 
 
 def items_of(speaking: Sequence[System], asked: argparse.Namespace) -> list[Item]:
@@ -147,9 +150,10 @@ def data_notes(items: Sequence[Item]) -> list[str]:
 
 def evaluated(plan: Plan) -> Evaluation:
     """Speak, listen, compare."""
-    asked, clips = plan.asked, plan.asked.out / "clips"
-    if clips.exists():
-        files.discard(clips)  # of an older evaluation, whose texts may have been others
+    asked, clips = plan.asked, plan.asked.out / CLIPS
+    for left in [clips, *asked.out.glob("export-*")]:
+        if left.exists():
+            files.discard(left)  # of an older evaluation, whose texts may have been others, or of one that was killed
     encoders = listening.encoders_of(plan.encoder, asked.speaker_model)  # before hours of speech, after which a wrong name would be late
     takes = {RECORDINGS: [Take(item, item.recording, True) for item in plan.items if item.recording]}
     takes |= {system.name: spoken(system, plan, clips / systems.slug(system.name)) for system in plan.systems}

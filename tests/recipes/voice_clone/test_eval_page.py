@@ -60,7 +60,8 @@ def test_nothing_is_asked_of_anybody_and_nothing_runs(source: str) -> None:
     assert "default-src 'none'" in source
 
 
-def test_a_plot_for_each_figure_over_the_checkpoints(tmp_path: Path, source: str) -> None:
+def test_a_plot_for_each_figure_over_the_checkpoints(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eval_page, "SHOWN", 1)
     page = Page(source)
     pictures = [one["aria-label"] for one in page.all("svg")]
     assert len(pictures) == 2 * 8 and "step 100: 10 %; step 200: 10 %; step 300: 10 %" in pictures[0]
@@ -73,6 +74,7 @@ def test_what_went_worst_comes_first_and_room_is_bounded(tmp_path: Path, monkeyp
     runaway = replace(whole.clips["step 300"][2], ended=False)
     clips = {**whole.clips, "step 300": [*whole.clips["step 300"][:2], runaway, *whole.clips["step 300"][3:]]}
     monkeypatch.setattr(eval_page, "AUDIO_BYTES", 20_000)
+    monkeypatch.setattr(eval_page, "SHOWN", 3)
     shelves = eval_page.shelves(replace(whole, clips=clips))
     assert shelves[0].item.key == "eval-02" and [card.name for card in shelves[0].cards] == [RECORDINGS, *STEPS, BASE]
     players = [card.player for shelf in shelves for card in shelf.cards]

@@ -58,14 +58,15 @@ def test_from_rows_to_documents(voice: Voice, nano: Path, tmp_path: Path, capsys
     assert "me: 4 of 4 texts spoken" in capsys.readouterr().out
 
 
-def test_a_second_evaluation_replaces_the_first(voice: Voice, tmp_path: Path) -> None:
+def test_an_evaluation_replaces_one_that_was_begun(voice: Voice, tmp_path: Path) -> None:
     command = voice(tmp_path / "twice", *ROWS[:1])
     out = tmp_path / "twice" / "evaluation"
     (out / "clips" / "old").mkdir(parents=True)
-    (out / "evaluation.json").write_text("{}")
+    (out / "export-100").mkdir()
     (out / "clips" / "old" / "1.flac").touch()
     assert verbs.main(command) == 0
-    assert not (out / "clips" / "old").exists() and json.loads((out / "evaluation.json").read_text())["clips"]
+    assert not (out / "clips" / "old").exists() and not (out / "export-100").exists()
+    assert json.loads((out / "evaluation.json").read_text())["clips"]
 
 
 @pytest.mark.parametrize(
