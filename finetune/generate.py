@@ -40,7 +40,12 @@ def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, li
         allow_abbrev=False,  # --mode of a recipe is not short for --model
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="what `finetune export` made")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="what `finetune export` made; or a run or checkpoint, which is exported into the run's cache",
+    )
     parser.add_argument("--recipe", help="for a folder that another tool made")
     arguments, rest = parser.parse_known_args(argv)
     if arguments.model is None:
@@ -48,7 +53,22 @@ def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, li
             parser.print_help()
             return None
         raise UserError("which model? give --model FOLDER, as `python -m finetune export RUN --to FOLDER` makes it")
-    return arguments.model, arguments.recipe or recipe_of(arguments.model), rest
+    folder = exported(arguments.model)
+    return folder, arguments.recipe or recipe_of(folder), rest
+
+
+def exported(given: Path) -> Path:
+    """The folder itself, or, of a run or one of its checkpoints, its export: made once, and kept in the cache of the run."""
+    if not ((given / "checkpoints").is_dir() or (given / "state.json").is_file()):
+        return given
+    from finetune import checkpoint, export, files
+
+    chosen = checkpoint.find(given)
+    # Another run in the same folder may reach the same step; what the checkpoint holds is in its manifest.
+    target = chosen.parent.parent / "cache" / "exports" / f"{chosen.name}-{files.digest(chosen / 'manifest.json')[:8]}"
+    if not target.exists():
+        export.export(chosen, target)
+    return target
 
 
 def recipe_of(folder: Path) -> str:

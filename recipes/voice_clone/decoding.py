@@ -104,7 +104,7 @@ class Speech:
         self.hidden = decoder.talker(x, self.talker_cache, self._prompt_window())[:, -1].clone()
         self.first = torch.zeros(rows, dtype=torch.int64, device=x.device)
         self._choose_first(self.frame)
-        self._graphs = FrameGraphs(self._frame, slots) if x.is_cuda else None
+        self._graphs = FrameGraphs(slots) if x.is_cuda else None
 
     @property
     def ended(self) -> Tensor:
@@ -140,7 +140,7 @@ class Speech:
         if self._graphs is None:
             self._frame(needed)
         else:
-            self._graphs.run(needed)
+            self._graphs.run(self._frame, needed)
         self.spoken += 1
 
     def _frame(self, size: int) -> None:

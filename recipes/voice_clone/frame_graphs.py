@@ -23,24 +23,24 @@ def window_size(needed: int, slots: int) -> int:
 class FrameGraphs:
     """Owns the captured graphs of one batch, whose tensors they are bound to."""
 
-    def __init__(self, frame: Callable[[int], None], slots: int) -> None:
-        self._frame, self._slots = frame, slots
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
         self._graphs: dict[int, Any] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, needed: int) -> None:
-        """One frame, looking at no fewer than the first `needed` slots."""
+    def run(self, frame: Callable[[int], None], needed: int) -> None:
+        """One frame, looking at no fewer than the first `needed` slots. The same `frame` each time: kept here, it would keep itself."""
         size = window_size(needed, self._slots)
         if size in self._graphs:
             self._graphs[size].replay()
         else:
-            self._frame(size)  # a frame as any other; it also makes the libraries allocate what a capture may not
-            self._graphs[size] = self._captured(size)
+            frame(size)  # a frame as any other; it also makes the libraries allocate what a capture may not
+            self._graphs[size] = self._captured(frame, size)
 
-    def _captured(self, size: int) -> Any:
+    def _captured(self, frame: Callable[[int], None], size: int) -> Any:
         """Capturing records the frame without running it, so that the speech stands where it stood."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, pool=self._pool):
-            self._frame(size)
+            frame(size)
         return graph

@@ -10,6 +10,7 @@ import pytest
 
 from finetune import generate
 from finetune.export import CARD
+from finetune.world import join, leave
 from tests.finetune import tiny
 
 
@@ -49,6 +50,23 @@ def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytes
     rest = ["--text", "--model-like words", "--mode", "fast", "--rec", "on", "--help", "file.wav"]
     assert generate.main(["--model", str(folder), *rest]) == 7
     assert seen == [(folder, rest)], "and --mode is not short for --model"
+
+
+def test_a_run_speaks_through_an_export_in_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the newest checkpoint or of the given one, made once for each."""
+    tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, *tiny.FULL, ("train.steps", "2"), ("checkpoint.every", "1")))
+    leave()
+    capsys.readouterr()
+    run, cache = tmp_path / "run", tmp_path / "run" / "cache" / "exports"
+    assert generate.main(["--model", str(run)]) == 0
+    (newest,) = cache.iterdir()
+    assert newest.name.startswith("step-00000002-") and capsys.readouterr().out == f"{newest.name} says nothing\n"
+    assert json.loads((newest / CARD).read_text())["step"] == 2
+    before = (newest / CARD).stat().st_mtime_ns
+    assert generate.main(["--model", str(run / "checkpoints" / "step-00000002")]) == 0
+    assert (newest / CARD).stat().st_mtime_ns == before and list(cache.iterdir()) == [newest]
+    assert generate.main(["--model", str(run / "checkpoints" / "step-00000001")]) == 0
+    assert sorted(path.name[:14] for path in cache.iterdir()) == ["step-00000001-", "step-00000002-"]
 
 
 def test_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,76 @@ def test_refusals(kind: str, argv: list[str], message: str, two_voices: Any, tmp
 def test_base_without_voices_wants_a_reference(nano: Path) -> None:
     with pytest.raises(UserError, match=r"knows no speaker by name; give --reference"):
         RECIPE.generate(nano, ["--text", "Hi."])
+
+
+def test_a_file_of_texts(two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wav a line, whatever the batches; a second run makes only what is missing or has changed."""
+    rows, out = two_voices.rows, tmp_path / "wavs"
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps({"text": row["text"], "speaker": row["speaker"]}) + "\n" for row in rows))
+    argv = ["--text-file", str(file), "--out", str(out), "--greedy", "--max-seconds", "0.72", "--batch", "3"]
+
+    def run(*more: str) -> str:
+        assert RECIPE.generate(two_voices.custom_voice, [*argv, *more]) == 0
+        return capsys.readouterr().out
+
+    told = run()
+    assert f"{out}: 4 wavs, 2.8 s of speech; manifest.jsonl lists them" in told
+    assert f"2 were cut off at --max-seconds 0.72, where the model did not end by itself: {file}:3, {file}:4" in told
+    listed = [json.loads(line) for line in (out / "manifest.jsonl").read_text().splitlines()]
+    assert [(row["line"], row["speaker"], row["ended"]) for row in listed] == [
+        (1, "anna", True),
+        (2, "anna", True),
+        (3, "bert", False),
+        (4, "bert", False),
+    ]
+    assert [row["seconds"] for row in listed] == [pytest.approx(soundfile.info(out / row["file"]).duration, abs=1e-3) for row in listed]
+
+    before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.wav")}
+    assert len(before) == 4 and "4 wavs, 4 of them made before" in run()
+    (out / "00002.wav").unlink()
+    file.write_text(file.read_text().replace(rows[0]["text"], "Another one.", 1))
+    assert "4 wavs, 2 of them made before" in run()
+    again = {path.name for path in out.glob("*.wav") if path.stat().st_mtime_ns != before[path.name]}
+    assert again == {"00001.wav", "00002.wav"}
+
+
+def test_all_of_a_file_is_checked_first(two_voices: Any, tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_text('{"text": "Fine.", "speaker": "anna"}\n{"text": "Bad.", "speaker": "carl"}\n{"text": " "}\n')
+    with pytest.raises(UserError, match=rf"{file}:2: --speaker carl.*it has anna, bert\n{file}:3: .*empty"):
+        RECIPE.generate(two_voices.custom_voice, ["--text-file", str(file), "--out", str(tmp_path / "wavs")])
+    assert not (tmp_path / "wavs").exists()
+
+
+def test_a_stream_is_the_same_sound(one_voice: Any, tmp_path: Path) -> None:
+    """To a file, which has its true length in the end, and to another program, which reads until the end."""
+    argv = ["--text", "It is late!", "--seed", "4", "--max-seconds", "1.5"]
+    for name, more in (("whole.wav", []), ("grown.wav", ["--stream"])):
+        RECIPE.generate(one_voice.custom_voice, [*argv, *more, "--out", str(tmp_path / name)])
+    (whole, rate), (grown, _) = (soundfile.read(tmp_path / name, dtype="int16") for name in ("whole.wav", "grown.wav"))
+    assert len(whole) == len(grown) > rate / 2 and abs(whole.astype(int) - grown).max() <= 4
+    command = [sys.executable, "-m", "finetune", "generate", "--recipe", "voice_clone", "--model", str(one_voice.custom_voice), *argv]
+    done = subprocess.run([*command, "--stream", "--out", "-"], capture_output=True, cwd=ROOT, check=True)
+    assert done.stdout[:4] == b"RIFF" and len(done.stdout) == 44 + 2 * len(whole)
+    assert f"-: {len(whole) / rate:.2f} s, anna" in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--text-file", "f.txt", "--stream"], "--stream: one text at a time"),
+        (["--text-file", "f.txt", "--out", "a.wav"], "makes a folder of wavs"),
+        (["--text", "Hi.", "--speaker", "anna", "--out", "."], "is a folder; --text makes one wav"),
+        (["--text", "Hi.", "--temperature", "0"], "--temperature 0 is out of its range; --greedy"),
+        (["--text", "Hi.", "--top-p", "1.5"], "--top-p 1.5 is out of its range"),
+        (["--text", "Hi.", "--max-seconds", "inf"], "--max-seconds inf is out of its range"),
+        (["--text", "Hi.", "--seed", "-1"], "--seed -1 is out of its range"),
+    ],
+)
+def test_requests_that_mean_nothing(argv: list[str], message: str, two_voices: Any) -> None:
+    with pytest.raises(UserError, match=message):
+        RECIPE.generate(two_voices.custom_voice, argv)
 
 
 def test_help_imports_no_torch() -> None:

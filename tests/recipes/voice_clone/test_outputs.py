@@ -1,0 +1,84 @@
+"""What a folder of wavs knows of itself."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from recipes.voice_clone import outputs
+from recipes.voice_clone.exported import Exported
+from recipes.voice_clone.lines import Line
+from recipes.voice_clone.synthesis import Request, Sampling, Spoken
+
+REQUEST, SAMPLING = Request("Hi.", None, reference=None), Sampling(seed=3)
+
+
+@pytest.fixture
+def model(nano: Path) -> Exported:
+    return Exported.of(nano)
+
+
+def test_a_wav_without_an_end_is_one_whose_lengths_are_open() -> None:
+    wave = np.linspace(-1, 1, 500, dtype=np.float32)
+    whole, header = outputs.wav(wave, 24000), outputs.endless_header(24000)
+    lengths = [*range(4, 8), *range(40, 44)]
+    assert len(header) == outputs.HEADER and all(header[at] == 0xFF for at in lengths)
+    assert [header[at] for at in range(44) if at not in lengths] == [whole[at] for at in range(44) if at not in lengths]
+    found, rate = soundfile.read(io.BytesIO(header + whole[outputs.HEADER :]), dtype="float32")
+    assert rate == 24000 and found == pytest.approx(wave, abs=1e-4)
+
+
+def test_the_key_is_of_all_that_decides_the_sound(tmp_path: Path) -> None:
+    clips = [tmp_path / "a.wav", tmp_path / "b.wav"]
+    for index, clip in enumerate(clips):
+        clip.write_bytes(b"%d" % index)
+    same = outputs.key_of(replace(REQUEST, reference=clips[0]), SAMPLING, "m")
+    others = [
+        outputs.key_of(REQUEST, SAMPLING, "m"),
+        outputs.key_of(replace(REQUEST, reference=clips[1]), SAMPLING, "m"),
+        outputs.key_of(replace(REQUEST, reference=clips[0], text="Ho."), SAMPLING, "m"),
+        outputs.key_of(replace(REQUEST, reference=clips[0]), Sampling(seed=4), "m"),
+        outputs.key_of(replace(REQUEST, reference=clips[0]), SAMPLING, "n"),
+    ]
+    assert len({same, *others}) == 6
+    assert same == outputs.key_of(replace(REQUEST, reference=clips[0]), SAMPLING, "m")
+
+
+def test_another_model_in_the_same_place_is_another(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"1")
+    model = Exported(tmp_path, {}, {})
+    before = outputs.model_key(model)
+    os.utime(weights, (1, 1))
+    assert before != outputs.model_key(model) == outputs.model_key(model)
+
+
+def test_rows_are_kept_and_settled(tmp_path: Path, model: Exported) -> None:
+    clip = tmp_path / "clip.flac"
+    clip.write_bytes(b"")
+    spoken = Spoken(np.zeros(2400, np.float32), 24000, np.zeros((1, 16), np.int64), ended=False)
+    for number, key in ((7, "a"), (2, "b"), (7, "c")):
+        line = Line(f"f:{number}", number, Request("Hi.", None, "de", clip))
+        outputs.keep(tmp_path, line, spoken, model, SAMPLING, key)
+    with (tmp_path / outputs.MANIFEST).open("a") as file:
+        file.write('{"line": 9, "fi')
+    rows = outputs.made(tmp_path)
+    assert {number: row["key"] for number, row in rows.items()} == {7: "c", 2: "b"}, "the latest, and no torn one"
+    told = {
+        "text": "Hi.",
+        "speaker": None,
+        "reference": str(clip),
+        "language": "german",
+        "file": "00007.wav",
+        "seconds": 0.1,
+        "ended": False,
+    }
+    assert told.items() <= rows[7].items() and rows[7]["seed"] == 3 and (tmp_path / "00007.wav").is_file()
+    outputs.settle(tmp_path, rows)
+    assert [row["line"] for row in outputs.made(tmp_path).values()] == [2, 7]
