@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +65,9 @@ def build(folder: Path, size: str = "nano", seed: int = 0) -> Path:
     return folder
 
 
-def text_tokenizer() -> Tokenizer:
-    """A byte-level BPE that splits text as Qwen2's does. "assistant" and the line break are one token each: the layout drops a fixed
-    number of tokens at both ends of the prompt."""
+def text_tokenizer(sentences: Sequence[str] = SENTENCES, vocabulary: int = PAIRS) -> Tokenizer:
+    """A byte-level BPE that splits text as Qwen2's does, with at most `vocabulary` tokens and the special ones. "assistant" and the line
+    break are one token each: the layout drops a fixed number of tokens at both ends of the prompt."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
@@ -74,8 +75,8 @@ def text_tokenizer() -> Tokenizer:
     split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=PAIRS, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
-    tokenizer.train_from_iterator(["assistant\nuser\n"] * 50 + list(SENTENCES) * 5, trainer)
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
+    tokenizer.train_from_iterator(["assistant\nuser\n"] * 50 + list(sentences) * 5, trainer)
     tokenizer.add_special_tokens(list(SPECIAL))
     return tokenizer
 
