@@ -8,13 +8,13 @@ compared letter by letter, since they have no spaces to tell words by.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import soxr
 
-from data_prep import faster, manifest, transcribe, vad
+from data_prep import faster, languages, manifest, transcribe, vad
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Samples
 from data_prep.vad import Region
 from finetune.errors import UserError
@@ -88,10 +88,20 @@ def load(name: str) -> Any:
     return transcribe.load_whisper(name, "cuda" if torch.cuda.is_available() else "cpu")
 
 
+def require_languages(model: Any, spoken: Iterable[str]) -> None:
+    """Raise `UserError` for a language that these weights do not know."""
+    for language in sorted(spoken):
+        languages.code_of(None if language == manifest.AUTO else language, knows_languages(model))
+
+
+def knows_languages(model: Any) -> bool:
+    """Whether a Whisper knows more than English."""
+    return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper keeps it one level deeper
+
+
 def language_of(model: Any, language: str) -> str:
     """The language that texts of a row are compared in: the row's, or English if these weights know no other."""
-    knows_more = getattr(model, "model", model).is_multilingual  # faster-whisper keeps it one level deeper
-    return "english" if language == manifest.AUTO and not knows_more else language
+    return "english" if language == manifest.AUTO and not knows_languages(model) else language
 
 
 def listen(model: Any, samples: Samples, language: str) -> Heard:

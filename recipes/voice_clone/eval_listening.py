@@ -38,9 +38,15 @@ def encoders_of(base: Path | None, independent: str | None) -> list[Encoder]:
 
 
 def panel(items: Sequence[Item], encoders: Sequence[Encoder], asr: str | None) -> Panel:
-    """Load the recogniser, and let every encoder hear all recordings and reference clips."""
+    """Load the recogniser, and let every encoder hear all recordings and reference clips.
+
+    Raises `UserError` for a language that the recogniser does not know.
+    """
+    recogniser = None if asr is None else hearing.load(asr)
+    if recogniser is not None:
+        hearing.require_languages(recogniser, {item.language for item in items})
     return Panel(
-        asr=None if asr is None else hearing.load(asr),
+        asr=recogniser,
         encoders=[(encoder, likeness.voices(encoder, real_clips(encoder, items))) for encoder in encoders],
     )
 

@@ -154,10 +154,10 @@ def evaluated(plan: Plan) -> Evaluation:
     for left in [clips, *asked.out.glob("export-*")]:
         if left.exists():
             files.discard(left)  # of an older evaluation, whose texts may have been others, or of one that was killed
-    encoders = listening.encoders_of(plan.encoder, asked.speaker_model)  # before hours of speech, after which a wrong name would be late
+    encoders = listening.encoders_of(plan.encoder, asked.speaker_model)
+    panel = listening.panel(plan.items, encoders, asked.asr)  # before hours of speech, after which a problem would come late
     takes = {RECORDINGS: [Take(item, item.recording, True) for item in plan.items if item.recording]}
     takes |= {system.name: spoken(system, plan, clips / systems.slug(system.name)) for system in plan.systems}
-    panel = listening.panel(plan.items, encoders, asked.asr)
     scored = listening.score_all(takes, panel)
     settings = {"model": str(plan.model)} | {key: str(value) if isinstance(value, Path) else value for key, value in vars(asked).items()}
     names = [encoder.name for encoder in encoders]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -57,8 +56,12 @@ def test_a_place_is_told_only_where_two_ends_are_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", ["spectral", "own", "independent"])
-def test_swapped_speakers_lower_the_similarity(kind: str, nano: Path, tmp_path: Path) -> None:
-    encoder = {"spectral": likeness.spectral, "own": lambda: likeness.own(nano), "independent": lambda: tiny_xvector(tmp_path)}[kind]()
+def test_swapped_speakers_lower_the_similarity(kind: str, nano: Path, tiny_speaker_model: Path) -> None:
+    encoder = {
+        "spectral": likeness.spectral,
+        "own": lambda: likeness.own(nano),
+        "independent": lambda: likeness.independent(str(tiny_speaker_model)),
+    }[kind]()
     clips = {name: {Path(f"{name}{seconds}"): made.voice(*sound, seconds) for seconds in (0.8, 1.0)} for name, sound in VOICES.items()}
     heard = {name: {path: likeness.embed(encoder, wave) for path, wave in own.items()} for name, own in clips.items()}
     voices = likeness.voices(encoder, heard)  # type: ignore[arg-type]
@@ -99,20 +102,6 @@ def cut(place: tuple[Path, float]) -> np.ndarray:
 
 
 VOICES = {"low": (110.0, 0.9), "high": (233.0, 0.5)}
-
-
-def tiny_xvector(folder: Path) -> likeness.Encoder:
-    """A speaker verification model of transformers' own classes with random weights."""
-    from transformers import Wav2Vec2FeatureExtractor, WavLMConfig, WavLMForXVector, set_seed
-
-    set_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    small = {"conv_dim": (8,) * 7, "tdnn_dim": (16,) * 5, "xvector_output_dim": 16, "num_conv_pos_embeddings": 8}
-    WavLMForXVector(WavLMConfig(**sizes, **small, num_conv_pos_embedding_groups=2)).save_pretrained(folder / "tiny-sv")
-    Wav2Vec2FeatureExtractor().save_pretrained(folder / "tiny-sv")
-    encoder = likeness.independent(str(folder / "tiny-sv"))
-    assert encoder.name == "tiny-sv"
-    return encoder
 
 
 def test_what_is_no_encoder_is_refused(nano: Path, tmp_path: Path) -> None:

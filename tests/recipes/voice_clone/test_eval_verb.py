@@ -168,3 +168,17 @@ def test_a_run_is_heard_while_it_trains_and_evaluated_after(nano: Path, rows_of:
     assert last["runaways"] == 0 and last["texts"] == 4 and last["duration_ratio"] == pytest.approx(learned / 4.0, rel=0.05)
     page = Page((tmp_path / "out" / "evaluation.html").read_text())
     assert page.all("svg") and not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("export")]
+
+
+@pytest.mark.slow
+def test_a_recogniser_and_an_independent_encoder_listen_too(voice: Voice, babbler: Path, tiny_speaker_model: Path, tmp_path: Path) -> None:
+    """With a Whisper that babbles: every clip is heard, the recordings too, and each figure is the sum that its clips give."""
+    options = ["--asr", str(babbler), "--speaker-model", str(tiny_speaker_model)]
+    assert verbs.main([*voice(tmp_path / "heard", *ROWS), *options]) == 0
+    found = json.loads((tmp_path / "heard" / "evaluation" / "evaluation.json").read_text())
+    clips = [clip for clip in found["clips"] if clip["system"] == "me"]
+    assert len(clips) == 2 and all(clip["heard"] for clip in clips)
+    wrong, words = (sum(clip["errors"][key] for clip in clips) for key in ("wrong_words", "words"))
+    assert words == 8 and found["figures"]["me"]["all"]["wer"] == pytest.approx(100 * wrong / words)
+    assert found["figures"][RECORDINGS]["all"]["wer"] > 0
+    assert "tiny-sv" in found["similarity"] and not [note for note in found["notes"] if "stand in" in note]
