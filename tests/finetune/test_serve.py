@@ -10,6 +10,7 @@ import pytest
 
 from finetune import serve
 from finetune.export import CARD
+from finetune.world import join, leave
 from tests.finetune import tiny
 
 
@@ -33,6 +34,17 @@ def test_all_folders_and_the_rest_go_to_the_recipe(folders: list[Path], monkeypa
     monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
     assert serve.main(["--model", str(folders[0]), "--port", "1", "--model", str(folders[1]), "--help"]) == 5
     assert seen == [(folders, ["--port", "1", "--help"])]
+
+
+def test_checkpoints_are_served_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, *tiny.FULL, ("train.steps", "2"), ("checkpoint.every", "1")))
+    leave()
+    seen: list[list[Path]] = []
+    serving = replace(tiny.RECIPE, serve=lambda models, argv: seen.append(models) or 0)  # type: ignore[func-returns-value]  # note, then 0
+    monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
+    assert serve.main(["--model", str(tmp_path / "run" / "checkpoints" / "step-00000001"), "--model", str(tmp_path / "run")]) == 0
+    assert [folder.name[:14] for folder in seen[0]] == ["step-00000001-", "step-00000002-"]
+    assert all((folder / CARD).is_file() for folder in seen[0])
 
 
 def test_what_is_no_model_is_told(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
