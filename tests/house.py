@@ -35,7 +35,8 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"assembly"}),
     frozenset({"foresight"}),
     frozenset({"train", "export", "generate", "eval_voice", "chat", "serve", "sampling", "publish", "check", "where"}),
-    frozenset({"plan"}),
+    frozenset({"plan", "ray_worker"}),
+    frozenset({"ray_train"}),
     frozenset({"__main__"}),
 )
 """The rooms of finetune/. A module imports from its own row and from rows above, never from below."""

@@ -53,7 +53,7 @@ def _unknown(page: Path) -> Iterator[str]:
     yield from (f"--{key}" for key in re.findall(r"--([a-z_]+\.[a-z_.]+)", code) if key not in _keys())
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     yield from (f"make {target}" for target in re.findall(r"\bmake ([\w-]+)", code) if target not in targets)
-    for package, verb in re.findall(r"python -m (finetune|data_prep) ([a-z]\w*)", code):
+    for package, verb in re.findall(r"python -m (finetune|data_prep) ([a-z][\w-]*)", code):
         if verb not in VERBS[package]:
             yield f"{package} {verb}"
 

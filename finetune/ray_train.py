@@ -1,0 +1,165 @@
+"""python -m finetune ray-train --recipe NAME --num-workers N [--config FILE …] [--section.key value …]
+
+Trains a recipe on the workers of a Ray cluster: what `accelerate launch finetune/train.py` trains, with the same keys, the same numbers and
+the same checkpoints, started again by Ray after a failure. Run it on a machine of the cluster;
+`ray job submit` takes it as `python finetune/ray_train.py …`.
+
+  --num-workers N          how many workers, of one GPU or CPU each; N:M takes as many as there are, from N to M, whenever it starts anew
+  --storage DIR            a folder that all machines share; a relative run.dir lies in it (default: the current folder)
+  --use-gpu auto           a GPU for each worker: auto (if the cluster has any), true or false
+  --ray-address HOST:PORT  which cluster; auto: the one that runs here; local: a new one (default: RAY_ADDRESS, else auto, else local)
+  --max-failures N         how often workers may fail before the run gives up (default 3); a machine that was announced to go does not count
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from finetune import cluster, files
+from finetune.config import Config, help_text
+from finetune.errors import UserError, exit_code
+from finetune.layers import Arguments, parse_arguments
+from finetune.recipe import find_recipe, load_recipe
+from finetune.train import settle
+
+if TYPE_CHECKING:
+    from ray.train import Result
+
+FLAGS = ("num-workers", "storage", "use-gpu", "ray-address", "max-failures")
+RECORDS = "ray"
+"""In a run's folder: what Ray writes about each launch."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What the command line asks of Ray."""
+
+    fewest: int
+    most: int
+    storage: Path
+    gpu: bool | None
+    """None: if the cluster has any."""
+    address: str | None
+    failures: int
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    """From the command line to the exit code. Raises `UserError` for what a person can mend."""
+    arguments = parse_arguments(argv)
+    if arguments.help:
+        options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
+        print(f"{__doc__}\n{help_text(options)}")
+        return 0
+    engine, arguments = divide(arguments)
+    config, _ = settle(arguments)
+    run_dir = engine.storage.absolute() / config.run.dir
+    with cluster.connected(engine.address):
+        gpu = cluster.has("GPU") if engine.gpu is None else engine.gpu
+        cluster.require(engine.fewest, {"GPU": 1.0} if gpu else {"CPU": 1.0}, f"--num-workers {engine.fewest}")
+        cluster.check_same_files(run_dir, needed(config))
+        return tell(fit(engine, gpu, run_dir, [*spoken(arguments), f"--run.dir={run_dir}"]), run_dir)
+
+
+def divide(arguments: Arguments) -> tuple[Engine, Arguments]:
+    """Ray's part of the command line, and the training's."""
+    given = {key: value for key, value in arguments.overrides if key in FLAGS}
+    rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
+    fewest, most = workers_of(given.get("num-workers"))
+    engine = Engine(
+        fewest,
+        most,
+        Path(given.get("storage", ".")),
+        one_of("use-gpu", given.get("use-gpu", "auto"), {"auto": None, "true": True, "false": False}),
+        given.get("ray-address"),
+        count("max-failures", given.get("max-failures", "3")),
+    )
+    return engine, Arguments(arguments.recipe, arguments.files, rest)
+
+
+def workers_of(text: str | None) -> tuple[int, int]:
+    """The fewest and the most workers: `8` or `2:8`."""
+    found = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text or "")
+    if found is None or not 1 <= int(found[1]) <= int(found[2] or found[1]):
+        raise UserError(f"--num-workers {text}: how many workers? 8, or 2:8 for as many as there are, from 2 to 8")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def one_of(flag: str, value: str, meanings: dict[str, bool | None]) -> bool | None:
+    if value not in meanings:
+        raise UserError(f"--{flag} {value}: expected {', '.join(meanings)}")
+    return meanings[value]
+
+
+def count(flag: str, value: str) -> int:
+    if not value.isdecimal():
+        raise UserError(f"--{flag} {value}: expected a number from 0")
+    return int(value)
+
+
+def spoken(arguments: Arguments) -> list[str]:
+    """The arguments as a command line again, but for run.dir, which the driver resolves for all."""
+    assert arguments.recipe is not None
+    named = [("recipe", arguments.recipe), *(("config", str(path)) for path in arguments.files)]
+    return [f"--{key}={value}" for key, value in (*named, *arguments.overrides) if key != "run.dir"]
+
+
+def needed(config: Config) -> list[Path]:
+    """What each machine must have besides the package, where this one has it."""
+    local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
+    return [Path.cwd(), *(path.absolute() for path in (*local, config.data.train, config.data.val) if path is not None)]
+
+
+def fit(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Result:
+    """Train on the cluster until it is done, or given up."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from finetune.ray_worker import work
+
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # each line would be told twice
+    records, launch = files.make_folder(run_dir / RECORDS), time.strftime("%Y%m%d-%H%M%S")
+    workers = engine.most if engine.fewest == engine.most else (engine.fewest, engine.most)
+    trainer = TorchTrainer(
+        work,
+        train_loop_config={"folder": str(Path.cwd()), "arguments": arguments, "records": str(records / launch)},
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpu else "gloo"),
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu),
+        run_config=RunConfig(name=launch, storage_path=str(records), failure_config=FailureConfig(max_failures=engine.failures)),
+    )
+    try:
+        return trainer.fit()
+    except TrainingFailedError as error:
+        raise UserError(
+            f"the workers failed more often than --max-failures {engine.failures}; the last time:\n{error}\n"
+            f"Tracebacks are in {run_dir}/failure-rank-*.txt; the same command goes on from the newest checkpoint"
+        ) from None
+
+
+def tell(result: Result, run_dir: Path) -> int:
+    """What the first worker handed back, in words."""
+    answer: dict[str, Any] = result.return_value
+    if "problem" in answer:
+        raise UserError(answer["problem"])
+    print(
+        f"{answer['reason']} at step {answer.get('step')}; next: python -m finetune export {run_dir} --to exports/{run_dir.name}",
+        flush=True,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

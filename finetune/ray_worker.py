@@ -1,0 +1,97 @@
+"""What one worker of Ray does: the training of `accelerate launch`, with Ray told of its checkpoints, and heard when a machine must go.
+
+Ray starts the processes, joins them, and starts them again after a failure, fewer if need be; what they train, and where they resume, is
+`finetune.train`'s own. A mistake of the user is handed back as an answer, since what Ray sees as a failure it would try again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ray.train
+
+from finetune import files, train
+from finetune.errors import UserError
+from finetune.guards import StopRequests
+from finetune.layers import parse_arguments
+
+LEAVING = "word from Ray that a machine is about to be taken away"
+RELEASE_SECONDS = 60.0
+"""How long a predecessor, which Ray has ended, may take to let go of the run's folder."""
+
+
+def work(order: dict[str, Any]) -> dict[str, Any]:
+    """Train, as worker of a group; returns why it ended and the last numbers, or the user's mistake.
+
+    `order`: `folder` to be in, `arguments` of the training, `records` (folder for Ray's own). Collective: Ray calls it on every worker.
+    """
+    os.chdir(order["folder"])  # what is relative on the driver's command line means the same here
+    reports = Reports(Path(order["records"]))
+    try:
+        config, recipe = train.settle(parse_arguments(order["arguments"]))
+        if ray.train.get_context().get_world_rank() == 0:
+            await_release(config.run.dir)
+        train.train(config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, leaving), reports.hear)
+    except UserError as error:
+        return {"problem": str(error)}
+    if LEAVING in reports.reason:
+        threading.Event().wait()  # all is saved; to return would mean that the run is done, and to raise would count as a failure
+    return {"reason": reports.reason, **reports.at(math.inf)}
+
+
+def leaving() -> str | None:
+    """Whether any machine of the group is about to go. Collective: call on every worker."""
+    return None if ray.train.get_preemption_info() is None else LEAVING
+
+
+def await_release(run_dir: Path) -> None:
+    """Wait until no process holds the run's folder: Ray does not wait for those that it ends. Who holds it longer is named later."""
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            os.close(files.own(run_dir))
+        except UserError:
+            time.sleep(1.0)
+        else:
+            return
+
+
+class Reports:
+    """Hears the events of this worker, and reports to Ray when a checkpoint is committed.
+
+    Not at each step: a report waits for all workers, and for Ray, which asks every two seconds.
+    """
+
+    def __init__(self, records: Path) -> None:
+        self._records = records
+        self._numbers: dict[int, dict[str, Any]] = {}
+        """By step: a checkpoint may be committed some steps after the one that it holds."""
+        self.reason = ""
+        """Why training ended."""
+
+    def at(self, step: float) -> dict[str, Any]:
+        """The last numbers that were logged up to `step`, of training and of an evaluation."""
+        return {name: value for number in sorted(self._numbers) if number <= step for name, value in self._numbers[number].items()}
+
+    def hear(self, kind: str, step: int, facts: dict[str, Any]) -> None:
+        if kind in ("step", "evaluation"):
+            self._numbers.setdefault(step, {"step": step}).update(facts)
+        elif kind == "stopped":
+            self.reason = facts["reason"]
+        elif kind == "committed":
+            self._report(step, facts["folder"])
+
+    def _report(self, step: int, folder: str) -> None:
+        """Collective: call on every worker. Ray gets a small file that names the checkpoint, which stays ours to prune."""
+        named = None
+        if ray.train.get_context().get_world_rank() == 0:
+            files.write_json(files.make_folder(self._records / folder) / "checkpoint.json", {"folder": folder, "step": step})
+            named = ray.train.Checkpoint.from_directory(str(self._records / folder))
+        numbers = self.at(step)
+        self._numbers = {step: numbers, **{number: told for number, told in self._numbers.items() if number > step}}
+        ray.train.report(numbers, named, checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD)

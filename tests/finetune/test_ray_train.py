@@ -1,0 +1,75 @@
+"""Ray's part of the command line, and what is refused before Ray or torch is imported. What it trains: tests/launch/test_ray.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune import ray_train
+from finetune.errors import UserError
+from finetune.layers import parse_arguments
+from finetune.ray_train import Engine, divide, spoken
+from tests.finetune import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+def divided(*argv: str) -> tuple[Engine, list[str]]:
+    engine, rest = divide(parse_arguments(["--recipe", "voice_clone", *argv]))
+    return engine, spoken(rest)
+
+
+def test_ray_s_flags_are_parted_from_the_training_s() -> None:
+    engine, rest = divided(
+        *("--num-workers", "2:8", "--train.lr", "1e-5", "--storage", "/shared", "--config", "a.yaml", "--use-gpu=true"),
+        *("--ray-address", "10.0.0.1:6379", "--max-failures", "0", "--run.dir", "runs/x"),
+    )
+    assert engine == Engine(2, 8, Path("/shared"), True, "10.0.0.1:6379", 0)
+    assert rest == ["--recipe=voice_clone", "--config=a.yaml", "--train.lr=1e-5"], "run.dir is the driver's to resolve"
+
+
+def test_what_is_not_said() -> None:
+    assert divided("--num-workers", "4")[0] == Engine(4, 4, Path(), None, None, 3)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([], r"--num-workers None: how many workers\? 8, or 2:8"),
+        (["--num-workers", "0"], "--num-workers 0: how many"),
+        (["--num-workers", "8:2"], "--num-workers 8:2: how many"),
+        (["--num-workers", "2:"], "--num-workers 2:: how many"),
+        (["--num-workers", "many"], "--num-workers many: how many"),
+        (["--num-workers", "2", "--use-gpu", "yes"], "--use-gpu yes: expected auto, true, false"),
+        (["--num-workers", "2", "--max-failures", "-1"], "--max-failures -1: expected a number from 0"),
+    ],
+)
+def test_a_slip(argv: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        divided(*argv)
+
+
+def test_a_mistake_in_the_config_comes_before_ray_and_torch() -> None:
+    script = (
+        "import sys; from finetune import ray_train; code = ray_train.main(sys.argv[1:]);"
+        "assert code == 2 and not {'ray', 'torch'} & set(sys.modules), code"
+    )
+    command = [sys.executable, "-c", script, "--recipe", "voice_clone", "--num-workers", "2", "--train.speed", "3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "train.speed" in done.stderr, done.stderr
+
+
+def test_data_that_is_missing_comes_first_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ray_train.main(["--recipe", str(tiny.FOLDER), "--num-workers", "2", "--data.train", "gone.jsonl"]) == 2
+    assert "data.train: gone.jsonl does not exist" in capsys.readouterr().err
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path)
+    inputs = ["--model.source", str(config.model.source), "--data.train", str(config.data.train)]
+    command = [sys.executable, "finetune/ray_train.py", "--recipe", str(tiny.FOLDER), *inputs, "--num-workers", "2"]
+    done = subprocess.run([*command, "--ray-address", "127.0.0.1:1"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.startswith("error: no Ray cluster at 127.0.0.1:1: "), done.stderr

@@ -1,0 +1,180 @@
+"""Training on Ray's workers is the training of `accelerate launch`: bit by bit, through the death of a worker and the loss of a machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+
+import ray
+from ray.cluster_utils import Cluster
+
+from finetune import cluster
+from finetune.errors import UserError
+from tests.launch import ray_nodes
+from tests.launch.launching import ALONE, ROOT, byte_data, command, series
+from tests.reliability.test_resume import logged, losses, weights
+
+STEPS, EVERY = 120, 10
+PATIENCE = 1500
+"""Seconds: the machine may have other work, and pytest has a limit of its own."""
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with ray_nodes.cluster(2) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    arguments = byte_data(tmp_path_factory.mktemp("bytes"))[1:]
+    return [*arguments, "--options.dropout", "0.2", "--parallel.strategy", "fsdp", "--log.trackers", "[]"]
+
+
+@pytest.fixture(scope="module")
+def long(data: list[object]) -> list[object]:
+    return [*data, "--train.steps", STEPS, "--checkpoint.every", EVERY]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(long: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of two processes that `accelerate launch` starts."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    launch(*long, "--run.dir", run)
+    return run
+
+
+def launch(*arguments: object) -> None:
+    """Two processes without Ray."""
+    whole = command("fsdp2", 2, "finetune/train.py", *arguments)
+    done = subprocess.run(whole, cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def start(nodes: Cluster, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(ray_nodes.ray_train(nodes, *arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> str:
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code, output
+    return output
+
+
+def reach(step: int, run: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while logged(run) < step:
+        assert process.poll() is None and time.monotonic() < deadline, "the run ended before anything could befall it"
+        time.sleep(0.01)
+
+
+def test_two_workers_train_what_two_processes_train(nodes: Cluster, data: list[object], tmp_path: Path) -> None:
+    short = [*data, "--train.steps", 4]
+    output = ended(start(nodes, *short, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 2))
+    assert "finished at step 4; next: python -m finetune export" in output
+    launch(*short, "--run.dir", tmp_path / "other")
+    assert losses(tmp_path / "run") == losses(tmp_path / "other") and len(losses(tmp_path / "run")) == 4
+    assert weights(tmp_path / "run") == weights(tmp_path / "other") and len(weights(tmp_path / "run")) == 2
+    (launched,) = (tmp_path / "run" / "ray").iterdir()
+    snapshot = json.loads((launched / "checkpoint_manager_snapshot.json").read_text())
+    (reported,) = snapshot["checkpoint_results"]
+    assert reported["checkpoint_dir_name"] == "step-00000004"
+    assert reported["metrics"]["loss"] == losses(tmp_path / "run")[-1][1], "Ray has the numbers of the log"
+    assert json.loads((launched / "step-00000004" / "checkpoint.json").read_text()) == {"folder": "step-00000004", "step": 4}
+
+
+def test_what_the_cluster_cannot_do_is_told_before_anything_is_loaded(
+    nodes: Cluster, data: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with cluster.connected(nodes.address):
+        assert not cluster.has("GPU")
+        with pytest.raises(UserError, match=r"^--num-workers 3: 3 workers with 1 CPU each are asked for, and the cluster has 2 CPU on 1 "):
+            cluster.require(3, {"CPU": 1.0}, "--num-workers 3")
+        with pytest.raises(UserError, match=r"2 workers with 1 GPU each are asked for, and the cluster has 0 GPU"):
+            cluster.require(2, {"GPU": 1.0}, "--num-workers 2")
+        cluster.require(2, {"CPU": 1.0}, "--num-workers 2")
+        cluster.check_same_files(tmp_path / "run", [tmp_path])
+        assert list((tmp_path / "run").iterdir()) == []
+        elsewhere = Path("/proc/self/cwd/run")  # another folder for each process
+        with pytest.raises(UserError, match=r"does not see what .* writes to /proc/self/cwd/run; give a folder that all machines share"):
+            cluster.check_same_files(elsewhere, [])
+        (tmp_path / "here").touch()
+        with pytest.raises(UserError, match=r"does not have /proc/self/cwd/here, which .* has; all machines need the same files"):
+            cluster.check_same_files(tmp_path / "run", [Path("/proc/self/cwd/here")])
+    assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_changes_nothing(nodes: Cluster, long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+    process = start(nodes, *long, "--run.dir", tmp_path / "run", "--num-workers", 2)
+    reach(EVERY + 4, tmp_path / "run", process)
+    victims = ray_nodes.workers("RayTrainWorker")
+    assert len(victims) == 2
+    victims[0].kill()
+    assert logged(tmp_path / "run") < STEPS, "the kill did not land inside the run"
+    assert f"finished at step {STEPS}" in ended(process)
+    assert [event["world"] for event in series(tmp_path / "run", "resumed")] == [2]
+    assert losses(tmp_path / "run") == losses(uninterrupted)
+    assert weights(tmp_path / "run") == weights(uninterrupted) and len(weights(tmp_path / "run")) == 2
+
+
+@pytest.mark.slow
+def test_a_mistake_of_the_user_is_told_and_not_tried_again(nodes: Cluster, long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    said = ended(start(nodes, *long, "--run.dir", run, "--run.seed", 7, "--num-workers", 2), code=2)
+    assert re.search(r"^error: .* belongs to a run with other data, base or order", said, re.MULTILINE), said
+    assert said.count("Started training worker group") == 1
+    assert (run / "log.jsonl").read_bytes() == (uninterrupted / "log.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_lost_leaves_the_others_to_go_on(long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+    with ray_nodes.cluster(1, 1) as nodes:
+        process = start(nodes, *long, "--run.dir", tmp_path / "run", "--num-workers", "1:2")
+        reach(EVERY + 4, tmp_path / "run", process)
+        nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+        ended(process)
+    assert [event["world"] for event in series(tmp_path / "run", "started")] == [2]
+    (resumed,) = series(tmp_path / "run", "resumed")
+    assert resumed["world"] == 1 and EVERY <= resumed["step"] < STEPS
+    for found, expected in zip(losses(tmp_path / "run"), losses(uninterrupted), strict=True):
+        assert found[0] == expected[0] and found[1] == pytest.approx(expected[1], rel=1e-4), "as on another world size without Ray"
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_announced_to_go_is_left_with_everything_saved(data: list[object], tmp_path: Path) -> None:
+    """It counts as no failure: none is allowed here."""
+    steps = 600
+    with ray_nodes.cluster(1, 1) as nodes:
+        own = ["--train.steps", steps, "--checkpoint.every", 10 * steps, "--run.dir", tmp_path / "run"]
+        process = start(nodes, *data, *own, "--num-workers", "1:2", "--max-failures", 0)
+        reach(2, tmp_path / "run", process)
+        (going,) = nodes.worker_nodes
+        drain(nodes, going.node_id, seconds=15)
+        time.sleep(15)
+        nodes.remove_node(going, allow_graceful=False)
+        ended(process)
+    (resumed,) = series(tmp_path / "run", "resumed")
+    assert resumed["world"] == 1 and 2 <= resumed["step"] < steps, "the only checkpoint is that of the notice"
+    assert [step for step, *_ in losses(tmp_path / "run")] == list(range(1, steps + 1))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, steps + 1)), "no step was done twice"
+
+
+def drain(nodes: Cluster, node: str, seconds: int) -> None:
+    """As a cloud's agent does when a spot instance is reclaimed."""
+    command = ["ray", "drain-node", "--address", nodes.address, "--node-id", node, "--deadline-remaining-seconds", str(seconds)]
+    reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "reclaimed"]
+    subprocess.run([str(Path(sys.executable).parent / command[0]), *command[1:], *reason], check=True, capture_output=True, timeout=120)
