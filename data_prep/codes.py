@@ -20,7 +20,7 @@ from typing import Any
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import encoding, manifest
+from data_prep import encoding, manifest, shipped
 from data_prep.audio import MASTER_RATE
 from data_prep.codec import SAMPLES_PER_FRAME, codec_digest, find_codec, frames_of
 from data_prep.device import DEVICES, choose_device
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "dataset", type=Path, help=f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
     )
-    options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, or a name on the model hub")
+    options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
     options.add_argument("--speaker", metavar="NAME", help="who speaks in rows that name nobody (files of the official script)")
     options.add_argument("--device", choices=DEVICES, help="default: cuda if there is one")
     options.add_argument("--batch-seconds", type=float, default=60.0, help="sound encoded at a time, bounds memory (default %(default)s)")
@@ -191,6 +191,7 @@ def _report(options: argparse.Namespace, folder: Path, wanted: list[Wanted], bad
         "frames": frames,
         "seconds": round(frames * SAMPLES_PER_FRAME / MASTER_RATE, 2),
         "rejected": len(bad),
+        **shipped.told(options.model),
     }
     files.write_json(folder / STORE / manifest.SUMMARY, summary)
     files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(wanted) - encoded})

@@ -34,6 +34,11 @@ def is_shipped(name: str) -> bool:
     return name in names()
 
 
+def told(model: str) -> dict[str, str]:
+    """What a run's summary says of a demo model; nothing of another."""
+    return {"demo_model": WARNING.format(name=model)} if is_shipped(model) else {}
+
+
 def folder_of(name: str) -> Path:
     """The folder of a demo model, `~/.cache/overtone/<name>-<digest>`; says on stderr what it is. Raises `UserError` for another name."""
     if not is_shipped(name):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep import codes, encoding, export
+from data_prep import codes, encoding, export, shipped
 from data_prep.audio import MASTER_RATE
 from data_prep.qwen import import_qwen_tts
 from finetune import files
@@ -70,6 +70,18 @@ def test_every_row_gets_its_codes_and_keeps_the_rest(data, nano) -> None:
     assert (summary["clips"], summary["frames"], summary["rejected"]) == (4, sum(FRAMES.values()), 0)
     assert told_run(data) == {"encoded": 4, "reused": 0}
     assert not (data / "rejects.jsonl").exists()
+
+
+def test_a_demo_model_is_told_in_the_summary(data, nano, tmp_path, monkeypatch, capsys) -> None:
+    made = tmp_path / "toy"
+    shutil.copytree(nano / "speech_tokenizer", made / "speech_tokenizer")
+    (made / "README.md").write_text("# toy\n")
+    (tmp_path / "toy.zip").write_bytes(shipped.pack(made))
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert codes.main([str(data), "--model", "toy", "--device", "cpu"]) == 0
+    assert "synthetic voices" in json.loads((data / "codes" / "summary.json").read_text())["demo_model"]
+    assert "warning: demo model toy" in capsys.readouterr().err
 
 
 def test_again_nothing_is_encoded_and_the_bytes_stay(data, nano, monkeypatch) -> None:
