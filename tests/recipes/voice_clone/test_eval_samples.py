@@ -49,7 +49,8 @@ def voice() -> np.ndarray:
 
 def test_no_sound_at_all_is_an_answer_too() -> None:
     mute = eval_samples.answer(Request("Hi.", None), Spoken(np.zeros(0, np.float32), 24_000, np.zeros((0, 16), int), True))
-    assert mute.picture == b"" and mute.numbers["seconds"] == 0.0
+    assert mute.text == "the only voice, 0.00 s, silent"
+    assert mute.sound == mute.picture == b"" and mute.numbers == {"seconds": 0.0, "silence": 0.0, "ended": 1.0}
 
 
 @pytest.mark.parametrize(
