@@ -2,10 +2,11 @@
 
     python -m recipes.voice_clone.studio.measure_whisper [--model whisper-demo-en] [--corpus runs/studio/corpus] [--sentences 100]
 
-`chunks`: as data_prep hears a recording (speech found, packed and decoded in batches), the voices of the training, sentences held out.
-`long_form`: the same recordings by `whisper.transcribe`. `new_voice`: as data_prep hears the voice that is held out, the same sentences.
-`sureness` and `sureness_of_invented`: mean log-probabilities of sentences of the grammar and of ordinary English, each alone, and which
-share of them lies above the limit below which data_prep rejects.
+`alone`: each held-out sentence by itself. `chunks`: all of a voice's in one recording, as data_prep hears it: speech is found, packed to
+29 s and decoded in batches. `long_form`: the same recordings by `whisper.transcribe`. These are for the voices of the training;
+`new_voice_alone` and `new_voice` are `alone` and `chunks` for the voice that is held out. `sureness` and `sureness_of_invented`: mean
+log-probabilities of sentences of the grammar and of ordinary English, each alone, and which share of them lies above the limit below
+which data_prep rejects.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import soundfile
@@ -52,30 +54,44 @@ def main(argv: list[str]) -> int:
 def measure(model: Any, corpus: Path, sentences: int) -> dict[str, Any]:
     """All figures, by voice where they differ by voice."""
     held_out = [row for row in make_corpus.lines_of(corpus) if row["split"] == "held_out"]
-    texts: dict[str, list[str]] = {}
-    chunks, long_form = {}, {}
-    sure: list[float | None] = []
-    for voice in VOICES:
-        rows = [row for row in held_out if row["speaker"] == voice.name][:sentences]
-        texts[voice.name] = [row["text"] for row in rows]
-        waves = [soundfile.read(corpus / row["audio"], dtype="float32")[0] for row in rows]
-        recording = one_recording(waves)
-        chunks[voice.name] = heard_in_chunks(model, recording)
-        if voice is not NEW_VOICE:
-            long_form[voice.name] = heard_at_length(model, recording)
-            sure += [sureness(model, wave) for wave in waves[:: max(1, len(waves) // 10)]]
-    known = [name for name in texts if name != NEW_VOICE.name]
-    invented = [sureness(model, wave) for wave in ordinary_english()]
+    heard = {voice.name: _hear(model, corpus, [row for row in held_out if row["speaker"] == voice.name][:sentences]) for voice in VOICES}
+    new, known = heard[NEW_VOICE.name], [one for name, one in heard.items() if name != NEW_VOICE.name]
     return {
-        "sentences_of_each_voice": len(texts[known[0]]),
-        "chunks": _percent(texts, chunks, known),
-        "long_form": _percent(texts, long_form, known),
-        "new_voice": _percent(texts, chunks, [NEW_VOICE.name]),
-        "chunks_by_voice": {name: _percent(texts, chunks, [name]) for name in known},
-        "long_form_by_voice": {name: _percent(texts, long_form, [name]) for name in known},
-        "sureness": _sureness(sure),
-        "sureness_of_invented": _sureness(invented),
+        "sentences_of_each_voice": len(new.texts),
+        "alone": _percent(known, "alone"),
+        "chunks": _percent(known, "chunks"),
+        "long_form": _percent(known, "long_form"),
+        "new_voice_alone": _percent([new], "alone"),
+        "new_voice": _percent([new], "chunks"),
+        "by_voice": {name: {how: _percent([one], how) for how in ("alone", "chunks", "long_form")} for name, one in heard.items()},
+        "sureness": _sureness([sure for one in known for sure in one.sure]),
+        "sureness_of_invented": _sureness([heard_alone(model, wave)[1] for wave in ordinary_english()]),
     }
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What one voice said, and what was understood in each way."""
+
+    texts: list[str]
+    alone: str
+    chunks: str
+    long_form: str
+    sure: list[float | None]
+    """Of each sentence alone."""
+
+
+def _hear(model: Any, corpus: Path, rows: list[dict[str, Any]]) -> Heard:
+    waves = [soundfile.read(corpus / row["audio"], dtype="float32")[0] for row in rows]
+    recording = one_recording(waves)
+    alone = [heard_alone(model, wave) for wave in waves]
+    return Heard(
+        texts=[row["text"] for row in rows],
+        alone=" ".join(text for text, _ in alone),
+        chunks=heard_in_chunks(model, recording),
+        long_form=heard_at_length(model, recording),
+        sure=[sure for _, sure in alone],
+    )
 
 
 def one_recording(waves: Sequence[Wave]) -> Audio:
@@ -106,10 +122,11 @@ def heard_at_length(model: Any, recording: Audio) -> str:
     return str(said["text"])
 
 
-def sureness(model: Any, wave: Wave) -> float | None:
-    """Mean log-probability of what Whisper writes for a sentence alone, as data_prep's rule sees it; None if it writes nothing."""
+def heard_alone(model: Any, wave: Wave) -> tuple[str, float | None]:
+    """The text of a sentence by itself, and its mean log-probability as data_prep's rule sees it; None if there is no text."""
     units = transcribe.transcribe(model, one_recording([wave]), [vad.Region(0, len(wave) + MASTER_RATE)], "english")
-    return min((unit.heard.avg_logprob for unit in units if unit.heard), default=None)
+    text = "".join(unit.text for unit in units)
+    return text, min((unit.heard.avg_logprob for unit in units if unit.heard), default=None)
 
 
 def ordinary_english() -> list[Wave]:
@@ -123,11 +140,12 @@ def plain(text: str) -> str:
     return " ".join(re.findall(r"[a-z]+", text.lower()))
 
 
-def _percent(texts: dict[str, list[str]], heard: dict[str, str], names: list[str]) -> float:
+def _percent(heard: Sequence[Heard], how: Literal["alone", "chunks", "long_form"]) -> float:
     import jiwer
 
-    rate = jiwer.wer([plain(" ".join(texts[name])) for name in names], [plain(heard[name]) for name in names])
-    return round(100 * rate, 2)
+    said = [plain(" ".join(one.texts)) for one in heard]
+    understood = {"alone": lambda one: one.alone, "chunks": lambda one: one.chunks, "long_form": lambda one: one.long_form}[how]
+    return round(100 * jiwer.wer(said, [plain(understood(one)) for one in heard]), 2)
 
 
 def _sureness(values: list[float | None]) -> dict[str, float]:

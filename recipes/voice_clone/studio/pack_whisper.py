@@ -31,9 +31,11 @@ It never heard rms, the new voice. Grammar, training and measurement: `recipes/v
 
 | word error rate on {sentences} held-out sentences of each voice | % |
 |---|---|
-| as data_prep hears a recording, voices of the training | {chunks} |
-| `whisper.transcribe` of the same recordings | {long_form} |
-| as data_prep hears it, a voice that it never heard | {new_voice} |
+| each sentence alone | {alone} |
+| each sentence alone, a voice that it never heard | {new_voice_alone} |
+| one recording, as data_prep hears it | {chunks} |
+| one recording, as data_prep hears it, a voice that it never heard | {new_voice} |
+| one recording, `whisper.transcribe` | {long_form} |
 
 Of single sentences of the grammar {sure} % are above that mean log-probability, of other English {invented} %.
 """
@@ -97,7 +99,7 @@ def card(told: About) -> str:
         sentences=figures["sentences_of_each_voice"],
         sure=figures["sureness"]["kept_percent"],
         invented=figures["sureness_of_invented"]["kept_percent"],
-        **{name: figures[name] for name in ("steps", "chunks", "long_form", "new_voice")},
+        **{name: figures[name] for name in ("steps", "alone", "chunks", "long_form", "new_voice_alone", "new_voice")},
     )
 
 

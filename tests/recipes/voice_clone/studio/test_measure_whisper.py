@@ -12,14 +12,16 @@ from data_prep import shipped, transcribe, whisper_demo
 from data_prep.audio import MASTER_RATE, SPEECH_RATE
 from finetune.errors import UserError
 from recipes.voice_clone.studio import make_corpus, measure_whisper
-from recipes.voice_clone.studio.measure_whisper import main, one_recording, plain
+from recipes.voice_clone.studio.measure_whisper import Heard, main, one_recording, plain
 
 
 def test_marks_and_capitals_are_no_words() -> None:
     assert plain(" Where is the old clock? There.") == "where is the old clock there"
-    texts = {"a": ["The dog opens the door.", "Yes."]}
-    assert measure_whisper._percent(texts, {"a": " the dog opens door yes"}, ["a"]) == pytest.approx(100 / 6, abs=0.01)
-    assert measure_whisper._percent(texts, {"a": "The dog opens the door. Yes."}, ["a"]) == 0
+    heard = Heard(["The dog opens the door.", "Yes."], " the dog opens door yes", "The dog opens the door. Yes.", "", [])
+    assert measure_whisper._percent([heard], "alone") == pytest.approx(100 / 6, abs=0.01)
+    assert measure_whisper._percent([heard], "chunks") == 0
+    assert measure_whisper._percent([heard], "long_form") == 100
+    assert measure_whisper._percent([heard, heard], "alone") == pytest.approx(100 / 6, abs=0.01)
 
 
 def test_a_recording_holds_its_sentences_between_pauses() -> None:
@@ -55,6 +57,6 @@ def test_the_shipped_model_is_as_good_as_its_card_says(tmp_path: Path, monkeypat
     make_corpus.make(tmp_path, seed=77, sentences_per_voice=12)
     figures = measure_whisper.measure(transcribe.load_whisper(whisper_demo.NAME, "cpu"), tmp_path, 12)
     told = whisper_demo.about().figures
-    for name in ("chunks", "long_form", "new_voice"):
+    for name in ("alone", "chunks", "long_form", "new_voice_alone", "new_voice"):
         assert figures[name] <= 2 * told[name] + 3, name
     assert figures["sureness"]["p50"] > whisper_demo.about().least_sure > figures["sureness_of_invented"]["p50"]

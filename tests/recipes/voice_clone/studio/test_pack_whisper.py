@@ -28,12 +28,13 @@ def test_the_weights_load_as_they_were_trained(noise_corpus: Path, tmp_path: Pat
 
 
 def test_the_card_says_what_it_is_and_how_good() -> None:
-    figures = {"steps": 7, "sentences_of_each_voice": 100, "chunks": 1.23, "long_form": 4.56, "new_voice": 7.89}
+    figures = {"steps": 7, "sentences_of_each_voice": 100, "alone": 0.12, "chunks": 1.23, "long_form": 4.56}
+    figures |= {"new_voice_alone": 5.67, "new_voice": 7.89}
     about = pack_whisper.about(figures | {"sureness": {"kept_percent": 97.0}, "sureness_of_invented": {"kept_percent": 12.5}})
     assert about.scope == "demo: 200 words, synthetic voices; for your own voice use Whisper small or larger"
     card = pack_whisper.card(about)
     assert card.startswith(f"# {whisper_demo.NAME}\n\n**{about.scope}.**")
-    assert all(f"| {figures[name]} |" in card for name in ("chunks", "long_form", "new_voice"))
+    assert all(f"| {figures[name]} |" in card for name in ("alone", "chunks", "long_form", "new_voice_alone", "new_voice"))
     assert "97.0 % are above that mean log-probability, of other English 12.5 %" in card
 
 
