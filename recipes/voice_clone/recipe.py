@@ -201,5 +201,5 @@ RECIPE = Recipe(
     # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,
-)
     sketch=sketch,
+)
