@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep import judge, pool, transcribe
+from data_prep import judge, pool, ray_engine, transcribe
 from data_prep.device import choose_device, one_thread, spread
 from data_prep.judge import Standard
 from data_prep.models import Models
 from data_prep.pool import Failure, Stop
 from data_prep.progress import Progress
+from data_prep.ray_engine import Remote
 from data_prep.recording import Job, Recording, Speech, prepare, refused, stored_speech
 from data_prep.sources import Source
 from data_prep.stages import Memory, NotStoredError, Stages
@@ -58,6 +59,8 @@ class Setup:
     """Processes; 0: none besides this one; None: as many as the machine carries."""
     device: str | None = None
     """`cpu` or `cuda`; None: the better one that is there."""
+    remote: Remote | None = None
+    """Workers of a Ray cluster, which hear instead of processes of this machine."""
 
 
 @dataclass
@@ -126,15 +129,22 @@ def _hear(tasks: Sequence[Task], setup: Setup, work: Work, stop: Stop) -> Iterat
     if not tasks:
         return
     order = sorted(tasks, key=lambda task: (-task.about_seconds, task.source.name))
-    devices = _devices(setup)
-    workers = min(len(devices), len(order)) if setup.workers != 0 else 0
-    for index, result in pool.run(order, functools.partial(_hearer, setup, devices), workers, stop):
+    for index, result in _shared_out(order, setup, stop):
         if isinstance(result, Failure):
             yield order[index], _lost(order[index], setup, result)
         else:
             recording, done = result
             work.add(done)
             yield order[index], recording
+
+
+def _shared_out(order: Sequence[Task], setup: Setup, stop: Stop) -> Iterator[tuple[int, tuple[Recording, Work] | Failure]]:
+    """(index, what was heard) by whatever processes there are."""
+    if setup.remote is not None:
+        return ray_engine.run(order, functools.partial(_hearer, setup, ["cuda" if setup.remote.gpus else "cpu"]), setup.remote, stop)
+    devices = _devices(setup)
+    workers = min(len(devices), len(order)) if setup.workers != 0 else 0
+    return pool.run(order, functools.partial(_hearer, setup, devices), workers, stop)
 
 
 def _devices(setup: Setup) -> list[str]:
@@ -160,5 +170,6 @@ def _hear_one(setup: Setup, models: Models, task: Task) -> tuple[Recording, Work
 def _lost(task: Task, setup: Setup, failure: Failure) -> Recording:
     """A recording that ended its worker twice. How long it is may be known from before."""
     speech = stored_speech(task.source, Memory(setup.stages))
-    detail = f"hearing it failed twice, the second time alone: {failure.why}"
+    how = "twice, the second time alone" if setup.remote is None else "again and again"
+    detail = f"hearing it failed {how}: {failure.why}"
     return refused(task.source, "crashed", detail, speech.track.length if isinstance(speech, Speech) else 0)

@@ -39,8 +39,8 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class _Result(Generic[R]):
-    """What a worker sends back: one of the three."""
+class Result(Generic[R]):
+    """What a worker sends back: one of the three. `told` says it to the caller."""
 
     value: R | None = None
     failure: str = ""
@@ -85,8 +85,7 @@ def _here(items: Sequence[T], make: Make[T, R], stop: Stop) -> Iterator[tuple[in
         for index, item in enumerate(items):
             if stop.asked:
                 return
-            result = _attempt(do, item)
-            yield index, _value(_attempt(do, item) if result.failure else result)
+            yield index, told(twice(do, item))
 
 
 def _elsewhere(items: Sequence[T], make: Make[T, R], workers: int, stop: Stop) -> Iterator[tuple[int, R | Failure]]:
@@ -106,12 +105,12 @@ def _elsewhere(items: Sequence[T], make: Make[T, R], workers: int, stop: Stop) -
                     suspects.append(worker.index)
                     worker.restart()
                 else:
-                    yield worker.index, _value(result)
+                    yield worker.index, told(result)
                 free.append(worker)
     for index in suspects:  # nobody else takes memory now
         if not stop.asked:
             with _Worker(make, 0) as worker:
-                yield index, _value(worker.begin(index, items[index]).end())
+                yield index, told(worker.begin(index, items[index]).end())
 
 
 def _ready(busy: list[_Worker]) -> list[_Worker]:
@@ -120,8 +119,8 @@ def _ready(busy: list[_Worker]) -> list[_Worker]:
     return [worker for worker in busy if worker.line in ready]
 
 
-def _value(result: _Result[Any]) -> Any:
-    """What came back, or a `Failure`."""
+def told(result: Result[Any]) -> Any:
+    """What came back, or a `Failure`. Raises `UserError` if the work did."""
     if result.wrong_request:
         raise UserError(result.wrong_request)
     return Failure(result.failure) if result.failure else result.value
@@ -157,13 +156,13 @@ class _Worker:
             self.line.send(item)
         return self
 
-    def end(self) -> _Result[Any]:
+    def end(self) -> Result[Any]:
         try:
             return self.line.recv()
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode or 0
-            return _Result(failure=f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}")
+            return Result(failure=f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}")
 
     def __enter__(self) -> _Worker:
         return self
@@ -196,11 +195,17 @@ def _leave_with_parent() -> None:
     os._exit(1)  # the main thread may be inside a model for minutes
 
 
-def _attempt(do: Callable[[T], R], item: T) -> _Result[R]:
+def twice(do: Callable[[T], R], item: T) -> Result[R]:
+    """Do it, and once more if it failed: the reason may have gone."""
+    result = _attempt(do, item)
+    return _attempt(do, item) if result.failure else result
+
+
+def _attempt(do: Callable[[T], R], item: T) -> Result[R]:
     try:
-        return _Result(value=do(item))
+        return Result(value=do(item))
     except UserError as error:
-        return _Result(wrong_request=str(error))
+        return Result(wrong_request=str(error))
     except Exception as error:
         traceback.print_exc()
-        return _Result(failure=f"{type(error).__name__}: {error}")
+        return Result(failure=f"{type(error).__name__}: {error}")

@@ -10,9 +10,11 @@ hand. Decisions of `data_prep review` hold in every run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
@@ -23,6 +25,7 @@ from data_prep.device import DEVICES
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
 from data_prep.pool import Stop
+from data_prep.ray_engine import Remote, opened
 from data_prep.recording import Job
 from data_prep.score import PRESETS, presets
 from data_prep.segment import Lengths
@@ -69,6 +72,13 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--workers", type=int, metavar="N", help="processes that hear (default: one for each GPU, or core); 0: this one, unprotected"
     )
+    options.add_argument(
+        "--engine", choices=["local", "ray"], default="local", help="ray: the workers are those of a Ray cluster (default %(default)s)"
+    )
+    options.add_argument(
+        "--ray-address", metavar="HOST:PORT", help="which cluster; auto: the one that runs here; local: a new one (default: any of them)"
+    )
+    options.add_argument("--gpus-per-worker", type=float, default=0.0, metavar="X", help="under ray; 0.5: two share one (default: 0)")
     return options
 
 
@@ -76,15 +86,27 @@ def _voice(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     _check(options)
     try:
-        with Stop() as stop:
-            return _prepare(options, stop)
+        with _workers_elsewhere(options) as remote, Stop() as stop:
+            return _prepare(options, stop, remote)
     except (StoppedError, KeyboardInterrupt) as error:
         what = f"stopped: {error}" if str(error) else "stopped at once"
         print(f"{what}; nothing that is done is lost: run the same command again to go on", file=sys.stderr, flush=True)
         return INTERRUPTED
 
 
-def _prepare(options: argparse.Namespace, stop: Stop) -> int:
+@contextlib.contextmanager
+def _workers_elsewhere(options: argparse.Namespace) -> Iterator[Remote | None]:
+    """Those of a Ray cluster, if they are to do the work: found before the recordings are read, which may take hours."""
+    if options.engine == "local":
+        yield None
+        return
+    files_of_models = [Path(name) for name in (options.whisper, options.speaker_check) if name]
+    needed = [path.absolute() for path in (Path.cwd(), options.recordings, *files_of_models) if path.exists()]
+    with opened(options.ray_address, options.workers, options.gpus_per_worker, options.out.absolute(), needed) as remote:
+        yield remote
+
+
+def _prepare(options: argparse.Namespace, stop: Stop, remote: Remote | None) -> int:
     started = time.monotonic()
     tasks = _tasks(options)
     job = _job(options)
@@ -92,7 +114,7 @@ def _prepare(options: argparse.Namespace, stop: Stop) -> int:
     standard = Standard(presets(least_sure)[options.preset], job.lengths, decisions.read(job.out))
     with dataset.owned(job.out):
         _tell_of_others(options)
-        setup = Setup(job, job.out / dataset.STAGES, options.whisper, options.workers, options.device)
+        setup = Setup(job, job.out / dataset.STAGES, options.whisper, options.workers, options.device, remote)
         recordings, work = hear_all(tasks, setup, standard, stop)
         _warn_of_decisions(judge.without_clip(recordings, standard.decisions))
         samples = functools.partial(dataset.samples, job.out)
@@ -114,6 +136,10 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--val-share {options.val_share}: a part of the whole is expected, from 0 up to but not including 1")
     if options.workers is not None and options.workers < 0:
         raise UserError(f"--workers {options.workers}: a number of processes is expected, or 0 for none besides this one")
+    if options.engine == "local" and (options.ray_address or options.gpus_per_worker):
+        raise UserError("--ray-address and --gpus-per-worker are for --engine ray")
+    if options.engine == "ray" and (options.device or options.workers == 0 or options.gpus_per_worker < 0):
+        raise UserError("--engine ray: --gpus-per-worker, from 0, says where Whisper runs, instead of --device; and --workers begin at 1")
     if not 0 < options.shortest <= options.target <= options.longest:
         raise UserError(
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: they must be above 0 and in this order"

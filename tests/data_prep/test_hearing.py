@@ -12,6 +12,7 @@ from data_prep import hearing
 from data_prep.audio import MASTER_RATE
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.pool import Failure, Stop
+from data_prep.ray_engine import Remote
 from data_prep.recording import Job
 from data_prep.segment import Lengths
 from data_prep.sources import scan
@@ -70,6 +71,8 @@ def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_kn
     lost = hearing._lost(tasks[2], setup, Failure("its process ended by SIGKILL"))
     assert (lost.refused, lost.total) == ("crashed", 0)
     assert lost.detail == "hearing it failed twice, the second time alone: its process ended by SIGKILL"
+    elsewhere = replace(setup, remote=Remote(2, 0.0, setup.stages))
+    assert hearing._lost(tasks[2], elsewhere, Failure("its workers died")).detail == "hearing it failed again and again: its workers died"
     with Stop() as stop:
         heard, _ = hear_all(tasks[2:3], setup, STANDARD, stop)
     assert hearing._lost(tasks[2], setup, Failure("")).total == heard[0].total > 0
