@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ TEXTS = ["Please close the window, the rain comes in.", "Hi.", "It is never late
 class Stock:
     """The stock package, with the codes that it decodes to waves."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.tts = stock.load(folder)
         self.codes: list[Any] = []
         codec = self.tts.model.speech_tokenizer
@@ -31,7 +32,19 @@ class Stock:
             self.codes = [one["audio_codes"].tolist() for one in encoded]
             return decode(encoded)
 
-        monkeypatch.setattr(codec, "decode", noting)
+        codec.decode = noting
+
+
+@pytest.fixture(scope="module")
+def named(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
+    with open_synthesizer(two_voices.custom_voice) as voice:
+        yield Stock(two_voices.custom_voice), voice
+
+
+@pytest.fixture(scope="module")
+def base(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
+    with open_synthesizer(two_voices.base) as voice:
+        yield Stock(two_voices.base), voice
 
 
 def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
@@ -39,17 +52,16 @@ def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_named_voices_are_the_stock_packages(two_voices: Any, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_voices_are_the_stock_packages(two_voices: Any, named: tuple[Stock, Synthesizer], streamed: bool) -> None:
     """The learned clips, which end by themselves at different times, and texts that were not learned."""
     texts = [*(row["text"] for row in two_voices.rows), *TEXTS[:2]]
     speakers = [*(row["speaker"] for row in two_voices.rows), "Bert", "anna"]
-    theirs = Stock(two_voices.custom_voice, monkeypatch)
+    theirs, voice = named
     waves, rate = theirs.tts.generate_custom_voice(texts, speakers, "english", non_streaming_mode=not streamed, **stock.GREEDY, **MOST)
     requests = [Request(text, speaker, "english", streamed_text=streamed) for text, speaker in zip(texts, speakers, strict=True)]
-    with open_synthesizer(two_voices.custom_voice) as voice:
-        spoken = voice.speak(requests, GREEDY)
-        assert [one.codes.tolist() for one in spoken] == theirs.codes
-        assert [said(voice, [request])[0] for request in requests] == theirs.codes, "alone as in the batch"
+    spoken = voice.speak(requests, GREEDY)
+    assert [one.codes.tolist() for one in spoken] == theirs.codes
+    assert [said(voice, [request])[0] for request in requests] == theirs.codes, "alone as in the batch"
     if not streamed:
         assert theirs.codes[:4] == [row["audio_codes"] for row in two_voices.rows] and all(one.ended for one in spoken[:4])
     for one, wave in zip(spoken, waves, strict=True):
@@ -61,10 +73,10 @@ def test_named_voices_are_the_stock_packages(two_voices: Any, streamed: bool, mo
     ("words", "streamed"),
     [(None, False), ("The boats.", False), ("Boats.", True), ("The boats were counted by her, all of them, one by one.", True)],
 )
-def test_clones_are_the_stock_packages(two_voices: Any, words: str | None, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clones_are_the_stock_packages(two_voices: Any, base: tuple[Stock, Synthesizer], words: str | None, streamed: bool) -> None:
     """From the voice alone, and in context, where the reference's text is longer and shorter than its frames."""
     clip = two_voices.ready.config.data.train.parent / "low.flac"
-    theirs = Stock(two_voices.base, monkeypatch)
+    theirs, voice = base
     waves, _ = theirs.tts.generate_voice_clone(
         TEXTS,
         ["auto", "german", "auto"],
@@ -77,9 +89,8 @@ def test_clones_are_the_stock_packages(two_voices: Any, words: str | None, strea
     )
     languages = ["auto", "german", None]
     requests = [Request(text, None, language, clip, words, streamed) for text, language in zip(TEXTS, languages, strict=True)]
-    with open_synthesizer(two_voices.base) as voice:
-        spoken = voice.speak(requests, GREEDY)
-        chunks = list(voice.stream(requests[0], GREEDY))
+    spoken = voice.speak(requests, GREEDY)
+    chunks = list(voice.stream(requests[0], GREEDY))
     before = 0 if words is None else 13  # the second of sound that `low.flac` lasts
     assert [one.codes.tolist() for one in spoken] == [codes[before:] for codes in theirs.codes]
     for one, wave in zip(spoken, waves, strict=True):
@@ -87,34 +98,31 @@ def test_clones_are_the_stock_packages(two_voices: Any, words: str | None, strea
     np.testing.assert_allclose(np.concatenate(chunks), spoken[0].wave, atol=1e-4)
 
 
-def test_stored_voices_of_a_base_speak(two_voices: Any) -> None:
-    with open_synthesizer(two_voices.base) as voice:
-        assert said(voice, [Request(row["text"], row["speaker"]) for row in two_voices.rows]) == [
-            row["audio_codes"] for row in two_voices.rows
-        ]
+def test_stored_voices_of_a_base_speak(two_voices: Any, base: tuple[Stock, Synthesizer]) -> None:
+    requests = [Request(row["text"], row["speaker"]) for row in two_voices.rows]
+    assert said(base[1], requests) == [row["audio_codes"] for row in two_voices.rows]
 
 
-def test_a_stream_is_what_speak_says(two_voices: Any) -> None:
+def test_a_stream_is_what_speak_says(named: tuple[Stock, Synthesizer]) -> None:
     request, sampling = Request("Please close the window.", "anna"), Sampling(seed=3, max_seconds=2)
-    with open_synthesizer(two_voices.custom_voice) as voice:
-        (whole,) = voice.speak([request], sampling)
-        stream, chunks = voice.stream(request, sampling), []
-        try:
-            while True:
-                chunks.append(next(stream))
-        except StopIteration as end:
-            told = end.value
+    (whole,) = named[1].speak([request], sampling)
+    stream, chunks = named[1].stream(request, sampling), []
+    try:
+        while True:
+            chunks.append(next(stream))
+    except StopIteration as end:
+        told = end.value
     assert len(chunks) > 1 and len(chunks[0]) == 4 * 1920, "sound comes after four frames"
     np.testing.assert_allclose(np.concatenate(chunks), whole.wave, atol=1e-4)
     assert told.codes.tolist() == whole.codes.tolist() and told.ended == whole.ended and told.wave.shape == whole.wave.shape
 
 
-def test_it_tells_who_it_is_and_refuses_the_rest(two_voices: Any) -> None:
-    with open_synthesizer(two_voices.base) as voice:
-        assert voice.is_base and voice.speakers == ("anna", "bert") and voice.rate == 24000
-        assert voice.languages[0] == "auto" and "english" in voice.languages
-        assert voice.speak([], GREEDY) == []
-        with pytest.raises(UserError, match="it has anna, bert"):
-            voice.check(Request("Hi.", "carl"))
-        with pytest.raises(UserError, match=r"a text of 4003 tokens is too long for this model, which takes 1024.*'Hello Hello"):
-            voice.speak([Request("Hello " * 1000, "anna")], GREEDY)
+def test_it_tells_who_it_is_and_refuses_the_rest(base: tuple[Stock, Synthesizer]) -> None:
+    _, voice = base
+    assert voice.is_base and voice.speakers == ("anna", "bert") and voice.rate == 24000
+    assert voice.languages[0] == "auto" and "english" in voice.languages
+    assert voice.speak([], GREEDY) == []
+    with pytest.raises(UserError, match="it has anna, bert"):
+        voice.check(Request("Hi.", "carl"))
+    with pytest.raises(UserError, match=r"a text of 4003 tokens is too long for this model, which takes 1024.*'Hello Hello"):
+        voice.speak([Request("Hello " * 1000, "anna")], GREEDY)

@@ -31,9 +31,12 @@ def test_a_minute_keeps_every_sample(codec: Any, minute: torch.Tensor) -> None:
     pieces = waveform.decoded(codec.model.decoder, minute)
     assert pieces.shape == whole.shape == (1, 750 * FRAME) and whole.std() > 0.05
     torch.testing.assert_close(pieces, whole, atol=5e-5, rtol=0)
-    stock_wave = torch.from_numpy(codec.decode([{"audio_codes": minute[0]}])[0][0])
-    border = slice(waveform.PIECE * FRAME, (waveform.PIECE + 10) * FRAME)
-    assert (stock_wave - whole[0])[border].abs().max() > 1e-4, "the package's own pieces are still another sound after the border"
+    until = waveform.PIECE + 5
+    stock_wave = torch.from_numpy(codec.decode([{"audio_codes": minute[0, :until]}])[0][0])
+    border = slice(waveform.PIECE * FRAME, until * FRAME)
+    assert (stock_wave - whole[0, : until * FRAME])[border].abs().max() > 1e-4, (
+        "the package's own pieces are still another sound after the border"
+    )
 
 
 @pytest.mark.parametrize("sizes", [[1] * 30, [4, 8, 16, 2], [3, 27]])
