@@ -32,7 +32,7 @@ MEL_MEAN, MEL_SPREAD = -7.0, 3.0
 RESOLUTIONS = ((2048, 480, 1600, 80), (1024, 240, 800, 64), (512, 120, 400, 40), (256, 60, 160, 20))
 """Transform, hop, window, mel bands: what smears in one shows in another."""
 HEARD_HZ, EMPTY_HZ = 8500, 9000
-"""The voices end at 8 kHz; above EMPTY_HZ there shall be nothing."""
+"""Up to where the sound is compared, and from where there shall be none: most of the voices end at 8 kHz."""
 LOSS_FLOOR = 1e-5
 
 

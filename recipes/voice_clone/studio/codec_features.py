@@ -22,7 +22,7 @@ HOP, WINDOW, FFT, BANDS = 240, 800, 1024, 64
 SPECTRA = SAMPLES_PER_FRAME // HOP
 """Per frame."""
 LOWEST_HZ, HIGHEST_HZ = 40, 8000
-"""The synthesisers' voices end at 8 kHz."""
+"""Most of the synthesisers' voices end at 8 kHz."""
 FLOOR = 1e-5
 """Added to the power before the logarithm, full scale 1.0: below -50 dB all silence is alike."""
 PITCH_RATE, PITCH_WINDOW, PITCH_HOP = 8000, 400, 160

@@ -32,7 +32,7 @@ from recipes.voice_clone.studio.make_corpus import lines_of
 FOLDER = Path("runs/studio/codec")
 PER_VOICE, HELD_OUT = 150, 8
 """Clips: 8 minutes of each voice to learn from, half a minute to measure on."""
-ENCODER_STEPS, FRONT_STEPS, WAVE_STEPS = 2500, 1500, 8000
+ENCODER_STEPS, FRONT_STEPS, WAVE_STEPS = 2500, 6000, 8000
 VERSIONS = 2
 """Of each clip for the decoder: at its own level, and at a random one."""
 
