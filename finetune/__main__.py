@@ -8,7 +8,7 @@ import sys
 VERBS = {
     "train": "fine-tune a model (usually through `accelerate launch finetune/train.py`)",
     "ray-train": "the same on the workers of a Ray cluster, which starts them again after a failure",
-    "plan": "show a run before it is started: its settings and where they come from, its first batch",
+    "plan": "show a run before it is started: settings, memory, strategy, launch file, what would fail; its first batch",
     "export": "turn a checkpoint into a folder that the model's own package loads",
     "generate": "speak, or write, with an exported folder",
     "chat": "converse with an exported folder",

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from finetune import adapters, batches, checkpoint, files, intake, models, optim, parallel, quantized, recompute, tensor_parallel
+from finetune import adapters, batches, checkpoint, files, intake, models, optim, parallel, preflight, quantized, recompute, tensor_parallel
 from finetune.batches import Order, Place
 from finetune.config import Config
 from finetune.errors import UserError
@@ -42,6 +42,7 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
     assert rows is not None  # train.check_inputs made sure
     together(world, lambda: choose_trained(loaded, recipe, config))
+    together(world, lambda: preflight.check_room(config.run.dir, preflight.trained_in(loaded.model)))
     recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
     if config.train.compile:
         compile_blocks(loaded.model, loaded.blocks)

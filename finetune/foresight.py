@@ -36,11 +36,8 @@ class Foresight:
     """(positions, recomputation, tensor-parallel ranks) → what a micro-batch of about so many positions needs."""
     misfits: tuple[str, ...]
     """What the base's weights lack, if they are there."""
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """On disk: an fp32 master and AdamW's two moments of everything that is trained."""
-        return 12 * self.outline.trained
+    processor: Callable[[], Any]
+    """What reads rows; raises `UserError` if the base's small files do not serve for it."""
 
 
 def foresee(config: Config, recipe: Recipe) -> Foresight:
@@ -72,7 +69,7 @@ def foresee(config: Config, recipe: Recipe) -> Foresight:
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,
     )
-    return Foresight(config, counted, work, activations, misfits)
+    return Foresight(config, counted, work, activations, misfits, sketched.processor)
 
 
 def with_folder(config: Config) -> Config:

@@ -1,8 +1,14 @@
-"""python -m finetune plan --recipe NAME [--config FILE …] [--section.key value …] [--show-batch]
+"""python -m finetune plan --recipe NAME [--config FILE …] [--section.key value …] [--gpus 8] [--nodes 2] [--gpu h100-80gb] [--write FILE]
 
-Shows a run before it is started: every key with its value and where that comes from, as YAML that is itself a valid --config. With
---show-batch also the first micro-batch, sample by sample, with what is learned standing out. Every row of the data is read and checked for
-that; no weights are, and no accelerator is needed.
+Shows a run before it is started, without weights, data or a GPU. First every key with its value and where that comes from; then, as
+comments behind it, what the run will need: parameters, steps, checkpoints, time; the memory of a GPU term by term; the strategy to take
+and why not another one; and what would fail later. The whole is YAML that is itself a valid --config.
+
+    --gpus N --nodes N         GPUs of a machine, and machines; 1 and 1 unless said
+    --gpu NAME                 what they are; h100-80gb unless said
+    --write FILE               leave a launch file for accelerate there
+    --settings                 the settings alone, at once
+    --show-batch               the settings and the first micro-batch, sample by sample, with what is learned standing out
 """
 
 from __future__ import annotations
@@ -14,20 +20,32 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from finetune.config import Config, help_text
+from finetune import files, sampling
+from finetune.config import Config, help_text, resolve
 from finetune.errors import UserError, exit_code
+from finetune.gpus import Cluster, cluster
 from finetune.layers import Arguments, Dumper, command_line, parse_arguments, read_layer
 from finetune.recipe import Recipe, find_recipe, load_recipe
-from finetune.train import settle
+from finetune.train import check_inputs, settle
 
 if TYPE_CHECKING:
     from finetune.world import World
 
-SHOW_BATCH = "--show-batch"
+SHOW_BATCH, SETTINGS = "--show-batch", "--settings"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is asked of a plan besides the config."""
+
+    cluster: Cluster
+    write: Path | None
+    """Where a launch file is left."""
 
 
 def main(argv: list[str]) -> int:
@@ -35,16 +53,78 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    arguments = parse_arguments([argument for argument in argv if argument != SHOW_BATCH])
+    arguments = parse_arguments([argument for argument in argv if argument not in (SHOW_BATCH, SETTINGS)])
     if arguments.help:
         options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
-        print(f"{__doc__}\n{help_text(options)}\n  {SHOW_BATCH:<26} show the first micro-batch, with what is learned marked")
+        print(f"{__doc__}\n{help_text(options)}")
         return 0
-    config, recipe = settle(arguments)
-    print(table(config, origins(arguments)))
-    if SHOW_BATCH in argv:
-        show_batch(config, recipe)
+    if SHOW_BATCH in argv or SETTINGS in argv:
+        config, recipe = settle(arguments)
+        print(table(config, origins(arguments)))
+        if SHOW_BATCH in argv:
+            show_batch(config, recipe)
+        return 0
+    wishes = take_wishes(arguments)
+    config, recipe = unchecked(arguments)
+    print(table(config, origins(arguments)), flush=True)
+    foretell(config, recipe, wishes, arguments)
     return 0
+
+
+def take_wishes(arguments: Arguments) -> Wishes:
+    """The plan's own flags, taken out of the overrides. Raises `UserError` for a number that is none, and an unknown GPU."""
+    given = {key: value for key, value in arguments.overrides if key in ("gpus", "nodes", "gpu", "write")}
+    arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
+    for key in ("gpus", "nodes"):
+        if not given.get(key, "1").isdecimal():
+            raise UserError(f"--{key} {given[key]}: expected a number, as in --{key} 8")
+    wanted = cluster(given.get("gpu", "h100-80gb"), int(given.get("gpus", "1")), int(given.get("nodes", "1")))
+    write = Path(given["write"]) if "write" in given else None
+    if write is not None and write.exists():
+        raise UserError(f"--write {write}: exists already; remove it or choose another name")
+    return Wishes(wanted, write)
+
+
+def unchecked(arguments: Arguments) -> tuple[Config, Recipe]:
+    """As `settle`, but data may be missing: that is told with all else that is."""
+    if arguments.recipe is None:
+        raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
+    folder = find_recipe(arguments.recipe)
+    recipe = load_recipe(folder)
+    return resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides), recipe
+
+
+def foretell(config: Config, recipe: Recipe, wishes: Wishes, arguments: Arguments) -> None:
+    """Print what the run will need, and write the launch file."""
+    from finetune.foresight import foresee
+    from finetune.launch_file import launch_file
+    from finetune.prospect import consider, lines
+
+    foreseen = foresee(config, recipe)
+    prospect = consider(foreseen, wishes.cluster)
+    seen = prospect.look(recipe)
+    problems = [*complaints(config, recipe), *prospect.problems(seen)]
+    command = said_again(arguments)
+    for line in lines(prospect, command, seen, problems):
+        print(f"# {line}".rstrip())
+    if wishes.write is not None:
+        files.write_text(wishes.write, launch_file(prospect.best, wishes.cluster, str(wishes.write), command))
+        print(f"# wrote {wishes.write}")
+
+
+def said_again(arguments: Arguments) -> str:
+    """The run's own part of the command line."""
+    keys = "".join(f" --{key} {value}" for key, value in arguments.overrides)
+    return f"--recipe {arguments.recipe}{''.join(f' --config {path}' for path in arguments.files)}{keys}"
+
+
+def complaints(config: Config, recipe: Recipe) -> Iterator[str]:
+    """What `train` would refuse at once."""
+    for check in (lambda: check_inputs(config), lambda: sampling.check(config, recipe)):
+        try:
+            check()
+        except UserError as problem:
+            yield str(problem)
 
 
 def origins(arguments: Arguments) -> dict[str, str]:

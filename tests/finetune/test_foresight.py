@@ -35,7 +35,7 @@ def run_of(name: str, recipe: Recipe, folder: Path, config: dict[str, Any], *ove
 def test_a_released_voice_model_by_its_config_alone(tmp_path: Path) -> None:
     whole = foresee(run_of("voice_clone", VOICE, tmp_path, released("1.7B")), VOICE)
     assert whole.outline.total == whole.outline.trained == 1_916_676_352
-    assert whole.checkpoint_bytes == 12 * whole.outline.trained and whole.outline.blocks == 28 + 5
+    assert whole.outline.blocks == 28 + 5
     part = foresee(run_of("voice_clone", VOICE, tmp_path, released("1.7B"), ("options.trainable", "no_text_embedding")), VOICE)
     assert whole.outline.trained - part.outline.trained == 151936 * 2048
     some = whole.activations(512, "none", 1)

@@ -49,7 +49,7 @@ def test_every_value_with_its_origin_and_all_of_it_a_config(tmp_path: Path, caps
 
 def test_a_value_that_yaml_would_break_over_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "a: 'text' # that " * 20 + "\nhas two lines"
-    assert plan.main(argv_in(tmp_path, "--model.revision", json.dumps(long))) == 0
+    assert plan.main(argv_in(tmp_path, "--settings", "--model.revision", json.dumps(long))) == 0
     assert yaml.safe_load(capsys.readouterr().out)["model"]["revision"] == long
 
 
@@ -110,7 +110,7 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
     )
     (recipe.parent / "config.yaml").write_text("train: {steps: 3}\n")
     (tmp_path / "rows.jsonl").write_text("{}\n")
-    for more in (["--help"], ["--data.train", str(tmp_path / "rows.jsonl")]):
+    for more in (["--help"], ["--settings", "--data.train", str(tmp_path / "rows.jsonl")]):
         argv = [sys.executable, "-c", script, "--recipe", str(recipe.parent), *more]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -118,6 +118,6 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
 
 
 def test_it_is_a_script_too(tmp_path: Path) -> None:
-    argv = [sys.executable, "finetune/plan.py", *argv_in(tmp_path)]
+    argv = [sys.executable, "finetune/plan.py", *argv_in(tmp_path, "--settings")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.startswith(f"recipe: {tiny.FOLDER}"), done.stderr

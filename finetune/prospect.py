@@ -1,0 +1,205 @@
+"""A plan in words: what a run needs on a cluster, what was chosen, and what stands in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from finetune import preflight, quantized
+from finetune.errors import UserError
+from finetune.foresight import Foresight, Glance, glance, has_weights
+from finetune.gpus import EFFICIENCY, Cluster
+from finetune.launch_file import keys, kind
+from finetune.memory import GIB, Arrangement, Memory
+from finetune.recipe import Recipe
+from finetune.strategies import Verdict, arrangements, choose, judge, largest_micro_batch, reason
+
+BAR = 30
+"""Characters of the largest bar."""
+RUNNERS_UP = 3
+TERMS = {
+    "frozen": "frozen weights",
+    "masters": "masters (fp32)",
+    "gradients": "gradients (fp32)",
+    "optimizer": "AdamW",
+    "gathered": "gathered weights",
+    "unreduced": "whole gradients",
+    "reducing": "reduction buffer",
+    "activations": "activations",
+    "loss": "loss",
+    "working": "backward pass",
+    "overhead": "allowance",
+}
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """A run on a cluster."""
+
+    foreseen: Foresight
+    cluster: Cluster
+    verdicts: tuple[Verdict, ...]
+    """The chosen one first: what the config asks for, or the best."""
+    asked: bool
+    """Whether the config left no choice."""
+
+    @property
+    def best(self) -> Verdict:
+        return self.verdicts[0]
+
+    @cached_property
+    def largest(self) -> int:
+        """Most positions of a micro-batch that fit in the chosen way; 0: none."""
+        config, best = self.foreseen.config, self.best
+        half = self.foreseen.activations(max(config.train.micro_tokens // 2, 64), best.recomputing, best.arrangement.tensor)
+        return largest_micro_batch(self.foreseen.work, best, half)
+
+    def problems(self, seen: Glance | str | None) -> Iterator[str]:
+        """What would fail later, with what `look` has seen."""
+        foreseen = self.foreseen
+        base = Path(str(foreseen.config.model.source))
+        if not has_weights(base):
+            yield f"model.source: {base} holds no *.safetensors; fetch the weights before training"
+        yield from (f"model.source: {misfit}" for misfit in foreseen.misfits[:5])
+        yield from refused(lambda: quantized.check(foreseen.config))
+        yield from refused(lambda: preflight.check_room(foreseen.config.run.dir, foreseen.outline.trained))
+        if not self.best.fits:
+            yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advice(self)}"
+        yield from [seen] if isinstance(seen, str) else seen.problems if seen else ()
+
+    def look(self, recipe: Recipe) -> Glance | str | None:
+        """At some rows of the data; or why they cannot be read; None if there are none."""
+        path = self.foreseen.config.data.train
+        if path is None or not path.is_file():
+            return None
+        try:
+            return glance(self.foreseen.config, recipe, self.foreseen.processor())
+        except UserError as problem:
+            return str(problem)
+        except (OSError, ValueError) as problem:  # what transformers raises for a tokenizer that is not there
+            return f"model.source: its tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
+
+
+def consider(foreseen: Foresight, cluster: Cluster) -> Prospect:
+    """Judge every arrangement that the cluster and the config allow. Raises `UserError` if the config asks for what cannot be."""
+    parallel, work = foreseen.config.parallel, foreseen.work
+    among = list(arrangements(cluster, work.refuses_tensor, parallel.offload))
+    ranking = choose(work, cluster, among)
+    if parallel.strategy == "auto" and parallel.tensor == 1:
+        return Prospect(foreseen, cluster, tuple(ranking), asked=False)
+    strategy = "fsdp" if parallel.strategy == "auto" else parallel.strategy
+    wanted = Arrangement(strategy, cluster.ranks, parallel.replicate, parallel.tensor, parallel.offload)
+    check(wanted, foreseen, cluster)
+    chosen = judge(work, cluster, wanted, work.recomputing)
+    return Prospect(foreseen, cluster, (chosen, *(each for each in ranking if each.arrangement != wanted)), asked=True)
+
+
+def check(wanted: Arrangement, foreseen: Foresight, cluster: Cluster) -> None:
+    """Raises `UserError` for an arrangement that training would refuse on this cluster."""
+    copies, ranks = wanted.replicate, cluster.ranks
+    if (wanted.strategy == "hsdp") != (copies > 1) or ranks % copies:
+        raise UserError(
+            f"parallel.strategy: {wanted.strategy} with parallel.replicate: {copies} on {ranks} ranks; "
+            "hsdp goes with a number above 1 that divides them, and the other strategies with 1"
+        )
+    if wanted.tensor > 1 and (wanted.strategy != "fsdp" or cluster.gpus % wanted.tensor):
+        raise UserError(
+            f"parallel.tensor: {wanted.tensor} with {wanted.strategy} on {cluster.gpus} GPUs a machine; it goes with fsdp, within a machine"
+        )
+    if wanted.tensor > 1 and (refusal := foreseen.work.refuses_tensor(wanted.tensor)):
+        raise UserError(refusal)
+
+
+def refused(check: Callable[[], Any]) -> Iterator[str]:
+    try:
+        check()
+    except UserError as problem:
+        yield str(problem)
+
+
+def advice(prospect: Prospect) -> str:
+    """What to do when nothing fits."""
+    memory, config = prospect.best.memory, prospect.foreseen.config
+    if memory.lasting + memory.passing > prospect.best.budget:
+        adapters = "" if config.model.lora else " --model.lora '{rank: 16}' (one that is frozen takes 2 bytes a parameter), or"
+        return f"the weights' part does not fit:{adapters} more GPUs"
+    return f"take --train.micro_tokens {prospect.largest // 256 * 256}" if prospect.largest else "take more GPUs"
+
+
+def lines(prospect: Prospect, command: str, seen: Glance | str | None, problems: list[str]) -> Iterator[str]:
+    """The plan, line by line."""
+    yield from of_run(prospect)
+    if isinstance(seen, Glance) and not prospect.foreseen.config.train.steps:
+        yield of_data(prospect, seen)
+    yield ""
+    yield from of_memory(prospect)
+    yield ""
+    yield from of_strategy(prospect, command)
+    yield ""
+    yield f"before this can train: {len(problems)}" if problems else "nothing was found that would fail later"
+    yield from (f"  {line}" for problem in problems for line in problem.splitlines())
+
+
+def of_run(prospect: Prospect) -> Iterator[str]:
+    """Parameters, steps, checkpoints, time."""
+    foreseen, best = prospect.foreseen, prospect.best
+    of, work, train = foreseen.outline, foreseen.work, foreseen.config.train
+    size = preflight.checkpoint_bytes(of.trained)
+    yield f"{of.total:,} parameters, {of.trained:,} trained"
+    yield f"a step: {work.global_batch_tokens:,} positions, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
+    yield f"a checkpoint: {size / 1e9:.2f} GB on disk; {foreseen.config.checkpoint.keep} are kept, and the next is written before one goes"
+    yield (
+        f"time, roughly: {best.seconds.total:.2f} s a step, {best.tokens_per_second:,.0f} positions a second, if a GPU computes "
+        f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and every position is filled"
+    )
+    if train.steps:
+        yield f"{train.steps:,} steps: {hours(train.steps * best.seconds.total)}"
+
+
+def of_data(prospect: Prospect, found: Glance) -> str:
+    """Steps and time, from what some rows say of all."""
+    train = prospect.foreseen.config.train
+    steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
+    return (
+        f"about {steps:,} steps, {hours(steps * prospect.best.seconds.total)}: {train.epochs} epochs of about {found.positions:,.0f} "
+        f"positions, as {found.looked_at} of {found.rows:,} rows suggest"
+    )
+
+
+def hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
+
+
+def of_memory(prospect: Prospect) -> Iterator[str]:
+    """Term by term, with bars."""
+    best = prospect.best
+    where = f"{best.arrangement} on {prospect.cluster}"
+    yield f"memory of a GPU under {where}, activation checkpointing {best.recomputing}, in GiB at the peak of a step:"
+    yield from bars(best.memory)
+    state = "fits" if best.fits else "does not fit"
+    yield f"  {'in all':<17}{best.memory.total / GIB:8.2f}  of {prospect.cluster.gpu.memory:g}: {state}"
+    most = prospect.largest
+    yield f"the largest micro-batch that fits: --train.micro_tokens {most}" if most else "no micro-batch fits: the weights leave no room"
+
+
+def bars(memory: Memory) -> Iterator[str]:
+    largest = max(memory.terms.values())
+    for name, size in memory.terms.items():
+        if size:
+            yield f"  {TERMS[name]:<17}{size / GIB:8.2f}  {'█' * max(1, round(BAR * size / largest))}"
+
+
+def of_strategy(prospect: Prospect, command: str) -> Iterator[str]:
+    """What was chosen, and why not something else."""
+    best, *others = prospect.verdicts
+    yield f"strategy: {best.arrangement}{', as asked' if prospect.asked else ''}; distributed_type: {kind(best.arrangement)}; --write FILE"
+    yield f"  accelerate launch --config_file FILE finetune/train.py {command}{keys(best)}"
+    if best.recomputing != prospect.foreseen.work.recomputing:
+        yield f"  with activation checkpointing {best.recomputing}: nothing fits with {prospect.foreseen.work.recomputing}"
+    for verdict in others[:RUNNERS_UP]:
+        yield f"  not {verdict.arrangement}: {reason(verdict, best)}"
+    for verdict in others[RUNNERS_UP:]:
+        yield f"  nor {verdict.arrangement}: {reason(verdict, best)}"

@@ -1,0 +1,94 @@
+"""A plan's words: what was chosen and why, what is in the way, and the largest micro-batch, which really fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import UserError
+from finetune.foresight import Foresight, foresee
+from finetune.gpus import Cluster, Gpu, cluster
+from finetune.memory import GIB, memory
+from finetune.prospect import Prospect, bars, consider, lines
+from tests.finetune import tiny
+
+MACHINE = cluster("h100-80gb", 4, 1)
+
+
+@pytest.fixture(scope="module")
+def foreseen(tmp_path_factory: pytest.TempPathFactory) -> Foresight:
+    return foresee(tiny.config_in(tmp_path_factory.mktemp("run")), tiny.RECIPE)
+
+
+def asking(foreseen: Foresight, **parallel: object) -> Foresight:
+    config = foreseen.config
+    return replace(foreseen, config=config.model_copy(update={"parallel": config.parallel.model_copy(update=parallel)}))
+
+
+def text_of(prospect: Prospect, problems: list[str]) -> str:
+    return "\n".join(lines(prospect, "--recipe byte_model", prospect.look(tiny.RECIPE), problems))
+
+
+def test_a_plan_tells_all_that_was_asked(foreseen: Foresight) -> None:
+    prospect = consider(foreseen, MACHINE)
+    assert str(prospect.best.arrangement) == "ddp" and not prospect.asked
+    said = text_of(prospect, ["one thing", "another"])
+    for part in ("parameters", "a step:", "a checkpoint:", "time, roughly:", "6 steps:", "masters (fp32)", "█", "in all"):
+        assert part in said
+    assert said.count("  not ") == 3 and "before this can train: 2" in said and "strategy: ddp; distributed_type: MULTI_GPU" in said
+    assert f"--train.micro_tokens {prospect.largest}" in said
+
+
+def test_without_a_number_of_steps_some_rows_suggest_it(foreseen: Foresight) -> None:
+    train = foreseen.config.train.model_copy(update={"steps": None})
+    said = text_of(consider(replace(foreseen, config=foreseen.config.model_copy(update={"train": train})), MACHINE), [])
+    assert "3 epochs of about" in said and "as 20 of 20 rows suggest" in said and "nothing was found that would fail later" in said
+
+
+def test_what_is_asked_for_is_taken_or_refused(foreseen: Foresight) -> None:
+    prospect = consider(asking(foreseen, strategy="zero2"), MACHINE)
+    assert prospect.asked and str(prospect.best.arrangement) == "zero2"
+    assert all(str(each.arrangement) != "zero2" for each in prospect.verdicts[1:])
+    with pytest.raises(UserError, match="hsdp goes with a number above 1"):
+        consider(asking(foreseen, strategy="hsdp"), MACHINE)
+    with pytest.raises(UserError, match="it goes with fsdp, within a machine"):
+        consider(asking(foreseen, strategy="fsdp", tensor=8), MACHINE)
+
+
+def test_the_largest_micro_batch_fits_and_more_does_not(foreseen: Foresight) -> None:
+    """A GPU that is a little larger than the states: what is left is counted out, and traced again at that size."""
+    needed = consider(foreseen, cluster("h100-80gb", 1, 1)).best.memory
+    small = Cluster("small", Gpu((needed.total + 3_000_000) / GIB, 1, 1, 1), 1)
+    prospect = consider(foreseen, small)
+    most = prospect.largest
+    assert most > foreseen.config.train.micro_tokens
+
+    def total(positions: int) -> int:
+        work = foreseen.activations(positions, "none", 1)
+        return memory(foreseen.outline, prospect.best.arrangement, work, foreseen.work.compute).total
+
+    assert total(round(most * 0.97)) <= small.budget < total(round(most * 1.35))
+
+
+def test_what_does_not_fit_comes_with_advice(foreseen: Foresight) -> None:
+    prospect = consider(foreseen, Cluster("toy", Gpu(0.5, 1, 1, 1), 1))
+    assert not prospect.best.fits and prospect.largest == 0
+    (problem,) = [problem for problem in prospect.problems(None) if "out of memory" in problem]
+    assert "take more GPUs" in problem and "no micro-batch fits" in text_of(prospect, [])
+
+
+def test_missing_weights_and_bad_rows_are_problems(tmp_path: Path) -> None:
+    tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "fine and longer"])
+    config = tiny.config_in(tmp_path)
+    (tmp_path / "base" / "model.safetensors").unlink()
+    prospect = consider(foresee(config, tiny.RECIPE), MACHINE)
+    tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "x"])
+    first, second = prospect.problems(prospect.look(tiny.RECIPE))
+    assert "holds no *.safetensors" in first and "train.jsonl:2" in second
+
+
+def test_bars_are_as_long_as_their_terms(foreseen: Foresight) -> None:
+    drawn = {line.split("  ")[1].strip(): line.count("█") for line in bars(consider(foreseen, MACHINE).best.memory)}
+    assert max(drawn.values()) == 30 and min(drawn.values()) >= 1
