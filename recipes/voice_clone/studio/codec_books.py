@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from finetune import files
 
-from .codec_model import ENTRIES, WIDTH
-
 if TYPE_CHECKING:
     from torch import Tensor
 
+ENTRIES, WIDTH = 256, 64
+"""Of each codebook: entries, and the length of one."""
 ACOUSTIC = 15
 LEADING = 12
 """Axes that the semantic book sees: the coarse sound of a frame."""

@@ -16,9 +16,10 @@ import numpy as np
 from data_prep.audio import MASTER_RATE
 from data_prep.codec import SAMPLES_PER_FRAME
 
+from .codec_books import WIDTH
 from .codec_features import BANDS, LOWEST_HZ, PITCHES, SPECTRA, USUAL_LOG_HZ, Heard
 from .codec_material import Clip, taken
-from .codec_model import WIDTH, decode_frames, make_wave, raise_rate
+from .codec_model import decode_frames, make_wave, raise_rate
 from .stretches import Schedule, learn
 
 if TYPE_CHECKING:

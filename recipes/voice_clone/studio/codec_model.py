@@ -14,14 +14,11 @@ from data_prep.qwen import import_qwen_tts
 from finetune import files
 
 from ..shapes import codec_shape
+from .codec_books import ENTRIES, WIDTH, Books
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from .codec_books import Books
-
-ENTRIES, WIDTH = 256, 64
-"""Of each codebook: entries, and the length of one."""
 LATENT = 128
 """Channels between the codes and the waveform part."""
 
