@@ -59,7 +59,8 @@ def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, li
 
 def exported(given: Path) -> Path:
     """The folder itself, or, of a run or one of its checkpoints, its export: made once, and kept in the cache of the run."""
-    if not ((given / "checkpoints").is_dir() or (given / "state.json").is_file()):
+    is_run, is_checkpoint = (given / "checkpoints").is_dir(), (given / "state.json").is_file()
+    if (given / CARD).is_file() or not (is_run or is_checkpoint):
         return given
     from finetune import checkpoint, export, files
 
