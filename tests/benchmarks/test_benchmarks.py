@@ -15,6 +15,7 @@ COLUMNS = {
     "generation": {"model", "texts at once", "here / stock", "real-time factor, here", "first sound, s, here"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
+    "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
     "reliability": {"promise", "trials", "failures"},
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy"},
@@ -25,7 +26,7 @@ COLUMNS = {
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
     "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
 }
-SLOW = {"export_memory", "generation", "reliability", "save_blocking", "start_up", "strategy_bytes", "transcribe_speed"}
+SLOW = {"export_memory", "generation", "plan_backtest", "reliability", "save_blocking", "start_up", "strategy_bytes", "transcribe_speed"}
 """Benchmarks that start worlds of several processes, or twenty after each other, or run a model of Whisper's size: half a minute."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-next`, which `make bench` makes."""
