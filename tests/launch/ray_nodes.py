@@ -18,7 +18,7 @@ from tests.launch.launching import ALONE
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",  # a token would be written to the home folder
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "240",  # importing torch takes long on a machine that others use too
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",  # importing torch takes long on a machine that others use too
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
 }
 
@@ -44,6 +44,8 @@ def cluster(*cpus: int) -> Iterator[Cluster]:
         _, left = psutil.wait_procs(started, timeout=60)
         shutil.rmtree(folder, ignore_errors=True)
         left = [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
+        for process in left:  # a node that did not come up is none that is shut down
+            process.kill()
         assert len(started) >= 3 and not left, left
 
 

@@ -19,6 +19,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from finetune import cluster
+from finetune.checkpoint import newest_good
 from finetune.errors import UserError
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, command, series
@@ -78,19 +79,24 @@ def reach(step: int, run: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def test_two_workers_train_what_two_processes_train(nodes: Cluster, data: list[object], tmp_path: Path) -> None:
-    short = [*data, "--train.steps", 4]
-    output = ended(start(nodes, *short, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 2))
-    assert "finished at step 4; next: python -m finetune export" in output
-    launch(*short, "--run.dir", tmp_path / "other")
-    assert losses(tmp_path / "run") == losses(tmp_path / "other") and len(losses(tmp_path / "run")) == 4
-    assert weights(tmp_path / "run") == weights(tmp_path / "other") and len(weights(tmp_path / "run")) == 2
+def test_a_short_run_is_whole_and_reported(nodes: Cluster, data: list[object], tmp_path: Path) -> None:
+    """One worker, for the time that it takes."""
+    output = ended(start(nodes, *data, "--train.steps", 3, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 1))
+    assert "finished at step 3; next: python -m finetune export" in output
+    assert [step for step, *_ in losses(tmp_path / "run")] == [1, 2, 3]
+    assert newest_good(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])
     (launched,) = (tmp_path / "run" / "ray").iterdir()
-    snapshot = json.loads((launched / "checkpoint_manager_snapshot.json").read_text())
-    (reported,) = snapshot["checkpoint_results"]
-    assert reported["checkpoint_dir_name"] == "step-00000004"
+    (reported,) = json.loads((launched / "checkpoint_manager_snapshot.json").read_text())["checkpoint_results"]
+    assert reported["checkpoint_dir_name"] == "step-00000003"
     assert reported["metrics"]["loss"] == losses(tmp_path / "run")[-1][1], "Ray has the numbers of the log"
-    assert json.loads((launched / "step-00000004" / "checkpoint.json").read_text()) == {"folder": "step-00000004", "step": 4}
+    assert json.loads((launched / "step-00000003" / "checkpoint.json").read_text()) == {"folder": "step-00000003", "step": 3}
+
+
+@pytest.mark.slow
+def test_two_workers_train_what_two_processes_train(nodes: Cluster, long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+    ended(start(nodes, *long, "--run.dir", tmp_path / "run", "--num-workers", 2))
+    assert losses(tmp_path / "run") == losses(uninterrupted) and len(losses(tmp_path / "run")) == STEPS
+    assert weights(tmp_path / "run") == weights(uninterrupted) and len(weights(tmp_path / "run")) == 2
 
 
 def test_what_the_cluster_cannot_do_is_told_before_anything_is_loaded(
