@@ -160,7 +160,9 @@ def run(speech: Speech, limits: Limits, entry: Door, address: Address) -> None:
     config = uvicorn.Config(app, address.host, address.port, log_level="warning", timeout_graceful_shutdown=GRACE)
     # uvicorn ends by SIGTERM in good order and then raises it again, which would end this process before it has cleaned up.
     signal.signal(signal.SIGTERM, lambda *_: None)
+    listening = config.bind_socket()
+    listening.listen()  # before it is told: whoever comes from now on waits, and is not turned away
     guarded = ", behind its token" if entry.token else ""
     print(f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)", flush=True)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run()
+        uvicorn.Server(config).run(sockets=[listening])

@@ -202,7 +202,7 @@ def test_with_a_token_others_are_served_too(exports: dict[str, Path], tmp_path: 
 
     say = {"model": "tuned", "voice": "anna", "input": HELLO}
     with server(
-        [exports["tuned"]], tmp_path / "tmp", "--host", "0.0.0.0", "--queue", "0", "--max-seconds", "4", OVERTONE_TOKEN=SECRET
+        [exports["tuned"]], tmp_path / "tmp", "--host", "0.0.0.0", "--queue", "0", "--max-seconds", "20", OVERTONE_TOKEN=SECRET
     ) as served:
         for path in ("/", "/config", "/v1/models", "/gradio_api/info"):
             status, headers, _ = served.ask(path)
