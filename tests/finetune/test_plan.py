@@ -47,6 +47,18 @@ def test_every_value_with_its_origin_and_all_of_it_a_config(tmp_path: Path, caps
     assert resolve(str(tiny.FOLDER), tiny.RECIPE.Options, [tmp_path / "again.yaml"], []).model_dump() == told.model_dump()
 
 
+def test_a_plan_leaves_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.yaml"
+    argv = argv_in(tmp_path, "--gpus", "2", "--gpu", "a100-40gb", "--write", str(mine))
+    assert plan.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "ddp on 2 × a100-40gb" in out and "  not zero1: " in out and f"# wrote {mine}" in out
+    values = yaml.safe_load(mine.read_text(encoding="utf-8"))
+    assert (values["num_processes"], values["distributed_type"]) == (2, "MULTI_GPU")
+    assert plan.main(argv) == 2 and "exists already" in capsys.readouterr().err
+    assert plan.main(argv_in(tmp_path, "--gpus", "many")) == 2 and "expected a number" in capsys.readouterr().err
+
+
 def test_a_value_that_yaml_would_break_over_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "a: 'text' # that " * 20 + "\nhas two lines"
     assert plan.main(argv_in(tmp_path, "--settings", "--model.revision", json.dumps(long))) == 0
