@@ -43,11 +43,11 @@ def test_the_same_step_sees_the_same_batch(clips: list[Clip], books: Books) -> N
 def test_it_learns_and_resumes_bit_for_bit(clips: list[Clip], books: Books, tmp_path: Path) -> None:
     models = [codec_model.build(0) for _ in range(3)]
     before = codec_encoder.error(models[0], clips[:3], books)["encoder"]
-    codec_encoder.teach(models[0], clips, books, tmp_path / "whole", 0, 60)
-    codec_encoder.teach(models[1], clips, books, tmp_path / "parts", 0, 60, until=20)
-    codec_encoder.teach(models[2], clips, books, tmp_path / "parts", 0, 60)
+    codec_encoder.teach(models[0], clips, books, tmp_path / "whole", 0, 24)
+    codec_encoder.teach(models[1], clips, books, tmp_path / "parts", 0, 24, until=9)
+    codec_encoder.teach(models[2], clips, books, tmp_path / "parts", 0, 24)
     one, other = models[0].state_dict(), models[2].state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
     after = codec_encoder.error(models[0], clips[:3], books)
-    assert after["encoder"] < 0.5 * before
+    assert after["encoder"] < 0.8 * before
     assert after["books"] < after["both"]
