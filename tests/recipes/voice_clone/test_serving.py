@@ -142,7 +142,7 @@ def test_it_ends_in_good_order(served: Served) -> None:
     rest = served.process.stdout.read()
     assert rest.endswith("serve: ended\n")
     assert rest.count("Traceback") == rest.count("InvalidPathError: Cannot move"), "but for the requests that named files of others"
-    assert list(served.temporary.iterdir()) == []
+    assert kept(served) == [] and list(served.temporary.glob(".overtone-serve-*")) == []
 
 
 @pytest.mark.parametrize(
