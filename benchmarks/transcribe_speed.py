@@ -2,6 +2,7 @@
 
 `whisper.transcribe` goes through a recording in steps of 30 s, silence included, and decodes one window after the other. data_prep detects
 speech first, packs what lies near together into windows of at most 28 s, leaves long pauses out, and decodes 16 windows at a time.
+Cutting first and transcribing then, a file for each stretch of speech, is how voice datasets are often made: each pays for 30 s.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Samples, load, prob
 
 SAMPLE = Path(__file__).resolve().parents[1] / "recipes" / "voice_clone" / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
-LAYERS_AND_WIDTH = {"tiny": (4, 384, 6), "small": (12, 768, 12)}
-"""And heads, of the encoder and of the decoder each: openai-whisper's sizes."""
+SIZES = {"demo": (3, 2, 128, 2), "tiny": (4, 4, 384, 6), "small": (12, 12, 768, 12)}
+"""Layers of encoder and decoder, width, heads: one that can be trained on a CPU, and openai-whisper's own."""
+MINUTES = {"demo": 10.0, "tiny": 3.0, "small": 1.5}
+"""Of a recording: long ones fill batches of 16, and small takes minutes of processor time for each of sound."""
+PAUSES = {"0.2 to 0.4 s": (0.2, 0.4), "1 to 8 s": (1.0, 8.0)}
 SPOKEN_TOKENS = 3.5
 """Tokens in a second of speech: about what English has."""
 COLUMNS = (
@@ -43,11 +47,14 @@ COLUMNS = (
     "tokens",
     "transcribe, text only",
     "transcribe, with word times",
+    "a file each, with word times",
     "data_prep, with word times",
-    "with word times: transcribe / data_prep",
+    "transcribe / data_prep",
+    "a file each / data_prep",
 )
 NOTE = (
-    "Windows and tokens: of whisper.transcribe / of data_prep. Times are processor seconds of one thread on a CPU, fp32, from samples at "
+    "Windows and tokens: of whisper.transcribe / of data_prep. A file each: whisper.transcribe of each stretch of speech by itself. The "
+    "ratios are of what has word times. Times are processor seconds of one thread on a CPU, fp32, from samples at "
     "16 kHz to text; those of data_prep hold the detection of speech. whisper.transcribe ran at temperature 0 and without the text before: "
     "with its defaults it takes longer. The weights are random, because none that are trained come with this repository: so both ways "
     "decode the same number of tokens, about as many as speech has, and nothing is said here about whether their texts agree."
@@ -57,14 +64,13 @@ NOTE = (
 def main() -> None:
     flags = _table.read_flags(__doc__)
     torch.set_num_threads(1)
-    sizes, minutes = (("tiny",), 0.6) if flags.quick else (("tiny", "small"), 3.0)
+    sizes = {"demo": 0.6} if flags.quick else MINUTES
     detector = vad.load_vad()
-    recordings = {"0.2 to 0.4 s": recording(minutes, (0.2, 0.4)), "1 to 8 s": recording(minutes, (1.0, 8.0))}
     rows = []
-    for size in sizes:
+    for size, minutes in sizes.items():
         model = random_weights(size)
-        compare(model, detector, recording(0.2, (0.2, 0.4)))  # the first call compiles what aligns the words
-        rows += [[size, pauses, *compare(model, detector, sound)] for pauses, sound in recordings.items()]
+        compare(model, detector, recording(0.2, PAUSES["0.2 to 0.4 s"]))  # the first call compiles what aligns the words
+        rows += [[size, name, *compare(model, detector, recording(minutes, pauses))] for name, pauses in PAUSES.items()]
     _table.publish("transcribe_speed", flags, COLUMNS, rows, NOTE)
 
 
@@ -93,8 +99,8 @@ def hearing(master: Audio) -> Audio:
 def random_weights(size: str) -> Whisper:
     """A model of Whisper's size that says at each position what `talks` sets. All that its layers compute is computed, and ignored."""
     torch.manual_seed(0)
-    layers, width, heads = LAYERS_AND_WIDTH[size]
-    model = Whisper(ModelDimensions(80, 1500, width, heads, layers, 51865, 448, width, heads, layers))
+    listening, speaking, width, heads = SIZES[size]
+    model = Whisper(ModelDimensions(80, 1500, width, heads, listening, 51865, 448, width, heads, speaking))
     for name, value in model.decoder.blocks.named_parameters():
         if name.split(".", 1)[1].startswith(("attn.out", "cross_attn.out", "mlp.2")):
             value.data.zero_()
@@ -118,11 +124,20 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
     tokens = round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
     talks(model, each := round(tokens / steps))
     text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
+    stretches = [Audio(sound.samples[region.start * 2 // 3 : region.stop * 2 // 3], SPEECH_RATE) for region in regions]  # 24 to 16 kHz
+    files = sum(one_file(model, stretch) for stretch in stretches)
     packs.TOKENS_AT_LEAST, packs.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
     talks(model, model.dims.n_text_ctx)
     mine = processor_seconds(lambda: ours(model, detector, master, sound))
-    times = [f"{seconds:.1f} s" for seconds in (text, words, mine)]
-    return [f"{sound.seconds:.0f} s", f"{steps} / {len(packed)}", f"{each * steps} / {tokens}", *times, f"{words / mine:.1f}"]
+    times = [f"{seconds:.1f} s" for seconds in (text, words, files, mine)]
+    ratios = [f"{seconds / mine:.1f}" for seconds in (words, files)]
+    return [f"{sound.seconds:.0f} s", f"{steps} / {len(packed)}", f"{each * steps} / {tokens}", *times, *ratios]
+
+
+def one_file(model: Whisper, stretch: Audio) -> float:
+    """Processor seconds for a stretch of speech that lies in a file of its own."""
+    talks(model, tokens := max(3, round(SPOKEN_TOKENS * stretch.seconds)))
+    return processor_seconds(lambda: stock(model, stretch, tokens, True))
 
 
 def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:

@@ -22,7 +22,7 @@ COLUMNS = {
     "step_overhead": {"model", "positions a step", "our step / bare loop"},
     "start_up": {"command", "processor time, ms", "of import torch"},
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},
-    "transcribe_speed": {"pauses", "windows", "tokens", "with word times: transcribe / data_prep"},
+    "transcribe_speed": {"pauses", "windows", "tokens", "transcribe / data_prep", "a file each / data_prep"},
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
     "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
 }
