@@ -29,11 +29,13 @@ def cluster(*cpus: int) -> Iterator[Cluster]:
     before, others = dict(os.environ), set(family())
     os.environ.update({**ALONE, **QUIET})
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: a socket's path has at most 107 bytes
+    (folder / "ray").mkdir()
+    os.environ["RAY_TMPDIR"] = str(folder)  # where it notes the address of the newest cluster, in /ray, which must be there
     nodes = Cluster()
     started = list[psutil.Process]()
     try:
         for count in cpus:
-            nodes.add_node(num_cpus=count, object_store_memory=80 * 2**20, include_dashboard=False, temp_dir=str(folder))
+            nodes.add_node(num_cpus=count, object_store_memory=80 * 2**20, include_dashboard=False, temp_dir=str(folder / "ray"))
         started += [process for process in family() if process not in others]
         yield nodes
     finally:
