@@ -65,6 +65,13 @@ def test_the_commands_for_chats_are_those_that_a_test_runs() -> None:
     assert any(line.startswith(train.replace("fsdp2", "one_gpu")) for line in page)
 
 
+def test_the_commands_to_listen_stand_on_the_pages_of_their_verbs() -> None:
+    commands = next(block for block in blocks() if "--text-file" in block[0])
+    assert len(commands) == 3
+    for command, page in zip(commands, ("generation", "evaluation", "serving"), strict=True):
+        assert command in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").splitlines()
+
+
 def test_the_make_targets_exist() -> None:
     targets = [line.split("#")[0].split()[1] for line in blocks()[0]]
     assert targets == ["demo", "demo-llm", "test"]
