@@ -15,10 +15,10 @@ demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/de
 
 # Tests start several processes themselves: one thread each, or they take each other's cores.
 test: $(STAMP)  ## everything but the slow proofs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/data_prep
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/data_prep  # each starts several processes
 	$(MAKE) test-next

@@ -12,8 +12,12 @@ settings.load_profile("busy machine")
 SLOW_SECONDS = 1800
 """A slow test that takes longer hangs. When the limit is reached the whole session dies, so a busy machine must not come near it."""
 
+FIRST = ("tests/launch/", "tests/reliability/", "tests/test_readme.py")
+"""Files whose tests take long, one or two of them a minute. Last, they would leave one worker of two with nothing to do."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))

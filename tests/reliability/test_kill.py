@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from pathlib import Path
@@ -79,8 +80,9 @@ def trials(folder: Path, kills: int) -> list[str]:
     whole = folder / "whole"
     victims.finish(whole / "witness", RANKS, arguments(whole, whole / "run"))
     hits: list[str] = []
+    runs = (folder / f"killed-{number}" for number in itertools.count())  # one that ended unharmed must not be begun again: it never is hit
     while len(hits) < kills:
-        killed = folder / f"killed-{len(hits)}"
+        killed = next(runs)
         hits += one_run_killed_on_and_on(killed, chance, min(12, kills - len(hits)))
         check_equal(killed, whole)
     return hits
