@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from finetune import files, sampling
-from finetune.config import Config, help_text, resolve
+from finetune.config import Config
 from finetune.errors import UserError, exit_code
 from finetune.gpus import Cluster, cluster
 from finetune.layers import Arguments, Dumper, command_line, parse_arguments, read_layer
-from finetune.recipe import Recipe, find_recipe, load_recipe
-from finetune.train import check_inputs, settle
+from finetune.recipe import Recipe, find_recipe
+from finetune.train import check_inputs, print_help, resolved, settle
 
 if TYPE_CHECKING:
     from finetune.world import World
@@ -55,8 +55,7 @@ def main(argv: list[str]) -> int:
 def run(argv: list[str]) -> int:
     arguments = parse_arguments([argument for argument in argv if argument not in (SHOW_BATCH, SETTINGS)])
     if arguments.help:
-        options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
-        print(f"{__doc__}\n{help_text(options)}")
+        print_help(__doc__, arguments)
         return 0
     if SHOW_BATCH in argv or SETTINGS in argv:
         config, recipe = settle(arguments)
@@ -65,7 +64,7 @@ def run(argv: list[str]) -> int:
             show_batch(config, recipe)
         return 0
     wishes = take_wishes(arguments)
-    config, recipe = unchecked(arguments)
+    config, recipe = resolved(arguments)  # missing data is told with all else that is missing
     print(table(config, origins(arguments)), flush=True)
     foretell(config, recipe, wishes, arguments)
     return 0
@@ -83,15 +82,6 @@ def take_wishes(arguments: Arguments) -> Wishes:
     if write is not None and write.exists():
         raise UserError(f"--write {write}: exists already; remove it or choose another name")
     return Wishes(wanted, write)
-
-
-def unchecked(arguments: Arguments) -> tuple[Config, Recipe]:
-    """As `settle`, but data may be missing: that is told with all else that is."""
-    if arguments.recipe is None:
-        raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
-    folder = find_recipe(arguments.recipe)
-    recipe = load_recipe(folder)
-    return resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides), recipe
 
 
 def foretell(config: Config, recipe: Recipe, wishes: Wishes, arguments: Arguments) -> None:

@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from finetune import cluster, files
-from finetune.config import Config, help_text
+from finetune.config import Config
 from finetune.errors import UserError, exit_code
 from finetune.layers import Arguments, parse_arguments
-from finetune.recipe import find_recipe, load_recipe
-from finetune.train import settle
+from finetune.train import print_help, settle
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -61,8 +60,7 @@ def run(argv: list[str]) -> int:
     """From the command line to the exit code. Raises `UserError` for what a person can mend."""
     arguments = parse_arguments(argv)
     if arguments.help:
-        options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
-        print(f"{__doc__}\n{help_text(options)}")
+        print_help(__doc__, arguments)
         return 0
     engine, arguments = divide(arguments)
     config, _ = settle(arguments)

@@ -41,8 +41,7 @@ def run(argv: list[str]) -> int:
     """From the command line to the exit code. Raises `UserError` for what a person can mend."""
     arguments = parse_arguments(argv)
     if arguments.help:
-        options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
-        print(f"{__doc__}\n{help_text(options)}")
+        print_help(__doc__, arguments)
         return 0
     try:
         config, recipe = settle(arguments)
@@ -53,16 +52,27 @@ def run(argv: list[str]) -> int:
     return train(config, recipe)
 
 
+def print_help(about: str | None, arguments: Arguments) -> None:
+    """What a verb does, `about`, and every key, those of the recipe among them if one is named."""
+    options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
+    print(f"{about}\n{help_text(options)}")
+
+
 def settle(arguments: Arguments) -> tuple[Config, Recipe]:
     """The recipe and its resolved, checked config; imports no torch."""
+    config, recipe = resolved(arguments)
+    check_inputs(config)
+    sampling.check(config, recipe)
+    return config, recipe
+
+
+def resolved(arguments: Arguments) -> tuple[Config, Recipe]:
+    """As `settle`, but what the config names may be missing."""
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
     folder = find_recipe(arguments.recipe)
     recipe = load_recipe(folder)
-    config = resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides)
-    check_inputs(config)
-    sampling.check(config, recipe)
-    return config, recipe
+    return resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides), recipe
 
 
 def check_inputs(config: Config) -> None:
