@@ -20,7 +20,7 @@ from typing import Any
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import encoding, manifest, shipped
+from data_prep import encoding, manifest
 from data_prep.audio import MASTER_RATE
 from data_prep.codec import SAMPLES_PER_FRAME, codec_digest, find_codec, frames_of
 from data_prep.device import DEVICES, choose_device
@@ -30,7 +30,7 @@ from data_prep.lines import manifests_of
 from data_prep.manifest import REJECTS, TRAIN, VAL, Reject, Row
 from data_prep.pool import Stop
 from data_prep.sounds import Sound, listen_to_all
-from finetune import files
+from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 
 INTERRUPTED = 130

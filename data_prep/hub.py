@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_prep import shipped
+from finetune import shipped
 from finetune.errors import UserError
 
 
@@ -19,13 +19,9 @@ def folder_of(option: str, model: str, patterns: list[str]) -> Path:
     return shipped.folder_of(model) if shipped.is_shipped(model) else _fetch(option, model, patterns)
 
 
-def _demo_models() -> str:
-    return f" nor a demo model ({', '.join(shipped.names())})" if shipped.names() else ""
-
-
 def _fetch(option: str, model: str, patterns: list[str]) -> Path:
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise UserError(f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name){_demo_models()}")
+        raise UserError(f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name){shipped.among()}")
     import huggingface_hub
 
     try:

@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from data_prep import shipped
-from finetune import files
+from finetune import files, shipped
 from finetune.errors import UserError
 
 NAME = "whisper-demo-en"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from finetune import files, quantized
+from finetune import files, quantized, shipped
 from finetune.adapters import fresh, fresh_lengths, is_adapter, is_length, layer_of
 from finetune.errors import UserError
 from finetune.parallel import plain_name
@@ -23,9 +23,10 @@ HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "READM
 
 
 def resolve_source(source: str | None, revision: str | None, patterns: list[str] = HUB_PATTERNS) -> Path:
-    """Local folder of a base model: `source` itself if it is a folder, otherwise a snapshot of the files of these patterns from the hub.
+    """Local folder of a base model: `source` itself if it is a folder, a demo model by its name, otherwise a snapshot of the files of
+    these patterns from the hub.
 
-    Raises `UserError` if it is neither or cannot be fetched.
+    Raises `UserError` if it is none of these or cannot be fetched.
     """
     if source is None:
         raise UserError("model.source is not set: give a hub name or a folder, as in --model.source Qwen/Qwen3-TTS-12Hz-0.6B-Base")
@@ -34,8 +35,10 @@ def resolve_source(source: str | None, revision: str | None, patterns: list[str]
         if not (folder / "config.json").is_file():
             raise UserError(f"model.source {source}: the folder holds no config.json, so it is no model")
         return folder.resolve()
+    if shipped.is_shipped(source):
+        return shipped.folder_of(source)
     if source.startswith((".", "/")) or source.count("/") != 1:
-        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model)")
+        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){shipped.among()}")
     from huggingface_hub import snapshot_download
 
     try:

@@ -19,7 +19,7 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
     frozenset({"files", "layers", "explain", "gpus", "cluster"}),
-    frozenset({"config"}),
+    frozenset({"config", "shipped"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
     frozenset({"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
@@ -44,7 +44,7 @@ ORDER: tuple[frozenset[str], ...] = (
 )
 """The rooms of finetune/. A module imports from its own row and from rows above, never from below."""
 
-FOR_DATA_PREP = frozenset({"finetune.errors", "finetune.files", "finetune.config", "finetune.cluster"})
+FOR_DATA_PREP = frozenset({"finetune.errors", "finetune.files", "finetune.config", "finetune.cluster", "finetune.shipped"})
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNER = "finetune/files.py"

@@ -23,7 +23,7 @@ RECIPES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.
 VERBS = [f"finetune {verb}" for verb in finetune.__main__.VERBS] + [f"data_prep {verb}" for verb in data_prep.__main__.VERBS]
 
 ALLOWED_WRITES: dict[str, str] = {
-    "data_prep/shipped.py: zipfile.ZipFile": "packs into memory",
+    "finetune/shipped.py: zipfile.ZipFile": "packs into memory",
     "data_prep/whisper_demo.py: torch.save": "the format of Whisper's checkpoints, into memory",
     "recipes/voice_clone/serving_audio.py: av.open": "encodes into memory",
 }

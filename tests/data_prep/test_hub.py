@@ -7,8 +7,8 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from data_prep import shipped
 from data_prep.hub import folder_of
+from finetune import shipped
 from finetune.errors import UserError
 
 

@@ -14,9 +14,10 @@ import soundfile
 import torch
 import whisper
 
-from data_prep import shipped, transcribe, voice, whisper_demo
+from data_prep import transcribe, voice, whisper_demo
 from data_prep.audio import MASTER_RATE, Audio
 from data_prep.whisper_demo import About
+from finetune import shipped
 from finetune.errors import UserError
 from recipes.voice_clone.studio.grammar import sentences
 from recipes.voice_clone.studio.voices import VOICES, speak

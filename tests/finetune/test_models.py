@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from finetune import adapters, assembly, models, parallel, tensor_parallel
+from finetune import adapters, assembly, models, parallel, shipped, tensor_parallel
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Loaded
@@ -53,6 +53,17 @@ def test_a_folder_is_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert models.resolve_source(str(base), None) == base
     monkeypatch.chdir(tmp_path)
     assert models.resolve_source("base", None) == base
+
+
+def test_a_demo_model_is_a_source_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write_base(tmp_path / "base")
+    (base / "README.md").write_text("# toy\n")
+    (tmp_path / "toy.zip").write_bytes(shipped.pack(base))
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert models.content_digest(models.resolve_source("toy", None)) == models.content_digest(base)
+    with pytest.raises(UserError, match=r"toyy: no such folder, and not a hub name \(owner/model\) nor a demo model \(toy\)"):
+        models.resolve_source("toyy", None)
 
 
 @pytest.mark.parametrize(

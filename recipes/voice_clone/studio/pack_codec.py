@@ -1,6 +1,6 @@
 """Put what `train_codec` trained into the package, as `codec-demo`, with its card and its figures.
 
-    python -m recipes.voice_clone.studio.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr whisper-demo-en] [--to data_prep/models]
+    python -m recipes.voice_clone.studio.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr whisper-demo-en] [--to FOLDER]
 
 FOLDER: of the training (default runs/studio/codec). The decoder need not be at its end; how far it was is written down.
 """
@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from data_prep import shipped
 from data_prep.codec import FOLDER as TOKENIZER
-from finetune import files
+from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import codec_books, codec_decoder, codec_encoder, codec_model, measure_codec, train_codec
 from recipes.voice_clone.studio.make_corpus import FOLDER as CORPUS

@@ -1,6 +1,6 @@
 """Measure what `train_whisper` trained and put it into the package, as `whisper-demo-en`, with its figures and its card.
 
-    python -m recipes.voice_clone.studio.pack_whisper [FOLDER] [--corpus runs/studio/corpus] [--to data_prep/models]
+    python -m recipes.voice_clone.studio.pack_whisper [FOLDER] [--corpus runs/studio/corpus] [--to FOLDER]
 
 FOLDER: of the training (default runs/studio/whisper). It need not be at its end; how far it was is written down.
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 from safetensors import safe_open
 
-from data_prep import shipped, transcribe, whisper_demo
+from data_prep import transcribe, whisper_demo
 from data_prep.whisper_demo import About
-from finetune import files
+from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import grammar, make_corpus, measure_whisper, train_whisper
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep import shipped, transcribe, whisper_demo
+from data_prep import transcribe, whisper_demo
 from data_prep.audio import MASTER_RATE, SPEECH_RATE
+from finetune import shipped
 from finetune.errors import UserError
 from recipes.voice_clone.studio import make_corpus, measure_whisper
 from recipes.voice_clone.studio.measure_whisper import Heard, main, one_recording, plain

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep import shipped
 from data_prep.codec import encode, find_codec, load_codec
+from finetune import shipped
 from finetune.errors import UserError
 from recipes.voice_clone.studio import measure_codec, pack_codec, train_codec
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import shipped
+from finetune import shipped
 from finetune.errors import UserError
 
 
@@ -22,6 +22,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "models" / "toy.zip").write_bytes(shipped.pack(folder))
     monkeypatch.setattr(shipped, "HERE", tmp_path / "models")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shipped._warn.cache_clear()
     return folder
 
 
@@ -33,6 +34,37 @@ def test_what_was_packed_comes_out_and_says_what_it_is(toy: Path, capsys: pytest
     found = shipped.folder_of("toy")
     assert contents(found) == contents(toy)
     assert "demo model toy" in capsys.readouterr().err
+
+
+def test_it_warns_once_in_a_process(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped.folder_of("toy")
+    shipped.folder_of("toy")
+    assert capsys.readouterr().err.count("demo model toy") == 1
+
+
+def test_a_part_of_another_model_ships_once_and_is_in_both(toy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "talker"
+    folder.mkdir()
+    (folder / "README.md").write_text("# talker\n")
+    (folder / shipped.BUILT_ON).write_text('{"part": "toy"}')
+    (shipped.HERE / "talker.zip").write_bytes(shipped.pack(folder))
+    found = shipped.folder_of("talker")
+    assert contents(found) == {**contents(folder), "part/weights": contents(toy)["part/weights"]}
+    (toy / "part" / "weights").write_bytes(b"another sound")
+    (shipped.HERE / "toy.zip").write_bytes(shipped.pack(toy))
+    again = shipped.folder_of("talker")
+    assert again != found and (again / "part" / "weights").read_bytes() == b"another sound"
+
+
+def test_a_part_whose_model_is_not_there_is_named(toy: Path) -> None:
+    (toy / shipped.BUILT_ON).write_text('{"part": "gone"}')
+    (shipped.HERE / "toy.zip").write_bytes(shipped.pack(toy))
+    with pytest.raises(UserError, match=r"gone\.zip is missing"):
+        shipped.folder_of("toy")
+
+
+def test_an_option_takes_a_name_or_a_folder(toy: Path) -> None:
+    assert shipped.or_folder("toy") == shipped.folder_of("toy") and shipped.or_folder("exports/me") == Path("exports/me")
 
 
 def test_the_same_folder_gives_the_same_archive(toy: Path) -> None:
