@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from data_prep.audio import Audio, flac
 from finetune.errors import UserError
 
 UNKNOWN = 0xFFFFFFFF
@@ -101,11 +101,7 @@ class Flac:
         return b""
 
     def finish(self) -> bytes:
-        import soundfile
-
-        buffer = io.BytesIO()
-        soundfile.write(buffer, np.concatenate(self._waves), self._rate, format="FLAC", subtype="PCM_16")
-        return buffer.getvalue()
+        return flac(Audio(np.concatenate(self._waves), self._rate))
 
 
 class Compressed:

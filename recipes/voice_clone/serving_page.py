@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.report_sounds import spectrogram
+from data_prep.audio import Audio, AudioError, flac, probe
+from data_prep.report_sounds import data_uri, spectrogram
 from finetune.errors import UserError
 
 from .serving_api import Limits
-from .serving_audio import Flac
 from .serving_queue import ClosedError, FullError, Speech
 from .synthesis import FRAME_RATE, Request, Sampling
 
@@ -131,8 +130,6 @@ class Booth:
 
 def require_short(clip: Path) -> None:
     """Raises `UserError` for a file that is no sound or holds too much of it: before it is resampled."""
-    from data_prep.audio import AudioError, probe
-
     try:
         track = probe(clip)
     except (AudioError, OSError) as error:
@@ -143,10 +140,9 @@ def require_short(clip: Path) -> None:
 
 def heard(title: str, wave: np.ndarray, rate: int, sampling: Sampling) -> Heard:
     """A wave [samples] at `rate` Hz as player and picture."""
-    encoder, seconds = Flac(rate), len(wave) / rate
-    sound = encoder.feed(wave) + encoder.finish()
-    picture = uri("image/png", spectrogram(wave)) if len(wave) else ""
-    return Heard(title, seconds, seconds >= sampling.max_seconds - 1 / FRAME_RATE, uri("audio/flac", sound), picture)
+    seconds, sound = len(wave) / rate, flac(Audio(wave, rate))
+    picture = data_uri("image/png", spectrogram(wave)) if len(wave) else ""
+    return Heard(title, seconds, seconds >= sampling.max_seconds - 1 / FRAME_RATE, data_uri("audio/flac", sound), picture)
 
 
 def sides(done: Sequence[Heard], working: str = "") -> list[str]:
@@ -166,10 +162,6 @@ def card(one: Heard, longest: float) -> str:
         f'<div class="sight" style="width: {width:.1f}%"><img src="{one.picture}" alt="spectrogram up to 12 kHz"></div>'
         f'<audio controls preload="auto" src="{one.sound}" ontimeupdate="{follow}"></audio></figure>'
     )
-
-
-def uri(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def build(booth: Booth) -> gradio.Blocks:

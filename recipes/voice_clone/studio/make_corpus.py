@@ -10,7 +10,6 @@ already are kept, so a run that was stopped goes on.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 
 import soundfile
 
+from data_prep.audio import Audio, flac
 from finetune import files
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import grammar
@@ -92,9 +92,7 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
 def _spoken(folder: Path, line: Line) -> dict[str, Any]:
     path = folder / line.audio
     if not path.exists():
-        buffer = io.BytesIO()
-        soundfile.write(buffer, speak(line.voice, line.text, line.speed), RATE, format="FLAC", subtype="PCM_16")
-        files.write_bytes(path, buffer.getvalue())
+        files.write_bytes(path, flac(Audio(speak(line.voice, line.text, line.speed), RATE)))
     return {
         "audio": line.audio,
         "text": line.text,
