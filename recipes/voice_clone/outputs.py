@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.jsonl"
 HEADER = 44
-"""Bytes before the samples of a PCM wav, each length in four of them: of all that follows at 4, of the samples at 40."""
-UNKNOWN = b"\xff" * 4
+"""Bytes before the samples of a PCM wav."""
 
 
 def wav(wave: np.ndarray, rate: int) -> bytes:
@@ -35,14 +34,6 @@ def wav(wave: np.ndarray, rate: int) -> bytes:
     buffer = io.BytesIO()
     soundfile.write(buffer, wave, rate, format="WAV", subtype="PCM_16")
     return buffer.getvalue()
-
-
-def endless_header(rate: int) -> bytes:
-    """The head of a wav whose two lengths are not known yet: the largest there is, with which players read on to the end of a pipe."""
-    import numpy as np
-
-    known = wav(np.zeros(0, np.float32), rate)
-    return known[:4] + UNKNOWN + known[8 : HEADER - 4] + UNKNOWN
 
 
 def key_of(request: Request, sampling: Sampling, model: str) -> str:

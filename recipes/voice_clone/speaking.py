@@ -19,6 +19,7 @@ from finetune.errors import UserError
 from . import lines, outputs
 from .exported import Exported
 from .lines import Line
+from .serving_audio import wav_header
 from .synthesis import Request, Sampling, Spoken, Synthesizer, check
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def stream_one(voice: Synthesizer, request: Request, sampling: Sampling, out: Pa
 
 def as_wav(chunks: Generator[np.ndarray, None, Spoken], rate: int, said: list[Spoken]) -> Iterator[bytes]:
     """The bytes of a wav whose length is not known yet; what was spoken is put into `said` at its end."""
-    yield outputs.endless_header(rate)
+    yield wav_header(rate)
     while True:
         try:
             yield outputs.wav(next(chunks), rate)[outputs.HEADER :]

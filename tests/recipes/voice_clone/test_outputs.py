@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 
 from recipes.voice_clone import outputs
 from recipes.voice_clone.exported import Exported
@@ -22,16 +20,6 @@ REQUEST, SAMPLING = Request("Hi.", None, reference=None), Sampling(seed=3)
 @pytest.fixture
 def model(nano: Path) -> Exported:
     return Exported.of(nano)
-
-
-def test_a_wav_without_an_end_is_one_whose_lengths_are_open() -> None:
-    wave = np.linspace(-1, 1, 500, dtype=np.float32)
-    whole, header = outputs.wav(wave, 24000), outputs.endless_header(24000)
-    lengths = [*range(4, 8), *range(40, 44)]
-    assert len(header) == outputs.HEADER and all(header[at] == 0xFF for at in lengths)
-    assert [header[at] for at in range(44) if at not in lengths] == [whole[at] for at in range(44) if at not in lengths]
-    found, rate = soundfile.read(io.BytesIO(header + whole[outputs.HEADER :]), dtype="float32")
-    assert rate == 24000 and found == pytest.approx(wave, abs=1e-4)
 
 
 def test_the_key_is_of_all_that_decides_the_sound(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
+from recipes.voice_clone import outputs
 from recipes.voice_clone import serving_audio as audio
 
 RATE = 24000
@@ -50,6 +51,16 @@ def test_wav_and_pcm_and_flac_are_exact() -> None:
     for name in ("wav", "flac"):
         again, rate = soundfile.read(io.BytesIO(b"".join(encode(name))), dtype="int16")
         assert rate == RATE and np.abs(again.astype(int) - exact).max() <= (0 if name == "wav" else 1)
+
+
+def test_a_wav_without_an_end_is_one_whose_lengths_are_open() -> None:
+    wave = np.linspace(-1, 1, 500, dtype=np.float32)
+    whole, header = outputs.wav(wave, RATE), audio.wav_header(RATE)
+    lengths = [*range(4, 8), *range(40, 44)]
+    assert len(header) == outputs.HEADER and all(header[at] == 0xFF for at in lengths)
+    assert [header[at] for at in range(44) if at not in lengths] == [whole[at] for at in range(44) if at not in lengths]
+    found, rate = soundfile.read(io.BytesIO(header + whole[outputs.HEADER :]), dtype="float32")
+    assert rate == RATE and found == pytest.approx(wave, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mp3", "opus", "aac", "wav", "pcm"])
