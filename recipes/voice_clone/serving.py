@@ -122,12 +122,12 @@ def uploads(address: Address) -> Iterator[Path]:
 def speaking(exports: dict[str, Exported], room: int) -> Speech:
     """The models, loaded."""
     from .serving_queue import Speech
-    from .synthesis import open_synthesizer
+    from .synthesis import Synthesizer
 
     models = {}
     for name, exported in exports.items():
         print(f"serve: loading {name} from {exported.folder}", flush=True)
-        models[name] = open_synthesizer(exported.folder)
+        models[name] = Synthesizer(exported)
     return Speech(models, room)
 
 
