@@ -13,7 +13,7 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from finetune.errors import UserError, exit_code
-from finetune.generate import choose
+from finetune.generate import choose, exported
 from finetune.recipe import find_recipe, load_recipe
 
 
@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
     recipe = load_recipe(find_recipe(name))
     if recipe.chat is None:
         raise UserError(f"the recipe {name} does not converse; use `python -m finetune generate --model {model}`")
-    return recipe.chat(model, rest)
+    return recipe.chat(exported(model), rest)
 
 
 if __name__ == "__main__":

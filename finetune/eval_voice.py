@@ -12,11 +12,9 @@ from pathlib import Path
 if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-import argparse
-
 from finetune.errors import UserError, exit_code
 from finetune.export import CARD
-from finetune.generate import recipe_of
+from finetune.generate import ask, recipe_of
 from finetune.recipe import find_recipe, load_recipe
 
 
@@ -25,26 +23,15 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "finetune eval-voice",
-        description=__doc__,
-        add_help=False,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a run, a checkpoint of one, or what `finetune export` made")
-    parser.add_argument("--recipe", help="for a folder that another tool made")
-    asked, rest = parser.parse_known_args(argv)
-    if asked.model is None:
-        if {"-h", "--help"} & set(rest):
-            parser.print_help()
-            return 0
-        raise UserError("which model? give --model with a run folder, or with what `python -m finetune export RUN --to FOLDER` made")
-    name = asked.recipe or made_by(asked.model)
+    asked = ask("eval-voice", __doc__, argv)
+    if asked is None:
+        return 0
+    model = asked.models[-1]
+    name = asked.recipe or made_by(model)
     evaluate = load_recipe(find_recipe(name)).evaluate
     if evaluate is None:
-        raise UserError(f"--model {asked.model}: the recipe {name} makes no voice, so there is nothing to evaluate here")
-    return evaluate(asked.model, rest)
+        raise UserError(f"--model {model}: the recipe {name} makes no voice, so there is nothing to evaluate here")
+    return evaluate(model, asked.rest)
 
 
 def made_by(model: Path) -> str:

@@ -13,6 +13,7 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
 
 import argparse
 import json
+from dataclasses import dataclass
 
 from finetune.errors import UserError, exit_code
 from finetune.export import CARD
@@ -28,11 +29,23 @@ def run(argv: list[str]) -> int:
     if chosen is None:
         return 0
     model, name, rest = chosen
-    return load_recipe(find_recipe(name)).generate(model, rest)
+    return load_recipe(find_recipe(name)).generate(exported(model), rest)
 
 
-def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, list[str]] | None:
-    """The exported folder, the name of its recipe, and the arguments that are the recipe's. None if help was asked for and given."""
+@dataclass(frozen=True)
+class Asked:
+    """The command line of a verb that works with models."""
+
+    models: list[Path]
+    """One or more, as they were given."""
+    recipe: str | None
+    """If it was named."""
+    rest: list[str]
+    """What only the recipe knows."""
+
+
+def ask(verb: str, about: str | None, argv: list[str]) -> Asked | None:
+    """Part the verb's own arguments from the recipe's. None if help was asked for and given. Raises `UserError` without a model."""
     parser = argparse.ArgumentParser(
         f"finetune {verb}",
         description=about,
@@ -43,37 +56,61 @@ def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, li
     parser.add_argument(
         "--model",
         type=Path,
+        action="append",
         metavar="FOLDER",
-        help="what `finetune export` made; or a run or checkpoint, which is exported into the run's cache",
+        help="what `finetune export` made; or a run or a checkpoint, of which an export is made",
     )
     parser.add_argument("--recipe", help="for a folder that another tool made")
     arguments, rest = parser.parse_known_args(argv)
-    if arguments.model is None:
-        if {"-h", "--help"} & set(rest):
-            parser.print_help()
-            return None
-        raise UserError("which model? give --model FOLDER, as `python -m finetune export RUN --to FOLDER` makes it")
-    folder = exported(arguments.model)
-    return folder, arguments.recipe or recipe_of(folder), rest
+    if arguments.model is not None:
+        return Asked(arguments.model, arguments.recipe, rest)
+    if {"-h", "--help"} & set(rest):
+        parser.print_help()
+        return None
+    raise UserError("which model? give --model FOLDER: a run, or what `python -m finetune export RUN --to FOLDER` made")
 
 
-def exported(given: Path) -> Path:
-    """The folder itself, or, of a run or one of its checkpoints, its export: made once, and kept in the cache of the run."""
-    is_run, is_checkpoint = (given / "checkpoints").is_dir(), (given / "state.json").is_file()
-    if (given / CARD).is_file() or not (is_run or is_checkpoint):
+def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, list[str]] | None:
+    """What `exported` takes, the name of its recipe, and the arguments that are the recipe's. None if help was asked for and given."""
+    asked = ask(verb, about, argv)
+    if asked is None:
+        return None
+    model = located(asked.models[-1])
+    return model, asked.recipe or recipe_of(model), asked.rest
+
+
+def located(given: Path) -> Path:
+    """The folder itself, or, of a run or one of its checkpoints, the checkpoint that is meant, verified."""
+    if (given / CARD).is_file() or not ((given / "checkpoints").is_dir() or is_checkpoint(given)):
         return given
-    from finetune import checkpoint, export, files
+    from finetune import checkpoint
 
-    chosen = checkpoint.find(given)
+    return checkpoint.find(given)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    return (folder / "state.json").is_file() and not (folder / CARD).is_file()
+
+
+def exported(model: Path) -> Path:
+    """What `located` found, as an exported folder: that of a checkpoint is made once, and kept in the cache of the run."""
+    if not is_checkpoint(model):
+        return model
+    from finetune import export, files
+
     # Another run in the same folder may reach the same step; what the checkpoint holds is in its manifest.
-    target = chosen.parent.parent / "cache" / "exports" / f"{chosen.name}-{files.digest(chosen / 'manifest.json')[:8]}"
+    target = model.parent.parent / "cache" / "exports" / f"{model.name}-{files.digest(model / 'manifest.json')[:8]}"
     if not target.exists():
-        export.export(chosen, target)
+        export.export(model, target)
     return target
 
 
 def recipe_of(folder: Path) -> str:
-    """The recipe that an exported folder was made by."""
+    """The recipe of an exported folder or a checkpoint. Raises `UserError` for anything else."""
+    if is_checkpoint(folder):
+        from finetune import checkpoint
+
+        return str(checkpoint.read_state(folder)["recipe"])
     try:
         return str(json.loads((folder / CARD).read_text())["recipe"])
     except (OSError, ValueError, KeyError, TypeError):

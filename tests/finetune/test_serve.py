@@ -36,9 +36,13 @@ def test_all_folders_and_the_rest_go_to_the_recipe(folders: list[Path], monkeypa
     assert seen == [(folders, ["--port", "1", "--help"])]
 
 
-def test_checkpoints_are_served_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_served_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, *tiny.FULL, ("train.steps", "2"), ("checkpoint.every", "1")))
     leave()
+    assert serve.main(["--model", str(tmp_path / "run")]) == 2 and "serves nothing" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "cache" / "exports").exists(), "an export takes minutes: what fails is told before"
     seen: list[list[Path]] = []
     serving = replace(tiny.RECIPE, serve=lambda models, argv: seen.append(models) or 0)  # type: ignore[func-returns-value]  # note, then 0
     monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
