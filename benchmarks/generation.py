@@ -25,8 +25,8 @@ from recipes.voice_clone.decoding import Decoder, Speech
 from recipes.voice_clone.layout import Ids, Processor
 from recipes.voice_clone.prompting import Prompter, Voice
 from recipes.voice_clone.sampler import Choice
-from recipes.voice_clone.shapes import RELEASED, model_shape
-from recipes.voice_clone.synthesis import FRAME_RATE, Request, Sampling, Synthesizer, open_synthesizer
+from recipes.voice_clone.shapes import FRAME_RATE, RELEASED, model_shape
+from recipes.voice_clone.synthesis import Request, Sampling, Synthesizer, open_synthesizer
 
 COLUMNS = (
     *("model", "texts at once", "frames / s, stock", "frames / s, here", "here / stock"),

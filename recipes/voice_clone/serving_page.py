@@ -18,7 +18,8 @@ from finetune.errors import UserError
 
 from .serving_api import Limits
 from .serving_queue import ClosedError, FullError, Speech
-from .synthesis import FRAME_RATE, Request, Sampling
+from .shapes import FRAME_RATE
+from .synthesis import Request, Sampling
 
 if TYPE_CHECKING:
     import gradio

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 CODEBOOKS = 16
+FRAME_RATE = 12.5
+"""Frames of codes per second of speech."""
 SUPPRESSED = 1024
 """The last ids of the talker's vocabulary are never sampled, end of speech excepted: control ids and speakers live there."""
 
@@ -200,8 +202,8 @@ def codec_shape(codebook: int) -> dict[str, Any]:
         | {
             "model_type": "mimi",
             "sampling_rate": 24000,
-            "frame_rate": 12.5,
-            "_frame_rate": 12.5,
+            "frame_rate": FRAME_RATE,
+            "_frame_rate": FRAME_RATE,
             "audio_channels": 1,
             "num_filters": 4,
             "num_residual_layers": 1,

@@ -13,12 +13,11 @@ from finetune.errors import UserError
 from finetune.rows import SHOWN_PROBLEMS, parse_row
 
 from .layout import Ids, language_of, speaker_name
+from .shapes import FRAME_RATE
 
 if TYPE_CHECKING:
     from finetune.config import Config
 
-FRAME_RATE = 12.5
-"""Of the speech tokenizer, frames per second."""
 RESERVED_ROWS = 72
 """Rows at the end of the codec embedding that are left to new speakers: 3000 … 3071 of 3072 in the released models."""
 

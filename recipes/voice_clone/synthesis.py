@@ -16,6 +16,7 @@ from data_prep import manifest
 from finetune.errors import UserError
 
 from .exported import Exported
+from .shapes import FRAME_RATE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from .prompting import Prompt, Voice
     from .sampler import Choice
 
-FRAME_RATE = 12.5
-"""Codec frames per second of speech; generation makes one at a time."""
 CLONES = 64
 """Reference clips whose voice is kept, so that a clip that is used again is not read again."""
 
