@@ -198,7 +198,7 @@ def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> dict[int,
 
 def _embeddings(model: nn.Module) -> Iterable[torch.Tensor]:
     """Of those that are nothing else: a tied one has its gradient from the head already."""
-    return (module.weight for module in model.modules() if isinstance(module, nn.Embedding) and not parallel._is_tied(module, model))
+    return (module.weight for module in model.modules() if isinstance(module, nn.Embedding) and not parallel.is_tied(module, model))
 
 
 def share(weight: Weight, arrangement: Arrangement) -> int:

@@ -130,7 +130,7 @@ def units_of(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.M
     inside = {id(module) for whole in (*found, *adapted) for module in whole.modules()}
     smallest = max((_size(block) for block in found), default=0)
     layers = [module for module in model.modules() if id(module) not in inside and not any(module.children())]
-    own = [layer for layer in layers if _size(layer) >= smallest and _is_called(layer) and not _is_tied(layer, model)]
+    own = [layer for layer in layers if _size(layer) >= smallest and _is_called(layer) and not is_tied(layer, model)]
     return [*found, *(layer for layer in own if layer is not model)]
 
 
@@ -143,7 +143,8 @@ def _is_called(layer: nn.Module) -> bool:
     return type(layer).forward is not nn.Module.forward
 
 
-def _is_tied(layer: nn.Module, model: nn.Module) -> bool:
+def is_tied(layer: nn.Module, model: nn.Module) -> bool:
+    """Whether a layer shares a parameter with another module of the model."""
     own = {id(parameter) for parameter in layer.parameters()}
     return any(id(parameter) in own for module in model.modules() if module is not layer for parameter in module._parameters.values())
 

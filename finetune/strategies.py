@@ -1,7 +1,8 @@
-"""Which strategy for a model, a step and a cluster: what fits, then what fills the global batch, then what takes the least time.
+"""Which strategy for a model, a step and a cluster: of what fits, what takes the least time.
 
-The order of the rules is that of the Ultra-Scale Playbook (Hugging Face, 2025: fit in memory, reach the global batch, then throughput);
-when times are alike, the simplest wins: ddp, zero1, zero2, fsdp, hsdp, tensor parallelism. Tensor parallelism stays within a machine.
+The Ultra-Scale Playbook (Hugging Face, 2025) goes the same way: fit in memory, reach the global batch, then throughput. The global batch is
+given here, and turns without a micro-batch are in the time of its step. When times are alike, the simplest wins: ddp, zero1, zero2, fsdp,
+hsdp, tensor parallelism. Tensor parallelism stays within a machine.
 
 Times are rough: a machine's ceilings, ring collectives, and communication that hides behind computation as far as it can.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from finetune.activations import Activations, Recomputing
 from finetune.gpus import EFFICIENCY, Cluster
-from finetune.memory import FRAGMENTS, GIB, GRADIENT, Arrangement, Memory, Outline, memory
+from finetune.memory import FRAGMENTS, GIB, GRADIENT, Arrangement, Memory, Outline, gathered_bytes, memory, trained_size
 
 HEAVIER: dict[Recomputing, tuple[Recomputing, ...]] = {
     "none": ("none", "selective", "full"),
@@ -110,8 +111,8 @@ def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[Verdi
 
 
 def ranked(verdicts: list[Verdict]) -> list[Verdict]:
-    """What fits before what does not, what fills the batch before what leaves ranks idle, the fast before the slow, the simple before the
-    rest; `verdicts` come with the simplest first."""
+    """What fits before what does not, the fast before the slow, and where times are alike the simple before the rest; `verdicts` come with
+    the simplest first. What does not fit: what needs least first."""
     left, order = sorted((verdict for verdict in verdicts if verdict.fits), key=lambda each: each.seconds.total), []
     while left:
         alike = [verdict for verdict in left if verdict.seconds.total <= left[0].seconds.total * ALIKE]
@@ -150,11 +151,10 @@ def time_of_step(work: Work, cluster: Cluster, arrangement: Arrangement, traced:
 def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
     """Seconds that gathering and reducing take in a step, and seconds of computation behind which they can hide."""
     outline, tensor = work.outline, arrangement.tensor
-    weights = outline.weights
-    part = [weight.size // (tensor if weight.in_block and weight.divided is not None else 1) for weight in weights]
-    gather = sum(size * weight.gathered for size, weight in zip(part, weights, strict=True))
-    reduce = GRADIENT * sum(size for size, weight in zip(part, weights, strict=True) if weight.trained)
-    collectives, ranks = len(outline.units) + 1, arrangement.shards // tensor if arrangement.strategy != "ddp" else arrangement.ranks
+    units = (outline.root, *outline.units)
+    gather = sum(gathered_bytes(unit, tensor) for unit in units)
+    reduce = GRADIENT * sum(trained_size(unit, tensor) for unit in units)
+    collectives, ranks = len(units), arrangement.shards // tensor if arrangement.strategy != "ddp" else arrangement.ranks
     across = cluster.nodes > 1 and ranks * tensor > cluster.gpus
     # A machine's GPUs reach the next machine together, each by its own card; groups that run beside each other divide that.
     speed = 1e9 * (min(cluster.gpu.link, cluster.gpu.fabric / tensor) if across else cluster.gpu.link)
