@@ -92,8 +92,9 @@ def _exported(folder: Path) -> Exported:
     return Exported.of(folder)
 
 
+@functools.cache
 def state_of(system: System) -> dict[str, Any]:
-    """`state.json` of a checkpoint."""
+    """`state.json` of a checkpoint. Kept, since every text is held against it."""
     return checkpoint.read_state(system.folder)
 
 
