@@ -90,6 +90,18 @@ SMALL = {
     "mini": Width("mini", 2048, 48, 64, 128, 2, 64, 128, 1, 4, 2, 16, 16, 8, 2048, spread=0.1),
 }
 
+EXTRACTOR: dict[str, Any] = {
+    "feature_extractor_type": "EncodecFeatureExtractor",
+    "feature_size": 1,
+    "sampling_rate": 24000,
+    "padding_side": "right",
+    "padding_value": 0.0,
+    "return_attention_mask": True,
+    "chunk_length_s": None,
+    "overlap": None,
+}
+"""`speech_tokenizer/preprocessor_config.json`, of every size."""
+
 
 def released(size: str) -> dict[str, Any]:
     """`config.json` of a released Base model; `size` is "0.6B" or "1.7B"."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from finetune import files
 from finetune.errors import UserError, exit_code
 
-from .shapes import SMALL, TextIds, codec_shape, model_shape
+from .shapes import EXTRACTOR, SMALL, TextIds, codec_shape, model_shape
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -116,22 +116,12 @@ def settings(shape: dict[str, Any], codec: dict[str, Any]) -> dict[str, bytes]:
     """Every other JSON file of the repository."""
     sampling = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.9, "top_p": 1.0, "top_k": 50, "max_new_tokens": 8192}
     sub_talker = {"subtalker_dosample": True, "subtalker_temperature": 0.9, "subtalker_top_p": 1.0, "subtalker_top_k": 50}
-    extractor = {
-        "feature_extractor_type": "EncodecFeatureExtractor",
-        "feature_size": 1,
-        "sampling_rate": 24000,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
-        "chunk_length_s": None,
-        "overlap": None,
-    }
     return {
         "config.json": _json(shape),
         "generation_config.json": _json(sampling | sub_talker),
         "preprocessor_config.json": _json({"processor_class": "Qwen3TTSProcessor"}),
         "speech_tokenizer/config.json": _json(codec),
-        "speech_tokenizer/preprocessor_config.json": _json(extractor),
+        "speech_tokenizer/preprocessor_config.json": _json(EXTRACTOR),
     }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep.qwen import import_qwen_tts
 from finetune import files
 
-from ..shapes import codec_shape
+from ..shapes import EXTRACTOR, codec_shape
 from .codec_books import ENTRIES, WIDTH, Books
 
 if TYPE_CHECKING:
@@ -137,20 +137,10 @@ def write_folder(model: Any, folder: Path) -> Path:
     """A folder for `Qwen3TTSTokenizer.from_pretrained`, fp16 weights, which must not exist yet."""
     from safetensors.torch import save
 
-    extractor = {
-        "feature_extractor_type": "EncodecFeatureExtractor",
-        "feature_size": 1,
-        "sampling_rate": 24000,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
-        "chunk_length_s": None,
-        "overlap": None,
-    }
     weights = {name: tensor.half().contiguous().clone() for name, tensor in model.state_dict().items()}
     temporary = files.fresh_folder(folder.parent, folder.name)
     files.write_in_place(temporary / "config.json", (json.dumps(shape(), indent=1) + "\n").encode())
-    files.write_in_place(temporary / "preprocessor_config.json", (json.dumps(extractor, indent=1) + "\n").encode())
+    files.write_in_place(temporary / "preprocessor_config.json", (json.dumps(EXTRACTOR, indent=1) + "\n").encode())
     files.write_in_place(temporary / "model.safetensors", save(weights, metadata={"format": "pt"}))
     files.commit_folder(temporary, folder)
     return folder

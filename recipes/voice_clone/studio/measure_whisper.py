@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from data_prep import transcribe, vad, whisper_demo
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.make_sample import RECORDINGS
-from recipes.voice_clone.studio import make_corpus
+from recipes.voice_clone.studio import grammar, make_corpus
 from recipes.voice_clone.studio.voices import NEW_VOICE, VOICES, Wave, speak
 
 LEAST_SURE = -0.4
@@ -136,8 +135,8 @@ def ordinary_english() -> list[Wave]:
 
 
 def plain(text: str) -> str:
-    """Lower case, words only."""
-    return " ".join(re.findall(r"[a-z]+", text.lower()))
+    """The words as the grammar has them. Whisper's own normalisation would write its numbers in digits."""
+    return " ".join(grammar.words_of(text))
 
 
 def _percent(heard: Sequence[Heard], how: Literal["alone", "chunks", "long_form"]) -> float:

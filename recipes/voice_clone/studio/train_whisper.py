@@ -3,7 +3,7 @@
     python -m recipes.voice_clone.studio.train_whisper [FOLDER] [--corpus runs/studio/corpus] [--steps 5000] [--seed 0]
 
 FOLDER (default runs/studio/whisper) gets `training.safetensors`, rewritten every minute, from which the same command goes on after it was
-stopped, and `training.jsonl`. When all steps are done, `measure_whisper` measures the model and `whisper_file` writes what is shipped.
+stopped, and `training.jsonl`. When all steps are done, `measure_whisper` measures the model and `pack_whisper` writes what is shipped.
 
 What makes so small a model learn in an hour: a second head that spells phones with CTC and is thrown away (without it the decoder learns
 the grammar's statistics and does not listen), windows that grow from 4.6 to 30 s, small batches, and a softmax over the tokens that
