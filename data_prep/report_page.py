@@ -88,7 +88,7 @@ def render(dataset: Dataset) -> str:
     choice = choose(dataset.kept, dataset.rejected, weakest)
     shown = show(dataset.folder, choice)
     script, style = ((FOLDER / f"report_page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
-    page = _environment().get_template("report_page.html")
+    page = environment(FOLDER).get_template("report_page.html")
     return page.render(
         name=dataset.folder.resolve().name,
         summary=dataset.summary,
@@ -179,12 +179,13 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f}\u00a0s"
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+def environment(folder: Path) -> Environment:
+    """For the templates in `folder`, which may import `report_parts.html` of this one."""
+    made = Environment(
+        loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"duration": duration, "number": number, "percent": _percent, "clock": _clock, "plain": _plain}
-    return environment
+    made.filters |= {"duration": duration, "number": number, "percent": _percent, "clock": _clock, "plain": _plain}
+    return made
 
 
 def _groups(choice: Choice) -> list[tuple[str, str, str, list[Clip]]]:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from data_prep import report_page
 from data_prep.audio import MASTER_RATE, Audio, flac
 from data_prep.report_sounds import AUDIO_BYTES, data_uri, spectrogram
@@ -65,10 +63,8 @@ class Table:
 
 def render(evaluation: Evaluation) -> str:
     """The whole page."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("eval_page.html").render(
+    page = report_page.environment(FOLDER).get_template("eval_page.html")
+    return page.render(
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
         verdicts=[sentence.split("**") for sentence in documents.verdicts(evaluation)],
         tables=[_table(evaluation, group) for group in evaluation.groups],
@@ -79,7 +75,7 @@ def render(evaluation: Evaluation) -> str:
         texts=len({clip.item.key for clips in evaluation.clips.values() for clip in clips}),
         compared=bool(compared(evaluation)),
         notes=[*drifts(evaluation), *evaluation.notes],
-        settings=[(key.replace("_", " "), "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
+        settings=[(key, "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
         shown=documents.shown,
         style=(report_page.FOLDER / "report_page.css").read_text(encoding="utf-8"),
     )
