@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +14,7 @@ import psutil
 import pytest
 
 from data_prep import voice
+from tests import loopback
 from tests.data_prep.conftest import MARKUP
 from tests.data_prep.test_report import CHROMIUM, ROOT
 
@@ -28,9 +26,7 @@ def folder(mixed_dataset, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return loopback.free_port()
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +41,7 @@ def server(folder, port) -> Iterator[subprocess.Popen]:
 
 def ask(port: int, path: str, data: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """Status, headers in lower case, body."""
-    named = {key.replace("_", "-"): value for key, value in headers.items()}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, named)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, {key.lower(): value for key, value in answer.headers.items()}, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, {key.lower(): value for key, value in error.headers.items()}, b""
+    return loopback.ask(f"http://127.0.0.1:{port}{path}", data, **headers)
 
 
 def rows(folder: Path, name: str) -> list[dict]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.loopback import free_port
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.yaml"))}
@@ -83,7 +84,7 @@ def test_as_many_processes_start_as_were_asked_for(name: str, processes: int, tm
 
 
 def test_two_launchers_meet_as_two_machines_would(tmp_path: Path) -> None:
-    port = str(_free_port())
+    port = str(free_port())
     world = ["--config_file", str(CONFIGS["two_nodes"]), "--num_processes", "2"]
     meeting_point = ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
     _finish([_launch(tmp_path, *world, *meeting_point, "--machine_rank", str(rank)) for rank in (0, 1)])
@@ -117,9 +118,3 @@ def _roll(folder: Path, processes: int) -> list[dict[str, Any]]:
     seen = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
     assert [(each["size"], each["sum"]) for each in seen] == [(processes, processes)] * processes
     return seen
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finetune import batches, checkpoint, loop, train
+from tests import loopback
 from tests.reliability import victims
 
 Place = Literal["step", "data", "evaluation", "save"]
@@ -33,7 +34,7 @@ class Affliction:
 def begin(witness: Path, argv: list[str], *afflictions: Affliction, size: int = 2) -> list[ForkServerProcess]:
     """The ranks of a run; where one is afflicted it leaves a file `befell-RANK-PLACE`."""
     witness.mkdir(parents=True, exist_ok=True)
-    port = victims.free_port()
+    port = loopback.free_port()
     own = [[each for each in afflictions if each.rank == rank] for rank in range(size)]
     return [victims.begin(train_rank, rank, size, port, witness, argv, own[rank]) for rank in range(size)]
 

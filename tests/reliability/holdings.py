@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from finetune import checkpoint, train
+from tests import loopback
 from tests.reliability import victims
 
 Digests = dict[str, str]
@@ -26,7 +27,7 @@ Digests = dict[str, str]
 def begin(witness: Path, size: int, argv: list[str]) -> list[ForkServerProcess]:
     """The ranks of a run that leaves `saved-STEP.json` for each save and `loaded-STEP.json` for what it starts from."""
     witness.mkdir(parents=True, exist_ok=True)
-    port = victims.free_port()
+    port = loopback.free_port()
     return [victims.begin(train_rank, rank, size, port, witness, argv) for rank in range(size)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from finetune import checkpoint, files, loop, shards, train
 from finetune.step import Training
+from tests import loopback
 from tests.reliability import victims
 
 LONGEST_SECONDS = 0.2
@@ -20,7 +21,7 @@ LONGEST_SECONDS = 0.2
 def begin(witness: Path, size: int, argv: list[str]) -> list[ForkServerProcess]:
     """The ranks of a run that leaves `beside-RANK`: a line for each step during which this rank was writing a shard."""
     witness.mkdir(parents=True, exist_ok=True)
-    port = victims.free_port()
+    port = loopback.free_port()
     return [victims.begin(train_rank, rank, size, port, witness, argv) for rank in range(size)]
 
 

@@ -13,6 +13,7 @@ import pytest
 from finetune import checkpoint
 from recipes.llm_sft import tiny as tiny_chat
 from recipes.voice_clone import tiny
+from tests import loopback
 from tests.launch.launching import ALONE, ROOT, command, voice_rows
 from tests.ledger import record
 from tests.reliability import audited, victims
@@ -36,7 +37,7 @@ def test_nothing_is_unpickled_in_train_resume_and_export(tmp_path: Path) -> None
         argv = victims.arguments(tmp_path, "--run.dir", run, "--train.steps", steps, *lora)
         for folder in (tmp_path / "base", run):
             lay_bait(folder)
-        port = victims.free_port()
+        port = loopback.free_port()
         ranks = [victims.begin(audited.train_rank, rank, world, port, tmp_path / "notes", argv) for rank in range(world)]
         assert victims.wait(ranks) == [0] * world, victims.said(tmp_path / "notes")
 

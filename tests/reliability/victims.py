@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import torch
 from finetune import checkpoint, export, files, loop, train
 from finetune.events import read_log
 from finetune.step import Training
+from tests import loopback
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -51,16 +51,10 @@ class Fault:
     """Bytes of the kernel's own limit on a file (RLIMIT_FSIZE)."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def start(witness: Path, size: int, argv: list[str], fault: Fault | None = None) -> list[ForkServerProcess]:
     """The ranks of a run of `finetune train` with these arguments."""
     witness.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port = loopback.free_port()
     return [begin(train_rank, rank, size, port, witness, argv, fault) for rank in range(size)]
 
 

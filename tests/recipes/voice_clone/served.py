@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.export import CARD
+from tests import loopback
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,12 +23,6 @@ def carded(folder: Path) -> Path:
     """An export that knows its recipe, as the verb `export` leaves it."""
     (folder / CARD).write_text(json.dumps({"recipe": "voice_clone"}))
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @dataclass(frozen=True)
@@ -54,13 +46,7 @@ class Served:
 
     def ask(self, path: str, data: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers in lower case, body."""
-        named = {key.replace("_", "-"): value for key, value in headers.items()}
-        request = urllib.request.Request(f"{self.url}{path}", data, named)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, {key.lower(): value for key, value in answer.headers.items()}, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, {key.lower(): value for key, value in error.headers.items()}, error.read()
+        return loopback.ask(f"{self.url}{path}", data, **headers)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Exit code."""
@@ -71,7 +57,7 @@ class Served:
 @contextmanager
 def server(folders: list[Path], temporary: Path, *argv: str, **environment: str) -> Iterator[Served]:
     """Serve the folders until the block ends, or the test ends it."""
-    port = free_port()
+    port = loopback.free_port()
     command = [sys.executable, "-m", "finetune", "serve", "--port", str(port), *argv]
     command += [part for folder in folders for part in ("--model", str(folder))]
     temporary.mkdir(parents=True, exist_ok=True)
