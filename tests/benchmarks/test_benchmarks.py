@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._regressions import Rows, rows_of
 from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
@@ -36,7 +37,7 @@ FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 def test_every_benchmark_is_known_and_measured() -> None:
     assert set(FOUND) == set(COLUMNS)
     for name in FOUND:
-        command, rows = read_table((ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8"))
+        command, rows = read_table(ROOT / "benchmarks" / "results" / f"{name}.md")
         assert command == f"`.venv/bin/python benchmarks/{name}.py`", "measured in full, not with --quick"
         assert len(rows) >= 3 and COLUMNS[name] <= set(rows[0])
 
@@ -49,15 +50,12 @@ def test_a_benchmark_runs_and_writes_its_table(name: str, tmp_path: Path) -> Non
     command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--to", tmp_path]
     done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    written = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
-    assert written in done.stdout
-    first, rows = read_table(written)
+    assert (tmp_path / f"{name}.md").read_text(encoding="utf-8") in done.stdout
+    first, rows = read_table(tmp_path / f"{name}.md")
     assert first == f"`.venv/bin/python benchmarks/{name}.py --quick`"
     assert rows and COLUMNS[name] <= set(rows[0])
 
 
-def read_table(text: str) -> tuple[str, list[dict[str, str]]]:
+def read_table(path: Path) -> tuple[str, Rows]:
     """The first line, and the table's rows by column."""
-    lines = text.splitlines()
-    head, _, *rest = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    return lines[0], [dict(zip(head, cells, strict=True)) for cells in rest]
+    return path.read_text(encoding="utf-8").splitlines()[0], rows_of(path)
