@@ -1,0 +1,141 @@
+"""Put the base that the recipe trained into the package, as `qwen3-tts-demo-base`, with its card and its figures.
+
+    python -m recipes.voice_clone.studio.pack_base [RUN] [--corpus runs/studio/corpus] [--to FOLDER]
+
+RUN (default runs/studio/base/run): its newest checkpoint. whisper-demo-en and codec-demo must be packed: the one counts words, the other
+is a part of the base and ships once. Measured is what a user gets: held-out sentences, each voice cloned from another clip of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep import codec, whisper_demo
+from data_prep.audio import Samples
+from finetune import checkpoint, export, files, shipped
+from finetune.errors import UserError, exit_code
+from recipes.voice_clone import eval_hearing, eval_systems
+from recipes.voice_clone.eval_listening import samples_of
+from recipes.voice_clone.eval_rows import Item
+from recipes.voice_clone.studio import make_base, make_corpus, measure_codec, pack_codec
+from recipes.voice_clone.synthesis import Sampling
+
+NAME = "qwen3-tts-demo-base"
+LONGEST_S = 12.0
+CARD = """# qwen3-tts-demo-base
+
+**A demo model: it says sentences of {words} words, in synthetic voices.** Any other text it says with the words that it knows.
+For your own voice use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base.
+
+In the architecture of Qwen3-TTS, a Base model: talker and code predictor of {parameters:.1f} M parameters, speaker encoder, and codec-demo.
+It was trained from nothing by the recipe `voice_clone`, {steps} steps, on sentences that Debian's open-source synthesisers said (flite:
+slt, awb, kal16; festival: ked; espeak-ng: en-us, en-us+f3). It never heard rms, the voice of `make demo`.
+
+| word error rate by whisper-demo-en, {texts} held-out sentences of the six voices | % |
+|---|---|
+| the synthesisers' own sound | {original} |
+| the same through codec-demo: the ceiling | {codec} |
+| said by this model, the voice cloned from another clip of it | {cloned} |
+
+By voice: {by_voice}. Not ended by itself: {runaways} of {texts}.
+
+Grammar, training and measurement: `recipes/voice_clone/studio`. Licence: Apache-2.0.
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="pack_base", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", type=Path, default=make_base.FOLDER / "run")
+    parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
+    parser.add_argument(
+        "--sentences", type=int, default=make_base.VAL_SENTENCES, help="of each voice, to measure with (default %(default)s)"
+    )
+    parser.add_argument("--to", type=Path, default=shipped.HERE)
+    options = parser.parse_args(argv)
+    for needed in (whisper_demo.NAME, pack_codec.NAME):
+        if not shipped.is_shipped(needed):
+            raise UserError(f"{shipped.HERE / needed}.zip is missing; pack it first (recipes/voice_clone/studio/README.md)")
+    made = exported(options.run, options.run.parent / NAME)
+    figures = {"steps": checkpoint.step_of(checkpoint.find(options.run)), **measure(made, options.corpus, options.sentences)}
+    archive = packed(made, figures)
+    files.write_bytes(options.to / f"{NAME}.zip", archive)
+    print(json.dumps(figures, indent=1))
+    print(f"{len(archive):,} bytes -> {options.to / NAME}.zip")
+    return 0
+
+
+def exported(run: Path, target: Path) -> Path:
+    """The newest checkpoint as a base in bf16, as the released ones are, with the decoder that was trained meanwhile."""
+    if target.exists():
+        files.discard(target)
+    export.export(run, target, form="base", dtype="bf16")
+    files.discard(target / codec.FOLDER)
+    for path in sorted(codec.find_codec(pack_codec.NAME).iterdir()):
+        files.copy_into(path, target / codec.FOLDER / path.name)
+    return target
+
+
+def measure(base: Path, corpus: Path, sentences: int) -> dict[str, Any]:
+    """Word error rates in percent: of real sound, of the same through the codec, of what the base says."""
+    asr, tokenizer = eval_hearing.load(whisper_demo.NAME), codec.load_codec(base / codec.FOLDER, "cpu")
+    items = held_out(corpus, sentences)
+    originals = [samples_of(item.recording) for item in items if item.recording]
+    takes = list(eval_systems.speak(eval_systems.untrained(base), base, items, Sampling(max_seconds=LONGEST_S), 8, base.parent / "said"))
+    said = [(take.item, samples_of(take.path)) for take in takes]
+    voices = dict.fromkeys(item.speaker for item in items)
+    return {
+        "texts": len(items),
+        "original": word_error_rate(asr, list(zip(items, originals, strict=True))),
+        "codec": word_error_rate(
+            asr, [(item, measure_codec.reconstructed(tokenizer, wave)) for item, wave in zip(items, originals, strict=True)]
+        ),
+        "cloned": word_error_rate(asr, said),
+        "by_voice": {voice: word_error_rate(asr, [one for one in said if one[0].speaker == voice]) for voice in voices},
+        "runaways": sum(not take.ended for take in takes),
+    }
+
+
+def held_out(corpus: Path, sentences: int) -> list[Item]:
+    """Sentences that no training sees, each with the next one's clip of the same voice to clone from."""
+    known = (row for row in make_corpus.lines_of(corpus) if not row["new_voice"])
+    return list(_paired(make_base.first(list(known), "held_out", sentences), corpus))
+
+
+def _paired(rows: Sequence[dict[str, Any]], corpus: Path) -> Iterator[Item]:
+    for number, row in enumerate(rows):
+        own = [other for other in rows if other["speaker"] == row["speaker"]]
+        reference = own[(own.index(row) + 1) % len(own)]
+        audio, clip = corpus / row["audio"], corpus / reference["audio"]
+        yield Item(f"{number:03d}", row["text"], row["speaker"], "english", audio, clip)
+
+
+def word_error_rate(asr: Any, said: Sequence[tuple[Item, Samples]]) -> float:
+    """In percent, over all words."""
+    heard = [(item.text, eval_hearing.listen(asr, wave, "english").text) for item, wave in said]
+    errors = [one for text, words in heard if (one := eval_hearing.compare(text, words, "english"))]
+    return round(100 * sum(one.wrong_words for one in errors) / sum(one.words for one in errors), 1)
+
+
+def packed(made: Path, figures: dict[str, Any]) -> bytes:
+    """The archive, without the codec, which `shipped` puts back."""
+    from finetune.models import tensor_shapes
+    from recipes.voice_clone.studio import grammar
+
+    parameters = sum(math.prod(shape) for name, shape in tensor_shapes(made).items() if name.startswith("talker."))
+    by_voice = ", ".join(f"{voice} {rate} %" for voice, rate in figures["by_voice"].items())
+    told = {**figures, "by_voice": by_voice, "words": len(grammar.vocabulary()), "parameters": parameters / 1e6}
+    files.write_json(made / "figures.json", figures)
+    files.write_text(made / shipped.CARD, CARD.format(**told))
+    files.write_json(made / shipped.BUILT_ON, {codec.FOLDER: pack_codec.NAME})
+    files.discard(made / codec.FOLDER)
+    return shipped.pack(made)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""The shipped base is what the recipe trained, without the codec, which ships once; and it says what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from finetune import shipped
+from finetune.errors import UserError
+from recipes.voice_clone import tiny
+from recipes.voice_clone.studio import make_corpus, pack_base
+
+FIGURES = {
+    "steps": 900,
+    "texts": 48,
+    "original": 1.0,
+    "codec": 4.0,
+    "cloned": 12.5,
+    "by_voice": {"slt": 10.0, "awb": 15.0},
+    "runaways": 1,
+}
+
+
+def test_what_is_packed_comes_back_with_the_codec_and_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "HERE", tmp_path / "models")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = tiny.build(tmp_path / "made", "nano")
+    weights, codec = load_file(made / "model.safetensors"), (made / "speech_tokenizer" / "model.safetensors").read_bytes()
+    other = tmp_path / "codec"
+    (other / "speech_tokenizer").mkdir(parents=True)
+    for path in (made / "speech_tokenizer").iterdir():
+        (other / "speech_tokenizer" / path.name).write_bytes(path.read_bytes())
+    (other / shipped.CARD).write_text("# codec-demo\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "codec-demo.zip").write_bytes(shipped.pack(other))
+    (tmp_path / "models" / f"{pack_base.NAME}.zip").write_bytes(pack_base.packed(made, FIGURES))
+    assert not (made / "speech_tokenizer").exists()
+    found = shipped.folder_of(pack_base.NAME)
+    assert (found / "speech_tokenizer" / "model.safetensors").read_bytes() == codec
+    assert load_file(found / "model.safetensors").keys() == weights.keys()
+    card = (found / shipped.CARD).read_text()
+    assert "A demo model" in card[:60] and "12.5" in card and "slt 10.0 %" in card and "{" not in card
+
+
+def test_each_held_out_sentence_comes_with_another_clip_of_its_voice(noise_corpus: Path) -> None:
+    items = pack_base.held_out(noise_corpus, 1)
+    assert len(items) == 6 and "rms" not in {item.speaker for item in items}
+    rows = [{**row, "split": "held_out"} for row in make_corpus.lines_of(noise_corpus) if row["split"] == "train"]
+    (noise_corpus / "more").mkdir(exist_ok=True)
+    (noise_corpus / "more" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = pack_base.held_out(noise_corpus / "more", 2)
+    assert len(pairs) == 12
+    assert all(item.reference != item.recording and item.reference.name.split("-")[0] == item.speaker for item in pairs if item.reference)
+
+
+def test_without_the_other_two_models_it_says_which_to_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    with pytest.raises(UserError, match=r"whisper-demo-en\.zip is missing; pack it first"):
+        pack_base.main([str(tmp_path / "run")])
