@@ -6,18 +6,19 @@ Its batched pipeline gets our packs; it decodes greedily and never again, so wha
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from data_prep import languages, packs
-from data_prep.audio import SPEECH_RATE, Audio
+from data_prep import packs
+from data_prep.audio import SPEECH_RATE, Audio, Samples
 from data_prep.packs import Pack
 from data_prep.segment import Heard, Unit
-from data_prep.vad import Region
 from finetune import files
 from finetune.errors import UserError
 
@@ -85,29 +86,31 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
     }
 
 
-def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None) -> list[Unit]:
-    """Words in order, with the confidence of their pack. `audio` at 16 kHz; `language`: a full name, or None to detect it by batch.
+def listen(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
+    """The words of some packs, with the confidence of their pack. `audio` at 16 kHz; `code`: of the language, None to detect it by batch.
 
-    What Whisper fails on is a unit without a text that says why (`packs.hear`).
+    The packs one behind the other are one sound for the pipeline, and its clips are the packs.
     """
-    if audio.rate != SPEECH_RATE:
-        raise ValueError(f"Whisper hears {SPEECH_RATE} Hz, not {audio.rate}")
-    code = languages.code_of(language, model.model.is_multilingual)
-    return packs.hear(windows, lambda batch: _heard(model, audio, batch, code))
-
-
-def _heard(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
-    """The packs one behind the other are one sound for the pipeline, and its clips are the packs."""
-    from faster_whisper import BatchedInferencePipeline
-    from whisper.tokenizer import LANGUAGES
-
     sounds = [packs.sound(audio, pack) for pack in batch]
     edges = np.cumsum([0, *map(len, sounds)]) / SPEECH_RATE
     limit = packs.token_limit(max(map(packs.seconds_of, batch)), MOST_TOKENS)
-    segments, info = BatchedInferencePipeline(model).transcribe(
-        np.concatenate(sounds),
+    segments, info = _decode(model, np.concatenate(sounds), edges, limit, code)
+    sure = round(info.language_probability, 3) if code is None and model.model.is_multilingual else None
+    units = []
+    for segment in segments:
+        index = int(np.abs(edges[:-1] * model.frames_per_second - segment.seek).argmin())
+        units += _units(segment.words, batch[index], float(edges[index]), _heard(segment, limit, info.language, sure))
+    return units
+
+
+def _decode(model: Any, sound: Samples, edges: NDArray[np.float64], limit: int, code: str | None) -> tuple[Iterable[Any], Any]:
+    """The pipeline's segments, and what it says of the whole. `edges`: seconds at which clips begin and end."""
+    from faster_whisper import BatchedInferencePipeline
+
+    found: tuple[Iterable[Any], Any] = BatchedInferencePipeline(model).transcribe(
+        sound,
         clip_timestamps=[{"start": start, "end": end} for start, end in itertools.pairwise(edges)],
-        batch_size=len(batch),
+        batch_size=len(edges) - 1,
         language=code,
         beam_size=1,
         temperature=0.0,
@@ -116,21 +119,22 @@ def _heard(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> lis
         append_punctuations=packs.CLOSING,
         max_new_tokens=limit,
     )
-    sure = round(info.language_probability, 3) if code is None and model.model.is_multilingual else None
-    units = []
-    for segment in segments:
-        index = int(np.abs(edges[:-1] * model.frames_per_second - segment.seek).argmin())
-        heard = Heard(
-            language=LANGUAGES[info.language],
-            avg_logprob=round(float(segment.avg_logprob), 3),
-            compression_ratio=round(float(segment.compression_ratio), 3),
-            no_speech_prob=round(float(segment.no_speech_prob), 3),
-            temperature=0.0,
-            complete=len(segment.tokens) < limit - 1,  # CTranslate2 counts the end of the text too
-            language_prob=sure,
-        )
-        units += _units(segment.words, batch[index], float(edges[index]), heard)
-    return units
+    return found
+
+
+def _heard(segment: Any, limit: int, code: str, sure: float | None) -> Heard:
+    """What is known of a segment; `sure`: of its language, `code`."""
+    from whisper.tokenizer import LANGUAGES
+
+    return Heard(
+        language=LANGUAGES[code],
+        avg_logprob=round(float(segment.avg_logprob), 3),
+        compression_ratio=round(float(segment.compression_ratio), 3),
+        no_speech_prob=round(float(segment.no_speech_prob), 3),
+        temperature=0.0,
+        complete=len(segment.tokens) < limit - 1,  # CTranslate2 counts the end of the text too
+        language_prob=sure,
+    )
 
 
 def _units(words: list[Any], pack: Pack, offset: float, heard: Heard) -> list[Unit]:

@@ -103,16 +103,20 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
 
 
 def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None) -> list[Unit]:
-    """Words in order, with the confidence of their pack. `audio` at 16 kHz; `language`: a full name, or None to detect it by pack.
+    """Words in order, with the confidence of their pack. `audio` at 16 kHz; `language`: a full name, or None to detect it.
 
     What Whisper fails on is a unit without a text that says why (`packs.hear`).
     """
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper hears {SPEECH_RATE} Hz, not {audio.rate}")
-    if faster.is_model(model):
-        return faster.transcribe(model, audio, windows, language)
-    code = languages.code_of(language, model.is_multilingual)
-    return packs.hear(windows, lambda batch: _heard(model, audio, batch, code))
+    code = languages.code_of(language, knows_languages(model))
+    listen = faster.listen if faster.is_model(model) else _listen
+    return packs.hear(windows, lambda batch: listen(model, audio, batch, code))
+
+
+def knows_languages(model: Any) -> bool:
+    """Whether a Whisper, of either engine, knows more than English."""
+    return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper keeps it one level deeper
 
 
 def token_limit(model: Any, seconds: float) -> int:
@@ -120,7 +124,7 @@ def token_limit(model: Any, seconds: float) -> int:
     return packs.token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
-def _heard(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
+def _listen(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
     features = _encode(model, [_mel(model, audio, pack) for pack in batch])
     results = _decode(model, features, batch, code)
     sure = _language_probs(model, features, results)

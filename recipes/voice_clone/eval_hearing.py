@@ -91,17 +91,12 @@ def load(name: str) -> Any:
 def require_languages(model: Any, spoken: Iterable[str]) -> None:
     """Raise `UserError` for a language that these weights do not know."""
     for language in sorted(spoken):
-        languages.code_of(None if language == manifest.AUTO else language, knows_languages(model))
-
-
-def knows_languages(model: Any) -> bool:
-    """Whether a Whisper knows more than English."""
-    return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper keeps it one level deeper
+        languages.code_of(None if language == manifest.AUTO else language, transcribe.knows_languages(model))
 
 
 def language_of(model: Any, language: str) -> str:
     """The language that texts of a row are compared in: the row's, or English if these weights know no other."""
-    return "english" if language == manifest.AUTO and not knows_languages(model) else language
+    return "english" if language == manifest.AUTO and not transcribe.knows_languages(model) else language
 
 
 def listen(model: Any, samples: Samples, language: str) -> Heard:
