@@ -48,6 +48,14 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="data_prep voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("recordings", type=Path, help="folder of recordings; sub-folders are read too")
     options.add_argument("--out", type=Path, required=True, help="folder for clips/, train.jsonl, val.jsonl, rejects.jsonl, summary.json")
+    _ask_what_is_said(options)
+    _ask_for_clips(options)
+    _ask_for_workers(options)
+    return options
+
+
+def _ask_what_is_said(options: argparse.ArgumentParser) -> None:
+    """By whom, and in which language."""
     text = options.add_mutually_exclusive_group(required=True)
     text.add_argument(
         "--whisper", metavar="NAME", help="let Whisper listen: tiny … large-v3, a .pt file, faster-whisper:NAME, or whisper-demo-en"
@@ -62,12 +70,20 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--speaker-check", metavar="MODEL", help="flag clips of somebody else, by the encoder of a Qwen3-TTS Base model")
     options.add_argument("--language", help="en, english, zh, … (default: Whisper detects it; transcripts leave it open)")
+
+
+def _ask_for_clips(options: argparse.ArgumentParser) -> None:
+    """Which are kept, and how long they are."""
     options.add_argument("--preset", choices=list(PRESETS), default="default", help="how strict the rules are (default %(default)s)")
     options.add_argument("--dry-run", action="store_true", help="hear, then only show what each rule would remove; the hearing is not lost")
     options.add_argument("--val-share", type=float, default=0.05, help="part of each speaker's time to validate on (default %(default)s)")
     options.add_argument("--target", type=float, default=6.0, help="seconds that a clip should last (default %(default)s)")
     options.add_argument("--shortest", type=float, default=1.0, help="seconds (default %(default)s)")
     options.add_argument("--longest", type=float, default=20.0, help="seconds (default %(default)s)")
+
+
+def _ask_for_workers(options: argparse.ArgumentParser) -> None:
+    """Where the hearing is done."""
     options.add_argument("--device", choices=DEVICES, help="where Whisper runs (default: cuda if there is one)")
     options.add_argument(
         "--workers", type=int, metavar="N", help="processes that hear (default: one for each GPU, or core); 0: this one, unprotected"
@@ -79,7 +95,6 @@ def parser() -> argparse.ArgumentParser:
         "--ray-address", metavar="HOST:PORT", help="which cluster; auto: the one that runs here; local: a new one (default: any of them)"
     )
     options.add_argument("--gpus-per-worker", type=float, default=0.0, metavar="X", help="under ray; 0.5: two share one (default: 0)")
-    return options
 
 
 def _voice(argv: list[str]) -> int:

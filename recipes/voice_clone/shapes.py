@@ -190,7 +190,54 @@ def _speaker_encoder(width: Width) -> dict[str, Any]:
 
 def codec_shape(codebook: int) -> dict[str, Any]:
     """`speech_tokenizer/config.json` of a small 12 Hz codec: 24 kHz, 1920 samples a frame, 16 codebooks of `codebook` entries."""
-    narrow = {
+    return {
+        "architectures": ["Qwen3TTSTokenizerV2Model"],
+        "model_type": "qwen3_tts_tokenizer_12hz",
+        "encoder_valid_num_quantizers": CODEBOOKS,
+        "input_sample_rate": 24000,
+        "output_sample_rate": 24000,
+        "encode_downsample_rate": 1920,
+        "decode_upsample_rate": 1920,
+        "encoder_config": _codec_encoder(codebook),
+        "decoder_config": _codec_decoder(codebook),
+    }
+
+
+def _codec_encoder(codebook: int) -> dict[str, Any]:
+    return _codec_side(codebook) | {
+        "model_type": "mimi",
+        "sampling_rate": 24000,
+        "frame_rate": FRAME_RATE,
+        "_frame_rate": FRAME_RATE,
+        "audio_channels": 1,
+        "num_filters": 4,
+        "num_residual_layers": 1,
+        "upsampling_ratios": [8, 6, 5, 4],  # 960, and a last convolution of stride 2
+        "codebook_dim": 16,
+        "vector_quantization_hidden_dimension": 16,
+        "sliding_window": 250,
+        "upsample_groups": 32,
+        "use_causal_conv": True,
+        "pad_mode": "constant",
+    }
+
+
+def _codec_decoder(codebook: int) -> dict[str, Any]:
+    return _codec_side(codebook) | {
+        "codebook_dim": 32,  # twice the encoder's
+        "latent_dim": 32,
+        "semantic_codebook_size": 2 * codebook,
+        "sliding_window": 72,
+        "upsample_rates": [8, 5, 4, 3],
+        "upsampling_ratios": [2, 2],
+        "decoder_dim": 64,
+        "vector_quantization_hidden_dimension": 32,
+    }
+
+
+def _codec_side(codebook: int) -> dict[str, Any]:
+    """What encoder and decoder have in common: a narrow transformer and the quantiser's size."""
+    return {
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
         "head_dim": 16,
@@ -201,41 +248,4 @@ def codec_shape(codebook: int) -> dict[str, Any]:
         "num_semantic_quantizers": 1,
         "codebook_size": codebook,
         "max_position_embeddings": 8000,
-    }
-    return {
-        "architectures": ["Qwen3TTSTokenizerV2Model"],
-        "model_type": "qwen3_tts_tokenizer_12hz",
-        "encoder_valid_num_quantizers": CODEBOOKS,
-        "input_sample_rate": 24000,
-        "output_sample_rate": 24000,
-        "encode_downsample_rate": 1920,
-        "decode_upsample_rate": 1920,
-        "encoder_config": narrow
-        | {
-            "model_type": "mimi",
-            "sampling_rate": 24000,
-            "frame_rate": FRAME_RATE,
-            "_frame_rate": FRAME_RATE,
-            "audio_channels": 1,
-            "num_filters": 4,
-            "num_residual_layers": 1,
-            "upsampling_ratios": [8, 6, 5, 4],  # 960, and a last convolution of stride 2
-            "codebook_dim": 16,
-            "vector_quantization_hidden_dimension": 16,
-            "sliding_window": 250,
-            "upsample_groups": 32,
-            "use_causal_conv": True,
-            "pad_mode": "constant",
-        },
-        "decoder_config": narrow
-        | {
-            "codebook_dim": 32,  # twice the encoder's
-            "latent_dim": 32,
-            "semantic_codebook_size": 2 * codebook,
-            "sliding_window": 72,
-            "upsample_rates": [8, 5, 4, 3],
-            "upsampling_ratios": [2, 2],
-            "decoder_dim": 64,
-            "vector_quantization_hidden_dimension": 32,
-        },
     }
