@@ -15,6 +15,7 @@ import argparse
 import json
 from dataclasses import dataclass
 
+from finetune import shipped
 from finetune.errors import UserError, exit_code
 from finetune.export import CARD
 from finetune.recipe import find_recipe, load_recipe
@@ -55,10 +56,10 @@ def ask(verb: str, about: str | None, argv: list[str]) -> Asked | None:
     )
     parser.add_argument(
         "--model",
-        type=Path,
+        type=shipped.or_folder,
         action="append",
         metavar="FOLDER",
-        help="what `finetune export` made; or a run or a checkpoint, of which an export is made",
+        help="what `finetune export` made; or a run or a checkpoint, of which an export is made; or the name of a demo model",
     )
     parser.add_argument("--recipe", help="for a folder that another tool made")
     arguments, rest = parser.parse_known_args(argv)

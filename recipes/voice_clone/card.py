@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from finetune import shipped
+
 USE = {
     "custom_voice": """```python
 from qwen_tts import Qwen3TTSModel
@@ -48,7 +50,12 @@ tags: [qwen3-tts, voice-clone, synthetic-speech]
 {table}
 
 Data: `{data["name"]}`, {data["clips"]} clips, {hours:.2f} hours, SHA-256 `{data["sha256"]}`.
-Base: {base}. The base's licence applies to this model too.
+Base: {base}. The base's licence applies to this model too.{warning(state["base"]["name"])}
 
 {usage}
 """
+
+
+def warning(base: str) -> str:
+    """What is to be known of a model that was trained on a demo model."""
+    return "".join(f"\n\n**{told}.**" for told in shipped.told(base).values())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune import generate
+from finetune import generate, shipped
 from finetune.export import CARD
 from finetune.world import join, leave
 from tests.finetune import tiny
@@ -24,6 +24,16 @@ def test_the_folder_names_its_recipe(tmp_path: Path, capsys: pytest.CaptureFixtu
     folder = exported(tmp_path / "voice", {"recipe": str(tiny.FOLDER)})
     assert generate.main(["--model", str(folder)]) == 0
     assert capsys.readouterr().out == "voice says nothing\n"
+
+
+def test_a_demo_model_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    made = exported(tmp_path / "made", {"recipe": str(tiny.FOLDER)})
+    (made / shipped.CARD).write_text("# toy\n")
+    (tmp_path / "toy.zip").write_bytes(shipped.pack(made))
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert generate.main(["--model", "toy"]) == 0
+    assert capsys.readouterr().out == f"{shipped.folder_of('toy').name} says nothing\n"
 
 
 def test_another_tools_folder_needs_the_recipes_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

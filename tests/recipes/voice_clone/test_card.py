@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from finetune import shipped
 from recipes.voice_clone.card import model_card
 
 
@@ -46,3 +48,10 @@ def test_consent_synthesis_data_and_base(kind: str, call: str) -> None:
 def test_header_names_the_base(revision: str | None, shown: str) -> None:
     card = model_card(state("Qwen/Base", revision), "base")
     assert yaml.safe_load(card.split("---")[1])["base_model"] == shown
+
+
+def test_what_a_demo_model_was_trained_into_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    assert "demo model" not in model_card(state("toy"), "base")
+    (tmp_path / "toy.zip").touch()
+    assert "**demo model toy: a few hundred words, synthetic voices" in model_card(state("toy"), "base")
