@@ -128,9 +128,14 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def json_bytes(value: Any) -> bytes:
+    """As JSON files are written here; NaN and infinity are refused, since other readers could not parse them."""
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file in one step; NaN and infinity are refused, since other readers could not parse them."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Replace a JSON file in one step. The value as for `json_bytes`."""
+    write_bytes(path, json_bytes(value))
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:

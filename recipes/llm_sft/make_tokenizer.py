@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from finetune import files
 from finetune.errors import UserError, exit_code
@@ -56,8 +56,8 @@ def tokenizer_files() -> dict[str, bytes]:
         "clean_up_tokenization_spaces": False,
     }
     return {
-        "tokenizer.json": _json(json.loads(byte_pairs().to_str())),
-        "tokenizer_config.json": _json(declared),
+        "tokenizer.json": files.json_bytes(json.loads(byte_pairs().to_str())),
+        "tokenizer_config.json": files.json_bytes(declared),
         "chat_template.jinja": TEMPLATE.encode(),
     }
 
@@ -73,10 +73,6 @@ def byte_pairs() -> Tokenizer:
     tokenizer.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=1024, initial_alphabet=alphabet, show_progress=False))
     tokenizer.add_special_tokens([END_OF_TEXT, START, END_OF_TURN])
     return tokenizer
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def main(argv: list[str]) -> int:

@@ -36,8 +36,8 @@ def build(folder: Path, seed: int = 0) -> Path:
     ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
     contents = {
         **shipped,
-        "config.json": _json(config),
-        "generation_config.json": _json(ends),
+        "config.json": files.json_bytes(config),
+        "generation_config.json": files.json_bytes(ends),
         "model.safetensors": weights(config, seed),
     }
     temporary = files.fresh_folder(folder.parent, folder.name)
@@ -88,10 +88,6 @@ def weights(config: dict[str, Any], seed: int) -> bytes:
     shapes = {name: parameter.shape for name, parameter in sorted(model.named_parameters(), key=lambda each: each[0])}
     tensors = {name: torch.ones(size) if len(size) == 1 else SPREAD * torch.randn(size, generator=chance) for name, size in shapes.items()}
     return save(tensors, metadata={"format": "pt"})
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def main(argv: list[str]) -> int:

@@ -6,11 +6,11 @@ voice from a reference clip. Both hold the speakers' rows and names, so that voi
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import speaker_encoder
+from finetune import files
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
 
@@ -38,8 +38,8 @@ def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: st
         keep=lambda name: kind == "base" or not name.startswith(speaker_encoder.PREFIX),
         edit={CODEC_EMBEDDING: lambda table: with_rows(table, rows, buffers["speaker_vectors"])},
         files={
-            "config.json": _json(edited_config(speaker_encoder.base_config(base), state, kind)),
-            VOICES: _json(state),
+            "config.json": files.json_bytes(edited_config(speaker_encoder.base_config(base), state, kind)),
+            VOICES: files.json_bytes(state),
             "README.md": model_card(state, kind).encode(),
         },
         copy=files_to_copy(base),
@@ -71,7 +71,3 @@ def files_to_copy(base: Path) -> tuple[str, ...]:
         raise UserError(f"the base {base} lacks {', '.join(missing)}, without which no export can speak; fetch the model again")
     found = {path.name for pattern in COPIED for path in base.glob(pattern)} - set(WRITTEN)
     return (*sorted(found), "speech_tokenizer")
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()

@@ -106,9 +106,9 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         "model_max_length": 131072,
     }
     return {
-        "vocab.json": _json(model["vocab"]),
+        "vocab.json": files.json_bytes(model["vocab"]),
         "merges.txt": ("#version: 0.2\n" + "\n".join(merges) + "\n").encode(),
-        "tokenizer_config.json": _json(declared),
+        "tokenizer_config.json": files.json_bytes(declared),
     }
 
 
@@ -117,11 +117,11 @@ def settings(shape: dict[str, Any], codec: dict[str, Any]) -> dict[str, bytes]:
     sampling = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.9, "top_p": 1.0, "top_k": 50, "max_new_tokens": 8192}
     sub_talker = {"subtalker_dosample": True, "subtalker_temperature": 0.9, "subtalker_top_p": 1.0, "subtalker_top_k": 50}
     return {
-        "config.json": _json(shape),
-        "generation_config.json": _json(sampling | sub_talker),
-        "preprocessor_config.json": _json({"processor_class": "Qwen3TTSProcessor"}),
-        "speech_tokenizer/config.json": _json(codec),
-        "speech_tokenizer/preprocessor_config.json": _json(EXTRACTOR),
+        "config.json": files.json_bytes(shape),
+        "generation_config.json": files.json_bytes(sampling | sub_talker),
+        "preprocessor_config.json": files.json_bytes({"processor_class": "Qwen3TTSProcessor"}),
+        "speech_tokenizer/config.json": files.json_bytes(codec),
+        "speech_tokenizer/preprocessor_config.json": files.json_bytes(EXTRACTOR),
     }
 
 
@@ -190,10 +190,6 @@ def _safetensors(tensors: dict[str, Tensor]) -> bytes:
     from safetensors.torch import save
 
     return save({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, metadata={"format": "pt"})
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def main(argv: list[str]) -> int:

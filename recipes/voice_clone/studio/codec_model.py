@@ -6,7 +6,6 @@ The decoder's waveform part has most of its layers at low rates: 8 channels are 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +138,8 @@ def write_folder(model: Any, folder: Path) -> Path:
 
     weights = {name: tensor.half().contiguous().clone() for name, tensor in model.state_dict().items()}
     temporary = files.fresh_folder(folder.parent, folder.name)
-    files.write_in_place(temporary / "config.json", (json.dumps(shape(), indent=1) + "\n").encode())
-    files.write_in_place(temporary / "preprocessor_config.json", (json.dumps(EXTRACTOR, indent=1) + "\n").encode())
+    files.write_in_place(temporary / "config.json", files.json_bytes(shape()))
+    files.write_in_place(temporary / "preprocessor_config.json", files.json_bytes(EXTRACTOR))
     files.write_in_place(temporary / "model.safetensors", save(weights, metadata={"format": "pt"}))
     files.commit_folder(temporary, folder)
     return folder
