@@ -20,24 +20,12 @@ LEARNED = {"assistant": "every turn of the assistant", "last": "the assistant's 
 def model_card(state: dict[str, Any], config: str, licence: str | None, chats: bool) -> str:
     """Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `chats`: whether there is a chat template."""
     settings = yaml.safe_load(config)
-    name, data = base_name(state), state["data"]
-    facts = {
-        "Base": name + (f"@{state['base']['revision']}" if state["base"]["revision"] else ""),
-        "Base's weights": f"SHA-256 `{state['base']['digest']}`",
-        "Data": f"`{Path(settings['data']['train']).name}`, {data['rows']:,} rows, {data['positions']:,} tokens",
-        "Data's content": f"SHA-256 `{data['digest']}`",
-        "Learned": LEARNED[state["recipe_state"]["supervise"]],
-        "Trained": trained(state),
-        "Steps": f"{state['step']:,}",
-        "Validation loss": quality(state["validation_loss"]),
-        "Made with": ", ".join([f"overtone {__version__}", *(f"{name} {version(name)}" for name in ("torch", "transformers"))]),
-    }
-    table = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
+    table = "\n".join(f"| {key} | {value} |" for key, value in facts(state, settings).items())
     return f"""---
 {yaml.safe_dump(header(state, licence), sort_keys=False).strip()}
 ---
 
-# {name.rpartition("/")[2]}, fine-tuned
+# {base_name(state).rpartition("/")[2]}, fine-tuned
 
 | | |
 |---|---|
@@ -63,6 +51,22 @@ print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_to
 {yaml.safe_dump(shown(settings), sort_keys=False).strip()}
 ```
 """
+
+
+def facts(state: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
+    """The card's table: from what, on what and how the model was made, and how good it is."""
+    name, data = base_name(state), state["data"]
+    return {
+        "Base": name + (f"@{state['base']['revision']}" if state["base"]["revision"] else ""),
+        "Base's weights": f"SHA-256 `{state['base']['digest']}`",
+        "Data": f"`{Path(settings['data']['train']).name}`, {data['rows']:,} rows, {data['positions']:,} tokens",
+        "Data's content": f"SHA-256 `{data['digest']}`",
+        "Learned": LEARNED[state["recipe_state"]["supervise"]],
+        "Trained": trained(state),
+        "Steps": f"{state['step']:,}",
+        "Validation loss": quality(state["validation_loss"]),
+        "Made with": ", ".join([f"overtone {__version__}", *(f"{name} {version(name)}" for name in ("torch", "transformers"))]),
+    }
 
 
 def header(state: dict[str, Any], licence: str | None) -> dict[str, Any]:
