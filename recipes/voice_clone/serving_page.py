@@ -68,6 +68,10 @@ class Booth:
         voice = self.speech.models.get(model)
         return [] if voice is None else [*voice.speakers, *([CLIP] if voice.is_base else [])]
 
+    def only_clones(self, model: str) -> bool:
+        """Whether a model has no voice by name."""
+        return self.voices(model) == [CLIP]
+
     async def speak(
         self,
         text: str,
@@ -170,7 +174,6 @@ def build(booth: Booth) -> gradio.Blocks:
     import gradio
 
     models = list(booth.speech.models)
-    languages = sorted({name for voice in booth.speech.models.values() for name in voice.languages})
     room = booth.speech.room
     # What was uploaded is kept a quarter of an hour, to be spoken with again; what is spoken is never kept.
     with gradio.Blocks(title="Overtone", analytics_enabled=False, delete_cache=(60, 900)) as page:
@@ -178,20 +181,14 @@ def build(booth: Booth) -> gradio.Blocks:
         text = gradio.Textbox(EXAMPLE, label="Text", lines=2, elem_id="text", max_length=booth.limits.chars)
         with gradio.Row():
             chosen = [_side(gradio, booth, "A", models, models[0]), _side(gradio, booth, "B", [NOBODY, *models], (*models, NOBODY)[1])]
-        with gradio.Accordion("Reference clip: a voice to clone with a base export", open=not booth.voices(models[0])[:-1]):
-            clip = gradio.Audio(label="Record or upload 5 to 15 s", sources=["upload", "microphone"], type="filepath", elem_id="clip")
-            clip_text = gradio.Textbox(label="What the clip says", placeholder="left empty, only the sound of the voice is taken")
-        with gradio.Accordion("Settings", open=False), gradio.Row():
-            language = gradio.Dropdown([TRAINED, *languages], value=TRAINED, label="Language")
-            temperature = gradio.Slider(0.1, 1.5, Sampling.temperature, step=0.05, label="Temperature")
-            seed = gradio.Number(0, precision=0, label="Seed")
-            greedy = gradio.Checkbox(label="always the most likely code")
+        clip = _reference(gradio, booth.only_clones(models[0]))
+        settings = _settings(gradio, booth)
         with gradio.Row():
             speak = gradio.Button("Speak", variant="primary", elem_id="speak", scale=5)
             stop = gradio.Button("Stop", elem_id="stop", scale=1)
         with gradio.Row(equal_height=False):
             cards = [gradio.HTML(elem_id="heard-a"), gradio.HTML(elem_id="heard-b")]
-        asked = [text, *chosen[0], *chosen[1], clip, clip_text, language, temperature, greedy, seed]
+        asked = [text, *chosen[0], *chosen[1], *clip, *settings]
         speaking = gradio.on(
             [speak.click, text.submit], booth.speak, asked, cards, api_name="speak", concurrency_limit=room + 1, show_progress="hidden"
         )
@@ -225,3 +222,22 @@ def _side(gradio: Any, booth: Booth, name: str, models: Sequence[str], first: st
         voice = gradio.Dropdown(known, value=next(iter(known), None), label=f"Voice {name}", elem_id=f"voice-{name.lower()}")
     model.change(change, [model, voice], voice, show_progress="hidden", api_name=f"voices_{name.lower()}")
     return [model, voice]
+
+
+def _reference(gradio: Any, needed: bool) -> list[Any]:
+    """A clip and what it says; in sight at once if nothing can be spoken without it."""
+    with gradio.Accordion("Reference clip: a voice to clone with a base export", open=needed):
+        clip = gradio.Audio(label="Record or upload 5 to 15 s", sources=["upload", "microphone"], type="filepath", elem_id="clip")
+        said = gradio.Textbox(label="What the clip says", placeholder="left empty, only the sound of the voice is taken")
+    return [clip, said]
+
+
+def _settings(gradio: Any, booth: Booth) -> list[Any]:
+    """Language, temperature, greedy, seed."""
+    languages = sorted({name for voice in booth.speech.models.values() for name in voice.languages})
+    with gradio.Accordion("Settings", open=False), gradio.Row():
+        language = gradio.Dropdown([TRAINED, *languages], value=TRAINED, label="Language")
+        temperature = gradio.Slider(0.1, 1.5, Sampling.temperature, step=0.05, label="Temperature")
+        seed = gradio.Number(0, precision=0, label="Seed")
+        greedy = gradio.Checkbox(label="always the most likely code")
+    return [language, temperature, greedy, seed]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,19 @@ def test_a_clip_is_cloned_by_a_base(booth: Booth, fresh: Any) -> None:
     clip = fresh.config.data.train.parent / "low.flac"
     last = shown(booth, HELLO, "base", CLIP, NOBODY, None, str(clip), "It is late.", *PLAIN[1:])[-1]
     assert f"base · {CLIP}" in last[0] and last[1] == ""
+
+
+def test_a_clip_is_needed_where_there_is_no_voice_by_name(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_voices(kind: str, *names: str) -> None:
+        model = booth.speech.models[kind]
+        talker = model.exported.config["talker_config"] | {"spk_id": dict.fromkeys(names, 70)}
+        monkeypatch.setattr(model, "exported", replace(model.exported, config=model.exported.config | {"talker_config": talker}))
+
+    assert not booth.only_clones("base")
+    with_voices("base")
+    with_voices("custom_voice", "me")
+    assert booth.voices("base") == [CLIP] and booth.only_clones("base")
+    assert booth.voices("custom_voice") == ["me"] and not booth.only_clones("custom_voice")
 
 
 def test_what_cannot_be_spoken_is_told_before_anything_is(booth: Booth, tmp_path: Path) -> None:
