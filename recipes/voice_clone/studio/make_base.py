@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +52,13 @@ def main(argv: list[str]) -> int:
     if options.sentences < 1:
         raise UserError(f"--sentences {options.sentences}: at least 1")
     known = [row for row in make_corpus.lines_of(options.corpus) if not row["new_voice"]]
-    write_rows(options.corpus / "base-train.jsonl", first(known, "train", options.sentences))
-    write_rows(options.corpus / "base-val.jsonl", first(known, "held_out", VAL_SENTENCES))
+    write_rows(options.corpus / "base-train.jsonl", make_corpus.first_of_each(known, "train", options.sentences))
+    write_rows(options.corpus / "base-val.jsonl", make_corpus.first_of_each(known, "held_out", VAL_SENTENCES))
     start = write_start(options.folder / "start", find_codec(options.codec), options.seed)
     figures = fit_speaker_encoder(start, options.corpus, options.seed)
     files.write_json(options.folder / "speaker_encoder.json", figures)
     print(json.dumps(figures, indent=1))
     return 0
-
-
-def first(rows: list[dict[str, Any]], split: str, count: int) -> list[dict[str, Any]]:
-    """The first rows of each speaker."""
-    taken: Counter[str] = Counter()
-    found = []
-    for row in rows:
-        if row["split"] == split and taken[row["speaker"]] < count:
-            taken[row["speaker"]] += 1
-            found.append(row)
-    return found
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -105,9 +93,9 @@ def fit_speaker_encoder(folder: Path, corpus: Path, seed: int) -> dict[str, Any]
     from safetensors.torch import load_file, save
 
     rows = list(make_corpus.lines_of(corpus))
-    asked, encoder = _sounds(corpus, first(rows, "held_out", ASKED)), speaker_encoder.load(folder)
+    asked, encoder = _sounds(corpus, make_corpus.first_of_each(rows, "held_out", ASKED)), speaker_encoder.load(folder)
     before = speaker_axes.cosines(encoder, asked)
-    learned = _sounds(corpus, first([row for row in rows if not row["new_voice"]], "train", LEARNED))
+    learned = _sounds(corpus, make_corpus.first_of_each([row for row in rows if not row["new_voice"]], "train", LEARNED))
     fitted = speaker_axes.fit(encoder, learned, seed)
     weights = load_file(folder / "model.safetensors") | {f"{speaker_encoder.PREFIX}{name}": tensor for name, tensor in fitted.items()}
     files.write_bytes(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))

@@ -15,7 +15,7 @@ import os
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -110,6 +110,17 @@ def _seconds(rows: list[dict[str, Any]]) -> Counter[tuple[str, str]]:
     for row in rows:
         seconds[row["speaker"], row["split"]] += row["duration"]
     return seconds
+
+
+def first_of_each(rows: Iterable[dict[str, Any]], split: grammar.Split, count: int) -> list[dict[str, Any]]:
+    """The first rows of each speaker in a split."""
+    taken: Counter[str] = Counter()
+    found = []
+    for row in rows:
+        if row["split"] == split and taken[row["speaker"]] < count:
+            taken[row["speaker"]] += 1
+            found.append(row)
+    return found
 
 
 def lines_of(folder: Path) -> Iterator[dict[str, Any]]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,9 @@ from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import codec_books, codec_decoder, codec_encoder, codec_model
 from recipes.voice_clone.studio.codec_decoder import Coded
 from recipes.voice_clone.studio.codec_material import Clip, gains, make_clip
+from recipes.voice_clone.studio.grammar import Split
 from recipes.voice_clone.studio.make_corpus import FOLDER as CORPUS
-from recipes.voice_clone.studio.make_corpus import lines_of
+from recipes.voice_clone.studio.make_corpus import first_of_each, lines_of
 
 FOLDER = Path("runs/studio/codec")
 PER_VOICE, HELD_OUT = 150, 8
@@ -92,19 +92,12 @@ def coded_clips(folder: Path, clips: Sequence[Clip], seed: int) -> list[Coded]:
     return [Coded(clip, gain, some) for (clip, gain), some in zip(levels, codes, strict=True)]
 
 
-def clips_of(corpus: Path, split: str, per_voice: int) -> list[Clip]:
+def clips_of(corpus: Path, split: Split, per_voice: int) -> list[Clip]:
     """The first clips of every voice, the new one included: the codec knows it from other sentences, as real codecs know most voices."""
-    return [make_clip(samples, row["text"], row["speaker"]) for row, samples in _read(corpus, split, per_voice)]
-
-
-def _read(corpus: Path, split: str, per_voice: int) -> Iterator[tuple[dict[str, Any], Any]]:
     import soundfile
 
-    taken: Counter[str] = Counter()
-    for row in lines_of(corpus):
-        if row["split"] == split and taken[row["speaker"]] < per_voice:
-            taken[row["speaker"]] += 1
-            yield row, soundfile.read(corpus / row["audio"], dtype="float32")[0]
+    rows = first_of_each(lines_of(corpus), split, per_voice)
+    return [make_clip(soundfile.read(corpus / row["audio"], dtype="float32")[0], row["text"], row["speaker"]) for row in rows]
 
 
 if __name__ == "__main__":
