@@ -58,6 +58,13 @@ def compare(said: str, heard: str, language: str) -> Errors | None:
     )
 
 
+def word_error_rate(model: Any, said: Iterable[tuple[str, Samples]], language: str) -> float:
+    """Wrong words over all words of some clips: (what was to be said, samples [n] at 24 kHz)."""
+    heard = [(text, listen(model, samples, language).text) for text, samples in said]
+    errors = [one for text, found in heard if (one := compare(text, found, language))]
+    return sum(one.wrong_words for one in errors) / sum(one.words for one in errors)
+
+
 def normal(text: str, language: str) -> str:
     """The words of a text as they are compared, one space between them. `language`: lower-case English name, or `auto`."""
     return " ".join(_normaliser(language)(text).split())

@@ -127,12 +127,9 @@ def word_error_rates(asr: str, asked: dict[str, Sequence[Clip]]) -> dict[str, fl
     from recipes.voice_clone import eval_hearing
 
     eval_hearing.check(asr)
-    model, rates = eval_hearing.load(asr), {}
-    for name, clips in asked.items():
-        errors = [eval_hearing.compare(clip.text, eval_hearing.listen(model, clip.wave, "english").text, "english") for clip in clips]
-        counted = [error for error in errors if error is not None]
-        rates[name] = round(sum(error.wrong_words for error in counted) / sum(error.words for error in counted), 4)
-    return rates
+    model = eval_hearing.load(asr)
+    said = {name: [(clip.text, clip.wave) for clip in clips] for name, clips in asked.items()}
+    return {name: round(eval_hearing.word_error_rate(model, pairs, "english"), 4) for name, pairs in said.items()}
 
 
 def _spectra(clip: Clip) -> NDArray[np.float32]:

@@ -104,7 +104,7 @@ def measure(base: Path, corpus: Path, sentences: int) -> dict[str, Any]:
 def held_out(corpus: Path, sentences: int) -> list[Item]:
     """Sentences that no training sees, each with the next one's clip of the same voice to clone from."""
     known = (row for row in make_corpus.lines_of(corpus) if not row["new_voice"])
-    return list(_paired(make_base.first(list(known), "held_out", sentences), corpus))
+    return list(_paired(make_corpus.first_of_each(known, "held_out", sentences), corpus))
 
 
 def _paired(rows: Sequence[dict[str, Any]], corpus: Path) -> Iterator[Item]:
@@ -117,9 +117,7 @@ def _paired(rows: Sequence[dict[str, Any]], corpus: Path) -> Iterator[Item]:
 
 def word_error_rate(asr: Any, said: Sequence[tuple[Item, Samples]]) -> float:
     """In percent, over all words."""
-    heard = [(item.text, eval_hearing.listen(asr, wave, "english").text) for item, wave in said]
-    errors = [one for text, words in heard if (one := eval_hearing.compare(text, words, "english"))]
-    return round(100 * sum(one.wrong_words for one in errors) / sum(one.words for one in errors), 1)
+    return round(100 * eval_hearing.word_error_rate(asr, [(item.text, wave) for item, wave in said], "english"), 1)
 
 
 def packed(made: Path, figures: dict[str, Any]) -> bytes:
