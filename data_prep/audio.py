@@ -156,13 +156,17 @@ def faded(audio: Audio) -> Audio:
     return Audio(samples, audio.rate)
 
 
+def integers(samples: Samples) -> NDArray[np.int16]:
+    """16 bits: to the nearest, and not beyond full scale."""
+    return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
+
+
 def flac(audio: Audio) -> bytes:
     """Mono 16-bit FLAC. Same samples, same bytes."""
     import soundfile
 
-    integers = np.clip(np.rint(audio.samples.astype(np.float64) * 32768.0), -32768, 32767).astype(np.int16)
     buffer = io.BytesIO()
-    soundfile.write(buffer, integers, audio.rate, format="FLAC", subtype="PCM_16")
+    soundfile.write(buffer, integers(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
     return buffer.getvalue()
 
 

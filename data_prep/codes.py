@@ -28,12 +28,10 @@ from data_prep.encoding import STORE, Clip
 from data_prep.formats import AudioError
 from data_prep.lines import manifests_of
 from data_prep.manifest import REJECTS, TRAIN, VAL, Reject, Row
-from data_prep.pool import Stop
+from data_prep.pool import Stop, tell_stopped
 from data_prep.sounds import Sound, listen_to_all
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
-
-INTERRUPTED = 130
 
 
 def main(argv: list[str]) -> int:
@@ -86,7 +84,7 @@ def _codes(argv: list[str]) -> int:
         with Stop() as stop:
             return _fill(rows, folder, codec, options, stop)
     except KeyboardInterrupt:
-        return _stopped("at once")
+        return tell_stopped("at once")
     finally:
         os.close(owner)
 
@@ -100,11 +98,11 @@ def _fill(rows: list[tuple[Path, Row]], folder: Path, codec: Path, options: argp
     wanted, bad = [one for one in looked if isinstance(one, Wanted)], [one for one in looked if isinstance(one, Bad)]
     missing = list({one.clip.key: one.clip for one in wanted if not encoding.stored_at(store, one.clip.key).is_file()}.values())
     if stop.asked:
-        return _stopped("no clip was encoded yet")
+        return tell_stopped("no clip was encoded yet")
     failed = encoding.encode_all(missing, store, codec, choose_device(options.device), options.batch_seconds, stop)
     left = [clip for clip in missing if clip.key not in failed and not encoding.stored_at(store, clip.key).is_file()]
     if left:
-        return _stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
+        return tell_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
     bad += [Bad(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in wanted if one.clip.key in failed]
     wanted = [one for one in wanted if one.clip.key not in failed]
     if not wanted:
@@ -112,11 +110,6 @@ def _fill(rows: list[tuple[Path, Row]], folder: Path, codec: Path, options: argp
     _rewrite(folder, wanted, bad)
     _report(options, folder, wanted, bad, digest, encoded=len(missing) - len(failed))
     return 0
-
-
-def _stopped(what: str) -> int:
-    print(f"stopped: {what}; nothing that is done is lost: run the same command again to go on", file=sys.stderr, flush=True)
-    return INTERRUPTED
 
 
 def _rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iterator[tuple[Path, Row]]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio import MASTER_RATE, read
+from data_prep.audio import MASTER_RATE, integers, read
 from data_prep.manifest import AUTO, TRAIN, VAL, Row
 from finetune import files
 from finetune.errors import UserError
@@ -174,10 +174,7 @@ def _write(clip: Path, target: Path, layout: str = "WAV") -> None:
     if found == layout:
         files.link_into(clip, target)
         return
-    if found in ("FLAC", "WAV"):
-        samples = soundfile.read(clip, dtype="int16")[0]
-    else:
-        samples = np.clip(np.rint(read(clip, MASTER_RATE).samples * 32768.0), -32768, 32767).astype(np.int16)
+    samples = soundfile.read(clip, dtype="int16")[0] if found in ("FLAC", "WAV") else integers(read(clip, MASTER_RATE).samples)
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, MASTER_RATE, format=layout, subtype="PCM_16")
     files.write_in_place(files.make_folder(target.parent) / target.name, buffer.getvalue())

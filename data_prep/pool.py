@@ -29,6 +29,8 @@ Make = Callable[[int], AbstractContextManager[Callable[[T], R]]]
 """Called once in each worker with the worker's number; gives what does one item. Has to be picklable."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C stopped, as shells have it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ class Stop:
             raise KeyboardInterrupt
         self.asked = True
         print("stopping: the items in hand are finished first; once more to leave at once", file=sys.stderr, flush=True)
+
+
+def tell_stopped(how: str) -> int:
+    """Say that nothing is lost; returns the exit code."""
+    print(f"stopped: {how}; nothing that is done is lost: run the same command again to go on", file=sys.stderr, flush=True)
+    return INTERRUPTED
 
 
 def run(items: Sequence[T], make: Make[T, R], workers: int, stop: Stop) -> Iterator[tuple[int, R | Failure]]:

@@ -19,7 +19,7 @@ if not __package__:  # launched as a script: the repository, not this folder, be
 from data_prep import report_clips
 from data_prep.review_page import Desk
 from data_prep.review_server import serve
-from data_prep.web import require_free
+from data_prep.web import require_free, require_port
 from finetune.errors import UserError, exit_code
 
 
@@ -38,8 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _review(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    if not 1 <= options.port <= 65535:
-        raise UserError(f"--port {options.port}: a port from 1 to 65535 is expected")
+    require_port(options.port)
     dataset = report_clips.read(options.folder)
     if importlib.util.find_spec("gradio") is None:
         raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")

@@ -24,7 +24,7 @@ from data_prep import account, dataset, decisions, dry_run, judge, manifest, spe
 from data_prep.device import DEVICES
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
-from data_prep.pool import Stop
+from data_prep.pool import Stop, tell_stopped
 from data_prep.ray_engine import Remote, opened
 from data_prep.recording import Job
 from data_prep.score import PRESETS, presets
@@ -33,9 +33,6 @@ from data_prep.sources import Source, ignored, scan, told
 from data_prep.transcripts import FORMS, Transcript
 from finetune import files
 from finetune.errors import UserError, exit_code
-
-INTERRUPTED = 130
-"""Exit code of what Ctrl-C stopped, as shells have it."""
 
 
 def main(argv: list[str]) -> int:
@@ -104,9 +101,7 @@ def _voice(argv: list[str]) -> int:
         with _workers_elsewhere(options) as remote, Stop() as stop:
             return _prepare(options, stop, remote)
     except (StoppedError, KeyboardInterrupt) as error:
-        what = f"stopped: {error}" if str(error) else "stopped at once"
-        print(f"{what}; nothing that is done is lost: run the same command again to go on", file=sys.stderr, flush=True)
-        return INTERRUPTED
+        return tell_stopped(str(error) or "at once")
 
 
 @contextlib.contextmanager

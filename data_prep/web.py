@@ -19,6 +19,12 @@ SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-s
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
+def require_port(port: int) -> None:
+    """Raises `UserError` for a number that is no port."""
+    if not 1 <= port <= 65535:
+        raise UserError(f"--port {port}: a port from 1 to 65535 is expected")
+
+
 def require_free(port: int, host: str = LOOPBACK) -> None:
     """Raises `UserError` if another program has the port, or the machine no such address: before the seconds that loading takes."""
     try:

@@ -75,8 +75,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--max-chars", type=int, default=4096, help="longest text (default %(default)s)")
     parser.add_argument("--max-seconds", type=float, default=60.0, help="longest speech (default %(default)g)")
     asked = parser.parse_args(argv)
-    if not 1 <= asked.port <= 65535:
-        raise UserError(f"--port {asked.port}: a port from 1 to 65535 is expected")
+    web.require_port(asked.port)
     for option in ("queue", "max_chars", "max_seconds"):
         if getattr(asked, option) < (0 if option == "queue" else 1):
             raise UserError(f"--{option.replace('_', '-')} {getattr(asked, option):g} is too little; leave it out for the default")
