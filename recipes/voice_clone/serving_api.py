@@ -7,8 +7,8 @@ ignored. Two fields are more than theirs: `language` and `seed`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from . import serving_audio
 from .serving_audio import FORMS, Encoder
 from .serving_errors import Refusal, of_validation
 from .serving_queue import ClosedError, FullError, Speech
-from .synthesis import Request, Sampling
+from .synthesis import Request, Sampling, Synthesizer
 
 LISTENING = 0.2
 """Seconds between two looks at whether a client that waits is still there."""
@@ -106,7 +106,20 @@ def routes(speech: Speech, limits: Limits) -> APIRouter:
 def understood(asked: SpeechCall, speech: Speech, limits: Limits) -> tuple[Request, Encoder]:
     """What the model is to say, and how it is sent. Raises `Refusal` for what cannot be done."""
     require_model(speech, asked.model)
+    refuse_unsupported(asked, limits)
     voice = speech.models[asked.model]
+    request = Request(asked.input, speaker_of(asked, voice), asked.language)
+    with refusing("language", "invalid_value"):
+        voice.exported.language(asked.language, request.speaker)
+    with refusing("input", "invalid_value"):
+        voice.check(request)
+    with refusing("response_format", "unsupported_value"):
+        encoder = serving_audio.encoder(asked.response_format, voice.rate)
+    return request, encoder
+
+
+def refuse_unsupported(asked: SpeechCall, limits: Limits) -> None:
+    """Raises `Refusal` for what no model here does."""
     if not asked.input.strip():
         raise Refusal(400, "input is empty; give the words to speak", "invalid_value", "input")
     if len(asked.input) > limits.chars:
@@ -118,23 +131,24 @@ def understood(asked: SpeechCall, speech: Speech, limits: Limits) -> tuple[Reque
         raise Refusal(400, f"stream_format {asked.stream_format!r} is not supported; use audio", "unsupported_value", "stream_format")
     if asked.instructions:
         raise Refusal(400, "instructions are not supported; leave them out", "unsupported_value", "instructions")
+
+
+def speaker_of(asked: SpeechCall, voice: Synthesizer) -> str:
+    """The speaker's name as the model has it. Raises `Refusal` that lists whom it knows."""
     speaker = (asked.voice if isinstance(asked.voice, str) else asked.voice.id).lower()
     if speaker not in voice.speakers:
         known = ", ".join(voice.speakers) or "no voice by name; it clones from a reference clip, on the page"
         raise Refusal(400, f"voice {speaker!r} is not known; {asked.model} has {known}", "invalid_value", "voice")
-    request = Request(asked.input, speaker, asked.language)
+    return speaker
+
+
+@contextmanager
+def refusing(param: str, code: str) -> Iterator[None]:
+    """Turns a `UserError` into the refusal of a field of the request."""
     try:
-        voice.exported.language(asked.language, speaker)
+        yield
     except UserError as error:
-        raise Refusal(400, str(error), "invalid_value", "language") from error
-    try:
-        voice.check(request)
-    except UserError as error:
-        raise Refusal(400, str(error), "invalid_value", "input") from error
-    try:
-        return request, serving_audio.encoder(asked.response_format, voice.rate)
-    except UserError as error:
-        raise Refusal(400, str(error), "unsupported_value", "response_format") from error
+        raise Refusal(400, str(error), code, param) from error
 
 
 def require_model(speech: Speech, name: str) -> None:
