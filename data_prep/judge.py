@@ -15,7 +15,7 @@ from data_prep.clips import Clip
 from data_prep.decisions import Decision
 from data_prep.manifest import Reject, Row
 from data_prep.recording import Recording
-from data_prep.score import Candidate, Rule
+from data_prep.score import Candidate, Measured, Rule
 from data_prep.segment import Lengths
 
 REVIEWED = "review"
@@ -69,25 +69,12 @@ def judge(recordings: list[Recording], standard: Standard, samples: Callable[[Cl
 
 
 def by_rules(recordings: list[Recording], standard: Standard) -> list[Judged]:
-    """All clips, in order of their recordings and their places in them. What is usual for a speaker is seen from all of them."""
+    """All clips, in order of their recordings and their places in them."""
     clips = [(recording, _corrected(clip, standard.decisions.get(clip.id))) for recording in recordings for clip in recording.clips]
     clips = _likened(clips)
-    paces = score.pace_ranges((one.source.speaker, clip.language, clip.quality.chars_per_second) for one, clip in clips if clip.text)
-    limits = score.voice_limits((one.source.speaker, clip.quality.speaker_cos) for one, clip in clips)
-    return [
-        Judged(
-            one,
-            clip,
-            _reasons(candidate(clip, standard.lengths, paces.get((speaker, clip.language)), limits.get(speaker)), clip, standard),
-        )
-        for one, clip in clips
-        for speaker in [one.source.speaker]
-    ]
-
-
-def candidate(clip: Clip, lengths: Lengths, pace_range: tuple[float, float] | None, voice_limit: float | None) -> Candidate:
-    """A clip as the rules see it."""
-    return Candidate(clip.seconds, clip.text, clip.language, clip.quality, lengths, pace_range, voice_limit)
+    measured = [Measured(one.source.speaker, clip.seconds, clip.text, clip.language, clip.quality) for one, clip in clips]
+    candidates = score.candidates(measured, standard.lengths)
+    return [Judged(one, clip, _reasons(seen, clip, standard)) for (one, clip), seen in zip(clips, candidates, strict=True)]
 
 
 def kept(judged: list[Judged]) -> list[Row]:

@@ -109,7 +109,7 @@ def _kept(row: Row) -> Clip:
 
 def _lost(reject: Reject) -> Clip:
     return Clip(
-        id=str(getattr(reject, "id", None) or ""),
+        id=reject.id or "",
         audio=reject.audio or "",
         text=reject.text or "",
         speaker=reject.speaker or "",

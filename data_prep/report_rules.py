@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from data_prep.report_clips import Clip, Dataset
-from data_prep.score import PRESETS, TRAINABLE, Candidate, Rule, pace_ranges, presets, voice_limits
+from data_prep.score import PRESETS, TRAINABLE, Candidate, Measured, Rule, candidates, presets
 from data_prep.segment import Lengths
 
 DEFAULT_PRESET = "default"
@@ -98,24 +98,8 @@ class Finding:
 def judged(dataset: Dataset) -> list[Judged]:
     """Every clip that was measured, as the rules saw it."""
     clips = [(clip, clip.quality) for clip in (*dataset.kept, *dataset.rejected) if clip.quality is not None and clip.stage != "codes"]
-    lengths = _lengths(dataset)
-    usual = pace_ranges((clip.speaker, clip.language, quality.chars_per_second) for clip, quality in clips if clip.text)
-    limits = voice_limits((clip.speaker, quality.speaker_cos) for clip, quality in clips)
-    return [
-        Judged(
-            clip,
-            Candidate(
-                clip.seconds,
-                clip.text,
-                clip.language,
-                quality,
-                lengths,
-                usual.get((clip.speaker, clip.language)),
-                limits.get(clip.speaker),
-            ),
-        )
-        for clip, quality in clips
-    ]
+    measured = [Measured(clip.speaker, clip.seconds, clip.text, clip.language, quality) for clip, quality in clips]
+    return [Judged(clip, seen) for (clip, _), seen in zip(clips, candidates(measured, _lengths(dataset)), strict=True)]
 
 
 def rules_of(dataset: Dataset) -> tuple[Rule, ...]:
@@ -163,7 +147,7 @@ def _finding(rule: Rule, applied: bool, everything: Sequence[Judged], failed: Se
     known = [(value, one.clip.seconds) for one in everything if (value := rule.value(one.candidate)) is not None]
     alone = [one.clip.seconds for one, reasons in zip(everything, failed, strict=True) if reasons == {rule.reason}]
     values, seconds = np.array(known).reshape(-1, 2).T
-    return Finding(rule, applied, values, seconds, Removal(rule.least, len(alone), sum(alone)))
+    return Finding(rule, applied, values, seconds, Removal(_limit(rule), len(alone), sum(alone)))
 
 
 def _limit(rule: Rule) -> float:

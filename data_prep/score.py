@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -109,6 +110,26 @@ class Rule:
     def fails(self, candidate: Candidate) -> bool:
         value = self.value(candidate)
         return value is not None and not self.least <= value <= self.most
+
+
+class Measured(NamedTuple):
+    """A clip before it is held against the others of its speaker."""
+
+    speaker: str
+    seconds: float
+    text: str
+    language: str
+    quality: Quality
+
+
+def candidates(clips: Sequence[Measured], lengths: Lengths) -> list[Candidate]:
+    """All clips as the rules see them, in their order: what is usual for a speaker is seen from all of them."""
+    paces = pace_ranges((clip.speaker, clip.language, clip.quality.chars_per_second) for clip in clips if clip.text)
+    limits = voice_limits((clip.speaker, clip.quality.speaker_cos) for clip in clips)
+    return [
+        Candidate(seconds, text, language, quality, lengths, paces.get((speaker, language)), limits.get(speaker))
+        for speaker, seconds, text, language, quality in clips
+    ]
 
 
 def failures(candidate: Candidate, rules: Iterable[Rule]) -> list[str]:
