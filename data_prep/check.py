@@ -25,7 +25,7 @@ from data_prep.account import clock
 from data_prep.codec import codebook_size, codec_digest, find_codec
 from data_prep.encoding import STORE
 from data_prep.formats import AudioError
-from data_prep.lines import Line, lines_of, manifests_of
+from data_prep.lines import DATASET, ROOT, Line, lines_of, manifests_of
 from data_prep.manifest import SUMMARY, TRAIN, VAL, Row
 from data_prep.row_checks import CODEBOOK, NOTES, PROBLEMS, Facts, Problem
 from data_prep.sounds import Sound, listen_to_all
@@ -44,13 +44,11 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The options, for `--help` and for tests."""
     options = argparse.ArgumentParser(prog="data_prep check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument(
-        "dataset", type=Path, help=f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
-    )
+    options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument(
         "--model", help="were the codes made by this model's tokenizer? A Qwen3-TTS 12 Hz folder, or a name on the model hub"
     )
-    options.add_argument("--root", type=Path, help="folder in which all clips lie, and where relative paths begin (default: the file's)")
+    options.add_argument("--root", type=Path, help=ROOT)
     return options
 
 

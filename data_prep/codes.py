@@ -26,8 +26,8 @@ from data_prep.codec import SAMPLES_PER_FRAME, codec_digest, find_codec, frames_
 from data_prep.device import DEVICES, choose_device
 from data_prep.encoding import STORE, Clip
 from data_prep.formats import AudioError
-from data_prep.lines import manifests_of
-from data_prep.manifest import REJECTS, TRAIN, VAL, Reject, Row
+from data_prep.lines import DATASET, manifests_of
+from data_prep.manifest import REJECTS, TRAIN, Reject, Row
 from data_prep.pool import Stop, tell_stopped
 from data_prep.sounds import Sound, listen_to_all
 from finetune import files, shipped
@@ -42,9 +42,7 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The options, for `--help` and for tests."""
     options = argparse.ArgumentParser(prog="data_prep codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument(
-        "dataset", type=Path, help=f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
-    )
+    options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
     options.add_argument("--speaker", metavar="NAME", help="who speaks in rows that name nobody (files of the official script)")
     options.add_argument("--device", choices=DEVICES, help="default: cuda if there is one")

@@ -27,8 +27,7 @@ from data_prep.account import clock
 from data_prep.audio import MASTER_RATE
 from data_prep.check import Checked, check
 from data_prep.export_formats import FORMATS, Exported, Item
-from data_prep.lines import lines_of, manifests_of
-from data_prep.manifest import TRAIN, VAL
+from data_prep.lines import DATASET, ROOT, lines_of, manifests_of
 from data_prep.row_checks import Facts
 from finetune import files
 from finetune.errors import UserError, exit_code
@@ -48,13 +47,11 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The options, for `--help` and for tests."""
     options = argparse.ArgumentParser(prog="data_prep export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument(
-        "dataset", type=Path, help=f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
-    )
+    options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--as", dest="layout", choices=list(FORMATS), required=True, help="the layout, see above")
     options.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="the new folder")
     options.add_argument("--speaker", metavar="NAME", help="only the clips of this one")
-    options.add_argument("--root", type=Path, help="folder in which all clips lie, and where relative paths begin (default: the file's)")
+    options.add_argument("--root", type=Path, help=ROOT)
     return options
 
 

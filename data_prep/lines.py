@@ -14,6 +14,9 @@ from data_prep.manifest import REJECTS, TRAIN, VAL, Row
 from data_prep.table import NAMES
 from finetune.errors import UserError
 
+DATASET = f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
+ROOT = "folder in which all clips lie, and where relative paths begin (default: the file's)"
+"""What verbs that read such files say of their arguments."""
 TEXT_KEYS = ("messages", "conversations", "prompt", "instruction")
 
 
