@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data_prep.account import Account
 from data_prep.audio import MASTER_RATE
 from data_prep.report_advice import ADVICE, explain
 from data_prep.report_charts import STEPS, Curve, Histogram, curve, histogram, nice, number
 from data_prep.report_clips import Clip, Dataset
+from data_prep.report_parts import environment, plain, style
 from data_prep.report_rules import DEFAULT_PRESET, Finding, Removal, findings, judged, rules_of, weaknesses
 from data_prep.report_sounds import AUDIO_BYTES, Choice, choose, show
 
@@ -87,7 +87,7 @@ def render(dataset: Dataset) -> str:
     weakest = weaknesses(everything, rules)
     choice = choose(dataset.kept, dataset.rejected, weakest)
     shown = show(dataset.folder, choice)
-    script, style = ((FOLDER / f"report_page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
+    script = (FOLDER / "report_page.js").read_text(encoding="utf-8")
     page = environment(FOLDER).get_template("report_page.html")
     return page.render(
         name=dataset.folder.resolve().name,
@@ -108,7 +108,7 @@ def render(dataset: Dataset) -> str:
         silent=sum(not one.player for one in shown.values()),
         audio_megabytes=AUDIO_BYTES // 1_000_000,
         script=script,
-        style=style,
+        style=style(),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
@@ -168,26 +168,6 @@ def recordings(dataset: Dataset) -> list[RecordingView]:
     return sorted(views, key=lambda view: (-view.rejected, view.account.source))
 
 
-def duration(seconds: float) -> str:
-    """`2 h 05 min`, `3 min 20 s`, `4.2 s`."""
-    if seconds >= 3600:
-        hours, minutes = divmod(round(seconds / 60), 60)
-        return f"{hours}\u00a0h {minutes:02d}\u00a0min"
-    if seconds >= 60:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes}\u00a0min {rest:02d}\u00a0s"
-    return f"{seconds:.1f}\u00a0s"
-
-
-def environment(folder: Path) -> Environment:
-    """For the templates in `folder`, which may import `report_parts.html` of this one."""
-    made = Environment(
-        loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    made.filters |= {"duration": duration, "number": number, "percent": _percent, "clock": _clock, "plain": _plain}
-    return made
-
-
 def _groups(choice: Choice) -> list[tuple[str, str, str, list[Clip]]]:
     """Anchor, title, what to listen for, clips."""
     return [
@@ -218,9 +198,9 @@ def _told(account: Account, clips: Sequence[Clip]) -> str:
     """What a person should know about a recording: why all of it went, else its most frequent losses and the decoder's warning."""
     whole = [clip for clip in clips if clip.stage == "recording"]
     if whole:
-        return f"{_plain(whole[0].reasons[0])}: {whole[0].detail}" if whole[0].detail else _plain(whole[0].reasons[0])
+        return f"{plain(whole[0].reasons[0])}: {whole[0].detail}" if whole[0].detail else plain(whole[0].reasons[0])
     reasons = Counter(reason for clip in clips for reason in clip.reasons)
-    losses = ", ".join(f"{_plain(reason)} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3])
+    losses = ", ".join(f"{plain(reason)} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3])
     return "; ".join(part for part in (account.warning, losses) if part)
 
 
@@ -247,18 +227,3 @@ def _measure(clip: Clip, field: str) -> float | None:
 
 def _seconds(clips: Sequence[Clip]) -> float:
     return sum(clip.seconds for clip in clips)
-
-
-def _plain(reason: str) -> str:
-    return reason.replace("_", " ")
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", "\u202f%")
-
-
-def _clock(seconds: float) -> str:
-    """A place in a recording: `1:02:03.4`."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"

@@ -11,6 +11,7 @@ from data_prep.decisions import Action, Decision
 from data_prep.report_advice import explain
 from data_prep.report_charts import number
 from data_prep.report_clips import Clip, Dataset, path_of
+from data_prep.report_parts import plain
 from data_prep.report_rules import Weakness
 from data_prep.review_queue import ALL, ORDERS, WORST, Queue, after, decide, queue_of, select, views
 from finetune.errors import UserError
@@ -122,9 +123,7 @@ def build(desk: Desk) -> gradio.Blocks:
 
 def facts(queue: Queue, clip: Clip, decision: Decision | None) -> str:
     """HTML: what became of the clip and why, and what it measures. Everything from outside is escaped."""
-    states = [
-        f'<span class="state lost" title="{escape(explain(reason))}">{escape(reason.replace("_", " "))}</span>' for reason in clip.reasons
-    ]
+    states = [f'<span class="state lost" title="{escape(explain(reason))}">{escape(plain(reason))}</span>' for reason in clip.reasons]
     if not states:
         states = [f'<span class="state kept">kept: {escape(clip.stage)}</span>']
     if decision is not None:
@@ -139,4 +138,4 @@ def facts(queue: Queue, clip: Clip, decision: Decision | None) -> str:
 
 def _weakest(weakness: Weakness) -> str:
     rule, value, limit = weakness.rule, number(weakness.value), number(weakness.limit)
-    return f"Weakest measure: {rule.reason.replace('_', ' ')}, {value} {rule.unit}; limit {limit}"
+    return f"Weakest measure: {plain(rule.reason)}, {value} {rule.unit}; limit {limit}"

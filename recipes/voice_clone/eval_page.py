@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep import report_page
 from data_prep.audio import MASTER_RATE, Audio, flac
+from data_prep.report_parts import environment, style
 from data_prep.report_sounds import AUDIO_BYTES, data_uri, spectrogram
 
 from . import eval_documents as documents
@@ -63,7 +63,7 @@ class Table:
 
 def render(evaluation: Evaluation) -> str:
     """The whole page."""
-    page = report_page.environment(FOLDER).get_template("eval_page.html")
+    page = environment(FOLDER).get_template("eval_page.html")
     return page.render(
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
         verdicts=[sentence.split("**") for sentence in documents.verdicts(evaluation)],
@@ -77,7 +77,7 @@ def render(evaluation: Evaluation) -> str:
         notes=[*drifts(evaluation), *evaluation.notes],
         settings=[(key, "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
         shown=documents.shown,
-        style=(report_page.FOLDER / "report_page.css").read_text(encoding="utf-8"),
+        style=style(),
     )
 
 

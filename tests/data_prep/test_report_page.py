@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from data_prep import report_page
-from data_prep.report_page import duration, funnel, render
+from data_prep.report_page import funnel, render
 from tests.data_prep.clips import clip, dataset, whole
 from tests.data_prep.page import Page
 
@@ -105,11 +105,3 @@ def test_a_long_table_is_cut_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(report_page, "MOST_RECORDINGS", 2)
     page = Page(render(some(tmp_path)))
     assert "The 2 of 6 that lost most; all of them are in summary.json." in page.text()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0.0 s"), (59.94, "59.9 s"), (61.2, "1 min 01 s"), (3599.9, "60 min 00 s"), (3600, "1 h 00 min"), (90_000, "25 h 00 min")],
-)
-def test_durations_are_written_for_people(seconds, text) -> None:
-    assert duration(seconds).replace("\u00a0", " ") == text
