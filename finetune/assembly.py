@@ -34,6 +34,7 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     world = replace(world, tensor=config.parallel.tensor)
     cache = config.run.dir / "cache"
     once(world, lambda: claim(config.run.dir))
+    preflight.check_shared(config.run.dir, world)
     base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
     once(world, lambda: recipe.prepare(config))
     loaded = together(world, lambda: recipe.load(config))

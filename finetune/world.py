@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,6 +60,7 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
     """
     if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and not dist.is_initialized():  # Ray has joined its workers by now
         # accelerate would start nccl alone, and gradients that are kept in host memory (parallel.offload) could not be summed over ranks.
+        check_gpus(int(os.environ["LOCAL_RANK"]), torch.cuda.device_count())
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backends("cuda"))
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
@@ -87,6 +89,16 @@ def check_world(size: int, environ: Any) -> None:
         raise UserError(
             f"{launched} processes were launched (WORLD_SIZE), but this one sees a world of {size}; "
             "start with configs/cpu.yaml or configs/fsdp2.yaml"
+        )
+
+
+def check_gpus(local_rank: int, gpus: int) -> None:
+    """Refuse more processes on a machine than it has GPUs. The first one too many says it."""
+    if local_rank >= gpus:
+        kind = UserError if local_rank == gpus else ElsewhereError
+        raise kind(
+            f"more processes than GPUs were launched: {platform.node()} has {gpus}, and this is its process number {local_rank + 1}; "
+            "--num_processes counts those of all machines together, one for each GPU"
         )
 
 

@@ -1,4 +1,4 @@
-"""A disk without room for two checkpoints is told before a weight is read."""
+"""A disk without room for two checkpoints, or that not all machines see, is told before a weight is read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from finetune import files
 from finetune.errors import UserError
-from finetune.preflight import check_room, checkpoint_bytes
-from finetune.world import join, leave
+from finetune.preflight import check_room, check_shared, checkpoint_bytes, see_mark
+from finetune.world import World, join, leave
 from tests.finetune import tiny
 
 
@@ -41,3 +41,33 @@ def test_training_asks_before_it_reads_weights(tmp_path: Path, monkeypatch: pyte
             tiny.built(join((), tmp_path), config)
     finally:
         leave()
+
+
+def test_a_folder_that_this_machine_does_not_see(world: World, tmp_path: Path) -> None:
+    check_shared(tmp_path, world)
+    assert list(tmp_path.iterdir()) == [], "the mark is gone"
+    with pytest.raises(
+        UserError, match=rf"^run.dir: .* \(rank 3\) does not see what rank 0 writes to {tmp_path}; give a --run.dir on a file"
+    ):
+        see_mark(tmp_path / ".seen-1", 3)
+
+
+ELSEWHERE = """
+import os, sys
+from pathlib import Path
+from finetune import models, train
+
+folder = Path(FOLDER, os.environ["RANK"])
+folder.mkdir()
+models.content_digest = lambda *_: sys.exit("weights were read")
+sys.exit(0 if train.main([*ARGUMENTS, "--run.dir", "/proc/self/cwd/run"] if not os.chdir(folder) else []) == 2 else 1)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_machines_without_a_common_folder_ends_before_it_begins(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config_in(tmp_path)
+    own = ["--recipe", str(tiny.FOLDER), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
+    tiny.ranks(ELSEWHERE.replace("FOLDER", repr(str(tmp_path))).replace("ARGUMENTS", repr(own)))
+    said = capfd.readouterr().err
+    assert said.count("(rank 1) does not see what rank 0 writes to /proc/self/cwd/run; give a --run.dir") == 1, said

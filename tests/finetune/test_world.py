@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from finetune.errors import UserError
+from finetune.errors import ElsewhereError, UserError
 from finetune.world import World, backends, check_world, data_sums, gather, join, leave, once, share, sums, together
 from tests.finetune import tiny
 
@@ -126,12 +126,25 @@ def test_on_gpus_both_backends_start_before_accelerate_would_start_one(
     for key, value in environ.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend: found.append((chosen[-1], backend)))
     monkeypatch.setattr("finetune.world.Accelerator", accelerate)
     with pytest.raises(ReachedError):
         join((), tmp_path)
     assert found == begun
+
+
+def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before it joins any other, so that nothing waits and nothing is loaded; of many that are too many, one says it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for rank, kind in ((2, UserError), (3, ElsewhereError)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        with pytest.raises(UserError, match=rf"^more processes than GPUs .* has 2, and this is its process number {rank + 1}; ") as told:
+            join((), tmp_path)
+        assert type(told.value) is kind
+    assert not dist.is_initialized()
 
 
 def test_ranks_that_share_matrices_are_one_share_of_the_data(world: World) -> None:
