@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from finetune.activations import Activations, Recomputing
 from finetune.gpus import EFFICIENCY, Cluster
-from finetune.memory import FRAGMENTS, GIB, GRADIENT, Arrangement, Memory, Outline, gathered_bytes, memory, trained_size
+from finetune.memory import FRAGMENTS, GIB, GRADIENT, Arrangement, Memory, Outline, Unit, gathered_bytes, memory, trained_size
 
 HEAVIER: dict[Recomputing, tuple[Recomputing, ...]] = {
     "none": ("none", "selective", "full"),
@@ -27,6 +27,9 @@ ALIKE = 1.03
 HOP = 10e-6
 """Seconds that a collective waits at each rank of its ring: what makes hundreds of ranks slow, however little they send."""
 TENSOR_SIZES = (2, 4, 8)
+SUMS = 7
+"""Of states over a tensor-parallel group, for a block and micro-batch, as benchmarks/communication.py counts them: after attention and MLP,
+and on the way back for each of the five matrices that read the same states (queries, keys, values, gate, up)."""
 
 
 @dataclass(frozen=True)
@@ -149,37 +152,44 @@ def time_of_step(work: Work, cluster: Cluster, arrangement: Arrangement, traced:
 
 
 def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
-    """Seconds that gathering and reducing take in a step, and seconds of computation behind which they can hide."""
-    outline, tensor = work.outline, arrangement.tensor
+    """Seconds that gathering and reducing take in a step, and seconds of computation behind which they can hide. What is sent, and how
+    often, is what real ranks send: benchmarks/communication.py counts it."""
+    outline, shards, tensor = work.outline, arrangement.shards, arrangement.tensor
     units = (outline.root, *outline.units)
-    gather = sum(gathered_bytes(unit, tensor) for unit in units)
-    reduce = GRADIENT * sum(trained_size(unit, tensor) for unit in units)
-    collectives, ranks = len(units), arrangement.shards // tensor if arrangement.strategy != "ddp" else arrangement.ranks
-    across = cluster.nodes > 1 and ranks * tensor > cluster.gpus
-    # A machine's GPUs reach the next machine together, each by its own card; groups that run beside each other divide that.
-    speed = 1e9 * (min(cluster.gpu.link, cluster.gpu.fabric / tensor) if across else cluster.gpu.link)
 
-    def ring(size: float, ranks: int, speed: float) -> float:
-        return (ranks - 1) / ranks * size / speed + collectives * (ranks - 1) * HOP
+    def ring(size: float, ranks: int, beside: int) -> float:
+        """Each rank sends its share on, around a ring, `beside` others."""
+        across = cluster.nodes > 1 and ranks * beside > cluster.gpus
+        # A machine's GPUs reach the next machine together, each by its own card; groups that run beside each other divide that.
+        speed = 1e9 * (min(cluster.gpu.link, cluster.gpu.fabric / beside) if across else cluster.gpu.link)
+        return (ranks - 1) / ranks * size / speed + (ranks - 1) * HOP if size else 0.0
 
+    def beside(unit: Unit) -> int:
+        return tensor if any(weight.in_block for weight in unit.weights) else 1
+
+    def gather(gathered: tuple[Unit, ...]) -> float:
+        return sum(ring(gathered_bytes(unit, tensor), shards // beside(unit), beside(unit)) for unit in gathered)
+
+    def copy(ranks: int, groups: int) -> float:
+        return sum(ring(2 * GRADIENT * trained_size(unit, tensor) / shards, ranks, groups) for unit in units)
+
+    reduce = sum(ring(GRADIENT * trained_size(unit, tensor), shards // beside(unit), beside(unit)) for unit in units)
     match arrangement.strategy:
         case "ddp":
-            return ring(2 * reduce, ranks, speed), once * 2 / 3
+            return copy(arrangement.ranks, 1), once * 2 / 3
         case "zero1":
-            return ring(gather, ranks, speed) + ring(reduce, ranks, speed), once
+            return gather(units) + reduce, once
         case "zero2":
-            return ring(gather, ranks, speed) + turns * ring(reduce, ranks, speed), once * turns
-    each = 2 * ring(gather, ranks, speed) + ring(reduce, ranks, speed)
-    if arrangement.replicate > 1:
-        each += ring(2 * reduce / arrangement.shards, arrangement.replicate, cluster.gpu.fabric / cluster.gpus * 1e9)
-    return turns * each, once * turns
+            return gather(units) + turns * reduce, once * turns
+    each = gather(units) + gather(outline.units) + reduce  # the root stays gathered for the backward pass
+    return turns * (each + (copy(arrangement.replicate, cluster.gpus) if arrangement.replicate > 1 else 0.0)), once * turns
 
 
 def tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> float:
-    """Seconds a micro-batch: a group sums its states four times in each block, and nothing can be computed meanwhile."""
+    """Seconds a micro-batch: a group sums its states `SUMS` times in each block, and nothing can be computed meanwhile."""
     size, outline = arrangement.tensor, work.outline
     states = work.micro_tokens * outline.hidden * work.compute
-    return outline.blocks * 4 * (2 * (size - 1) / size * states / (cluster.gpu.link * 1e9) + 2 * (size - 1) * HOP) if size > 1 else 0.0
+    return outline.blocks * SUMS * (2 * (size - 1) / size * states / (cluster.gpu.link * 1e9) + (size - 1) * HOP) if size > 1 else 0.0
 
 
 def reason(verdict: Verdict, best: Verdict) -> str:

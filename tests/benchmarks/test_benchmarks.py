@@ -12,12 +12,16 @@ from benchmarks._regressions import Rows, rows_of
 from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
+    "communication": {"strategy", "ranks", "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops"},
     "export_memory": {"model, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound"},
     "generation": {"model", "texts at once", "here / stock", "real-time factor, here", "first sound, s, here"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
     "reliability": {"promise", "trials", "failures"},
+    "scaling": {"model", "GPUs", "fsdp, s", "best", "waits", "GPU-hours for 10⁹", "$ for 10⁹"},
+    "scaling_data": {"Whisper", "GPU", "hours of speech a GPU-hour", "published, any GPU", "CPU cores a GPU"},
+    "scaling_limits": {"model", "between machines, GB/s", "ddp", "fsdp", "hsdp", "fsdp × tp"},
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy"},
     "step_overhead": {"model", "positions a step", "our step / bare loop"},
@@ -27,8 +31,11 @@ COLUMNS = {
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
     "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
 }
-SLOW = {"export_memory", "generation", "plan_backtest", "reliability", "save_blocking", "start_up", "strategy_bytes", "transcribe_speed"}
-"""Benchmarks that start worlds of several processes, or twenty after each other, or run a model of Whisper's size: half a minute."""
+SLOW = {
+    *("communication", "export_memory", "generation", "plan_backtest", "reliability", "save_blocking", "scaling", "scaling_limits"),
+    *("start_up", "strategy_bytes", "transcribe_speed"),
+}
+"""Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-next`, which `make bench` makes."""
 FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
@@ -40,6 +47,13 @@ def test_every_benchmark_is_known_and_measured() -> None:
         command, rows = read_table(ROOT / "benchmarks" / "results" / f"{name}.md")
         assert command == f"`.venv/bin/python benchmarks/{name}.py`", "measured in full, not with --quick"
         assert len(rows) >= 3 and COLUMNS[name] <= set(rows[0])
+
+
+@pytest.mark.parametrize(("page", "names"), [("scaling", ("scaling_limits", "scaling_data"))])
+def test_a_page_shows_the_tables_that_its_commands_wrote(page: str, names: tuple[str, ...]) -> None:
+    shown = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    for name in names:
+        assert (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8").strip() in shown, name
 
 
 HERE = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FOUND if name not in ELSEWHERE]

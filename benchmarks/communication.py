@@ -1,0 +1,71 @@
+"""What the ranks of a step send each other under every strategy, counted in real runs, beside what the plan's simulation says of it.
+
+Counted are the collectives that torch issues (`_collectives_of_ranks.py`), and what a ring has each rank send for them. The simulation is
+`finetune.strategies.communication` with `tensor_traffic`: over links of one byte a second its seconds are bytes, over links that take no
+time they are hops, one for each other rank of each collective.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import _table
+from benchmarks.strategy_bytes import ROOT, VOCABULARIES, cases, make
+
+COLUMNS = (
+    "strategy", "compute", "ranks", "micro-batches", "all-gathers", "reduce-scatters", "all-reduces",
+    "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops",
+)  # fmt: skip
+NOTE = (
+    "One optimizer step on gloo; the model of strategy_bytes.py with 256 words. Left out are single numbers (norms, counts) and the votes. "
+    "Moved / Ψ: elements in the literature's counting, all-reduced ones twice, over the model's parameters, for all micro-batches of the "
+    "step: full sharding moves 3 Ψ for each, less the root, which stays gathered between forward and backward. Of that a rank sends "
+    "(N-1)/N. Ranks that share matrices (tp) also sum their states: seven all-reduces for each block and micro-batch."
+)
+
+
+Case = tuple[str, int, str]
+"""Strategy, words, precision."""
+CASES: list[Case] = [case for case in cases() if case[1] == VOCABULARIES[0] and (case[2] == "bf16" or case[0] == "fsdp")]
+QUICK = [case for case in CASES if case[0] in ("zero1", "fsdp × 2")] + [("fsdp", VOCABULARIES[0], "bf16")]
+
+
+def main() -> None:
+    flags = _table.read_flags(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measured(Path(folder), [2] if flags.quick else [1, 2, 4], QUICK if flags.quick else CASES)
+    _table.publish("communication", flags, COLUMNS, [row(each) for each in found], NOTE)
+
+
+def measured(folder: Path, worlds: list[int], asked: list[Case]) -> list[dict[str, Any]]:
+    """Each case on each world."""
+    make(folder)
+    return [each for ranks in worlds for each in launch(ranks, folder, asked)]
+
+
+def launch(ranks: int, folder: Path, asked: list[Case]) -> list[dict[str, Any]]:
+    accelerate = Path(sys.executable).parent / "accelerate"
+    config, script = ROOT / "configs" / "cpu.yaml", ROOT / "benchmarks" / "_collectives_of_ranks.py"
+    command = [accelerate, "launch", "--config_file", config, "--num_processes", ranks, script, folder, json.dumps(asked)]
+    subprocess.run([str(word) for word in command], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=sys.stderr)
+    return json.loads((folder / f"collectives-{ranks}.json").read_text())
+
+
+def row(found: dict[str, Any]) -> list[str]:
+    counted, told = round(found["bytes"]), round(found["told"][0])
+    ratio = f"{counted / told:.4f}" if told else "–"
+    kinds = [str(found["kinds"][kind]) for kind in ("all-gather", "reduce-scatter", "all-reduce")]
+    first = [found["strategy"], found["precision"], str(found["ranks"]), str(found["turns"]), *kinds]
+    return [*first, f"{found['volume']:.2f}", f"{counted:,}", f"{told:,}", ratio, str(found["hops"]), f"{found['told'][1]:.0f}"]
+
+
+if __name__ == "__main__":
+    main()
