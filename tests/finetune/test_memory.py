@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks._regressions import rows_of
 from benchmarks.strategy_bytes import RECIPE, ROOT, cases, config_of, make, measured
 from finetune.activations import Activations
 from finetune.foresight import foresee
 from finetune.memory import Arrangement, Memory, Outline, Unit, Weight, memory, outline, share
 from finetune.parallel import Strategy
 from finetune.recipe import load_recipe
-from tests.benchmarks.test_benchmarks import read_table
 
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)
 BILLION = 10**9
@@ -95,7 +95,7 @@ def test_frozen_and_packed_parameters() -> None:
 def test_what_ranks_held_by_the_benchmark_is_what_is_foreseen(tmp_path: Path) -> None:
     """Every row of its table, of real runs on 1, 2 and 4 ranks: what lasts within 1 %, and what passes within 1 % too."""
     make(tmp_path)
-    _, table = read_table((ROOT / "benchmarks" / "results" / "strategy_bytes.md").read_text(encoding="utf-8"))
+    table = rows_of(ROOT / "benchmarks" / "results" / "strategy_bytes.md")
     assert len(table) == 38
     foreseen = {}
     for row in table:
