@@ -8,7 +8,7 @@ from typing import Any
 from data_prep.report_charts import number
 from finetune import __version__
 
-from .eval_figures import Metric, Scored, figure
+from .eval_figures import Scored, figure
 from .eval_outcome import SET_TITLES, Compared, Evaluation, Worth, compared, drifts, worth
 
 
@@ -65,17 +65,19 @@ def shown(value: float | None) -> str:
     return "–" if value is None else number(value)
 
 
-def heading(metric: Metric) -> str:
-    return f"{metric.title} ({metric.unit})"
+def columns(evaluation: Evaluation) -> list[str]:
+    """What stands over the cells of `rows_of`."""
+    return ["texts", *(f"{metric.title} ({metric.unit})" for metric in evaluation.metrics)]
+
+
+def rows_of(evaluation: Evaluation, group: str) -> list[tuple[str, list[str]]]:
+    """Each system with how many texts it said, and its figures, as people read them."""
+    said = [(name, evaluation.of(name, group)) for name in evaluation.names]
+    return [(name, [str(len(clips)), *(shown(figure(metric, clips)) for metric in evaluation.metrics)]) for name, clips in said]
 
 
 def _table(evaluation: Evaluation, group: str) -> str:
-    head = ["", "texts", *(heading(metric) for metric in evaluation.metrics)]
-    rows = []
-    for name in evaluation.names:
-        clips = evaluation.of(name, group)
-        rows.append([name, str(len(clips)), *(shown(figure(metric, clips)) for metric in evaluation.metrics)])
-    return _markdown_table(head, rows)
+    return _markdown_table(["", *columns(evaluation)], [[name, *cells] for name, cells in rows_of(evaluation, group)])
 
 
 def _worth_table(evaluation: Evaluation) -> str:

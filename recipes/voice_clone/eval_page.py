@@ -130,11 +130,7 @@ def _card(name: str, clip: Scored, room: int, metrics: Sequence[Metric]) -> Card
 
 
 def _table(evaluation: Evaluation, group: str) -> Table:
-    rows = []
-    for name in evaluation.names:
-        clips = evaluation.of(name, group)
-        rows.append((name, [str(len(clips)), *(documents.shown(figure(metric, clips)) for metric in evaluation.metrics)]))
-    return Table(SET_TITLES[group], ["texts", *(documents.heading(metric) for metric in evaluation.metrics)], rows)
+    return Table(SET_TITLES[group], documents.columns(evaluation), documents.rows_of(evaluation, group))
 
 
 def _plot(evaluation: Evaluation, group: str, metric: Metric) -> Plot | None:

@@ -11,9 +11,9 @@ from data_prep.report_sounds import spectrogram
 from finetune.errors import UserError
 from finetune.recipe import Answer
 
-from . import eval_sound, synthesis
+from . import eval_sound
 from .exported import Exported
-from .synthesis import Request, Sampling, Spoken
+from .synthesis import Request, Sampling, Spoken, Synthesizer
 
 MOST_SECONDS = 12.0
 """Longest answer: it is made on one core beside the run, and what does not end by then will not end."""
@@ -24,7 +24,7 @@ def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     exported = Exported.of(folder)
     first = next((speaker["name"] for speaker in exported.trained.get("speakers", [])), None)
     requests = [request(prompt, first) for prompt in prompts]
-    with synthesis.open_synthesizer(folder) as voice:
+    with Synthesizer(exported) as voice:
         spoken = voice.speak(requests, Sampling(max_seconds=MOST_SECONDS))
     return [answer(asked, one) for asked, one in zip(requests, spoken, strict=True)]
 
