@@ -2,7 +2,7 @@
 
 A dead peer breaks a collective that others are in, at once on gloo and late on NCCL; who reads data, evaluates or saves meanwhile would
 learn of it never. So a thread of each rank beats over the launcher's key-value store and watches its neighbour. It needs nothing of the
-main thread: building an index or a long save does not silence it.
+main thread: building an index or a long save does not silence it. Another one sees to it that the store itself still answers.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Heartbeat:
         self._folder: Path | None = None
         self._word: Callable[[str], None] = lambda _: None
         self._reason: str | None = None
+        self._beats = 0
 
     def __enter__(self) -> Heartbeat:
         if self._world.size > 1:
@@ -56,6 +57,7 @@ class Heartbeat:
             sums(self._world, [0.0])  # every key is there before anyone reads its neighbour's
             self._thread = threading.Thread(target=self._watch, args=(self._store,), name="heartbeat", daemon=True)
             self._thread.start()
+            threading.Thread(target=self._watch_the_store, name="watch of the store", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -108,11 +110,11 @@ class Heartbeat:
 
     def _watch(self, store: Store) -> None:
         watched = (self._world.rank + 1) % self._world.size
-        beats, seen, changed = 0, b"", time.monotonic()
+        seen, changed = b"", time.monotonic()
         while not self._left.wait(BEAT_SECONDS):
-            beats += 1
+            self._beats += 1
             try:
-                store.set(_beat_of(self._world.rank), str(beats))
+                store.set(_beat_of(self._world.rank), str(self._beats))
                 if store.check(["gone"]):
                     return self._end(store.get("gone").decode(), PATIENCE_SECONDS)
                 latest = store.get(_beat_of(watched))
@@ -123,6 +125,15 @@ class Heartbeat:
             elif time.monotonic() - changed > MISSING_SECONDS:
                 return self._end(self._first(store, f"rank {watched} is missing: no sign of life for {MISSING_SECONDS:.0f} s"), 0.0)
         return None
+
+    def _watch_the_store(self) -> None:
+        """A machine that stands still, or whose network is gone, closes no connection: who asks its store waits without an end."""
+        seen, silent = 0, 0.0
+        while self._thread.is_alive():
+            time.sleep(BEAT_SECONDS)
+            silent, seen = 0.0 if self._beats != seen else silent + BEAT_SECONDS, self._beats
+            if silent > MISSING_SECONDS:
+                self._end(f"the launcher's store does not answer: no word for {MISSING_SECONDS:.0f} s", 0.0)
 
     def _end(self, loss: str, patience: float) -> None:
         if self._left.wait(patience):

@@ -46,6 +46,30 @@ def test_ranks_that_wait_or_fail_alike_end_by_themselves() -> None:
         assert output.splitlines() == ["waited", "UserError", "NotFiniteError", "[]"]
 
 
+STILL = """
+import os, signal, sys, time
+from pathlib import Path
+from finetune import heartbeat
+from finetune.world import join
+
+heartbeat.BEAT_SECONDS, heartbeat.MISSING_SECONDS = 0.1, 2.0
+world = join((), Path())
+with heartbeat.Heartbeat(world) as beating:
+    beating.leave_traces_in(Path(), lambda word: print(word, flush=True))
+    time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGSTOP) if world.is_main else time.sleep(600.0)
+"""
+
+
+@pytest.mark.slow
+def test_who_asks_a_store_that_stands_still_does_not_wait_for_ever() -> None:
+    """As that of a machine that is cut off: its connections stay open, and nothing answers."""
+    with tiny.started(STILL) as (first, second):
+        said, _ = second.communicate(timeout=240)
+        assert second.returncode == 1 and first.poll() is None
+    assert said.startswith("the launcher's store does not answer: ")
+
+
 def test_alone_it_only_keeps_the_traceback(world: World, tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(KeyError), Heartbeat(world) as heartbeat:

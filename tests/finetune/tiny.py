@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -76,11 +78,20 @@ def trained(world: World, config: Config) -> tuple[Training, Progress]:
 
 def ranks(script: str, count: int = 2) -> list[str]:
     """Standard output of each rank of a script, over gloo."""
+    with started(script, count) as processes:
+        outputs = [process.communicate(timeout=90)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * count
+    return outputs
+
+
+@contextlib.contextmanager
+def started(script: str, count: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
+    """The ranks of a script, over gloo. None goes on afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
-    started = [
+    processes = [
         subprocess.Popen(
             [sys.executable, "-c", script],
             cwd=FOLDER.parents[1],
@@ -91,9 +102,8 @@ def ranks(script: str, count: int = 2) -> list[str]:
         for rank in range(count)
     ]
     try:
-        outputs = [process.communicate(timeout=90)[0] for process in started]
+        yield processes
     finally:
-        for process in started:
+        for process in processes:
             process.kill()
-    assert [process.returncode for process in started] == [0] * count
-    return outputs
+            process.wait()
