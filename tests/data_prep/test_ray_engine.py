@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -78,6 +79,14 @@ def test_after_a_stop_nothing_is_begun(worker: Worker, tmp_path: Path) -> None:
 def test_a_slip(argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert voice.main([str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--transcripts", *argv]) == 2
     assert told in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
+    assert voice.main([str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--transcripts", "--engine", "ray"]) == 2
+    assert capsys.readouterr().err == "error: Ray is not installed; `pip install 'overtone[ray]'`, on every machine of the cluster\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,15 @@ def test_a_mistake_in_the_config_comes_before_ray_and_torch() -> None:
 def test_data_that_is_missing_comes_first_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert ray_train.main(["--recipe", str(tiny.FOLDER), "--num-workers", "2", "--data.train", "gone.jsonl"]) == 2
     assert "data.train: gone.jsonl does not exist" in capsys.readouterr().err
+
+
+def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    config, find = tiny.config_in(tmp_path), importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
+    inputs = ["--model.source", str(config.model.source), "--data.train", str(config.data.train), "--run.dir", str(tmp_path / "run")]
+    assert ray_train.main(["--recipe", str(tiny.FOLDER), *inputs, "--num-workers", "2"]) == 2
+    assert capsys.readouterr().err == "error: Ray is not installed; `pip install 'overtone[ray]'`, on every machine of the cluster\n"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
