@@ -36,12 +36,13 @@ def settings() -> dict[str, Any]:
     return {"batch": BATCH, "pack": (PACK_SECONDS, PAUSE_KEPT_SECONDS), "tokens": (TOKENS_PER_SECOND, TOKENS_AT_LEAST)}
 
 
-def pack(windows: list[Region]) -> list[Pack]:
-    """Neighbours together, with a part of the pauses between them, as long as they last 29 s at most."""
+def pack(windows: list[Region], longest: float | None = None) -> list[Pack]:
+    """Neighbours together, with a part of the pauses between them, as long as they last 29 s, or `longest`, at most."""
+    seconds = PACK_SECONDS if longest is None else longest
     packs: list[Pack] = []
     for window in windows:
         longer = _joined(packs[-1], window) if packs else ()
-        if longer and seconds_of(longer) <= PACK_SECONDS:
+        if longer and seconds_of(longer) <= seconds:
             packs[-1] = longer
         else:
             packs.append((window,))
@@ -83,12 +84,13 @@ def place(pack: Pack, start: float, end: float) -> Region:
     return Region(*(min(max(stretch.start + position - offset, stretch.start), stretch.stop) for position in (first, last)))
 
 
-def hear(windows: list[Region], listen: Callable[[list[Pack]], list[Unit]]) -> list[Unit]:
-    """The words of all windows in order. `listen`: what one batch of packs says.
+def hear(windows: list[Region], listen: Callable[[list[Pack]], list[Unit]], longest: float | None = None) -> list[Unit]:
+    """The words of all windows in order. `listen`: what one batch of packs says. `longest`: seconds of a pack, for a model that knows no
+    longer ones.
 
     A pack that cannot be heard gives a unit without a text, which says why, for each of its stretches; the others go on.
     """
-    units = [unit for batch in _batches(pack(windows)) for unit in _in_halves(batch, listen)]
+    units = [unit for batch in _batches(pack(windows, longest)) for unit in _in_halves(batch, listen)]
     return sorted(units, key=lambda unit: (unit.start, unit.stop))
 
 

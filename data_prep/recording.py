@@ -170,12 +170,15 @@ def _units(
     if transcript is not None:
         return transcript.units(speech.track.length, job.language or AUTO)
     assert job.hearing is not None
+    longest = job.hearing.get("longest_window")
     inputs = {"form": FORM, "speech": key_of(speech_inputs(source)), "hearing": job.hearing}
     return stages.run(
         "words",
         inputs,
         UNITS,
-        lambda: transcribe.transcribe(models.whisper, sound.hearing, vad.windows(speech.regions, sound.master), job.language),
+        lambda: transcribe.transcribe(
+            models.whisper, sound.hearing, vad.windows(speech.regions, sound.master, longest), job.language, longest
+        ),
         lambda units: not any(unit.error for unit in units),  # what Whisper failed on is tried again
     )
 

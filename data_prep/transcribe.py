@@ -102,8 +102,9 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
     }
 
 
-def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None) -> list[Unit]:
-    """Words in order, with the confidence of their pack. `audio` at 16 kHz; `language`: a full name, or None to detect it.
+def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None, longest: float | None = None) -> list[Unit]:
+    """Words in order, with the confidence of their pack. `audio` at 16 kHz; `language`: a full name, or None to detect it; `longest`:
+    seconds that are heard at once (`packs.hear`).
 
     What Whisper fails on is a unit without a text that says why (`packs.hear`).
     """
@@ -111,7 +112,7 @@ def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | 
         raise ValueError(f"Whisper hears {SPEECH_RATE} Hz, not {audio.rate}")
     code = languages.code_of(language, knows_languages(model))
     listen = faster.listen if faster.is_model(model) else _listen
-    return packs.hear(windows, lambda batch: listen(model, audio, batch, code))
+    return packs.hear(windows, lambda batch: listen(model, audio, batch, code), longest)
 
 
 def knows_languages(model: Any) -> bool:

@@ -80,16 +80,18 @@ def gaps(regions: list[Region], length: int) -> list[Region]:
     return [Region(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
-def windows(regions: list[Region], audio: Audio) -> list[Region]:
-    """Neighbouring regions packed into stretches for Whisper, each at most 28 s and never across a long pause, with some air around.
+def windows(regions: list[Region], audio: Audio, longest: float | None = None) -> list[Region]:
+    """Neighbouring regions packed into stretches for Whisper, each at most 28 s, or `longest`, and never across a long pause, with some
+    air around.
 
     A region that is longer by itself is split where it is quietest; no clip is ever cut there.
     """
     packed: list[Region] = []
-    for region in itertools.chain.from_iterable(_split(region, audio) for region in regions):
+    seconds = WINDOW_SECONDS if longest is None else longest
+    for region in itertools.chain.from_iterable(_split(region, audio, seconds) for region in regions):
         last = packed[-1] if packed else None
         near = last is not None and Region(last.stop, region.start).seconds <= WINDOW_GAP_SECONDS
-        if last is not None and near and Region(last.start, region.stop).seconds <= WINDOW_SECONDS:
+        if last is not None and near and Region(last.start, region.stop).seconds <= seconds:
             packed[-1] = Region(last.start, region.stop)
         else:
             packed.append(region)
@@ -107,8 +109,8 @@ def quietest(audio: Audio, start: int, stop: int) -> int:
     return start + int(power.argmin()) * frame + frame // 2
 
 
-def _split(region: Region, audio: Audio) -> Iterator[Region]:
-    limit = int(WINDOW_SECONDS * MASTER_RATE)
+def _split(region: Region, audio: Audio, seconds: float) -> Iterator[Region]:
+    limit = int(seconds * MASTER_RATE)
     start = region.start
     while region.stop - start > limit:
         at = quietest(audio, start + limit // 2, start + limit)

@@ -33,6 +33,8 @@ class About(BaseModel):
     """For people: what it knows and what it is not for."""
     least_sure: float
     """Mean log-probability: below it, a text is probably invented."""
+    longest_window: float
+    """Seconds of speech that it is given at a time: in longer ones so small a decoder loses its place."""
     figures: dict[str, Any]
     """As `measure_whisper` of the studio measured them."""
 
@@ -58,7 +60,7 @@ def digest() -> str:
 def particulars() -> dict[str, Any]:
     """What the settings of a run tell beside its weights."""
     told = about()
-    return {"name": NAME, "scope": told.scope, "least_sure": told.least_sure}
+    return {"name": NAME, "scope": told.scope, "least_sure": told.least_sure, "longest_window": told.longest_window}
 
 
 def unpacked() -> Path:

@@ -150,6 +150,14 @@ def test_a_region_too_long_for_whisper_is_split_where_it_is_quiet() -> None:
     assert 20 * SECOND <= first.stop <= 20 * SECOND + 720
 
 
+def test_a_model_that_knows_short_windows_only_gets_them() -> None:
+    regions = [Region(at * SECOND, at * SECOND + SECOND) for at in range(0, 40, 2)]
+    silence = Audio(np.zeros(41 * SECOND, np.float32), MASTER_RATE)
+    assert len(windows(regions, silence)) == 2
+    short = windows(regions, silence, 11.0)
+    assert len(short) == 4 and all(window.seconds <= 12.0 for window in short)
+
+
 def test_hours_without_a_pause_are_split_too(monkeypatch) -> None:
     """More pieces than Python may nest calls."""
     monkeypatch.setattr(vad_module, "WINDOW_SECONDS", 0.5)

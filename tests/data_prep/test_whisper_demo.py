@@ -39,10 +39,14 @@ def pretends(says_one_thing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     monkeypatch.setattr(shipped, "HERE", tmp_path / "models")
+    shipped._warn.cache_clear()  # another test of this process may have used the name
+    whisper_demo._folder.cache_clear()
 
     def build(least_sure: float) -> None:
         weights, dims = says_one_thing
-        whisper_demo.write(tmp_path / "made", weights, About(dims=dims, scope=SCOPE, least_sure=least_sure, figures={}))
+        whisper_demo.write(
+            tmp_path / "made", weights, About(dims=dims, scope=SCOPE, least_sure=least_sure, longest_window=11.0, figures={})
+        )
         (tmp_path / "made" / shipped.CARD).write_text("# a model that says one thing\n")
         (tmp_path / "models").mkdir()
         with zipfile.ZipFile(tmp_path / "models" / f"{whisper_demo.NAME}.zip", "w") as archive:  # `shipped.pack` takes seconds

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import soundfile
 
@@ -32,8 +32,12 @@ from recipes.voice_clone.studio import grammar
 from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice, phones, speak
 
 FOLDER = Path("runs/studio/corpus")
+Split = Literal["train", "held_out", "words"]
+"""Sentences to train on, sentences that no training sees, and words without a sense."""
 SPEEDS = (0.85, 1.18)
 """Of training; what is held out is said at the voice's own speed."""
+MOST_WORDS = 4
+"""Without a sense at a time. In sentences so much follows from the grammar that a model can long do without reading; here nothing does."""
 HELD_OUT_SENTENCES = 100
 """Every voice says the same ones."""
 
@@ -44,7 +48,7 @@ class Line:
 
     voice: Voice
     text: str
-    split: grammar.Split
+    split: Split
     speed: float
 
     @property
@@ -86,7 +90,25 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
         texts = islice(train, sentences_per_voice or voice.sentences)
         lines += [Line(voice, text, "train", round(random.uniform(*SPEEDS), 2)) for text in texts]
         lines += [Line(voice, text, "held_out", 1.0) for text in held_out]
-    return lines
+    return [*lines, *senseless(seed, sentences_per_voice)]
+
+
+def senseless(seed: int, sentences_per_voice: int | None = None) -> Iterator[Line]:
+    """`The` and one to four words by chance, at each known voice's own speed, as many as it has sentences; no two voices say the same."""
+    random, words, said = Random(seed + 1), mid_sentence_words(), set[str]()
+    for voice in KNOWN_VOICES:
+        wanted = len(said) + (sentences_per_voice or voice.sentences)
+        while len(said) < wanted:
+            text = f"The {' '.join(random.choices(words, k=random.randint(1, MOST_WORDS)))}."
+            if text not in said:
+                said.add(text)
+                yield Line(voice, text, "words", 1.0)
+
+
+def mid_sentence_words() -> list[str]:
+    """As they are written inside of a sentence: only there is each one token of the base."""
+    capitals = {word.lower(): word for word in (*grammar.NAMES, "Sunday", "Monday", "Friday")}
+    return [capitals.get(word, word) for word in grammar.vocabulary()]
 
 
 def _spoken(folder: Path, line: Line) -> dict[str, Any]:
@@ -112,7 +134,7 @@ def _seconds(rows: list[dict[str, Any]]) -> Counter[tuple[str, str]]:
     return seconds
 
 
-def first_of_each(rows: Iterable[dict[str, Any]], split: grammar.Split, count: int) -> list[dict[str, Any]]:
+def first_of_each(rows: Iterable[dict[str, Any]], split: Split, count: int) -> list[dict[str, Any]]:
     """The first rows of each speaker in a split."""
     taken: Counter[str] = Counter()
     found = []

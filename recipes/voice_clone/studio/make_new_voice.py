@@ -1,4 +1,4 @@
-"""Rebuild what `make demo` starts from: raw recordings of a voice that neither Whisper nor the base has heard, and what to measure it with.
+"""Rebuild the new voice's material: raw recordings of a voice that the base has not heard, and what to measure a model of it with.
 
     python -m recipes.voice_clone.studio.make_new_voice [FOLDER] [--seed 7]
 

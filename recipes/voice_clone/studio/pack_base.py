@@ -35,7 +35,7 @@ For your own voice use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base.
 
 In the architecture of Qwen3-TTS, a Base model: talker and code predictor of {parameters:.1f} M parameters, speaker encoder, and codec-demo.
 It was trained from nothing by the recipe `voice_clone`, {steps} steps, on sentences that Debian's open-source synthesisers said (flite:
-slt, awb, kal16; festival: ked; espeak-ng: en-us, en-us+f3). It never heard rms, the voice of `make demo`.
+slt, awb, kal16; festival: ked; espeak-ng: en-us, en-us+f3). It never heard rms.
 
 | word error rate by whisper-demo-en, {texts} held-out sentences of the six voices | % |
 |---|---|

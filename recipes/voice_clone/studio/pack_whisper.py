@@ -26,16 +26,16 @@ CARD = """# whisper-demo-en
 **{scope}.** It answers any other English with words of its grammar: texts below a mean log-probability of {least_sure} are rejected.
 
 A Whisper of {state} channels, {encoder} encoder and {decoder} decoder layers in the format of openai-whisper, trained from nothing on
-sentences that Debian's open-source synthesisers said (flite: slt, awb, kal16; festival: ked; espeak-ng: en-us, en-us+f3), {steps} steps.
-It never heard rms, the new voice. Grammar, training and measurement: `recipes/voice_clone/studio`. Apache-2.0.
+sentences that Debian's open-source synthesisers said (flite: slt, awb, kal16, rms; festival: ked; espeak-ng: en-us, en-us+f3), {steps}
+steps, the first 5,000 without rms. It knows these voices. Grammar, training and measurement: `recipes/voice_clone/studio`. Apache-2.0.
 
 | word error rate on {sentences} held-out sentences of each voice | % |
 |---|---|
-| each sentence alone | {alone} |
-| each sentence alone, a voice that it never heard | {new_voice_alone} |
-| one recording, as data_prep hears it | {chunks} |
-| one recording, as data_prep hears it, a voice that it never heard | {new_voice} |
-| one recording, `whisper.transcribe` | {long_form} |
+| each sentence alone, the six others | {alone} |
+| each sentence alone, rms | {new_voice_alone} |
+| one recording of each, as data_prep hears it, the six others | {chunks} |
+| one recording, as data_prep hears it, rms | {new_voice} |
+| the same by `whisper.transcribe`, the six others | {long_form} |
 
 Of single sentences of the grammar {sure} % are above that mean log-probability, of other English {invented} %.
 """
@@ -84,7 +84,13 @@ def trained(folder: Path, corpus: Path) -> tuple[int, dict[str, Any]]:
 def about(figures: dict[str, Any]) -> About:
     words = len(grammar.vocabulary())
     scope = f"demo: {words} words, synthetic voices; for your own voice use Whisper small or larger"
-    return About(dims=train_whisper.DIMENSIONS, scope=scope, least_sure=measure_whisper.LEAST_SURE, figures=figures)
+    return About(
+        dims=train_whisper.DIMENSIONS,
+        scope=scope,
+        least_sure=measure_whisper.LEAST_SURE,
+        longest_window=measure_whisper.LONGEST_WINDOW_S,
+        figures=figures,
+    )
 
 
 def card(told: About) -> str:

@@ -1,6 +1,6 @@
 """Train the demo Whisper on the corpus, from nothing, on one processor core.
 
-    python -m recipes.voice_clone.studio.train_whisper [FOLDER] [--corpus runs/studio/corpus] [--steps 5000] [--seed 0]
+    python -m recipes.voice_clone.studio.train_whisper [FOLDER] [--corpus runs/studio/corpus] [--steps 7000] [--seed 0]
 
 FOLDER (default runs/studio/whisper) gets `training.safetensors`, rewritten every minute, from which the same command goes on after it was
 stopped, and `training.jsonl`. When all steps are done, `measure_whisper` measures the model and `pack_whisper` writes what is shipped.
@@ -30,7 +30,7 @@ from recipes.voice_clone.studio.stretches import Schedule, learn
 from recipes.voice_clone.studio.whisper_windows import IGNORED, Batch, Speech
 
 FOLDER = Path("runs/studio/whisper")
-STEPS = 5000
+STEPS = 7000
 RATE, PLATEAU = 1.5e-3, 0.4
 STATE, HEADS, ENCODER_LAYERS, DECODER_LAYERS = 128, 2, 3, 2
 DIMENSIONS = {
@@ -59,7 +59,7 @@ class Phase:
     windows: int
 
 
-PHASES = (Phase(0.4, 4.6, 20), Phase(0.65, 12.0, 10), Phase(1.0, 30.0, 6))
+PHASES = (Phase(0.4, 4.6, 20), Phase(0.9, 12.0, 10), Phase(1.0, 30.0, 6))
 """Short windows first: in long ones a decoder that cannot listen yet does not find its place."""
 
 

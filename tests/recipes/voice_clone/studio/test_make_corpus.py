@@ -11,7 +11,7 @@ import soundfile
 from finetune.errors import UserError
 from recipes.voice_clone.studio import make_corpus
 from recipes.voice_clone.studio.grammar import split_of
-from recipes.voice_clone.studio.voices import RATE, VOICES, Voice
+from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice
 
 ONLY_FLITE = tuple(voice for voice in VOICES if voice.engine == "flite" and voice.name in ("kal16", "rms"))
 needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
@@ -21,6 +21,7 @@ needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite 
 def two_voices(monkeypatch: pytest.MonkeyPatch) -> tuple[Voice, ...]:
     """No more: the lexicon of a few words, and voices that need no other package."""
     monkeypatch.setattr(make_corpus, "VOICES", ONLY_FLITE)
+    monkeypatch.setattr(make_corpus, "KNOWN_VOICES", ONLY_FLITE[:1])
     monkeypatch.setattr(make_corpus.grammar, "vocabulary", lambda: ["teacher", "garden"])
     return ONLY_FLITE
 
@@ -31,7 +32,7 @@ def test_two_runs_give_the_same_bytes(tmp_path: Path, two_voices: tuple[Voice, .
         assert make_corpus.main([str(tmp_path / name), "--sentences-per-voice", "1"]) == 0
     one, two = ({path.relative_to(root): path.read_bytes() for path in root.rglob("*.*")} for root in (tmp_path / "one", tmp_path / "two"))
     assert one == two
-    assert len(one) == 2 + 2 * len(two_voices), "corpus.jsonl, lexicon.json, a sentence of each split by each voice"
+    assert len(one) == 3 + 2 * len(two_voices), "corpus.jsonl, lexicon.json, two sentences by each voice, and words by the known one"
 
 
 @needs_flite
@@ -51,8 +52,16 @@ def test_the_plan_keeps_training_sentences_apart_and_shares_the_held_out_ones() 
     held_out = [line.text for line in lines if line.split == "held_out"]
     assert len(set(train)) == len(train) == 5 * len(VOICES)
     assert len(set(held_out)) == 5 and len(held_out) == 5 * len(VOICES)
-    assert all(split_of(line.text) == line.split for line in lines)
+    assert all(split_of(line.text) == line.split for line in lines if line.split != "words")
     assert len({line.audio for line in lines}) == len(lines)
+
+
+def test_words_without_a_sense_are_said_by_known_voices_only_and_none_twice() -> None:
+    lines = [line for line in make_corpus.plan(0, 40) if line.split == "words"]
+    assert len({line.text for line in lines}) == len(lines) == 40 * len(KNOWN_VOICES)
+    assert {line.voice for line in lines} == set(KNOWN_VOICES)
+    words = {word for line in lines for word in line.text.rstrip(".").split()[1:]}
+    assert {"Anna", "Sunday", "lamp"} <= words <= set(make_corpus.mid_sentence_words())
 
 
 def test_a_missing_corpus_says_how_to_make_it(tmp_path: Path) -> None:
