@@ -1,9 +1,10 @@
-"""Writes docs/benchmarks.md from benchmarks/results/, and the list of them between the marks in README.md; `make bench` calls it last."""
+"""Writes docs/benchmarks.md from benchmarks/results/, and what stands between the marks of other pages; `make bench` calls it last."""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -12,6 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 from finetune import files  # noqa: E402 - the line before makes it importable
 
 BEGIN, END = "<!-- measured: written by make bench -->", "<!-- end of measured -->"
+TRIALS, END_OF_TRIALS = "<!-- trials: written by benchmarks/_pages.py -->", "<!-- end of trials -->"
 HEAD = """# Benchmarks
 
 Written by `make bench`, one command for each table. Ratios are of one run on one machine; most were taken on two shared CPU cores, and none
@@ -37,13 +39,26 @@ def page() -> str:
 
 def with_list(readme: str) -> str:
     """README.md with a line for each benchmark in place of what stood between the marks."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
     lines = [f"- [{result.stem}](docs/benchmarks.md#{result.stem}): {question(result)}" for result in results()]
-    return f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}"
+    return _between(readme, BEGIN, END, "\n".join(lines))
+
+
+def with_trials(guide: str) -> str:
+    """docs/data-preparation.md with the table of what was tried."""
+    return _between(guide, TRIALS, END_OF_TRIALS, (HERE / "results" / "data_preparation.md").read_text(encoding="utf-8").strip())
+
+
+def _between(page: str, begin: str, end: str, text: str) -> str:
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+    files.write_text(path, change(path.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
     files.write_text(HERE.parent / "docs" / "benchmarks.md", page())
-    readme = HERE.parent / "README.md"
-    files.write_text(readme, with_list(readme.read_text(encoding="utf-8")))
+    _rewrite(HERE.parent / "README.md", with_list)
+    _rewrite(HERE.parent / "docs" / "data-preparation.md", with_trials)

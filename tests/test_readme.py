@@ -90,4 +90,6 @@ def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
     assert {table.stem for table in made} == {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3
     assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == _pages.page(), "run benchmarks/_pages.py"
     assert _pages.with_list(README) == README, "run benchmarks/_pages.py"
+    guide = (ROOT / "docs" / "data-preparation.md").read_text(encoding="utf-8")
+    assert _pages.with_trials(guide) == guide, "run benchmarks/_pages.py"
     assert all(table.read_text(encoding="utf-8").strip() in _pages.page() for table in made)

@@ -13,6 +13,7 @@ from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
     "communication": {"strategy", "ranks", "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops"},
+    "data_preparation": {"promise", "trials", "failures"},
     "export_memory": {"model, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound"},
     "generation": {"model", "texts at once", "here / stock", "real-time factor, here", "first sound, s, here"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
@@ -33,7 +34,7 @@ COLUMNS = {
 }
 SLOW = {
     *("communication", "export_memory", "generation", "plan_backtest", "reliability", "save_blocking", "scaling", "scaling_limits"),
-    *("start_up", "strategy_bytes", "transcribe_speed"),
+    *("data_preparation", "start_up", "strategy_bytes", "transcribe_speed"),
 }
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ELSEWHERE = {"sft_speed"}

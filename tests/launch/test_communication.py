@@ -19,6 +19,7 @@ def check(found: list[dict[str, Any]]) -> None:
             assert each["volume"] == pytest.approx(3 * each["turns"], rel=0.02), "3 Ψ for each micro-batch, as ZeRO's authors count"
 
 
+@pytest.mark.slow
 def test_two_ranks(tmp_path: Path) -> None:
     found = measured(tmp_path, [2], QUICK)
     assert [each["strategy"] for each in found] == ["zero1", "fsdp × tp 2", "fsdp"]

@@ -1,0 +1,27 @@
+"""What is promised of recordings on their way to clips, each promise tried by the tests in tests/data_prep/."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import _table, _trials
+
+TRIED = ("damaged_files", "formats", "ground_truth", "invented_text", "voice_interrupted")
+TESTS = tuple(f"tests/data_prep/test_{name}.py" for name in TRIED)
+QUICK = ("tests/data_prep/test_ground_truth.py::test_nothing_is_clipped_and_nothing_lost", "tests/data_prep/test_formats.py")
+NOTE = (
+    "One run of all trials. The speech is flite's, so the time of every phone in it is known; noise, music and damage are made by the "
+    "tests. A trial that goes wrong is a row of its own, named by its test."
+)
+
+
+def main() -> int:
+    flags = _table.read_flags(__doc__)
+    return _trials.measure("data_preparation", flags, QUICK if flags.quick else TESTS, NOTE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
