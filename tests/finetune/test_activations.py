@@ -26,7 +26,7 @@ from transformers import (
 from finetune import adapters, models, recompute
 from finetune.activations import Activations, Recomputing, trace, trim
 from finetune.config import Lora
-from finetune.recipe import Batch
+from finetune.recipe import Batch, Term
 from recipes.llm_sft.causal_model import CausalModel, block_classes
 from recipes.llm_sft.recipe import loss
 from recipes.llm_sft.samples import collate, monotonous, pack
@@ -130,3 +130,76 @@ def test_what_is_kept_is_what_a_real_step_keeps(family: str, batch: str, dtype: 
 
 def test_there_are_enough_cases() -> None:
     assert len(CASES) == 68 and {case[0] for case in CASES} == set(FAMILIES)
+
+
+# --- the formulas of Korthikanti et al. 2022 ("Reducing activation recomputation in large transformer models"), at the size of an 8B model
+
+LENGTH, HIDDEN, HEADS, LAYERS = 8192, 4096, 32, 32
+SBH, AS2B = LENGTH * HIDDEN, HEADS * LENGTH**2
+
+
+class PaperLayer(nn.Module):
+    """The paper's layer, operation by operation: dropout with masks of a byte, GELU, four times the width in the MLP."""
+
+    def __init__(self, flash: bool) -> None:
+        super().__init__()
+        self.flash = flash
+        self.before, self.between = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.query, self.key, self.value, self.out = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
+        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[s, 1, h] to the same."""
+        normed = self.before(states)
+        query, key, value = (self.heads(part(normed)) for part in (self.query, self.key, self.value))
+        states = states + dropped(self.out(self.attended(query, key, value).transpose(0, 1).reshape(LENGTH, 1, HIDDEN)))
+        return states + dropped(self.down(nn.functional.gelu(self.up(self.between(states)))))
+
+    def heads(self, states: Tensor) -> Tensor:
+        return states.view(LENGTH, HEADS, HIDDEN // HEADS).transpose(0, 1)
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.flash:
+            return nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+        scores = torch.bmm(query * (HIDDEN // HEADS) ** -0.5, key.transpose(1, 2))
+        return torch.bmm(dropped(scores.softmax(-1)), value)
+
+
+def dropped(states: Tensor) -> Tensor:
+    return torch.native_dropout(states, 0.1, True)[0]
+
+
+class PaperModel(nn.Module):
+    def __init__(self, flash: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(8, HIDDEN)
+        self.layers = nn.ModuleList(PaperLayer(flash) for _ in range(LAYERS))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        states = self.embedding(ids)
+        for layer in self.layers:
+            states = layer(states)
+        return states.float().sum()
+
+
+@pytest.mark.parametrize(
+    ("flash", "how", "told"),
+    [
+        (False, "none", 34 * SBH + 5 * AS2B),
+        (True, "none", 34 * SBH),  # the paper's selective recomputation, which attention without a matrix of scores made needless
+        (False, "full", 2 * SBH),
+        # What is kept here under `selective`: the layer's input, and what matrix products and attention give.
+        (True, "selective", (2 + 6 + 2 + 2 + 8 + 2) * SBH),
+    ],
+)
+def test_the_formulas_of_the_paper_at_8_b(flash: bool, how: Recomputing, told: int) -> None:
+    with torch.device("meta"):
+        model = PaperModel(flash)
+    ids = Batch({"ids": torch.zeros(LENGTH, 1, dtype=torch.long)}, {})
+
+    def of(model: nn.Module, batch: Batch) -> dict[str, Term]:
+        return {"nll": Term(model(batch.tensors["ids"]), 1.0)}
+
+    found = trace(model, trim(model, (PaperLayer,)), (PaperLayer,), of, ids, LENGTH, torch.bfloat16, how)
+    leaving = 2 * SBH  # the states after the last layer
+    assert (found.blocks - leaving) / LAYERS == pytest.approx(told, rel=0.003)
