@@ -41,6 +41,7 @@ def test_all_are_gone_within_fifteen_seconds() -> None:
     assert MISSING_SECONDS + 3 * BEAT_SECONDS + PATIENCE_SECONDS <= 14
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_or_fail_alike_end_by_themselves() -> None:
     for output in tiny.ranks(ALIVE):
         assert output.splitlines() == ["waited", "UserError", "NotFiniteError", "[]"]
