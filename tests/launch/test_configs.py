@@ -72,7 +72,7 @@ def test_a_launch_file_owns_processes_and_the_preset_only(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "processes"),
-    [("cpu", 2), ("fsdp2", 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("cpu", 1), ("ddp", 2), ("fsdp2", 2)))],
+    [("cpu", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("cpu", 1), ("ddp", 2), ("fsdp2", 1), ("fsdp2", 2)))],
 )
 def test_as_many_processes_start_as_were_asked_for(name: str, processes: int, tmp_path: Path) -> None:
     _finish([_launch(tmp_path, "--config_file", str(CONFIGS[name]), "--num_processes", str(processes))])

@@ -228,7 +228,7 @@ def test_a_plan_that_forgets_the_norms_of_heads_is_caught(sources: Path) -> None
     assert not facts["ranks_agree"]
 
 
-@pytest.mark.parametrize("adaptation", FACTORS["adaptation"])
+@pytest.mark.parametrize("adaptation", ["full", pytest.param("lora", marks=pytest.mark.slow)])
 def test_a_mean_of_means_is_caught(sources: Path, tmp_path: Path, adaptation: str) -> None:
     """The usual mistake, micro-batches divided by their own counts, is far beyond what is tolerated; the same case passes without it."""
     case = {

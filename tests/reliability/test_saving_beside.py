@@ -34,6 +34,7 @@ def compare(folder: Path, steps: int, every: int) -> int:
     return min(slow_disk.steps_beside(beside / "witness", rank) for rank in range(RANKS))
 
 
+@pytest.mark.slow
 def test_saves_change_nothing(tmp_path: Path) -> None:
     assert compare(tmp_path, 24, 4) > 0
 

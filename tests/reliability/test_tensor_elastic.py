@@ -76,6 +76,7 @@ def test_ranks_that_shared_matrices_go_on_without(folder: Path) -> None:
     check_pair(folder, Ranks(2, 2), Ranks(2, 1))
 
 
+@pytest.mark.slow
 def test_each_value_is_written_once(folder: Path) -> None:
     """What neighbours hold alike is written by one of them, and together the files are exactly the tensors."""
     saved = whole(folder, Ranks(2, 2)) / "run" / "checkpoints" / f"step-{SAVED:08d}"
@@ -86,6 +87,7 @@ def test_each_value_is_written_once(folder: Path) -> None:
     assert sum(sizes) == elements and len(files) == 2 and max(sizes) < 0.6 * elements
 
 
+@pytest.mark.slow
 def test_what_ranks_shared_is_exported_whole(folder: Path, tmp_path: Path) -> None:
     run = whole(folder, Ranks(2, 2)) / "run"
     assert export.main([str(run), "--to", str(tmp_path / "out"), "--dtype", "fp32"]) == 0
