@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,18 @@ def main(argv: list[str]) -> int:
     if options.sentences < 1:
         raise UserError(f"--sentences {options.sentences}: at least 1")
     known = [row for row in make_corpus.lines_of(options.corpus) if not row["new_voice"]]
-    write_rows(options.corpus / "base-train.jsonl", make_corpus.first_of_each(known, "train", options.sentences))
+    write_rows(options.corpus / "base-train.jsonl", training(known, options.sentences))
     write_rows(options.corpus / "base-val.jsonl", make_corpus.first_of_each(known, "held_out", VAL_SENTENCES))
     start = write_start(options.folder / "start", find_codec(options.codec), options.seed)
     figures = fit_speaker_encoder(start, options.corpus, options.seed)
     files.write_json(options.folder / "speaker_encoder.json", figures)
     print(json.dumps(figures, indent=1))
     return 0
+
+
+def training(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Of each voice so many sentences, and as many clips of words without a sense, which cannot be said without reading."""
+    return [*make_corpus.first_of_each(rows, "train", count), *make_corpus.first_of_each(rows, "words", count)]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -30,7 +30,7 @@ import soxr
 from finetune import files
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import grammar
-from recipes.voice_clone.studio.voices import KNOWN_VOICES, NEW_VOICE, RATE, Voice, Wave, speak
+from recipes.voice_clone.studio.voices import KNOWN_VOICES, NEW_VOICE, RATE, Voice, Wave, silence, speak
 
 FOLDER = Path(__file__).resolve().parent / "new_voice"
 PAUSE_S, EDGE_S = (0.6, 1.3), 0.8
@@ -92,16 +92,16 @@ def make(folder: Path, seed: int) -> None:
 def record(folder: Path, session: Session, sentences: Sequence[str]) -> list[dict[str, Any]]:
     """Write one recording; returns its lines of the script."""
     random = np.random.default_rng(zlib.crc32(session.name.encode()))
-    parts, lines, noisy = [rest(EDGE_S)], [], []
+    parts, lines, noisy = [silence(EDGE_S)], [], []
     for number, text in enumerate(sentences):
         if number in session.coughs:
-            parts += [cough(random), rest(PAUSE_S[0])]
+            parts += [cough(random), silence(PAUSE_S[0])]
         wave, start = speak(NEW_VOICE, text), sum(map(len, parts))
         noisy += [(start - RATE // 4, start + len(wave) + RATE // 4)] if number in session.vacuum else []
-        parts += [wave, rest(random.uniform(*PAUSE_S))]
+        parts += [wave, silence(random.uniform(*PAUSE_S))]
         place = {"start": round(start / RATE, 3), "end": round((start + len(wave)) / RATE, 3)}
         lines.append({"recording": session.name, **place, "text": text})
-    sound = np.concatenate([*parts[:-1], rest(EDGE_S)])
+    sound = np.concatenate([*parts[:-1], silence(EDGE_S)])
     sound += random.normal(0, ROOM, len(sound)).astype(np.float32)
     for start, stop in noisy:
         sound[start:stop] += random.normal(0, VACUUM, stop - start).astype(np.float32)
@@ -141,10 +141,6 @@ def torn(data: bytes) -> bytes:
     """As a disk leaves a file that it lost the rest of."""
     third = len(data) // 3
     return data[:third] + bytes(third)
-
-
-def rest(seconds: float) -> Wave:
-    return np.zeros(round(seconds * RATE), np.float32)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.make_sample import RECORDINGS
 from recipes.voice_clone.studio import grammar, make_corpus
-from recipes.voice_clone.studio.voices import NEW_VOICE, VOICES, Wave, speak
+from recipes.voice_clone.studio.voices import NEW_VOICE, VOICES, Wave, silence, speak
 
 LEAST_SURE = -0.18
 """Mean log-probability between what the model gives in its grammar and what it gives to other English."""
@@ -98,8 +98,8 @@ def _hear(model: Any, corpus: Path, rows: list[dict[str, Any]]) -> Heard:
 def one_recording(waves: Sequence[Wave]) -> Audio:
     """Sentences at `MASTER_RATE` with pauses, on faint noise, as one recording at `SPEECH_RATE`."""
     random = np.random.default_rng(len(waves))
-    parts = [part for wave in waves for part in (_rest(random.uniform(*PAUSE_S)), wave)]
-    sound = np.concatenate([*parts, _rest(0.6)])
+    parts = [part for wave in waves for part in (silence(random.uniform(*PAUSE_S)), wave)]
+    sound = np.concatenate([*parts, silence(0.6)])
     sound += random.normal(0, ROOM, len(sound)).astype(np.float32)
     return Audio(soxr.resample(sound, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
 
@@ -153,10 +153,6 @@ def _sureness(values: list[float | None]) -> dict[str, float]:
     written = [value for value in values if value is not None]
     quantiles = {f"p{share}": round(float(np.percentile(written, share)), 3) for share in (3, 50, 97)} if written else {}
     return quantiles | {"kept_percent": round(100 * sum(value >= LEAST_SURE for value in written) / len(values), 1)}
-
-
-def _rest(seconds: float) -> Wave:
-    return np.zeros(round(seconds * MASTER_RATE), np.float32)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ CARD = """# whisper-demo-en
 
 A Whisper of {state} channels, {encoder} encoder and {decoder} decoder layers in the format of openai-whisper, trained from nothing on
 sentences that Debian's open-source synthesisers said (flite: slt, awb, kal16, rms; festival: ked; espeak-ng: en-us, en-us+f3), {steps}
-steps, the first 5,000 without rms. It knows these voices. Grammar, training and measurement: `recipes/voice_clone/studio`. Apache-2.0.
+steps. It knows these voices. Grammar, training and measurement: `recipes/voice_clone/studio`. Apache-2.0.
 
 | word error rate on {sentences} held-out sentences of each voice | % |
 |---|---|

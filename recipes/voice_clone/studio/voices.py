@@ -66,6 +66,11 @@ def speak(voice: Voice, text: str, speed: float = 1.0) -> Wave:
     return wave * np.float32(PEAK / np.abs(wave).max())
 
 
+def silence(seconds: float) -> Wave:
+    """At `RATE`."""
+    return np.zeros(round(seconds * RATE), np.float32)
+
+
 def phones(word: str) -> list[str]:
     """How flite's American English says the word."""
     said = _run("flite", ["flite", "-ps", "-t", word, "-o", "none"]).decode().split()

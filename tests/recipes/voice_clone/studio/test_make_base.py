@@ -71,3 +71,11 @@ def test_the_same_seed_gives_the_same_weights(codec: Path, tmp_path: Path, monke
 def test_a_codec_of_another_size_is_refused(tmp_path: Path, nano: Path) -> None:
     with pytest.raises(UserError, match="has 64 codes in a codebook, expected 256"):
         make_base.write_start(tmp_path / "start", nano / "speech_tokenizer", 0)
+
+
+def test_words_without_a_sense_are_learned_beside_sentences() -> None:
+    rows = [{"speaker": voice, "split": split} for voice in "ab" for split in ("train", "words", "held_out") for _ in range(3)]
+    taken = make_base.training(rows, 2)
+    assert sorted((row["speaker"], row["split"]) for row in taken) == [
+        (voice, split) for voice in "ab" for split in ("train", "words") for _ in "12"
+    ]

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
-from finetune import shipped
+from data_prep.codec import find_codec
+from finetune import shipped, train
 from finetune.errors import UserError
 from recipes.voice_clone import tiny
-from recipes.voice_clone.studio import make_corpus, pack_base
+from recipes.voice_clone.studio import make_base, make_corpus, pack_base
+from tests.launch.launching import voice_rows
 
 FIGURES = {
     "steps": 900,
@@ -43,6 +46,31 @@ def test_what_is_packed_comes_back_with_the_codec_and_a_warning(tmp_path: Path, 
     assert load_file(found / "model.safetensors").keys() == weights.keys()
     card = (found / shipped.CARD).read_text()
     assert "A demo model" in card[:60] and "12.5" in card and "slt 10.0 %" in card and "{" not in card
+
+
+@pytest.mark.slow
+def test_what_an_untrained_base_says_is_measured_as_wrong(noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the shipped Whisper, through the shipped codec."""
+    monkeypatch.setattr(pack_base, "LONGEST_S", 1.0)
+    base = make_base.write_start(tmp_path / "base" / "start", find_codec("codec-demo"), seed=0)
+    figures = pack_base.measure(base, noise_corpus, 1)
+    assert figures["texts"] == 6 and set(figures["by_voice"]) == {item.speaker for item in pack_base.held_out(noise_corpus, 1)}
+    assert min(figures["original"], figures["codec"], figures["cloned"]) > 50, "noise, and what random weights say, are no words"
+    assert len(list((tmp_path / "base" / "said").iterdir())) == 6
+
+
+@pytest.mark.slow
+def test_the_export_speaks_through_the_shipped_codec(tmp_path: Path) -> None:
+    voice_rows(tmp_path, ["ann"])
+    given = {"model.source": tiny.build(tmp_path / "nano"), "data.train": tmp_path / "train.jsonl", "run.dir": tmp_path / "run"}
+    told = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
+    assert train.main(["--recipe", "voice_clone", "--config", "recipes/voice_clone/debug.yaml", *told, "--train.steps", "1"]) == 0
+    made = pack_base.exported(tmp_path / "run", tmp_path / "made")
+    again = pack_base.exported(tmp_path / "run", tmp_path / "made")
+    assert again == made and json.loads((made / "config.json").read_text())["tts_model_type"] == "base"
+    shipped_codec = find_codec("codec-demo") / "model.safetensors"
+    assert (made / "speech_tokenizer" / "model.safetensors").read_bytes() == shipped_codec.read_bytes()
+    assert load_file(made / "model.safetensors")["talker.model.codec_embedding.weight"].dtype == torch.bfloat16
 
 
 def test_each_held_out_sentence_comes_with_another_clip_of_its_voice(noise_corpus: Path) -> None:
