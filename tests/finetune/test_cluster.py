@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import finetune
 from finetune import cluster
 from finetune.errors import UserError
+from tests import loopback
 
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,10 +43,7 @@ def test_what_is_no_address(address: str, told: str) -> None:
 
 @pytest.mark.parametrize("family", ["127.0.0.1:{}", "[::1]:{}", "no.such.machine.invalid:{}"])
 def test_nobody_answers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = family.format(probe.getsockname()[1])
-    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setenv("RAY_ADDRESS", family.format(loopback.free_port()))
     began = time.monotonic()
     with pytest.raises(UserError, match=r"^no Ray cluster at .*`ray start --head`"), cluster.connected(None):
         raise AssertionError("it was opened")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from finetune.loop import Progress, fit
 from finetune.recipe import find_recipe, load_recipe
 from finetune.step import Training
 from finetune.world import World
+from tests import loopback
 from tests.byte_model.recipe import write_base
 
 FOLDER = Path(__file__).parents[1] / "byte_model"
@@ -87,10 +87,7 @@ def ranks(script: str, count: int = 2) -> list[str]:
 @contextlib.contextmanager
 def started(script: str, count: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
     """The ranks of a script, over gloo. None goes on afterwards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(loopback.free_port()), "WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", script],
