@@ -8,8 +8,6 @@ time they are hops, one for each other rank of each collective.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,8 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import _table
-from benchmarks.strategy_bytes import ROOT, VOCABULARIES, cases, make
+from benchmarks import _ranks, _table
+from benchmarks.strategy_bytes import VOCABULARIES, cases, make
 
 COLUMNS = (
     "strategy", "compute", "ranks", "micro-batches", "all-gathers", "reduce-scatters", "all-reduces",
@@ -48,15 +46,7 @@ def main() -> None:
 def measured(folder: Path, worlds: list[int], asked: list[Case]) -> list[dict[str, Any]]:
     """Each case on each world."""
     make(folder)
-    return [each for ranks in worlds for each in launch(ranks, folder, asked)]
-
-
-def launch(ranks: int, folder: Path, asked: list[Case]) -> list[dict[str, Any]]:
-    accelerate = Path(sys.executable).parent / "accelerate"
-    config, script = ROOT / "configs" / "cpu.yaml", ROOT / "benchmarks" / "_collectives_of_ranks.py"
-    command = [accelerate, "launch", "--config_file", config, "--num_processes", ranks, script, folder, json.dumps(asked)]
-    subprocess.run([str(word) for word in command], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=sys.stderr)
-    return json.loads((folder / f"collectives-{ranks}.json").read_text())
+    return [each for ranks in worlds for each in _ranks.launch("_collectives_of_ranks.py", ranks, folder, "collectives", json.dumps(asked))]
 
 
 def row(found: dict[str, Any]) -> list[str]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,9 +9,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import _table
+from benchmarks import _ranks, _table
 
-ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("state, MiB", "ranks", "copy, ms", "save holds the loop, ms", "save / copy")
 NOTE = (
     "A save holds the loop while it agrees on a folder and copies the state; writing, hashing and syncing go on beside the training. "
@@ -27,16 +23,8 @@ def main() -> None:
     flags = _table.read_flags(__doc__)
     sizes = [8] if flags.quick else [64, 256, 1024]
     with tempfile.TemporaryDirectory() as folder:
-        found = [each for ranks in (1, 2) for each in launch(Path(folder), ranks, sizes)]
+        found = [each for ranks in (1, 2) for each in _ranks.launch("_blocking_of_ranks.py", ranks, Path(folder), "blocking", *sizes)]
     _table.publish("save_blocking", flags, COLUMNS, [row(each) for each in found], NOTE)
-
-
-def launch(folder: Path, ranks: int, sizes: list[int]) -> list[dict[str, Any]]:
-    accelerate, script = Path(sys.executable).parent / "accelerate", ROOT / "benchmarks" / "_blocking_of_ranks.py"
-    command = [accelerate, "launch", "--config_file", ROOT / "configs" / "cpu.yaml", "--num_processes", ranks, script, folder, *sizes]
-    subprocess.run([str(word) for word in command], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=sys.stderr)
-    found: list[dict[str, Any]] = json.loads((folder / f"blocking-{ranks}.json").read_text())
-    return found
 
 
 def row(each: dict[str, Any]) -> list[object]:

@@ -6,9 +6,6 @@ each gathering and at each end of a block's backward: the tensors that are held,
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import _table
+from benchmarks import _ranks, _table
 from finetune import files
 from finetune.config import Config, resolve
 
@@ -45,7 +42,7 @@ def main() -> None:
 def measured(folder: Path, worlds: list[int]) -> list[dict[str, Any]]:
     """Each strategy in each precision on each world, strategies together."""
     make(folder)
-    found = [each for ranks in worlds for each in launch(ranks, folder)]
+    found = [each for ranks in worlds for each in _ranks.launch("_bytes_of_ranks.py", ranks, folder, "bytes")]
     return sorted(found, key=lambda each: (STRATEGIES.index(each["strategy"]), each["words"], each["precision"] == "bf16", each["ranks"]))
 
 
@@ -87,14 +84,6 @@ def config_of(folder: Path, strategy: str, words: int, precision: str, ranks: in
         "parallel.replicate": 2 if strategy == "hsdp" else 1,
     }
     return resolve(str(RECIPE), Options, [RECIPE / "config.yaml"], [(key, str(value)) for key, value in given.items()])
-
-
-def launch(ranks: int, folder: Path) -> list[dict[str, Any]]:
-    accelerate = Path(sys.executable).parent / "accelerate"
-    config, script = ROOT / "configs" / "cpu.yaml", ROOT / "benchmarks" / "_bytes_of_ranks.py"
-    command = [accelerate, "launch", "--config_file", config, "--num_processes", ranks, script, folder]
-    subprocess.run([str(word) for word in command], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=sys.stderr)
-    return json.loads((folder / f"bytes-{ranks}.json").read_text())
 
 
 def sharing(found: dict[str, Any]) -> int:
