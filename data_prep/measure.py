@@ -10,6 +10,7 @@ import numpy as np
 
 from data_prep import loudness
 from data_prep.audio import MASTER_RATE, Audio, Samples
+from data_prep.rosa import import_librosa
 from data_prep.score import Quality
 from data_prep.segment import Heard, Piece, Unit
 from data_prep.vad import Region
@@ -76,14 +77,14 @@ def longest_pause(regions: list[Region]) -> float:
 
 def pitch(speech: Samples) -> float | None:
     """Median fundamental frequency in Hz (YIN) of the frames with at least half the mean power: vowels, where it is defined."""
-    from librosa import yin
-
     if len(speech) < PITCH_FRAME or not speech.any():
         return None
     frames = np.lib.stride_tricks.sliding_window_view(speech, PITCH_FRAME)[::PITCH_HOP]
     power = np.square(frames, dtype=np.float64).mean(axis=1)
     low, high = PITCH_HZ
-    heights = yin(speech, fmin=low, fmax=high, sr=MASTER_RATE, frame_length=PITCH_FRAME, hop_length=PITCH_HOP, center=False)
+    heights = import_librosa().yin(
+        speech, fmin=low, fmax=high, sr=MASTER_RATE, frame_length=PITCH_FRAME, hop_length=PITCH_HOP, center=False
+    )
     return round(float(np.median(heights[power >= power.mean() / 2])), 1)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import IO
 
+from data_prep.rosa import import_librosa
 from finetune.errors import UserError
 
 STOOD_IN = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi")
@@ -30,6 +31,7 @@ def import_qwen_tts() -> ModuleType:
     try:
         with _silenced():
             ensure_torchaudio()
+            import_librosa()  # the package imports it too, but not one process at a time
             return importlib.import_module("qwen_tts")
     except ModuleNotFoundError as error:
         raise UserError(f"the Python package {error.name!r} is missing; install the voice extra: pip install 'overtone[voice]'") from error

@@ -15,6 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from data_prep.audio import AudioError, Samples, read
 from data_prep.report_clips import Clip
 from data_prep.report_rules import Weakness
+from data_prep.rosa import import_librosa
 from finetune import files
 
 SHOWN = 20
@@ -75,13 +76,12 @@ def show(folder: Path, choice: Choice) -> dict[str, Shown]:
 
 def spectrogram(samples: Samples) -> bytes:
     """PNG of the mel spectrogram of samples at 24 kHz: 80 bands up to 12 kHz, low ones below; at most about 480 columns."""
-    from librosa import power_to_db
-    from librosa.feature import melspectrogram
     from matplotlib.image import imsave
 
+    librosa = import_librosa()
     hop = max(HOP, -(-len(samples) // COLUMNS))
-    power = melspectrogram(y=samples, sr=RATE, n_fft=FFT, hop_length=hop, n_mels=BANDS)
-    levels = power_to_db(power, ref=np.max, top_db=DYNAMIC_DB) / DYNAMIC_DB + 1.0
+    power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=FFT, hop_length=hop, n_mels=BANDS)
+    levels = librosa.power_to_db(power, ref=np.max, top_db=DYNAMIC_DB) / DYNAMIC_DB + 1.0
     buffer = io.BytesIO()
     imsave(buffer, levels, cmap=INK, vmin=0.0, vmax=1.0, origin="lower", format="png")
     return buffer.getvalue()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from data_prep import speaker_encoder
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples
+from data_prep.rosa import import_librosa
 from data_prep.voices import LONGEST
 from finetune.errors import UserError
 
@@ -80,9 +81,7 @@ def independent(name: str) -> Encoder:
 
 def mfcc_statistics(samples: Samples) -> Vector:
     """[40] of [n] samples at 24 kHz. The coefficient of loudness is left out."""
-    from librosa.feature import mfcc
-
-    found = mfcc(y=samples, sr=MASTER_RATE, n_mfcc=COEFFICIENTS + 1, n_fft=1024, hop_length=256)[1:]
+    found = import_librosa().feature.mfcc(y=samples, sr=MASTER_RATE, n_mfcc=COEFFICIENTS + 1, n_fft=1024, hop_length=256)[1:]
     return np.concatenate([found.mean(axis=1), found.std(axis=1)]).astype(np.float32)
 
 

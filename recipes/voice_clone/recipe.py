@@ -30,6 +30,9 @@ class Options(Section):
     """All of the talker, or all but its text embedding: 311 M parameters (5 GB of state) that a few hours of speech can hardly improve."""
     sub_weight: float = Field(default=0.3, ge=0)
     """Weight of codebooks 1 to 15 against codebook 0, per target; 0.3 is the model's makers' own."""
+    sub_frames: float = Field(default=1.0, gt=0, le=1)
+    """Share of the frames that codebooks 1 to 15 are learned from, drawn anew for every micro-batch: they are most of the arithmetic. Of
+    one frame in 16 Sesame's CSM learned no worse (its makers' report, "compute amortization"), from far more speech than one voice has."""
     language: Literal["row", "none"] = "row"
     """Tell the model each row's language, as generation with --language does; or never, as generation with language auto does."""
     speaker: str | None = None
@@ -51,7 +54,7 @@ def load(config: Config) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     shape, found = base_config(base), known(config)
     return Loaded(
-        model=on_meta(shape, found.vectors, options.sub_weight),
+        model=on_meta(shape, found.vectors, options.sub_weight, options.sub_frames),
         processor=processor_of(config, base, Ids.of(shape), [speaker["name"] for speaker in found.state["speakers"]]),
         blocks=block_classes(),
         base=base,
@@ -93,7 +96,7 @@ def sketch(config: Config) -> Sketch:
     shape = base_config(base)
     vectors = torch.zeros(1, shape["talker_config"]["hidden_size"])
     loaded = Loaded(
-        model=on_meta(shape, vectors, options.sub_weight),
+        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames),
         processor=None,
         blocks=block_classes(),
         base=base,

@@ -10,6 +10,7 @@ the state after the frame, which does not exist yet when a frame is generated.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,26 +23,34 @@ from .layout import IGNORE
 class SpeechModel(nn.Module):
     """Everything that is trained, and the speaker vectors, under one forward."""
 
-    def __init__(self, talker: nn.Module, speaker_vectors: Tensor, sub_weight: float) -> None:
-        """`talker` is the package's Qwen3TTSTalkerForConditionalGeneration; `speaker_vectors` is [speakers, H] fp32."""
+    def __init__(self, talker: nn.Module, speaker_vectors: Tensor, sub_weight: float, sub_frames: float) -> None:
+        """`talker` is the package's Qwen3TTSTalkerForConditionalGeneration; `speaker_vectors` is [speakers, H] fp32; of a share
+        `sub_frames` (0, 1] of the frames the other codebooks are learned."""
         super().__init__()
         self.speaker_vectors: Tensor
         self.talker = talker
         self.register_buffer("speaker_vectors", speaker_vectors)
+        self.sub_frames = sub_frames
         self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0}
 
     def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of `layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, two numbers of right guesses."""
+        """Tensors of `layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, two numbers of right guesses.
+
+        If only some frames are drawn for the other codebooks, their sums are scaled up to what all would give, in expectation.
+        """
         codes = tensors["codes"][tensors["frame_mask"]]
         embedded = frame_embeddings(self.talker, codes)
         hidden = talker_states(self.talker, input_embeddings(self.talker, self.speaker_vectors, tensors, embedded))
         main = first_codebook(self.talker, hidden, tensors["labels"])
-        sub = other_codebooks(self.talker, states_before_frames(hidden, tensors["frame_mask"]), embedded, codes)
+        states = states_before_frames(hidden, tensors["frame_mask"])
+        # What is measured is measured on all frames.
+        chosen, scale = drawn(len(codes), self.sub_frames if self.training else 1.0, codes.device)
+        sub = other_codebooks(self.talker, states[chosen], embedded[chosen], codes[chosen])
         return {
             "main": negative_log_likelihood(*main),
-            "sub": negative_log_likelihood(*sub),
+            "sub": negative_log_likelihood(*sub) * scale,
             "main_accuracy": right_guesses(*main),
-            "sub_accuracy": right_guesses(*sub),
+            "sub_accuracy": right_guesses(*sub) * scale,
         }
 
 
@@ -90,6 +99,15 @@ def states_before_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
     return hidden[:, :-1][frame_mask[:, 1:]]
 
 
+def drawn(frames: int, share: float, device: torch.device) -> tuple[Tensor | slice, float]:
+    """Which frames the other codebooks are learned from, by torch's generator (which a step seeds by its micro-batch), and how many
+    each stands for."""
+    if share == 1.0 or not frames:
+        return slice(None), 1.0
+    count = math.ceil(share * frames)
+    return torch.randperm(frames, device=device)[:count], frames / count
+
+
 def other_codebooks(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """Logits [N, 15, codebook size] and targets [N, 15] of codebooks 1 … 15, for all frames of the batch at once.
 
@@ -112,7 +130,7 @@ def right_guesses(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits.detach().argmax(-1) == targets).sum().float()
 
 
-def on_meta(config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float) -> SpeechModel:
+def on_meta(config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float, sub_frames: float) -> SpeechModel:
     """The model of a `config.json` in shape only: parameters on meta; buffers real, since rotary frequencies are computed, not loaded."""
     from accelerate import init_empty_weights
 
@@ -126,7 +144,7 @@ def on_meta(config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float) 
     talker_config._attn_implementation = "sdpa"
     with init_empty_weights(include_buffers=False):
         talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
-    return SpeechModel(talker, speaker_vectors, sub_weight)
+    return SpeechModel(talker, speaker_vectors, sub_weight, sub_frames)
 
 
 def block_classes() -> tuple[type[nn.Module], ...]:

@@ -17,6 +17,7 @@ import soundfile
 from data_prep import codes, encoding, export
 from data_prep.audio import MASTER_RATE
 from data_prep.qwen import import_qwen_tts
+from data_prep.rosa import import_librosa
 from finetune import files, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -236,7 +237,6 @@ def test_files_of_the_official_script_are_taken_at_any_rate(data, nano, tmp_path
 
 def test_the_official_script_reads_the_export_and_finds_the_same_codes(data, nano, tmp_path, monkeypatch) -> None:
     """As its finetuning/prepare_data.py and dataset.py do: paths as they stand, references at 24 kHz whose mels can be joined."""
-    import librosa
     import torch
 
     assert run(data, nano) == 0
@@ -247,9 +247,9 @@ def test_the_official_script_reads_the_export_and_finds_the_same_codes(data, nan
 
     mels = []
     for row in rows(Path("train.jsonl")):
-        whole = len(librosa.load(row["audio"], sr=None)[0]) // 1920  # it pads no clip, so that a partial last frame is another
+        whole = len(import_librosa().load(row["audio"], sr=None)[0]) // 1920  # it pads no clip, so that a partial last frame is another
         assert tokenizer.encode([row["audio"]]).audio_codes[0].tolist()[:whole] == row["audio_codes"][:whole]
-        wave, rate = librosa.load(row["ref_audio"], sr=None, mono=True)
+        wave, rate = import_librosa().load(row["ref_audio"], sr=None, mono=True)
         assert rate == 24_000
         settings = {"n_fft": 1024, "num_mels": 128, "sampling_rate": rate, "hop_size": 256, "win_size": 1024, "fmin": 0, "fmax": 12_000}
         mels.append(mel_spectrogram(torch.from_numpy(wave)[None], **settings).transpose(1, 2))

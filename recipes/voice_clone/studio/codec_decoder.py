@@ -15,6 +15,7 @@ import numpy as np
 
 from data_prep.audio import MASTER_RATE
 from data_prep.codec import SAMPLES_PER_FRAME
+from data_prep.rosa import import_librosa
 
 from .codec_books import WIDTH
 from .codec_features import BANDS, LOWEST_HZ, PITCHES, SPECTRA, USUAL_LOG_HZ, Heard
@@ -200,7 +201,8 @@ def _power(wave: Tensor, index: int) -> Tensor:
 @cache
 def _mel(size: int, bands: int) -> Tensor:
     import torch
-    from librosa.filters import mel
 
-    weights = torch.from_numpy(mel(sr=MASTER_RATE, n_fft=size, n_mels=bands, fmin=LOWEST_HZ, fmax=HEARD_HZ, norm=None))
+    weights = torch.from_numpy(
+        import_librosa().filters.mel(sr=MASTER_RATE, n_fft=size, n_mels=bands, fmin=LOWEST_HZ, fmax=HEARD_HZ, norm=None)
+    )
     return weights / weights.sum(1, keepdim=True).clamp(min=1e-6)

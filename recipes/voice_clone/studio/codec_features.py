@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from data_prep.audio import MASTER_RATE, Samples
 from data_prep.codec import SAMPLES_PER_FRAME
+from data_prep.rosa import import_librosa
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,9 +76,10 @@ def listen(samples: Samples) -> Heard:
 def mel_bands() -> Tensor:
     """[64, 513], each band's weights adding up to 1."""
     import torch
-    from librosa.filters import mel
 
-    bands = torch.from_numpy(mel(sr=MASTER_RATE, n_fft=FFT, n_mels=BANDS, fmin=LOWEST_HZ, fmax=HIGHEST_HZ, norm=None))
+    bands = torch.from_numpy(
+        import_librosa().filters.mel(sr=MASTER_RATE, n_fft=FFT, n_mels=BANDS, fmin=LOWEST_HZ, fmax=HIGHEST_HZ, norm=None)
+    )
     return bands / bands.sum(1, keepdim=True)
 
 

@@ -36,8 +36,9 @@ Split = Literal["train", "held_out", "words"]
 """Sentences to train on, sentences that no training sees, and words without a sense."""
 SPEEDS = (0.85, 1.18)
 """Of training; what is held out is said at the voice's own speed."""
-MOST_WORDS = 4
-"""Without a sense at a time. In sentences so much follows from the grammar that a model can long do without reading; here nothing does."""
+MOST_WORDS = (4, 10)
+"""Without a sense at a time, in the first clips and in as many more. In sentences so much follows from the grammar that a model can long do
+without reading; here nothing does."""
 HELD_OUT_SENTENCES = 100
 """Every voice says the same ones."""
 
@@ -90,16 +91,18 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
         texts = islice(train, sentences_per_voice or voice.sentences)
         lines += [Line(voice, text, "train", round(random.uniform(*SPEEDS), 2)) for text in texts]
         lines += [Line(voice, text, "held_out", 1.0) for text in held_out]
-    return [*lines, *senseless(seed, sentences_per_voice)]
+    for draw, most in enumerate(MOST_WORDS, start=1):
+        lines += senseless(seed + draw, most, sentences_per_voice)
+    return lines
 
 
-def senseless(seed: int, sentences_per_voice: int | None = None) -> Iterator[Line]:
-    """`The` and one to four words by chance, at each known voice's own speed, as many as it has sentences; no two voices say the same."""
-    random, words, said = Random(seed + 1), mid_sentence_words(), set[str]()
+def senseless(seed: int, most: int, sentences_per_voice: int | None = None) -> Iterator[Line]:
+    """`The` and one to `most` words by chance, at each known voice's own speed, as many as it has sentences; no two voices say the same."""
+    random, words, said = Random(seed), mid_sentence_words(), set[str]()
     for voice in KNOWN_VOICES:
         wanted = len(said) + (sentences_per_voice or voice.sentences)
         while len(said) < wanted:
-            text = f"The {' '.join(random.choices(words, k=random.randint(1, MOST_WORDS)))}."
+            text = f"The {' '.join(random.choices(words, k=random.randint(1, most)))}."
             if text not in said:
                 said.add(text)
                 yield Line(voice, text, "words", 1.0)

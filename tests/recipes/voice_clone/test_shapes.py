@@ -48,7 +48,7 @@ def whole_model(shape: dict[str, Any]) -> torch.nn.Module:
 def test_released_sizes(size: str, whole: int, talker: int, encoder: int, keys: dict[str, int]) -> None:
     shape = shapes.released(size)
     stock = {name: tuple(parameter.shape) for name, parameter in whole_model(shape).named_parameters()}
-    ours = {name: tuple(parameter.shape) for name, parameter in speech_model.on_meta(shape, torch.zeros(1, 8), 0.3).named_parameters()}
+    ours = {name: tuple(parameter.shape) for name, parameter in speech_model.on_meta(shape, torch.zeros(1, 8), 0.3, 1.0).named_parameters()}
     assert sum(map(math.prod, stock.values())) == whole
     assert sum(map(math.prod, ours.values())) == talker
     assert ours == {name: form for name, form in stock.items() if not name.startswith("speaker_encoder.")}

@@ -28,6 +28,29 @@ def test_terms_are_fp32_sums_and_start_near_uniform(fresh: Any) -> None:
         assert 0 < float(terms[name].sum) / fresh.batch.targets[name] - math.log(size) < 1
 
 
+def test_of_a_share_of_the_frames_the_others_are_estimated(fresh: Any) -> None:
+    """In expectation it is the loss of all frames, and what is measured is measured on all."""
+    model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 0.25)
+    whole, draws = sums(fresh.model, fresh.batch), []
+    for seed in range(200):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            draws.append(sums(model, fresh.batch))
+    assert all(torch.equal(draw["main"], whole["main"]) for draw in draws)
+    assert len({float(draw["sub"]) for draw in draws}) > 100
+    mean = torch.stack([draw["sub"] for draw in draws]).mean()
+    torch.testing.assert_close(mean, whole["sub"].detach(), rtol=2e-3, atol=0)
+    assert float(sums(model.eval(), fresh.batch)["sub"].detach()) == float(whole["sub"].detach())
+    fresh.model.train()
+
+
+@pytest.mark.parametrize(("frames", "share", "count"), [(7, 1.0, 7), (7, 0.5, 4), (7, 0.01, 1), (0, 0.5, 0)])
+def test_so_many_frames_are_drawn_and_none_twice(frames: int, share: float, count: int) -> None:
+    chosen, scale = speech_model.drawn(frames, share, torch.device("cpu"))
+    taken = torch.arange(frames)[chosen].tolist()
+    assert len(taken) == len(set(taken)) == count and scale * count == frames
+
+
 def test_every_trainable_tensor_gets_a_gradient(fresh: Any) -> None:
     fresh.model.zero_grad()
     total = sums(fresh.model, fresh.batch)
@@ -66,7 +89,7 @@ def test_whole_model_in_bf16_runs(fresh: Any) -> None:
     other.code_predictor.model.rotary_emb.inv_freq.copy_(talker.code_predictor.model.rotary_emb.inv_freq)
     for parameter in other.parameters():
         parameter.data = parameter.data.bfloat16()
-    half = SpeechModel(other, fresh.model.speaker_vectors, 0.3)
+    half = SpeechModel(other, fresh.model.speaker_vectors, 0.3, 1.0)
     with torch.no_grad():
         torch.testing.assert_close(sums(half, fresh.batch)["main"], sums(fresh.model, fresh.batch)["main"], rtol=1e-2, atol=0)
 
@@ -82,7 +105,7 @@ def test_mini_model_without_projection_in_the_predictor(mini: Any, tmp_path: Any
 
 @pytest.mark.parametrize("size", ["0.6B", "1.7B"])
 def test_on_meta_only_buffers_are_real(size: str) -> None:
-    model = speech_model.on_meta(shapes.released(size), torch.zeros(1, 8), 0.3)
+    model = speech_model.on_meta(shapes.released(size), torch.zeros(1, 8), 0.3, 1.0)
     assert all(parameter.is_meta and parameter.dtype == torch.float32 for parameter in model.parameters())
     buffers = dict(model.named_buffers())
     rotary = ["talker.code_predictor.model.rotary_emb.inv_freq", "talker.model.rotary_emb.inv_freq"]
