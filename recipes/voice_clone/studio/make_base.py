@@ -1,12 +1,11 @@
 """What the demo base is trained from: an untrained checkpoint of a few million parameters, and its data.
 
     python -m recipes.voice_clone.studio.make_base [FOLDER] [--corpus runs/studio/corpus] [--codec runs/studio/codec/coder]
-    python -m data_prep codes runs/studio/corpus/base-train.jsonl --model runs/studio/codec/coder      # and base-val.jsonl
-    python -m finetune train --recipe voice_clone --config recipes/voice_clone/studio/base.yaml
 
 FOLDER (default runs/studio/base) gets `start/`, a Base model in the released layout: text tokenizer of the grammar, talker and code
-predictor with fresh weights, a speaker encoder that tells voices apart (`speaker_axes`), and the codec. The corpus gets `base-train.jsonl`
-and `base-val.jsonl`: all voices but the new one. The training is the recipe's own.
+predictor with fresh weights, a speaker encoder that tells voices apart (`speaker_axes`), and the codec. The corpus gets `base-alone.jsonl`
+(each word for itself), `base-train.jsonl` and `base-val.jsonl`: all voices but the new one. README.md says how training goes on from here;
+it is the recipe's own.
 """
 
 from __future__ import annotations
@@ -53,6 +52,7 @@ def main(argv: list[str]) -> int:
     if options.sentences < 1:
         raise UserError(f"--sentences {options.sentences}: at least 1")
     known = [row for row in make_corpus.lines_of(options.corpus) if not row["new_voice"]]
+    write_rows(options.corpus / "base-alone.jsonl", [row for row in known if row["split"] == "alone"])
     write_rows(options.corpus / "base-train.jsonl", training(known, options.sentences))
     write_rows(options.corpus / "base-val.jsonl", make_corpus.first_of_each(known, "held_out", VAL_SENTENCES))
     start = write_start(options.folder / "start", find_codec(options.codec), options.seed)
@@ -63,8 +63,11 @@ def main(argv: list[str]) -> int:
 
 
 def training(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Of each voice so many sentences, and as many clips of words without a sense, which cannot be said without reading."""
-    return [*make_corpus.first_of_each(rows, "train", count), *make_corpus.first_of_each(rows, "words", count)]
+    """Of each voice so many sentences, and twice as many clips of words without a sense, which cannot be said without reading."""
+    return [
+        *make_corpus.first_of_each(rows, "train", count),
+        *make_corpus.first_of_each(rows, "words", len(make_corpus.MOST_WORDS) * count),
+    ]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

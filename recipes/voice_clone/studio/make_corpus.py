@@ -32,13 +32,15 @@ from recipes.voice_clone.studio import grammar
 from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice, phones, speak
 
 FOLDER = Path("runs/studio/corpus")
-Split = Literal["train", "held_out", "words"]
-"""Sentences to train on, sentences that no training sees, and words without a sense."""
+Split = Literal["train", "held_out", "words", "alone"]
+"""Sentences to train on, sentences that no training sees, words without a sense, and each word for itself."""
 SPEEDS = (0.85, 1.18)
 """Of training; what is held out is said at the voice's own speed."""
 MOST_WORDS = (4, 10)
 """Without a sense at a time, in the first clips and in as many more. In sentences so much follows from the grammar that a model can long do
 without reading; here nothing does."""
+ALONE_SPEEDS = (1.0, 1.15, 1.3)
+"""A word for itself is said slowly; faster it is nearer to what it is in a sentence."""
 HELD_OUT_SENTENCES = 100
 """Every voice says the same ones."""
 
@@ -93,7 +95,8 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
         lines += [Line(voice, text, "held_out", 1.0) for text in held_out]
     for draw, most in enumerate(MOST_WORDS, start=1):
         lines += senseless(seed + draw, most, sentences_per_voice)
-    return lines
+    words = mid_sentence_words()[:sentences_per_voice]
+    return [*lines, *(Line(voice, f"{word}.", "alone", speed) for voice in KNOWN_VOICES for word in words for speed in ALONE_SPEEDS)]
 
 
 def senseless(seed: int, most: int, sentences_per_voice: int | None = None) -> Iterator[Line]:

@@ -53,11 +53,12 @@ def test_the_speaker_encoder_tells_voices_and_the_recipe_takes_the_model(
     assert len(RECIPE.read(coded[0], RECIPE.load(config).processor)["text"]) > 10
 
 
-def test_the_studios_config_is_one_that_the_recipe_knows(tmp_path: Path) -> None:
-    config = resolve("voice_clone", RECIPE.Options, [Path(make_base.__file__).with_name("base.yaml")], [])
-    assert config.model.source == str(make_base.FOLDER / "start")
+@pytest.mark.parametrize(("overlay", "source", "data"), [("read", "start", "base-spliced"), ("base", "reads", "base-mixed")])
+def test_the_studios_configs_are_known_to_the_recipe(overlay: str, source: str, data: str) -> None:
+    config = resolve("voice_clone", RECIPE.Options, [Path(make_base.__file__).with_name(f"{overlay}.yaml")], [])
+    assert config.model.source == str(make_base.FOLDER / source)
     assert config.data.train is not None
-    assert config.data.train.name == "base-train.jsonl"
+    assert config.data.train.name == f"{data}.jsonl"
 
 
 def test_the_same_seed_gives_the_same_weights(codec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +75,10 @@ def test_a_codec_of_another_size_is_refused(tmp_path: Path, nano: Path) -> None:
 
 
 def test_words_without_a_sense_are_learned_beside_sentences() -> None:
-    rows = [{"speaker": voice, "split": split} for voice in "ab" for split in ("train", "words", "held_out") for _ in range(3)]
+    rows = [{"speaker": voice, "split": split} for voice in "ab" for split in ("train", "words", "held_out") for _ in range(5)]
     taken = make_base.training(rows, 2)
-    assert sorted((row["speaker"], row["split"]) for row in taken) == [
-        (voice, split) for voice in "ab" for split in ("train", "words") for _ in "12"
-    ]
+    counted = {
+        (voice, split): sum(row == {"speaker": voice, "split": split} for row in taken) for voice in "ab" for split in ("train", "words")
+    }
+    assert counted == {("a", "train"): 2, ("a", "words"): 4, ("b", "train"): 2, ("b", "words"): 4}
+    assert sum(counted.values()) == len(taken)

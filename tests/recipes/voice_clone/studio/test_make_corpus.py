@@ -32,7 +32,7 @@ def test_two_runs_give_the_same_bytes(tmp_path: Path, two_voices: tuple[Voice, .
         assert make_corpus.main([str(tmp_path / name), "--sentences-per-voice", "1"]) == 0
     one, two = ({path.relative_to(root): path.read_bytes() for path in root.rglob("*.*")} for root in (tmp_path / "one", tmp_path / "two"))
     assert one == two
-    assert len(one) == 3 + 2 * len(two_voices), "corpus.jsonl, lexicon.json, two sentences by each voice, and words by the known one"
+    assert len(one) == 2 + 2 * len(two_voices) + 5, "corpus.jsonl, lexicon.json, two sentences each, five of words by the known voice"
 
 
 @needs_flite
@@ -52,16 +52,24 @@ def test_the_plan_keeps_training_sentences_apart_and_shares_the_held_out_ones() 
     held_out = [line.text for line in lines if line.split == "held_out"]
     assert len(set(train)) == len(train) == 5 * len(VOICES)
     assert len(set(held_out)) == 5 and len(held_out) == 5 * len(VOICES)
-    assert all(split_of(line.text) == line.split for line in lines if line.split != "words")
+    assert all(split_of(line.text) == line.split for line in lines if line.split in ("train", "held_out"))
     assert len({line.audio for line in lines}) == len(lines)
 
 
 def test_words_without_a_sense_are_said_by_known_voices_only_and_none_twice() -> None:
-    lines = [line for line in make_corpus.plan(0, 40) if line.split == "words"]
+    lines = list(make_corpus.senseless(0, 4, 40))
     assert len({line.text for line in lines}) == len(lines) == 40 * len(KNOWN_VOICES)
+    assert sum(line.split == "words" for line in make_corpus.plan(0, 40)) == 2 * len(lines)
     assert {line.voice for line in lines} == set(KNOWN_VOICES)
     words = {word for line in lines for word in line.text.rstrip(".").split()[1:]}
     assert {"Anna", "Sunday", "lamp"} <= words <= set(make_corpus.mid_sentence_words())
+
+
+def test_every_known_voice_says_each_word_for_itself() -> None:
+    lines = [line for line in make_corpus.plan(0, 3) if line.split == "alone"]
+    words = make_corpus.mid_sentence_words()[:3]
+    assert [(line.voice, line.text) for line in lines[:9:3]] == [(KNOWN_VOICES[0], f"{word}.") for word in words]
+    assert {(line.voice, line.speed) for line in lines} == {(voice, speed) for voice in KNOWN_VOICES for speed in (1.0, 1.15, 1.3)}
 
 
 def test_a_missing_corpus_says_how_to_make_it(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Clips that were never spoken, from which the base learns to read: words said for themselves, joined by chance at their codes.
+
+    python -m recipes.voice_clone.studio.splices [--corpus runs/studio/corpus]
+
+Needs the codes of `base-alone.jsonl` and `base-train.jsonl` (`make_base`); writes `base-spliced.jsonl`, and `base-mixed.jsonl`, which is
+`base-train.jsonl` with some spliced clips among it. At every joint the next code follows from nothing but the text: who does not read pays
+log 200 nats for each word. In speech that was spoken as one, a word's beginning betrays itself long before, and a model that has many such
+clips learns them by heart sooner than it learns to read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from finetune import files
+from finetune.errors import UserError, exit_code
+from recipes.voice_clone.studio import make_corpus
+from recipes.voice_clone.studio.voices import KNOWN_VOICES
+
+Row = dict[str, Any]
+Frames = list[list[int]]
+SPLICED, MOST_WORDS = 40_000, 6
+MIXED, MOST_MIXED_WORDS = 6_000, 10
+"""Among the spoken clips, so that what was learned is not lost, and in longer texts."""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="splices", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    alone, spoken = coded(options.corpus / "base-alone.jsonl"), coded(options.corpus / "base-train.jsonl")
+    mixed = [*spoken, *islice(spliced(alone, spoken, options.seed + 1, MOST_MIXED_WORDS), MIXED)]
+    Random(options.seed).shuffle(mixed)
+    files.write_jsonl(options.corpus / "base-spliced.jsonl", islice(spliced(alone, spoken, options.seed, MOST_WORDS), SPLICED))
+    files.write_jsonl(options.corpus / "base-mixed.jsonl", mixed)
+    return 0
+
+
+def coded(path: Path) -> list[Row]:
+    """The rows of a file. Raises `UserError` if there is none, or if a row has no codes."""
+    if not path.exists():
+        raise UserError(f"{path} is missing; make it: python -m recipes.voice_clone.studio.make_base")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for number, row in enumerate(rows, start=1):
+        if "audio_codes" not in row:
+            raise UserError(f"{path}:{number}: no audio_codes; run: python -m data_prep codes {path} --model runs/studio/codec/coder")
+    return rows
+
+
+def spliced(alone: Sequence[Row], spoken: Sequence[Row], seed: int, most: int) -> Iterator[Row]:
+    """Without end: `The` and one to `most` words, all at one speed. The voice is heard from a spoken clip: a word is too short for that."""
+    random, said = Random(seed), renditions(alone)
+    reference = {row["speaker"]: row["audio"] for row in spoken}
+    shares = {voice.name: voice.sentences for voice in KNOWN_VOICES if voice.name in said}
+    while True:
+        speaker = random.choices(list(shares), list(shares.values()))[0]
+        words = random.choices(list(said[speaker]), k=random.randint(1, most))
+        take = random.randrange(len(make_corpus.ALONE_SPEEDS))
+        yield {
+            "ref_audio": reference[speaker],
+            "text": f"The {' '.join(words)}.",
+            "speaker": speaker,
+            "language": "english",
+            "audio_codes": [frame for word in ("the", *words) for frame in said[speaker][word][take]],
+        }
+
+
+def renditions(alone: Sequence[Row]) -> dict[str, dict[str, list[Frames]]]:
+    """Speaker → word → its frames at each speed."""
+    said: dict[str, dict[str, list[Frames]]] = defaultdict(lambda: defaultdict(list))
+    for row in alone:
+        said[row["speaker"]][row["text"].rstrip(".")].append(row["audio_codes"])
+    return said
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

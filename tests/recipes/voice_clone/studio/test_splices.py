@@ -1,0 +1,55 @@
+"""Words joined by chance: the codes are those of the words, in order, at one speed; what is missing is told."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from finetune import files
+from finetune.errors import UserError
+from recipes.voice_clone.studio import splices
+
+WORDS = ("the", "lamp", "Anna")
+ALONE = [
+    {"speaker": voice, "text": f"{word}.", "audio": f"{voice}.flac", "audio_codes": [[at, take]] * (take + 1)}
+    for voice in ("slt", "awb")
+    for at, word in enumerate(WORDS)
+    for take in range(3)
+]
+SPOKEN = [{"speaker": voice, "text": "Anna.", "audio": f"{voice}-long.flac", "audio_codes": [[0, 0]]} for voice in ("slt", "awb")]
+
+
+def test_codes_are_those_of_the_words_at_one_speed() -> None:
+    rows = list(islice(splices.spliced(ALONE, SPOKEN, 0, 4), 200))
+    for row in rows:
+        take = row["audio_codes"][0][1]
+        words = row["text"].rstrip(".").split()
+        expected = [WORDS.index("the" if number == 0 else word) for number, word in enumerate(words)]
+        assert row["audio_codes"] == [[word, take] for word in expected for _ in range(take + 1)]
+        assert 2 <= len(words) <= 5 and words[0] == "The"
+        assert row["ref_audio"] == f"{row['speaker']}-long.flac"
+    assert {row["speaker"] for row in rows} == {"slt", "awb"} and {row["audio_codes"][0][1] for row in rows} == {0, 1, 2}
+    assert rows == list(islice(splices.spliced(ALONE, SPOKEN, 0, 4), 200)) != list(islice(splices.spliced(ALONE, SPOKEN, 1, 4), 200))
+
+
+def test_the_files_for_both_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splices, "SPLICED", 7)
+    monkeypatch.setattr(splices, "MIXED", 3)
+    files.write_jsonl(tmp_path / "base-alone.jsonl", ALONE)
+    files.write_jsonl(tmp_path / "base-train.jsonl", SPOKEN)
+    assert splices.main(["--corpus", str(tmp_path)]) == 0
+    spliced, mixed = (splices.coded(tmp_path / f"base-{name}.jsonl") for name in ("spliced", "mixed"))
+    assert len(spliced) == 7 and len(mixed) == 3 + len(SPOKEN)
+    assert sorted(row["audio"] for row in mixed if "audio" in row) == ["awb-long.flac", "slt-long.flac"]
+    assert not any(row in spliced for row in mixed)
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"base-alone\.jsonl is missing; make it: python -m"):
+        splices.main(["--corpus", str(tmp_path)])
+    files.write_text(tmp_path / "base-alone.jsonl", json.dumps({"text": "lamp."}) + "\n")
+    with pytest.raises(UserError, match=r"base-alone\.jsonl:1: no audio_codes; run: python -m data_prep codes"):
+        splices.main(["--corpus", str(tmp_path)])
