@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 WARM_UP = 3
@@ -11,18 +11,31 @@ WARM_UP = 3
 
 
 def medians(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median processor seconds of each variant. They take turns, A B B A A B …, so that a busy minute falls on all of them alike.
+    """Median processor seconds of each variant, as `in_turns` takes them."""
+    return {name: median(taken) for name, taken in in_turns(variants, rounds, WARM_UP).items()}
 
-    Seconds of this process on a processor: what others take of the machine in between is not counted.
+
+def in_turns(
+    variants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Seconds of each round of each variant. They take turns, A B B A A B …, so that a busy minute falls on all of them alike.
+
+    Unless another clock is given, seconds of this process on a processor: what others take of the machine in between is not counted.
     """
-    for act in [*variants.values()] * WARM_UP:
+    for act in [*variants.values()] * warm_up:
         act()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     order = list(variants)
     for _ in range(rounds):
         for name in order:
-            began = time.process_time()
+            began = clock()
             variants[name]()
-            seconds[name].append(time.process_time() - began)
+            seconds[name].append(clock() - began)
         order.reverse()
-    return {name: median(taken) for name, taken in seconds.items()}
+    return seconds
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> str:
+    """Median of the rounds' own ratios, and in brackets the smallest and the largest of them."""
+    each = [one / other for one, other in zip(above, below, strict=True)]
+    return f"{median(each):.2f} ({min(each):.2f}–{max(each):.2f})"

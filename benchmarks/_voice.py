@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,23 @@ from recipes.voice_clone.shapes import CODEBOOKS, SMALL
 
 def make(folder: Path, size: str, clips: int, frames: int) -> Path:
     """A base of the size (nano or mini) and `clips` rows of `frames` random frames each, in a folder of their own."""
-    chance = np.random.RandomState(0)
+    return make_clips(folder, size, [("She counted the boats.", frames)] * clips)
+
+
+def make_clips(folder: Path, size: str, clips: Sequence[tuple[str, int]]) -> Path:
+    """As `make`, but each clip has its own text and number of frames."""
     tiny.build(folder / "base", size)
+    return write_clips(folder, SMALL[size].codebook, clips)
+
+
+def write_clips(folder: Path, codebook: int, clips: Sequence[tuple[str, int]]) -> Path:
+    """Rows for a model whose codebooks have so many entries."""
+    chance = np.random.RandomState(0)
     soundfile.write(folder / "voice.wav", 0.1 * chance.randn(24000), 24000)
-    spoken = {"audio": "voice.wav", "text": "She counted the boats.", "speaker": "Ann", "language": "english"}
-    codes = chance.randint(0, SMALL[size].codebook, (clips, frames, CODEBOOKS)).tolist()
-    files.write_jsonl(folder / "train.jsonl", ({**spoken, "audio_codes": of_clip} for of_clip in codes))
+    spoken = {"audio": "voice.wav", "speaker": "Ann", "language": "english"}
+    codes = [chance.randint(0, codebook, (frames, CODEBOOKS)).tolist() for _, frames in clips]
+    rows = ({**spoken, "text": text, "audio_codes": of_clip} for (text, _), of_clip in zip(clips, codes, strict=True))
+    files.write_jsonl(folder / "train.jsonl", rows)
     return folder
 
 

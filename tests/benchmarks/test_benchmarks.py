@@ -30,11 +30,12 @@ COLUMNS = {
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},
     "transcribe_speed": {"pauses", "windows", "tokens", "transcribe / data_prep", "a file each / data_prep"},
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
+    "voice_ways": {"model", "way", "predictor calls", "tokens / s", "frames / s", "its time / voice_clone's"},
     "sub_talker": {"at once", "loop over time", "losses differ by", "loop / at once"},
 }
 SLOW = {
     *("communication", "export_memory", "generation", "plan_backtest", "reliability", "save_blocking", "scaling", "scaling_limits"),
-    *("data_preparation", "start_up", "strategy_bytes", "transcribe_speed"),
+    *("data_preparation", "start_up", "strategy_bytes", "transcribe_speed", "voice_ways"),
 }
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ELSEWHERE = {"sft_speed"}
