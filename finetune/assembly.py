@@ -12,7 +12,8 @@ from torch import nn
 
 from finetune import adapters, batches, checkpoint, files, intake, models, optim, parallel, preflight, quantized, recompute, tensor_parallel
 from finetune.batches import Order, Place
-from finetune.config import Config
+from finetune.config import Config, on_disk
+from finetune.copies import bring
 from finetune.errors import UserError
 from finetune.events import Events
 from finetune.loop import Progress
@@ -35,12 +36,14 @@ def build(config: Config, recipe: Recipe, world: World) -> tuple[Training, Progr
     cache = config.run.dir / "cache"
     once(world, lambda: claim(config.run.dir))
     preflight.check_shared(config.run.dir, world)
+    local = intake.localised(config, world)
     base_digest = once(world, lambda: models.content_digest(models.resolve_source(config.model.source, config.model.revision)))
-    once(world, lambda: recipe.prepare(config))
-    loaded = together(world, lambda: recipe.load(config))
+    once(world, lambda: recipe.prepare(local))
+    loaded = together(world, lambda: recipe.load(local))
     together(world, lambda: tensor_parallel.check_model(loaded.model, loaded.blocks, config))
     key = once(world, lambda: intake.data_key(config, loaded))
-    rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in (config.data.train, config.data.val))
+    data_files = (on_disk(local.data.train), on_disk(local.data.val))
+    rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in data_files)
     assert rows is not None  # train.check_inputs made sure
     together(world, lambda: choose_trained(loaded, recipe, config))
     together(world, lambda: preflight.check_room(config.run.dir, preflight.trained_in(loaded.model)))
@@ -109,15 +112,18 @@ def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
 
 def resume(training: Training) -> Progress:
     """Adopt the newest good checkpoint of the run's folder, or start fresh. Collective: call on every rank."""
-    newest, passed_over = once(training.world, lambda: newest_checkpoint(training.config.run.dir))
+    newest, passed_over = once(training.world, lambda: newest_checkpoint(training.config))
     for problem in passed_over if training.world.is_main else []:
         print(f"warning: passed over {problem}", file=sys.stderr, flush=True)
     return Progress() if newest is None else together(training.world, lambda: adopt(training, Path(newest)))
 
 
-def newest_checkpoint(run_dir: Path) -> list[Any]:
-    """Path as text, and warnings: JSON for the other ranks."""
-    path, passed_over = checkpoint.newest_good(run_dir)
+def newest_checkpoint(config: Config) -> list[Any]:
+    """Of the run's folder, or else of its copies elsewhere. Path as text, and warnings: JSON for the other ranks."""
+    path, passed_over = checkpoint.newest_good(config.run.dir)
+    if path is None and config.checkpoint.copy_to is not None:
+        path, more = bring(config.checkpoint.copy_to, config.run.dir)
+        passed_over = [*passed_over, *more]
     return [None if path is None else str(path), passed_over]
 
 

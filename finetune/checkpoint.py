@@ -190,19 +190,32 @@ def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
     Folders of later steps do not count: the run passed them over as damaged, and counting them would remove what it has just saved. What
     cannot be read, or is another run's, neither counts nor goes.
     """
-    states = {path: state for path in steps_in(folder) if path.name <= committed.name and (state := _readable(path)) is not None}
-    found = [path for path, state in states.items() if identity_of(state) == identity_of(states[committed])]
-    losses = {path: loss for path in found if (loss := states[path].get("validation_loss")) is not None}
-    best = min(losses, key=lambda path: (losses[path], path.name), default=None)
-    gone = [path for path in found[keep:] if path != best]
+    states = {path.name: state for path in steps_in(folder) if (state := _readable(path)) is not None}
+    gone = [folder / name for name in surplus(states, keep, committed.name)]
     for path in gone:
         files.discard(path)
     return gone
 
 
+def surplus(states: Mapping[str, dict[str, Any]], keep: int, committed: str) -> list[str]:
+    """The names of those checkpoints that `prune` removes, from the `state.json` of each by its folder's name."""
+    own = identity_of(states[committed])
+    found = sorted((name for name, state in states.items() if name <= committed and identity_of(state) == own), reverse=True)
+    losses = {name: loss for name in found if (loss := states[name].get("validation_loss")) is not None}
+    best = min(losses, key=lambda name: (losses[name], name), default=None)
+    return [name for name in found[keep:] if name != best]
+
+
 def steps_in(folder: Path) -> list[Path]:
     """Committed checkpoint folders, the newest first."""
     return sorted((path for path in folder.glob("step-*") if STEP_FOLDER.fullmatch(path.name)), reverse=True)
+
+
+def snapshot_of(committed: Path, folder: Path) -> Path:
+    """The checkpoint under a second name in `folder`, since later saves might prune it before it is read."""
+    for path in committed.iterdir():
+        files.link_into(path, folder / committed.name / path.name)
+    return folder / committed.name
 
 
 def step_of(path: Path) -> int:

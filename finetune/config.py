@@ -11,13 +11,40 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+    field_validator,
+)
 
 from finetune.errors import UserError
 from finetune.explain import explain, fields
 from finetune.layers import Dumper, command_line, merge, read_layer
+from finetune.remote import is_url
+
+
+def _path_or_url(value: Any) -> Path | str:
+    if not isinstance(value, str | Path):
+        raise ValueError("expected a path, or a URL such as s3://bucket/train.jsonl")
+    return value if is_url(value) else Path(value)
+
+
+def _url(value: str) -> str:
+    if not is_url(value):
+        raise ValueError("expected a URL such as s3://bucket/runs/me; for a mounted folder file:///mnt/share/me")
+    return value.rstrip("/")
+
 
 FilePath = Annotated[Path, Field(strict=False)]
+DataFile = Annotated[Path | str, PlainValidator(_path_or_url)]
+"""A string is a URL."""
+Url = Annotated[str, AfterValidator(_url)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -63,10 +90,10 @@ class Model(Section):
 
 
 class Data(Section):
-    train: FilePath | None = None
-    """JSONL to train on; paths in it are relative to the file."""
-    val: FilePath | None = None
-    """JSONL to evaluate on."""
+    train: DataFile | None = None
+    """JSONL to train on; paths in it are relative to the file. A URL (s3://bucket/train.jsonl) is brought to the run's cache."""
+    val: DataFile | None = None
+    """JSONL to evaluate on, or its URL."""
     window: int = Field(default=1024, ge=1)
     """Samples that are bucketed by length, or packed, together; the shuffle is over the whole epoch."""
     packing: bool = False
@@ -147,6 +174,9 @@ class Checkpoint(Section):
     """Seconds after a signal within which a last save must end, or it is not begun: accelerate kills what is left after 30."""
     on_failure: Literal["stop", "continue"] = "stop"
     """What a save means that the disk refused: the end of the run, or an event in the log and another try at the next save point."""
+    copy_to: Url | None = None
+    """URL (s3://bucket/runs/me) where each checkpoint is copied to while training goes on, for this run alone. A run without a checkpoint
+    of its own takes the newest good one from there."""
 
 
 class Eval(Section):
@@ -212,6 +242,13 @@ def resolve(recipe: str, options: type[BaseModel], files: Iterable[Path], overri
     except ValidationError as error:
         problems = [explain(problem, model, origins) for problem in error.errors()]
         raise UserError("the configuration has problems:\n  " + "\n  ".join(problems)) from None
+
+
+def on_disk(path: Path | str | None) -> Path | None:
+    """A data file that is here. Raises `UserError` for one that is elsewhere, where nothing brings it over."""
+    if isinstance(path, str):
+        raise UserError(f"{path} is elsewhere, and only training brings it here; download it, and give the file")
+    return path
 
 
 def dump(config: Config) -> str:

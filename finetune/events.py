@@ -169,7 +169,8 @@ def draw_curve(log_path: Path, picture: Path) -> None:
         points = [(event["step"], event[key]) for event in events if event["event"] == kind]
         if points:
             axes.plot(*zip(*sorted(points), strict=True), style, label="training" if kind == "step" else "validation", linewidth=1)
-    axes.legend()
+    if axes.lines:  # a log without a step: of a run that was at its end when its folder was lost
+        axes.legend()
     axes.grid(alpha=0.3)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)

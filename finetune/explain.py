@@ -66,6 +66,8 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _type_name(annotation: Any) -> str:
+    if hasattr(annotation, "__metadata__"):
+        return _type_name(annotation.__origin__)
     choices = get_args(annotation)
     if choices and all(isinstance(choice, str) for choice in choices):
         return " | ".join(choices)

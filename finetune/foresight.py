@@ -11,7 +11,7 @@ from typing import Any
 from finetune import intake, models, parallel, tensor_parallel
 from finetune.activations import Activations, Recomputing, trace, trim
 from finetune.assembly import choose_trained
-from finetune.config import Config
+from finetune.config import Config, on_disk
 from finetune.errors import UserError
 from finetune.memory import Outline, outline
 from finetune.recipe import Batch, Recipe, Sample, Sketch
@@ -97,7 +97,7 @@ def sketch_by_rows(config: Config, recipe: Recipe) -> Sketch:
     """Of a recipe without `sketch`: it loads as for training, and the longest of some rows is repeated."""
     recipe.prepare(config)
     loaded = recipe.load(config)
-    samples = [recipe.read(row, loaded.processor) for _, row in some_rows(config.data.train)]
+    samples = [recipe.read(row, loaded.processor) for _, row in some_rows(on_disk(config.data.train))]
     longest = max(samples, key=recipe.length, default=None)
     if longest is None:
         raise UserError(f"data.train: {config.data.train} holds no rows, and {config.recipe} has no `sketch` to plan without them")
@@ -136,7 +136,7 @@ class Glance:
 
 def glance(config: Config, recipe: Recipe, processor: Any) -> Glance:
     """Read some rows as training would."""
-    path = config.data.train
+    path = on_disk(config.data.train)
     assert path is not None
     problems, lengths, seen = [], [], 0
     for line, row in some_rows(path):

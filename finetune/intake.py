@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune import files
+from finetune import files, remote
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Loaded, Recipe
@@ -27,6 +27,14 @@ def data_key(config: Config, loaded: Loaded) -> str:
     told = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
     paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
     return hashlib.sha256("\n".join([*told, *(f"{path.name} {files.digest(path)}" for path in paths)]).encode()).hexdigest()
+
+
+def localised(config: Config, world: World) -> Config:
+    """With data files from elsewhere in the run's cache instead. Collective: call on every rank."""
+    cache = config.run.dir / "cache" / "elsewhere"
+    urls = {key: url for key in ("train", "val") if remote.is_url(url := getattr(config.data, key))}
+    brought = once(world, lambda: {key: str(remote.fetch(url, cache)) for key, url in urls.items()})
+    return config.model_copy(update={"data": config.data.model_copy(update={key: Path(path) for key, path in brought.items()})})
 
 
 def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows | None:

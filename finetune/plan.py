@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from finetune import files, sampling
-from finetune.config import Config
+from finetune.config import Config, on_disk
 from finetune.errors import UserError, exit_code
 from finetune.gpus import Cluster, cluster
 from finetune.layers import Arguments, Dumper, command_line, parse_arguments, read_layer
@@ -163,11 +163,12 @@ def first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     from finetune.batches import Loader, Order, micro_batches
     from finetune.intake import account, check_batching, data_key, open_data
 
-    assert recipe.show is not None and config.data.train is not None
+    train = on_disk(config.data.train)
+    assert recipe.show is not None and train is not None
     check_batching(config, recipe)
     recipe.prepare(config)
     loaded = recipe.load(config)
-    rows = open_data(config.data.train, config.run.dir / "cache", data_key(config, loaded), recipe, loaded, config, world)
+    rows = open_data(train, config.run.dir / "cache", data_key(config, loaded), recipe, loaded, config, world)
     assert rows is not None
     yield from account(rows)
     micro = micro_batches(Order.of(config), rows.lengths, epoch=0, window=0)[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import preflight, quantized
+from finetune.config import on_disk
 from finetune.errors import UserError
 from finetune.foresight import Foresight, Glance, glance, has_weights
 from finetune.gpus import EFFICIENCY, Cluster
@@ -72,7 +73,7 @@ class Prospect:
 
     def look(self, recipe: Recipe) -> Glance | str | None:
         """At some rows of the data; or why they cannot be read; None if there are none."""
-        path = self.foreseen.config.data.train
+        path = on_disk(self.foreseen.config.data.train)
         if path is None or not path.is_file():
             return None
         try:

@@ -29,6 +29,7 @@ from finetune import cluster, files
 from finetune.config import Config
 from finetune.errors import UserError, exit_code
 from finetune.layers import Arguments, parse_arguments
+from finetune.remote import is_url
 from finetune.train import print_help, settle
 
 if TYPE_CHECKING:
@@ -77,10 +78,15 @@ def divide(arguments: Arguments) -> tuple[Engine, Arguments]:
     given = {key: value for key, value in arguments.overrides if key in FLAGS}
     rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
     fewest, most = workers_of(given.get("num-workers"))
+    if is_url(storage := given.get("storage", ".")):
+        raise UserError(
+            f"--storage {storage}: the run's folder must be one that all machines mount, since its commits are renames; "
+            f"--checkpoint.copy_to {storage} keeps copies of its checkpoints there"
+        )
     engine = Engine(
         fewest,
         most,
-        Path(given.get("storage", ".")),
+        Path(storage),
         one_of("use-gpu", given.get("use-gpu", "auto"), {"auto": None, "true": True, "false": False}),
         given.get("ray-address"),
         count("max-failures", given.get("max-failures", "3")),
@@ -118,7 +124,7 @@ def spoken(arguments: Arguments) -> list[str]:
 def needed(config: Config) -> list[Path]:
     """What each machine must have besides the package, where this one has it."""
     local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
-    return [Path.cwd(), *(path.absolute() for path in (*local, config.data.train, config.data.val) if path is not None)]
+    return [Path.cwd(), *(path.absolute() for path in (*local, config.data.train, config.data.val) if isinstance(path, Path))]
 
 
 def fit(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Result:

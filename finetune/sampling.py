@@ -126,7 +126,7 @@ class Sampler:
             return
         self._wanted = None
         try:
-            snapshot = snapshot_of(committed, files.fresh_folder(self._cache, NAME))
+            snapshot = checkpoint.snapshot_of(committed, files.fresh_folder(self._cache, NAME))
             self._child = _Child(step, snapshot, self._config.sample.prompts)
         except (OSError, UserError) as error:  # what is left of it goes at the next start
             self._fail(step, str(error))
@@ -142,13 +142,6 @@ class Sampler:
     def _fail(self, step: int, problem: str) -> None:
         self._events.say(f"warning: no answers of step {step}: {problem}; training goes on")
         self._events.note("sampling failed", step, problem=problem)
-
-
-def snapshot_of(committed: Path, folder: Path) -> Path:
-    """The checkpoint under a second name in `folder`, since later saves might prune it before it is read."""
-    for path in committed.iterdir():
-        files.link_into(path, folder / committed.name / path.name)
-    return folder / committed.name
 
 
 class _Child:

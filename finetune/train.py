@@ -18,13 +18,14 @@ import platform
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from finetune import sampling
+from finetune import remote, sampling
 from finetune.config import Config, help_text, resolve
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.layers import Arguments, parse_arguments
 from finetune.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
+    from finetune.copies import Copies
     from finetune.events import Events, Listener
     from finetune.guards import StopRequests
     from finetune.heartbeat import Heartbeat
@@ -91,7 +92,9 @@ def check_inputs(config: Config) -> None:
         if found is None or found.origin is None:  # without an origin: a mere folder, as wandb leaves one where it ran
             raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
     for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
-        if path is not None and not path.is_file():
+        if isinstance(path, str):
+            remote.look(path)
+        elif path is not None and not path.is_file():
             raise UserError(
                 f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` "
                 "makes it, or `python -m data_prep text CHATS --out FOLDER`"
@@ -113,17 +116,22 @@ def train(config: Config, recipe: Recipe, requests: StopRequests | None = None, 
 def train_in(world: World, config: Config, recipe: Recipe, requests: StopRequests | None = None, listener: Listener | None = None) -> str:
     """Build, resume, fit, and leave word why it ended; returns that reason. Collective: call on every rank."""
     from finetune.assembly import build, introduce
+    from finetune.copies import Copies
     from finetune.events import Events, draw_curve, nobody
     from finetune.guards import StopRequests
     from finetune.heartbeat import Heartbeat
+    from finetune.world import once
 
     requests = requests or StopRequests(config.run.dir, config.run.deadline_minutes)
-    with Heartbeat(world) as heartbeat:
+    with Heartbeat(world) as heartbeat, Copies(config, world.is_main) as copies:
+        once(world, copies.open)
         training, progress = build(config, recipe, world)
         heartbeat.leave_traces_in(config.run.dir, partial(leave_last_word, config.run.dir))
-        events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config), listener or nobody)
+        hear = partial(both, listener or nobody, copies.hear)
+        events = Events(config.run.dir, world.accelerator, training.total, progress.step, flat(config), hear)
         introduce(training, progress, events)
-        progress, reason = carry_through(training, progress, events, requests, heartbeat)
+        copies.catch_up(progress.step)
+        progress, reason = carry_through(training, progress, events, requests, heartbeat, copies)
     if world.is_main:
         draw_curve(events.log_path, config.run.dir / "loss.png")
     events.say(f"{reason} at step {progress.step}; next: python -m finetune export {config.run.dir} --to exports/{config.run.dir.name}")
@@ -131,21 +139,29 @@ def train_in(world: World, config: Config, recipe: Recipe, requests: StopRequest
 
 
 def carry_through(
-    training: Training, progress: Progress, events: Events, requests: StopRequests, heartbeat: Heartbeat
+    training: Training, progress: Progress, events: Events, requests: StopRequests, heartbeat: Heartbeat, copies: Copies
 ) -> tuple[Progress, str]:
     """Fit, and however that ends: close everything, and leave word. Collective: call on every rank."""
     from finetune.checkpoint import Saver
     from finetune.guards import NotFiniteError
     from finetune.loop import fit
+    from finetune.world import once
 
     config, world = training.config, training.world
     saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     reason, message = "failed", None
     try:
         with sampling.Sampler(config, training.total, events, world.is_main) as sampler, requests:
-            progress, reason = fit(training, progress, events, saver, requests, sampler.after_step)
-            if reason == "finished":
+
+            def after_step(step: int) -> None:
+                sampler.after_step(step)
+                copies.advance(events)
+
+            progress, ended = fit(training, progress, events, saver, requests, after_step)
+            if ended == "finished":
                 sampler.finish(requests)
+        once(world, lambda: copies.finish(events))
+        reason = ended
     except NotFiniteError as error:
         reason, message = error.reason, str(error)
         saver.finish()  # all ranks are here, and what is being written is from before the bad number
@@ -161,6 +177,12 @@ def carry_through(
         if world.is_main:
             leave_word(config.run.dir, reached, reason, message)
     return progress, reason
+
+
+def both(first: Listener, second: Listener, kind: str, step: int, facts: dict[str, Any]) -> None:
+    """Two listeners as one."""
+    first(kind, step, facts)
+    second(kind, step, facts)
 
 
 def leave_word(run_dir: Path, step: int | None, reason: str, message: str | None) -> None:

@@ -18,8 +18,8 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"files", "layers", "explain", "gpus", "cluster"}),
-    frozenset({"config", "shipped"}),
+    frozenset({"files", "layers", "explain", "gpus", "cluster", "remote"}),
+    frozenset({"config", "shipped", "lease"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
     frozenset({"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
@@ -30,7 +30,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"shards"}),
     frozenset({"guards", "events", "heartbeat", "intake"}),
     frozenset({"checkpoint"}),
-    frozenset({"preflight"}),
+    frozenset({"preflight", "copies"}),
     frozenset({"step"}),
     frozenset({"evaluation"}),
     frozenset({"loop"}),
@@ -44,7 +44,7 @@ ORDER: tuple[frozenset[str], ...] = (
 )
 """The rooms of finetune/. A module imports from its own row and from rows above, never from below."""
 
-FOR_DATA_PREP = frozenset({"finetune.errors", "finetune.files", "finetune.config", "finetune.cluster", "finetune.shipped"})
+FOR_DATA_PREP = frozenset(f"finetune.{name}" for name in ("errors", "files", "config", "cluster", "shipped", "remote"))
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNER = "finetune/files.py"

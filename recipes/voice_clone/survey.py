@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune import files
+from finetune.config import on_disk
 from finetune.errors import UserError
 from finetune.rows import SHOWN_PROBLEMS, parse_row
 
@@ -49,21 +50,22 @@ class Speaker:
 def survey(config: Config, ids: Ids) -> list[Speaker]:
     """All speakers of `data.train`, by name."""
     options: Any = config.options
-    if config.data.train is None:
+    train, val = on_disk(config.data.train), on_disk(config.data.val)
+    if train is None:
         raise UserError(
             "data.train is not set: give the JSONL to train on, as in --data.train data/me/train.jsonl. "
             "`python -m data_prep voice RECORDINGS --out data/me --speaker me` makes one from recordings; `make demo` shows the whole chain"
         )
-    root, default = config.data.train.parent, options.speaker
+    root, default = train.parent, options.speaker
     found: dict[str, Speaker] = {}
 
     def meet(row: dict[str, Any]) -> None:
         name = speaker_name(row, default)
         _count(found.setdefault(name, Speaker(name)), row, root, ids)
 
-    visit(config.data.train, meet)
-    if config.data.val is not None:
-        visit(config.data.val, lambda row: _require_trained(speaker_name(row, default), found))
+    visit(train, meet)
+    if val is not None:
+        visit(val, lambda row: _require_trained(speaker_name(row, default), found))
     return [found[name] for name in sorted(found)]
 
 
@@ -132,7 +134,7 @@ def assign_rows(shape: dict[str, Any], names: list[str]) -> dict[str, int]:
 
 def describe(config: Config, surveyed: list[Speaker], rows_of: dict[str, int]) -> dict[str, Any]:
     """What export and its model card need to know, as JSON. Training that is resumed must find the same."""
-    train = config.data.train
+    train = on_disk(config.data.train)
     assert train is not None
     options: Any = config.options
     speaking = options.language == "row"

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from finetune.config import Config, Names, Section, dump, help_text, resolve
+from finetune.config import Config, Names, Section, dump, help_text, on_disk, resolve
 from finetune.errors import UserError
 from finetune.explain import fields
 from finetune.layers import parse_arguments
@@ -74,6 +74,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "checkpoint.asynchronous": ("false", False),
     "checkpoint.grace_seconds": ("60", 60.0),
     "checkpoint.on_failure": ("continue", "continue"),
+    "checkpoint.copy_to": ("s3://bucket/runs/me/", "s3://bucket/runs/me"),
     "eval.every": ("11", 11),
     "sample.every": ("50", 50),
     "sample.prompts": ("['Who are you?', 'Good day.']", ("Who are you?", "Good day.")),
@@ -121,6 +122,17 @@ def test_a_key_is_explained_and_can_be_set(key: str) -> None:
     assert value_of(config, key) == expected and type(value_of(config, key)) is type(expected)
     arguments = parse_arguments([f"--{key}={text}"])
     assert arguments.overrides == [(key, text)]
+
+
+def test_data_may_be_elsewhere_and_copies_must_be() -> None:
+    config = resolved(("data.train", "s3://bucket/train.jsonl"), ("data.val", "here/val.jsonl"))
+    assert config.data.train == "s3://bucket/train.jsonl" and config.data.val == Path("here/val.jsonl")
+    assert on_disk(config.data.val) == Path("here/val.jsonl") and on_disk(None) is None
+    with pytest.raises(UserError, match="s3://bucket/train.jsonl is elsewhere, .* download it"):
+        on_disk(config.data.train)
+    told = problems(("checkpoint.copy_to", "/mnt/share"), ("data.train", "5"))
+    assert "for a mounted folder file:///mnt/share" in told and "expected a path, or a URL" in told
+    assert resolved(files=()).checkpoint.copy_to is None and "path | str | null" in help_text(None)
 
 
 def test_fp16_is_refused_with_the_reason() -> None:
