@@ -10,6 +10,8 @@ from pathlib import Path
 from finetune import files
 
 RESULTS = Path(__file__).parent / "results"
+NOT_YET = "Not measured yet"
+"""So begins what stands under a table that is still empty."""
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,12 @@ def speeds(said: dict[str, Callable[[], Codes]], frames: int, rounds: int) -> li
 
 def codes_of(model: Any, processor: Processor, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:
     """The same texts as codes: by the stock loop, and by the one here."""
-    tokens = processor.tokenizer(layout.prompt(TEXT))["input_ids"]
-    vector = torch.zeros(model.talker.config.hidden_size)
+    tokens, device = processor.tokenizer(layout.prompt(TEXT))["input_ids"], model.talker.codec_head.weight.device
+    vector = torch.zeros(model.talker.config.hidden_size, device=device)
     voices = {"ref_code": None, "ref_spk_embedding": [vector] * texts, "x_vector_only_mode": [True] * texts, "icl_mode": [False] * texts}
 
     def theirs() -> Codes:
-        asked = {"input_ids": [torch.tensor([tokens])] * texts, "languages": ["auto"] * texts, "voice_clone_prompt": voices}
+        asked = {"input_ids": [torch.tensor([tokens], device=device)] * texts, "languages": ["auto"] * texts, "voice_clone_prompt": voices}
         codes, _ = model.generate(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **stock.GREEDY)
         return [one.tolist() for one in codes]
 

@@ -44,7 +44,7 @@ def compare(joined: World, folder: Path, size: str, clips: int, frames: int, rou
     """One line of the table."""
     config = _voice.run_config(_voice.make(folder / f"{size}-{clips}", size, clips, frames), "run")
     ours, batch = our_step(joined, config)
-    bare = bare_step(config, batch)
+    bare = bare_step(config, batch, torch.device("cpu"))
     if any(abs(ours() - bare()) > 1e-5 for _ in range(2)):
         raise SystemExit("the two loops do not train alike, so their times say nothing")
     taken = _timing.medians({"ours": ours, "bare": bare}, rounds)
@@ -63,16 +63,17 @@ def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
     return lambda: train_step(training, turns, step=0)["loss"], turns[0].batch
 
 
-def bare_step(config: Config, batch: Batch) -> Step:
+def bare_step(config: Config, batch: Batch, device: torch.device) -> Step:
     """What one would write by hand for this model."""
     loaded = RECIPE.load(config)
     model: Any = loaded.model
-    models.materialise(model, loaded.base, loaded.buffers, torch.device("cpu"), config.run.seed)
+    models.materialise(model, loaded.base, loaded.buffers, device, config.run.seed)
     optimizer = optim.make_optimizer(model, config.train)
-    weights = model.weights
+    weights, half = model.weights, config.train.precision == "bf16"
 
     def step() -> float:
-        sums = model(batch.tensors)
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            sums = model({name: tensor.to(device) for name, tensor in batch.tensors.items()})
         loss = sum(weight * sums[name] / batch.targets[name] for name, weight in weights.items() if weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._gpu import has_gpu
 from benchmarks._regressions import Rows, rows_of
+from benchmarks._table import NOT_YET
 from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
@@ -16,6 +18,8 @@ COLUMNS = {
     "data_preparation": {"promise", "trials", "failures"},
     "export_memory": {"model, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound"},
     "generation": {"model", "texts at once", "here / stock", "real-time factor, here", "first sound, s, here"},
+    "gpu": {"model", "version", "tokens / s", "MFU", "of the ceiling", "peak, GiB", "plan, GiB", "lasting / 16Ψ"},
+    "gpu_beside": {"model", "measured", "here", "beside it", "ratio"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
@@ -35,9 +39,11 @@ COLUMNS = {
 }
 SLOW = {
     *("communication", "export_memory", "generation", "plan_backtest", "reliability", "save_blocking", "scaling", "scaling_limits"),
-    *("data_preparation", "start_up", "strategy_bytes", "transcribe_speed", "voice_ways"),
+    *("data_preparation", "gpu", "gpu_beside", "start_up", "strategy_bytes", "transcribe_speed", "voice_ways"),
 }
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
+ON_A_GPU = {"gpu", "gpu_beside"}
+"""Benchmarks whose tables stay empty, and say so, until they have run on a GPU."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-next`, which `make bench` makes."""
 FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
@@ -46,9 +52,13 @@ FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 def test_every_benchmark_is_known_and_measured() -> None:
     assert set(FOUND) == set(COLUMNS)
     for name in FOUND:
-        command, rows = read_table(ROOT / "benchmarks" / "results" / f"{name}.md")
+        path = ROOT / "benchmarks" / "results" / f"{name}.md"
+        command, rows = read_table(path)
         assert command == f"`.venv/bin/python benchmarks/{name}.py`", "measured in full, not with --quick"
-        assert len(rows) >= 3 and COLUMNS[name] <= set(rows[0])
+        if name in ON_A_GPU and not rows:
+            assert NOT_YET in path.read_text(encoding="utf-8")
+        else:
+            assert len(rows) >= 3 and COLUMNS[name] <= set(rows[0])
 
 
 @pytest.mark.parametrize(("page", "names"), [("scaling", ("scaling_limits", "scaling_data"))])
@@ -56,6 +66,15 @@ def test_a_page_shows_the_tables_that_its_commands_wrote(page: str, names: tuple
     shown = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     for name in names:
         assert (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8").strip() in shown, name
+
+
+@pytest.mark.skipif(has_gpu(), reason="with a GPU it measures")
+@pytest.mark.parametrize("name", sorted(ON_A_GPU))
+def test_without_a_gpu_a_benchmark_of_one_says_so_and_leaves_its_table(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--to", tmp_path]
+    done = subprocess.run(command, env=ALONE, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.startswith("no CUDA GPU here: ") and len(done.stdout.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 HERE = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FOUND if name not in ELSEWHERE]
@@ -70,6 +89,9 @@ def test_a_benchmark_runs_and_writes_its_table(name: str, tmp_path: Path) -> Non
     first, rows = read_table(tmp_path / f"{name}.md")
     assert first == f"`.venv/bin/python benchmarks/{name}.py --quick`"
     assert rows and COLUMNS[name] <= set(rows[0])
+    if name in ON_A_GPU and not has_gpu():
+        left_out = [line for line in done.stdout.splitlines() if "not here" in line]
+        assert "Not measured:" not in done.stdout and all("compile" in line for line in left_out), done.stdout
 
 
 def read_table(path: Path) -> tuple[str, Rows]:

@@ -1,0 +1,157 @@
+"""What stands beside our way of doing a thing, as gpu_beside.py tables it. Run by gpu_beside.py.
+
+usage: _gpu_beside.py bases|overhead|ways|speech|saving FOLDER; prints rows of gpu_beside.py's table as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from benchmarks import _gpu, _timing, _voice, generation, step_overhead, voice_ways
+from benchmarks._gpu import ROOT, Scale
+from finetune import assembly, batches, checkpoint, files, loop, world
+from finetune.config import resolve
+from finetune.loop import Progress
+from finetune.step import Training, loader_of, train_step
+from recipes.llm_sft.recipe import RECIPE as CHAT
+from recipes.voice_clone.layout import Ids, Processor
+from recipes.voice_clone.recipe import RECIPE as VOICE
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ALIKE = 0.05
+"""Nats by which two bf16 losses of one model may differ."""
+
+
+def compared(model: str, measured: str, here: Sequence[float], beside: str, that: Sequence[float]) -> None:
+    """A row, of seconds."""
+    _gpu.tell([model, measured, f"{median(here):.3f} s", beside, f"{median(that):.3f} s", _timing.ratio(that, here)])
+
+
+def overhead(folder: Path, scale: Scale) -> None:
+    """Our step beside a bare loop with autocast, on the same batch."""
+    joined = world.join((), folder)
+    config = _voice.run_config(folder / "voice", "run", precision="bf16")
+    ours, batch = step_overhead.our_step(joined, config)
+    acts = {"ours": ours, "bare": step_overhead.bare_step(config, batch, DEVICE)}
+    voice_ways.check_alike({name: act() for name, act in acts.items()}, ALIKE)
+    taken = _timing.in_turns(acts, scale.rounds, warm_up=2, clock=_gpu.clock)
+    compared("voice", "a step", taken["ours"], "a bare loop", taken["bare"])
+    world.leave()
+
+
+def ways(folder: Path, _: Scale) -> None:
+    """The ways of voice_ways.py."""
+    joined = world.join((), folder)
+    config = _voice.run_config(folder / "voice", "ways", precision="bf16", micro_tokens=4096, lr=1e-30, weight_decay=0)
+    training, progress = assembly.build(config, VOICE, joined)
+    step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    found = voice_ways.ways_of(training, step)
+    acts = {name: voice_ways.trainer(training, way) for name, way in found.items()}
+    voice_ways.check_alike({name: acts[name]() for name, way in found.items() if way.share == 1.0}, ALIKE)
+    taken = _timing.in_turns(acts, 2, warm_up=0, clock=_gpu.clock)
+    for name in list(found)[1:]:
+        compared("voice", f"a step on {len(training.rows)} clips", taken[voice_ways.OURS], name, taken[name])
+    world.leave()
+
+
+def speech(folder: Path, scale: Scale) -> None:
+    """Codes by the stock package beside ours: frames a second, and how many codes agree, since bf16 rounds by the shape of a product."""
+    from recipes.voice_clone import stock
+
+    tts = stock.load(folder / "voice" / "base")
+    ids = Ids.of(json.loads((folder / "voice" / "base" / "config.json").read_text()))
+    processor = Processor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
+    frames = scale.frames
+    said = generation.codes_of(tts.model, processor, 1, frames)
+    theirs, ours = (torch.tensor(said[way]()[0]) for way in ("stock", "here"))
+    shared = min(len(theirs), len(ours))
+    taken = _timing.in_turns(said, 2, warm_up=1, clock=_gpu.clock)
+    compared("voice", f"{frames} frames of codes", taken["here"], "the stock package", taken["stock"])
+    agree = float((theirs[:shared] == ours[:shared]).float().mean())
+    _gpu.tell(["voice", "frames / s", f"{frames / median(taken['here']):.1f}", "codes that agree", f"{agree:.1%}", ""])
+
+
+def saving(folder: Path, scale: Scale) -> None:
+    """How long a save holds the loop, a resume takes, and an export, with the memory that it needs."""
+    joined = world.join((), folder)
+    training = chat_training(folder, scale, joined)
+    saver = checkpoint.Saver(joined, training.config.run.dir, keep=2, asynchronous=True)
+    holds = timed(lambda: loop.save(training, Progress(1), saver))
+    writes = timed(saver.finish)
+    saver.close()
+    resumes = timed(lambda: assembly.resume(training))
+    exported(folder, training)
+    files.discard(checkpoint.folder_of(training.config.run.dir))  # two of them would not fit the disk
+    kept = folder / "whole.pt"
+    saves = timed(lambda: torch.save(whole_state(training), kept))
+    loads = timed(lambda: load_whole(training, kept))
+    compared("chat", "a save holds the loop", [holds], "torch.save", [saves])
+    compared("chat", "a save, to its commit", [holds + writes], "torch.save", [saves])
+    compared("chat", "resume, every byte verified", [resumes], "torch.load", [loads])
+    world.leave()
+
+
+def timed(act: Callable[[], object]) -> float:
+    began = _gpu.clock()
+    act()
+    return _gpu.clock() - began
+
+
+def chat_training(folder: Path, scale: Scale, joined: world.World) -> Training:
+    """A run of the chat model that has trained one step."""
+    given = {
+        "model.source": folder / "chat" / "base", "data.train": folder / "chat" / "train.jsonl", "run.dir": folder / "chat" / "run",
+        "train.micro_tokens": scale.micro, "train.steps": 10,
+    }  # fmt: skip
+    config = resolve("llm_sft", CHAT.Options, [], [(key, str(value)) for key, value in given.items()])
+    training, progress = assembly.build(config, CHAT, joined)
+    loader = loader_of(training, training.rows)
+    train_step(training, loader.turns(next(loop.steps_left(training, progress)).micros), step=0)
+    loader.close()
+    return training
+
+
+def exported(folder: Path, training: Training) -> None:
+    """A row of the export's memory beside its largest tensor, and of its time beside that of writing as many bytes."""
+    command = [sys.executable, ROOT / "benchmarks" / "_export_peak.py", training.config.run.dir, folder / "export"]
+    done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    largest = max(4 * parameter.numel() for parameter in training.model.parameters())
+    beside = f"{found['above_imports'] / 2**20:,.0f} MiB", "the largest tensor", f"{largest / 2**20:,.0f} MiB"
+    _gpu.tell(["chat", f"export, {found['seconds']:.1f} s: its memory", *beside, f"{largest / max(1, found['above_imports']):.2f}"])
+
+
+def whole_state(training: Training) -> dict[str, Tensor]:
+    """As one would keep it by hand: tensors by name."""
+    tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
+    return {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def load_whole(training: Training, path: Path) -> None:
+    own = whole_state(training)
+    for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+        own[name].copy_(tensor)
+
+
+def main() -> None:
+    part, folder = sys.argv[1], Path(sys.argv[2])
+    scale = _gpu.scale_of(folder)
+    parts = {"bases": _gpu.make_bases, "overhead": overhead, "ways": ways, "speech": speech, "saving": saving}
+    parts[part](folder, scale)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Training steps of one model with each lever in turn, as gpu.py tables them. Run by gpu.py.
+
+usage: _gpu_steps.py bases|ceiling|chat|voice FOLDER; prints rows of gpu.py's table as JSON
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks import _gpu
+from benchmarks._gpu import Scale
+from finetune import assembly, batches, files, world
+from finetune.activations import Recomputing
+from finetune.batches import MicroBatch, Order, Turn
+from finetune.config import Config, resolve
+from finetune.foresight import foresee
+from finetune.gpus import GPUS, cluster
+from finetune.memory import Arrangement
+from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.step import Training, loader_of, train_step
+from finetune.strategies import judge
+from finetune.world import World
+from recipes.llm_sft import causal_model
+from recipes.llm_sft.loss_head import LossHead
+
+GIB = 2**30
+NOT_HERE = "–"
+RECIPES = {"chat": "llm_sft", "voice": "voice_clone"}
+
+
+@dataclass(frozen=True)
+class Version:
+    """One way of computing the same step."""
+
+    name: str
+    even: bool = False
+    """Chats that are all of the longest length, in place of mixed ones."""
+    whole_logits: bool = False
+    """Logits of all positions at once, as the models' own forward makes them, in place of the loss head's chunks."""
+    fused_optimizer: bool = True
+    keys: dict[str, str] = field(default_factory=dict)
+    """Of the config."""
+
+    def but(self, name: str, keys: dict[str, str]) -> Version:
+        """The next version: this one with some keys changed."""
+        return replace(self, name=name, keys=self.keys | keys)
+
+
+def chat_versions() -> list[Version]:
+    """From what a plain loop does to all that there is, then sequences that need no packing."""
+    keys = {"data.packing": "false", "options.attention": "sdpa", "train.activation_checkpointing": "full"}
+    padded = Version("padded, whole logits, AdamW in loops, everything recomputed", whole_logits=True, fused_optimizer=False, keys=keys)
+    packed = padded.but("packed, under a mask", {"data.packing": "true"})
+    apart = packed.but("attention of each sample apart", {"options.attention": "varlen"})
+    chunked = replace(apart, name="loss in chunks", whole_logits=False)
+    fused = replace(chunked, name="AdamW fused", fused_optimizer=True)
+    selective = fused.but("products and attention kept", {"train.activation_checkpointing": "selective"})
+    kept = selective.but("nothing recomputed", {"train.activation_checkpointing": "none"})
+    liger = kept.but("Liger's fused loss", {"options.loss_head": "liger"})
+    even = replace(kept.but("even: one sample a row", {"data.packing": "false", "options.attention": "sdpa"}), even=True)
+    compiled = even.but("even, compiled", {"train.compile": "true"})
+    sparing = compiled.but("even, compiled, products and attention kept", {"train.activation_checkpointing": "selective"})
+    return [padded, packed, apart, chunked, fused, selective, kept, liger, even, compiled, sparing]
+
+
+def voice_versions() -> list[Version]:
+    recomputed = Version("everything recomputed", keys={"train.activation_checkpointing": "full", "train.micro_tokens": "4096"})
+    kept = recomputed.but("nothing recomputed", {"train.activation_checkpointing": "none"})
+    return [recomputed, kept, kept.but("sub_frames 1/4", {"options.sub_frames": "0.25"}), kept.but("compiled", {"train.compile": "true"})]
+
+
+class WholeLogits(LossHead):
+    """The head with the logits of all positions at once."""
+
+    def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = functional.linear(hidden, self.weight, self.bias).float()
+        return functional.cross_entropy(logits, targets, reduction="sum"), (logits.detach().argmax(-1) == targets).sum().float()
+
+
+@contextmanager
+def levers(version: Version) -> Iterator[None]:
+    """While open, models are built with what this version has off."""
+    if not version.whole_logits:
+        yield
+        return
+    with mock.patch.object(causal_model, "choose_loss_head", lambda _: WholeLogits):
+        yield
+
+
+def row_of(joined: World, kind: str, version: Version, folder: Path, scale: Scale, ceiling: float | None) -> list[object]:
+    """Builds the run of a version, trains some steps, and tables them."""
+    recipe = load_recipe(find_recipe(RECIPES[kind]))
+    config = config_of(kind, version, folder, scale, recipe)
+    plan = planned(config, recipe)
+    with levers(version):
+        training, _ = assembly.build(config, recipe, joined)
+    for group in training.optimizer.param_groups:
+        group["fused"], group["foreach"] = (group["fused"] and version.fused_optimizer), None
+    turns, flops = (chat_step if kind == "chat" else voice_step)(training, version, scale)
+    tokens = sum(turn.micro.tokens for turn in turns)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    seconds = _gpu.seconds_of(lambda: train_step(training, turns, step=0), scale.rounds)
+    parameters = sum(parameter.numel() for parameter in training.model.parameters())
+    speed = [f"{tokens / seconds:,.0f}", *utilisation(flops / seconds, ceiling)]
+    return [kind, version.name, *speed, *memory(plan, parameters)]
+
+
+def config_of(kind: str, version: Version, folder: Path, scale: Scale, recipe: Recipe) -> Config:
+    run = folder / kind / re.sub(r"\W+", "-", version.name)
+    given = {
+        "model.source": folder / kind / "base", "data.train": folder / kind / "train.jsonl", "run.dir": run,
+        "train.micro_tokens": scale.micro, "train.global_batch_tokens": 10**6, "train.steps": 10**6,
+    }  # fmt: skip
+    return resolve(RECIPES[kind], recipe.Options, [], [(key, str(value)) for key, value in (given | version.keys).items()])
+
+
+def planned(config: Config, recipe: Recipe) -> int:
+    """Bytes that `finetune plan` says torch will allocate at the peak."""
+    work = foresee(config, recipe).work
+    recomputing: Recomputing = config.train.activation_checkpointing
+    return judge(work, cluster("h200", 1, 1), Arrangement("ddp", 1), recomputing).memory.allocated
+
+
+def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[Turn], float]:
+    """One optimizer step's micro-batches of random chats, and the model FLOPs of them."""
+    recipe, model, chance = training.recipe, training.model, np.random.default_rng(0)
+    mixed = np.clip(chance.lognormal(np.log(scale.sequence / 5), 0.9, scale.chats), 8, scale.sequence)
+    lengths = (np.full(max(2, scale.chats // 3), scale.sequence) if version.even else mixed).astype(np.int64)
+    train, packing = training.config.train, training.config.data.packing
+    micros = batches.micro_batches(Order(0, 1024, train.micro_tokens, 10**9, packing), lengths, epoch=0, window=0)
+    lay = recipe.pack if packing and recipe.pack else recipe.collate
+    words = int(model.words)  # type: ignore[arg-type]
+
+    def batch(micro: MicroBatch) -> Any:
+        drawn = [torch.from_numpy(chance.integers(0, words, int(lengths[row]))) for row in micro.ids]
+        return lay([{"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)} for ids in drawn])
+
+    turns = [Turn(micro, batch(micro), counts=True) for micro in micros]
+    shape: Any = model.config
+    attention = 12 * shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim * float((lengths**2).sum())
+    looked_up = 0 if shape.tie_word_embeddings else words * shape.hidden_size
+    return turns, 6 * (multiplied(model) - looked_up) * float(lengths.sum()) + attention
+
+
+def multiplied(*modules: nn.Module) -> int:
+    """Parameters of at least two dimensions; a tied one counts once."""
+    return sum(parameter.numel() for module in modules for parameter in module.parameters() if parameter.dim() > 1)
+
+
+def voice_step(training: Training, _: Version, __: Scale) -> tuple[list[Turn], float]:
+    """All clips as one optimizer step, and the model FLOPs of them."""
+    order = Order.of(training.config)
+    step = next(batches.steps(order, training.rows.lengths, batches.Place(), epochs=None))
+    loader = loader_of(training, training.rows)
+    turns = loader.turns(step.micros)
+    loader.close()
+    frames = sum(int(turn.batch.tensors["frame_mask"].sum()) for turn in turns)
+    return turns, flops_of_voice(training.model, training.rows.lengths.astype(np.float64), frames)
+
+
+def flops_of_voice(model: Any, lengths: Any, frames: int) -> float:
+    """Of clips of these positions with so many frames in all. Of a share of the frames the predictor learns from, only these count."""
+    talker, predictor = model.talker, model.talker.code_predictor
+    by_talker = multiplied(talker.model.layers, talker.text_projection, talker.codec_head)
+    by_predictor = multiplied(predictor.model.layers, predictor.small_to_mtp_projection)
+    learned = model.sub_frames * frames
+    products = by_talker * lengths.sum() + learned * (16 * by_predictor + multiplied(predictor.lm_head))
+    return 6 * products + per_pair(talker.config) * (lengths**2).sum() + per_pair(predictor.config) * learned * 16**2
+
+
+def per_pair(shape: Any) -> float:
+    """12·L·H·Q."""
+    return 12.0 * shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim
+
+
+def utilisation(speed: float, ceiling: float | None) -> list[str]:
+    """TFLOP a second, of the data sheet's, of the measured ceiling. `speed` and `ceiling` in FLOP a second."""
+    peak = sheet_speed()
+    return [f"{speed / 1e12:.4g}", f"{speed / peak:.1%}" if peak else NOT_HERE, f"{speed / ceiling:.1%}" if ceiling else NOT_HERE]
+
+
+def sheet_speed() -> float | None:
+    """Dense bf16 FLOP a second of this GPU, if it is a known one."""
+    name = torch.cuda.get_device_name().lower() if torch.cuda.is_available() else ""
+    return next((1e12 * gpu.speed for known, gpu in GPUS.items() if known.partition("-")[0] in name.split()), None)
+
+
+def memory(plan: int, parameters: int) -> list[str]:
+    """Peak beside plan, and what lasts beside 16 bytes a parameter."""
+    if not torch.cuda.is_available():
+        return [NOT_HERE, f"{plan / GIB:.2f}", NOT_HERE, NOT_HERE]
+    peak, lasting = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+    # Between two steps there is no gradient, whose 4 bytes the formula counts.
+    return [f"{peak / GIB:.2f}", f"{plan / GIB:.2f}", f"{peak / plan:.2f}", f"{(lasting + 4 * parameters) / (16 * parameters):.3f}"]
+
+
+def ceiling_row(scale: Scale, folder: Path) -> list[object]:
+    """The speed of one large product in the compute type, left for the other parts."""
+    size, device = scale.product, "cuda" if torch.cuda.is_available() else "cpu"
+    left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    many = 20
+    seconds = _gpu.seconds_of(lambda: [left @ right for _ in range(many)], scale.rounds) / many
+    speed = 2 * size**3 / seconds
+    files.write_json(folder / "ceiling.json", {"speed": speed})
+    return [f"{size} × {size} · {size} × {size}", "one product, bf16", NOT_HERE, *utilisation(speed, speed), *4 * [NOT_HERE]]
+
+
+def ceiling_of(folder: Path) -> float | None:
+    path = folder / "ceiling.json"
+    return float(json.loads(path.read_text())["speed"]) if path.exists() else None
+
+
+def ladder(kind: str, versions: list[Version], folder: Path, scale: Scale) -> None:
+    """A row for each version; one that cannot be is told with its reason."""
+    joined = world.join((), folder)
+    for version in versions:
+        if "train.compile" in version.keys and not torch.cuda.is_available():
+            _gpu.tell([kind, f"{version.name}: not here, a CPU compiles for minutes", *8 * [NOT_HERE]])
+            continue
+        try:
+            _gpu.tell(row_of(joined, kind, version, folder, scale, ceiling_of(folder)))
+        except Exception as problem:  # out of memory, a kernel or a package that is not there: the others are to be measured all the same
+            reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:120]}".replace("|", "/")
+            _gpu.tell([kind, f"{version.name}: not here, {reason}", *8 * [NOT_HERE]])
+        clear()
+    world.leave()
+
+
+def clear() -> None:
+    gc.collect()
+    torch._dynamo.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    part, folder = sys.argv[1], Path(sys.argv[2])
+    scale = _gpu.scale_of(folder)
+    parts: dict[str, Callable[[], None]] = {
+        "bases": lambda: _gpu.make_bases(folder, scale),
+        "ceiling": lambda: _gpu.tell(ceiling_row(scale, folder)),
+        "chat": lambda: ladder("chat", chat_versions(), folder, scale),
+        "voice": lambda: ladder("voice", voice_versions(), folder, scale),
+    }
+    parts[part]()
+
+
+if __name__ == "__main__":
+    main()
