@@ -1,0 +1,40 @@
+"""Open a data file through its index, making that if there is none, and read some rows: time and memory. Run by growth.py.
+
+usage: _opening_rows.py FILE; the index lies beside it; prints one line of JSON
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from finetune import rows
+from finetune.rows import Measured
+
+READ = 1000
+
+
+def resident_mib() -> float:
+    """At its peak so far. Not `ru_maxrss`, in which a process inherits the peak of the one that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    before, began = resident_mib(), time.process_time()
+    rows.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"])))
+    found = rows.open_rows(path, path.parent)
+    seconds = time.process_time() - began
+    chosen = random.Random(0).choices(range(len(found)), k=READ)
+    assert all(len(found.read(row)["text"]) == found.lengths[row] for row in chosen)
+    print(json.dumps({"seconds": seconds, "mib": resident_mib() - before}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
