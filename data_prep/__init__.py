@@ -2,7 +2,7 @@
 
 A verb is the module of its name: `voice`, `codes`, `report`, `review`, `check`, `export`, `text`. Their rooms, in the order of the work:
 
-- which recordings: `sources`, `speakers`; the user's own texts: `transcripts`, `utterances`, `cues`, `table`
+- which recordings: `elsewhere`, `sources`, `speakers`; the user's own texts: `transcripts`, `utterances`, `cues`, `table`
 - sound: `formats`, `decoder`, `audio`, `bandwidth`, `loudness`, `vad`
 - hearing: `transcribe`, `faster`, `packs`, `languages`, `segment`, `clips`, `measure`, `voices`
 - one recording, and all of them: `recording`, `stages`, `models`, `hearing`, `pool`, `ray_engine`, `progress`, `device`

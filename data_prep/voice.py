@@ -20,7 +20,20 @@ from pathlib import Path
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import account, dataset, decisions, dry_run, judge, manifest, speaker_encoder, speakers, table, transcribe, transcripts
+from data_prep import (
+    account,
+    dataset,
+    decisions,
+    dry_run,
+    elsewhere,
+    judge,
+    manifest,
+    speaker_encoder,
+    speakers,
+    table,
+    transcribe,
+    transcripts,
+)
 from data_prep.device import DEVICES
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
@@ -31,7 +44,7 @@ from data_prep.score import PRESETS, presets
 from data_prep.segment import Lengths
 from data_prep.sources import Source, ignored, scan, told
 from data_prep.transcripts import FORMS, Transcript
-from finetune import files
+from finetune import files, remote
 from finetune.errors import UserError, exit_code
 
 
@@ -43,7 +56,7 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The options, for `--help` and for tests."""
     options = argparse.ArgumentParser(prog="data_prep voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("recordings", type=Path, help="folder of recordings; sub-folders are read too")
+    options.add_argument("recordings", type=remote.place, help="folder of recordings, or its URL (s3://…); sub-folders are read too")
     options.add_argument("--out", type=Path, required=True, help="folder for clips/, train.jsonl, val.jsonl, rejects.jsonl, summary.json")
     _ask_what_is_said(options)
     _ask_for_clips(options)
@@ -97,6 +110,8 @@ def _ask_for_workers(options: argparse.ArgumentParser) -> None:
 def _voice(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     _check(options)
+    if isinstance(options.recordings, str):
+        options.recordings = elsewhere.brought(options.recordings, options.out)
     try:
         with _workers_elsewhere(options) as remote, Stop() as stop:
             return _prepare(options, stop, remote)

@@ -55,6 +55,16 @@ def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
     assert turn.batch.tensors["ids"].shape == (2, 30)
 
 
+def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:
+    url = f"file://{tiny.write_rows(tmp_path / 'elsewhere' / 'rows.jsonl', TEXTS)}"
+    config = tiny.config_in(tmp_path, ("data.train", url))
+    local = intake.localised(config, world)
+    assert config.data.train == url and local.data.val is None
+    assert isinstance(local.data.train, Path) and local.data.train.is_relative_to(tmp_path / "run" / "cache")
+    training, _ = tiny.built(world, config)
+    assert training.rows.path == local.data.train and len(training.rows) == len(TEXTS) and training.config.data.train == url
+
+
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
     from finetune.rows import build_index, open_rows
 

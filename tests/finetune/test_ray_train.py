@@ -68,6 +68,11 @@ def test_data_that_is_missing_comes_first_too(capsys: pytest.CaptureFixture[str]
     assert "data.train: gone.jsonl does not exist" in capsys.readouterr().err
 
 
+def test_object_storage_is_no_shared_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ray_train.main(["--recipe", str(tiny.FOLDER), "--num-workers", "2", "--storage", "s3://bucket/runs"]) == 2
+    assert "--checkpoint.copy_to s3://bucket/runs keeps copies" in capsys.readouterr().err
+
+
 def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     config, find = tiny.config_in(tmp_path), importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
