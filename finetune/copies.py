@@ -209,6 +209,7 @@ def fetch(url: str, step: int | None, folder: Path) -> Path:
     else:
         wanted = "" if step is None else f"step-{step:08d}"
     there = copies_at(url)
+    folder = files.resolve_under(folder, "/".join(url.partition("://")[2].split("/")[-2:]))  # its name is told in what is made of it
     received, problems = _newest_good(url, {name: inside for name, inside in there.items() if wanted in ("", name)}, folder)
     if received is None:
         problems = [f"{url} holds no usable {wanted or 'checkpoint'}", *problems, f"there are: {', '.join(there) or 'none'}"]

@@ -38,6 +38,11 @@ def is_url(place: object) -> TypeGuard[str]:
     return isinstance(place, str) and URL.fullmatch(place) is not None
 
 
+def place(text: str) -> Path | str:
+    """What a command line names: a path, or, as text, a URL."""
+    return text.rstrip("/") if is_url(text) else Path(text)
+
+
 def name_of(url: str) -> str:
     """Its last part."""
     return url.rstrip("/").rpartition("/")[2]
