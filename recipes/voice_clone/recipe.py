@@ -33,6 +33,9 @@ class Options(Section):
     sub_frames: float = Field(default=1.0, gt=0, le=1)
     """Share of the frames that codebooks 1 to 15 are learned from, drawn anew for every micro-batch: they are most of the arithmetic. Of
     one frame in 16 Sesame's CSM learned no worse (its makers' report, "compute amortization"), from far more speech than one voice has."""
+    frame_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of its own frames that the talker does not hear in training: it must read then, and cannot learn a few clips by heart as soon.
+    So learn Tacotron's decoders (Wang et al. 2017, the pre-net's dropout); what Qwen3-TTS gains has not been measured."""
     language: Literal["row", "none"] = "row"
     """Tell the model each row's language, as generation with --language does; or never, as generation with language auto does."""
     speaker: str | None = None
@@ -54,7 +57,7 @@ def load(config: Config) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     shape, found = base_config(base), known(config)
     return Loaded(
-        model=on_meta(shape, found.vectors, options.sub_weight, options.sub_frames),
+        model=on_meta(shape, found.vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
         processor=processor_of(config, base, Ids.of(shape), [speaker["name"] for speaker in found.state["speakers"]]),
         blocks=block_classes(),
         base=base,
@@ -88,6 +91,7 @@ def sketch(config: Config) -> Sketch:
     from finetune.models import resolve_source
 
     from . import layout
+    from .speakers import check_references
     from .speech_model import block_classes, on_meta
     from .survey import survey
 
@@ -96,7 +100,7 @@ def sketch(config: Config) -> Sketch:
     shape = base_config(base)
     vectors = torch.zeros(1, shape["talker_config"]["hidden_size"])
     loaded = Loaded(
-        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames),
+        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
         processor=None,
         blocks=block_classes(),
         base=base,
@@ -104,10 +108,16 @@ def sketch(config: Config) -> Sketch:
         buffers={"speaker_vectors": vectors},
     )
     ids = layout.Ids.of(shape)
+
+    def processor() -> Processor:
+        surveyed = survey(config, ids)
+        check_references(surveyed, options.references)
+        return processor_of(config, base, ids, [speaker.name for speaker in surveyed])
+
     return Sketch(
         loaded=loaded,
         batch=lambda count, positions: layout.collate([layout.monotonous(positions, ids)] * count),
-        processor=lambda: processor_of(config, base, ids, [speaker.name for speaker in survey(config, ids)]),
+        processor=processor,
     )
 
 

@@ -23,14 +23,16 @@ from .layout import IGNORE
 class SpeechModel(nn.Module):
     """Everything that is trained, and the speaker vectors, under one forward."""
 
-    def __init__(self, talker: nn.Module, speaker_vectors: Tensor, sub_weight: float, sub_frames: float) -> None:
+    def __init__(
+        self, talker: nn.Module, speaker_vectors: Tensor, sub_weight: float, sub_frames: float, frame_dropout: float = 0.0
+    ) -> None:
         """`talker` is the package's Qwen3TTSTalkerForConditionalGeneration; `speaker_vectors` is [speakers, H] fp32; of a share
-        `sub_frames` (0, 1] of the frames the other codebooks are learned."""
+        `sub_frames` (0, 1] of the frames the other codebooks are learned, and a share `frame_dropout` [0, 1) the talker does not hear."""
         super().__init__()
         self.speaker_vectors: Tensor
         self.talker = talker
         self.register_buffer("speaker_vectors", speaker_vectors)
-        self.sub_frames = sub_frames
+        self.sub_frames, self.frame_dropout = sub_frames, frame_dropout
         self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0}
 
     def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -40,7 +42,8 @@ class SpeechModel(nn.Module):
         """
         codes = tensors["codes"][tensors["frame_mask"]]
         embedded = frame_embeddings(self.talker, codes)
-        hidden = talker_states(self.talker, input_embeddings(self.talker, self.speaker_vectors, tensors, embedded))
+        heard = dropped(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
+        hidden = talker_states(self.talker, input_embeddings(self.talker, self.speaker_vectors, tensors, heard))
         main = first_codebook(self.talker, hidden, tensors["labels"])
         states = states_before_frames(hidden, tensors["frame_mask"])
         # What is measured is measured on all frames.
@@ -99,6 +102,11 @@ def states_before_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
     return hidden[:, :-1][frame_mask[:, 1:]]
 
 
+def dropped(embedded: Tensor, share: float) -> Tensor:
+    """[N, 16, H] with a share of the frames set to zero, by torch's generator. The rest is not scaled: a frame is heard whole or not."""
+    return embedded * (torch.rand(len(embedded), device=embedded.device) >= share)[:, None, None]
+
+
 def drawn(frames: int, share: float, device: torch.device) -> tuple[Tensor | slice, float]:
     """Which frames the other codebooks are learned from, by torch's generator (which a step seeds by its micro-batch), and how many
     each stands for."""
@@ -130,7 +138,9 @@ def right_guesses(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits.detach().argmax(-1) == targets).sum().float()
 
 
-def on_meta(config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float, sub_frames: float) -> SpeechModel:
+def on_meta(
+    config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float, sub_frames: float, frame_dropout: float = 0.0
+) -> SpeechModel:
     """The model of a `config.json` in shape only: parameters on meta; buffers real, since rotary frequencies are computed, not loaded."""
     from accelerate import init_empty_weights
 
@@ -144,7 +154,7 @@ def on_meta(config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float, 
     talker_config._attn_implementation = "sdpa"
     with init_empty_weights(include_buffers=False):
         talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
-    return SpeechModel(talker, speaker_vectors, sub_weight, sub_frames)
+    return SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)
 
 
 def block_classes() -> tuple[type[nn.Module], ...]:

@@ -22,6 +22,7 @@ OPTIONS = {
     "trainable": "no_text_embedding",
     "sub_weight": "0.5",
     "sub_frames": "0.25",
+    "frame_dropout": "0.5",
     "language": "none",
     "speaker": "me",
     "references": "2",
@@ -42,11 +43,18 @@ def test_every_option_is_documented_and_can_be_set() -> None:
     documented = {key: text for key, _, text in fields(Options)}
     assert set(documented) == set(OPTIONS) and all(documented.values())
     config = resolve("voice_clone", Options, [], [(f"options.{key}", value) for key, value in OPTIONS.items()])
-    assert config.options.model_dump(mode="json") == {**OPTIONS, "sub_weight": 0.5, "sub_frames": 0.25, "references": 2}
+    assert config.options.model_dump(mode="json") == {
+        **OPTIONS,
+        "sub_weight": 0.5,
+        "sub_frames": 0.25,
+        "frame_dropout": 0.5,
+        "references": 2,
+    }
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("sub_weight", "-1"), ("sub_frames", "0"), ("references", "0"), ("language", "english"), ("weight", "1")]
+    ("key", "value"),
+    [("sub_weight", "-1"), ("sub_frames", "0"), ("frame_dropout", "1"), ("references", "0"), ("language", "english"), ("weight", "1")],
 )
 def test_bad_options_are_refused(key: str, value: str) -> None:
     with pytest.raises(UserError, match=f"options.{key}"):

@@ -16,6 +16,7 @@ from data_prep import speaker_encoder
 from finetune.errors import UserError
 from recipes.voice_clone import speakers, stock
 from recipes.voice_clone.recipe import RECIPE
+from recipes.voice_clone.survey import Speaker
 
 
 @pytest.fixture
@@ -122,3 +123,26 @@ def test_only_base_models_are_trained(two_voices: Any, tmp_path: Path, corpus: A
     config = corpus(tmp_path / "data", rows_of({"Anna": "high.flac"})).config(two_voices.custom_voice)
     with pytest.raises(UserError, match=r"tts_model_type 'custom_voice'.*--format base"):
         RECIPE.prepare(config)
+
+
+def test_a_plan_tells_reference_clips_that_are_gone_or_torn(nano: Path, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
+    rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"})
+    made = corpus(tmp_path / "data", rows)
+    sketched = RECIPE.sketch(made.config(nano))
+    assert set(sketched.processor().speakers) == {"anna", "bert"}
+    (tmp_path / "data" / "high.flac").unlink()
+    low = tmp_path / "data" / "low.flac"
+    low.write_bytes(low.read_bytes()[:200])
+    with pytest.raises(UserError) as told:
+        sketched.processor()
+    message = str(told.value)
+    assert message.startswith("2 bad reference clips:") and "high.flac" in message and "low.flac" in message
+
+
+def test_of_very_many_reference_clips_a_plan_sees_that_they_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speakers, "LISTENED_TO", 0)
+    (tmp_path / "there.flac").write_bytes(b"not listened to")
+    there = Speaker("anna", given={tmp_path / "there.flac": None})
+    speakers.check_references([there], 8)
+    with pytest.raises(UserError, match=r"1 bad reference clips:\n  reference clip .*gone\.flac: No such file"):
+        speakers.check_references([there, Speaker("bert", given={tmp_path / "gone.flac": None})], 8)

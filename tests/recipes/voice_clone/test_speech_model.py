@@ -44,6 +44,24 @@ def test_of_a_share_of_the_frames_the_others_are_estimated(fresh: Any) -> None:
     fresh.model.train()
 
 
+def test_what_is_not_heard_is_still_learned(fresh: Any) -> None:
+    """The talker's input loses frames, the targets and the code predictor do not; what is measured is heard whole."""
+    model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 1.0, 0.5)
+    torch.manual_seed(0)
+    one, other, whole = sums(model, fresh.batch), sums(model, fresh.batch), sums(fresh.model, fresh.batch)
+    assert len({float(found["main"].detach()) for found in (one, other, whole)}) == 3
+    measured = sums(model.eval(), fresh.batch)
+    assert all(torch.equal(measured[name], whole[name]) for name in whole)
+    fresh.model.train()
+
+
+def test_a_frame_is_heard_whole_or_not_at_all() -> None:
+    torch.manual_seed(0)
+    kept = speech_model.dropped(torch.ones(4000, 16, 2), 0.25)
+    assert set(kept.flatten().tolist()) == {0.0, 1.0} and bool((kept == kept[:, :1, :1]).all())
+    assert float(kept[:, 0, 0].mean()) == pytest.approx(0.75, abs=0.03)
+
+
 @pytest.mark.parametrize(("frames", "share", "count"), [(7, 1.0, 7), (7, 0.5, 4), (7, 0.01, 1), (0, 0.5, 0)])
 def test_so_many_frames_are_drawn_and_none_twice(frames: int, share: float, count: int) -> None:
     chosen, scale = speech_model.drawn(frames, share, torch.device("cpu"))
