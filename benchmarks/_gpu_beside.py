@@ -124,7 +124,7 @@ def chat_training(folder: Path, scale: Scale, joined: world.World) -> Training:
 
 
 def exported(folder: Path, training: Training) -> None:
-    """A row of the export's memory beside its largest tensor, and of its time beside that of writing as many bytes."""
+    """A row of the export's time, and of its memory beside the largest tensor."""
     command = [sys.executable, ROOT / "benchmarks" / "_export_peak.py", training.config.run.dir, folder / "export"]
     done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

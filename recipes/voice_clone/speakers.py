@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from data_prep import speaker_encoder
 from finetune import files
 from finetune.errors import UserError
+from finetune.rows import SHOWN_PROBLEMS
 
 from .layout import Ids
-from .survey import assign_rows, describe, survey
+from .survey import Speaker, assign_rows, describe, survey
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 SAMPLE_RATE = 24000
 """Of the speaker encoder, Hz."""
+LISTENED_TO = 64
+"""Reference clips that a plan decodes; of more it only sees whether they are there."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,25 @@ def read_clip(path: Path) -> np.ndarray:
             f"reference clip {path} lasts {audio.seconds:.2f} s, a voice needs {speaker_encoder.SHORTEST} s; name a longer ref_audio"
         )
     return audio.samples
+
+
+def check_references(surveyed: list[Speaker], count: int) -> None:
+    """What `prepare` would trip over, before anything is computed. Raises `UserError` that lists the reference clips that are not there,
+    or, of the first ones, cannot be heard. Their rate does not matter: they are resampled."""
+    problems = []
+    for number, path in enumerate(clip for speaker in surveyed for clip in speaker.references(count)):
+        try:
+            if number < LISTENED_TO:
+                read_clip(path)
+            else:
+                path.stat()
+        except UserError as problem:
+            problems.append(str(problem))
+        except OSError as error:
+            problems.append(f"reference clip {path}: {error.strerror}; restore it or remove its rows")
+    if problems:
+        more = f"\n  … and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
+        raise UserError(f"{len(problems)} bad reference clips:\n  " + "\n  ".join(problems[:SHOWN_PROBLEMS]) + more)
 
 
 def _cache_path(config: Config) -> Path:
