@@ -1,8 +1,9 @@
-"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
+"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
                                                      [--adapter-only] [--push-to-hub NAME [--private]]
 
 Turns a checkpoint into the folder that the model's own package loads: trained tensors from the checkpoint, the rest from the base, LoRA
-merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename.
+merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename. Of a run with
+`checkpoint.copy_to` the URL will do, and so it will for --to: the work is done in the system's temporary folder (TMPDIR), and uploaded.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import argparse
+import contextlib
 import json
 import math
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from finetune import __version__, files, publish
+from finetune import __version__, files, publish, remote
 from finetune.config import Lora
 from finetune.errors import UserError, exit_code
 from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe
@@ -47,11 +50,13 @@ def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("finetune export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "checkpoint",
-        type=Path,
+        type=remote.place,
         metavar="RUN_OR_CHECKPOINT",
-        help="a run's folder (its newest good checkpoint) or one checkpoints/step-* folder",
+        help="a run's folder (its newest good checkpoint) or one checkpoints/step-* folder, or the URL of a copy",
     )
-    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where the model will stand; must not exist yet")
+    parser.add_argument(
+        "--to", type=remote.place, required=True, metavar="FOLDER", help="where the model will stand, also a URL; must not exist yet"
+    )
     parser.add_argument(
         "--format", help="one of the recipe's formats; for voice_clone custom_voice (named speakers) or base (can be trained again)"
     )
@@ -63,11 +68,30 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--private", action="store_true", help="with --push-to-hub: a repository that is made is private")
     arguments = parser.parse_args(argv)
     check_hub(arguments)
-    export(arguments.checkpoint, arguments.to, arguments.format, arguments.step, arguments.dtype, arguments.base, arguments.adapter_only)
-    print(f"{arguments.to} is ready")
-    if arguments.push_to_hub is not None:
-        print(f"uploaded to {publish.push(arguments.to, arguments.push_to_hub, arguments.private)}")
+    with brought_here(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
+        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only)
+        if remote.is_url(arguments.to):
+            remote.upload(target, arguments.to, CARD)
+        print(f"{arguments.to} is ready")
+        if arguments.push_to_hub is not None:
+            print(f"uploaded to {publish.push(target, arguments.push_to_hub, arguments.private)}")
     return 0
+
+
+@contextlib.contextmanager
+def brought_here(source: Path | str, step: int | None, target: Path | str) -> Iterator[tuple[Path, int | None, Path]]:
+    """A folder to read, the step in it and a folder to write, for what may be elsewhere. Raises `UserError` if `target` is taken there."""
+    from finetune import copies
+
+    if isinstance(target, str) and remote.find(target):
+        raise UserError(f"--to {target} exists already; choose another name or remove that one")
+    with contextlib.ExitStack() as leaving:
+        if isinstance(source, str) or isinstance(target, str):
+            temporary = files.fresh_folder(Path(tempfile.gettempdir()), "export")
+            leaving.callback(files.discard, temporary)
+        if isinstance(source, str):
+            source, step = copies.fetch(source, step, temporary), None
+        yield source, step, temporary / remote.name_of(target) if isinstance(target, str) else target
 
 
 def check_hub(arguments: argparse.Namespace) -> None:

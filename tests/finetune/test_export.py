@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from finetune import adapters, checkpoint, export, files, models, recipe, shards, train
+from finetune import adapters, checkpoint, export, files, models, recipe, remote, shards, train
 from finetune import config as config_of
 from finetune.config import Lora
 from finetune.errors import UserError
@@ -240,6 +240,18 @@ def test_a_target_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Pat
     with pytest.raises(UserError, match=r"--to .*out exists already; choose another folder"):
         export.export(runs["full"], target)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_from_a_copy_and_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path / "temporary"))
+    source, target = f"file://{tmp_path}/copies/me", f"file://{tmp_path}/models/mine"
+    remote.upload(checkpoint.find(runs["full"]), f"{source}/step-00000003", "manifest.json")
+    assert export.main([source, "--to", target, "--base", str(base_of(runs["full"]))]) == 0
+    expected = everything(export.export(runs["full"], tmp_path / "here"))
+    made = {name: remote.read(f"{target}/{name}") for name in remote.find(target)}
+    assert made.keys() == expected.keys() and made["model.safetensors"] == expected["model.safetensors"]
+    assert json.loads(made["overtone.json"])["checkpoint"] == "copies/me/step-00000003"
+    assert export.main([source, "--to", target]) == 2 and [*(tmp_path / "temporary").iterdir()] == []
 
 
 def test_unknown_format_step_and_place(runs: dict[str, Path], tmp_path: Path) -> None:
