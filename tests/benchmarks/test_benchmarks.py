@@ -46,7 +46,7 @@ SLOW = {
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ON_A_GPU = {"gpu", "gpu_beside"}
 """Benchmarks whose tables stay empty until they have run on a GPU."""
-WAITING = {*ON_A_GPU, "growth", "resume_time"}
+WAITING = {*ON_A_GPU, "resume_time"}
 """Benchmarks that have not run in full yet, whose tables say so."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-next`, which `make bench` makes."""
