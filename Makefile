@@ -3,7 +3,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 NEXT := .venv-next/.installed
-S3 := .venv-s3/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: demo demo-llm test test-all test-next check bench bench-check
@@ -18,7 +17,7 @@ demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/de
 test: $(STAMP)  ## everything but the slow proofs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-all: $(STAMP) $(S3)  ## the slow proofs too: minutes each, up to 20 GB of memory
+test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/data_prep
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/data_prep  # each starts several processes
@@ -46,16 +45,8 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,faster-whisper,text,liger,ray,review,serve,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,faster-whisper,text,liger,ray,review,s3,serve,test]'
 	$(BIN)/python -m pip check
-	touch $@
-
-# Over the usual environment, which it finds through a .pth file: what an S3 client wants to be older may not be older there.
-PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
-$(S3): $(STAMP) constraints-s3.txt
-	test -x .venv-s3/bin/python || $(PYTHON) -m venv .venv-s3
-	$(BIN)/python $(PURELIB) > "$$(.venv-s3/bin/python $(PURELIB))/overtone.pth"
-	.venv-s3/bin/python -m pip install --quiet --no-warn-conflicts -c constraints-s3.txt s3fs 'moto[s3]' flask flask-cors
 	touch $@
 
 $(NEXT): pyproject.toml constraints-next.txt

@@ -6,14 +6,11 @@ that loads such a pair dies of a segmentation fault, at once and ever after (num
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import importlib
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
+from finetune import files
 from finetune.shipped import cache
 
 COMPILED = ("librosa.util.utils", "librosa.core.audio", "librosa.core.pitch")
@@ -23,22 +20,7 @@ COMPILED = ("librosa.util.utils", "librosa.core.audio", "librosa.core.pitch")
 @functools.cache
 def import_librosa() -> ModuleType:
     """The `librosa` package. The first process on a machine compiles, which takes seconds, and the others wait for its files."""
-    with _alone(cache() / "librosa.lock"):
+    with files.alone(cache() / "librosa.lock"):
         for name in COMPILED:
             importlib.import_module(name)
     return importlib.import_module("librosa")
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Of this user's processes, one is in here. A home that cannot be written holds no cache of numba's either."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("w")
-    except OSError:
-        yield
-        return
-    with stream:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

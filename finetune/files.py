@@ -233,6 +233,20 @@ def own(folder: Path) -> int:
     return descriptor
 
 
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Of the processes that name this lock, one is inside at a time. Where a file cannot be written or locked, all are."""
+    try:
+        stream = (make_folder(path.parent) / path.name).open("w")
+    except OSError:
+        yield
+        return
+    with stream:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
 def sweep(parent: Path, name: str = "") -> list[Path]:
     """Remove what killed processes left in `parent`: temporaries and trash, or only those of `name`. Only for the owner of these."""
     left = unfinished(parent, name)

@@ -1,4 +1,4 @@
-"""A real S3 server on this machine (moto's), the environment that holds its client, and a line to it that can be cut at one request."""
+"""A real S3 server on this machine (moto's), and a line to it that can be cut at one request."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests import loopback
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ROOT / ".venv-s3" / "bin"
-"""s3fs and moto want an older python-dateutil than constraints.txt holds, so they have an environment of their own over the usual one."""
+BIN = Path(sys.executable).parent
 BUCKET = "mine"
 HEADERS = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=any",
@@ -32,7 +30,7 @@ class Server:
     """Its objects are in its memory, and go when it ends."""
 
     def __init__(self, port: int) -> None:
-        self.port, self._process = port, subprocess.Popen([ENVIRONMENT / "moto_server", "-p", str(port)], stderr=subprocess.DEVNULL)
+        self.port, self._process = port, subprocess.Popen([BIN / "moto_server", "-p", str(port)], stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -62,8 +60,6 @@ class Server:
 
 @contextlib.contextmanager
 def served() -> Iterator[Server]:
-    if not (ENVIRONMENT / "moto_server").is_file():
-        pytest.skip("no environment with an S3 server: make .venv-s3/.installed")
     server = Server(loopback.free_port())
     try:
         yield server
@@ -72,10 +68,10 @@ def served() -> Iterator[Server]:
 
 
 def start(port: int, *arguments: object) -> subprocess.Popen[str]:
-    """`python -m finetune …` in that environment, its S3 at `port`."""
+    """`python -m finetune …` with its S3 at `port`."""
     own = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
     return subprocess.Popen(
-        [ENVIRONMENT / "python", "-m", "finetune", *map(str, arguments)],
+        [sys.executable, "-m", "finetune", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, **own, "AWS_DEFAULT_REGION": "us-east-1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
