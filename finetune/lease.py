@@ -65,13 +65,17 @@ class Lease:
     def _await_silence(self) -> None:
         """Wait until the owner is gone. Raises `UserError` as soon as it shows that it lives."""
         seen = self._look()
-        named = _named(_read(seen or b""))
-        print(f"{self._url} belongs to {named}; waiting {SILENCE_SECONDS:.0f} s for a sign of life", file=sys.stderr, flush=True)
+        print(
+            f"{self._url} belongs to {_named(_read(seen or b''))}; waiting {SILENCE_SECONDS:.0f} s for a sign of life",
+            file=sys.stderr,
+            flush=True,
+        )
         deadline = time.monotonic() + SILENCE_SECONDS
         while time.monotonic() < deadline and seen is not None:
             time.sleep(LOOK_SECONDS)
             now = self._look()
-            if now is not None and now != seen:
+            if now is not None and now != seen:  # renewed, or taken over by another one that waited
+                named = _named(_read(now))
                 raise UserError(f"{self._url} belongs to a run that is going on ({named}); stop it, or give this one another place")
             seen = now
 
