@@ -20,10 +20,9 @@ from typing import Any
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data_prep import encoding, manifest
+from data_prep import encoding, manifest, workers
 from data_prep.audio import MASTER_RATE
 from data_prep.codec import SAMPLES_PER_FRAME, codec_digest, find_codec, frames_of
-from data_prep.device import DEVICES, choose_device
 from data_prep.encoding import STORE, Clip
 from data_prep.formats import AudioError
 from data_prep.lines import DATASET, manifests_of
@@ -45,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
     options.add_argument("--speaker", metavar="NAME", help="who speaks in rows that name nobody (files of the official script)")
-    options.add_argument("--device", choices=DEVICES, help="default: cuda if there is one")
+    workers.ask(options, "the tokenizer")
     options.add_argument("--batch-seconds", type=float, default=60.0, help="sound encoded at a time, bounds memory (default %(default)s)")
     return options
 
@@ -73,23 +72,24 @@ def _codes(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if not options.batch_seconds > 0:
         raise UserError(f"--batch-seconds {options.batch_seconds}: seconds above 0 are expected")
+    workers.check(options)
     manifests = manifests_of(options.dataset)
     folder = manifests[0].parent
     rows = list(_rows(manifests, folder, options.speaker))
     codec = find_codec(options.model)
     owner = files.own(folder)
     try:
-        with Stop() as stop:
-            return _fill(rows, folder, codec, options, stop)
+        with workers.found(options, folder, [folder, codec]) as hands, Stop() as stop:
+            return _fill(rows, folder, encoding.Setup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     except KeyboardInterrupt:
         return tell_stopped("at once")
     finally:
         os.close(owner)
 
 
-def _fill(rows: list[tuple[Path, Row]], folder: Path, codec: Path, options: argparse.Namespace, stop: Stop) -> int:
+def _fill(rows: list[tuple[Path, Row]], folder: Path, setup: encoding.Setup, options: argparse.Namespace, stop: Stop) -> int:
     """Encode what is missing, then give each row its codes."""
-    store, digest = folder / STORE, codec_digest(codec)
+    store, digest = setup.store, codec_digest(setup.codec)
     for place in (folder, *store.glob("*")):
         files.sweep(place)
     looked = _look(rows, digest)
@@ -97,7 +97,7 @@ def _fill(rows: list[tuple[Path, Row]], folder: Path, codec: Path, options: argp
     missing = list({one.clip.key: one.clip for one in wanted if not encoding.stored_at(store, one.clip.key).is_file()}.values())
     if stop.asked:
         return tell_stopped("no clip was encoded yet")
-    failed = encoding.encode_all(missing, store, codec, choose_device(options.device), options.batch_seconds, stop)
+    failed = encoding.encode_all(missing, setup, stop)
     left = [clip for clip in missing if clip.key not in failed and not encoding.stored_at(store, clip.key).is_file()]
     if left:
         return tell_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")

@@ -5,10 +5,13 @@ A key is a digest of the clip's file and the tokenizer's files; the codes lie in
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import io
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +20,17 @@ import numpy as np
 
 from data_prep.audio import MASTER_RATE, load, probe
 from data_prep.codec import CodecError, Codes, encode, load_codec
+from data_prep.device import one_thread
 from data_prep.formats import AudioError, Samples
-from data_prep.pool import Stop
+from data_prep.pool import Failure, Stop
 from data_prep.progress import figures
+from data_prep.workers import Workers, share_out
 from finetune import files
 
 STORE = "codes"
 """Folder of the store in that of the dataset."""
+WORKER_BYTES = 2**30
+"""Memory of a worker besides the tokenizer's: torch and the package."""
 FORM = 1
 """Of how a file becomes the samples that are encoded: raise it when other codes would come out."""
 
@@ -53,26 +60,66 @@ def stored(store: Path, key: str) -> Codes:
     return np.load(stored_at(store, key), allow_pickle=False)
 
 
-def encode_all(clips: list[Clip], store: Path, codec: Path, device: str, seconds: float, stop: Stop) -> dict[str, str]:
-    """Fill the store, `seconds` of sound at a time; returns what went wrong, by key.
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs to know."""
 
-    If `stop` is asked for, the batch in hand is the last. The tokenizer is loaded only if there is anything to do.
+    store: Path
+    codec: Path
+    seconds: float
+    """Of sound that is encoded at a time."""
+    workers: Workers
+
+
+def encode_all(clips: list[Clip], setup: Setup, stop: Stop) -> dict[str, str]:
+    """Fill the store; returns what went wrong, by key.
+
+    If `stop` is asked for, the batches in hand are the last. The tokenizer is loaded only if there is anything to do.
     """
     failed: dict[str, str] = {}
-    if not clips:
-        return failed
-    tokenizer = load_codec(codec, device)
     started, done, heard, total = time.monotonic(), 0, 0.0, _seconds(clips)
-    for batch in batches(clips, seconds):
-        if stop.asked:
-            break
-        for clip, codes in zip(batch, _encode_batch(tokenizer, batch), strict=True):
-            if isinstance(codes, str):
-                failed[clip.key] = codes
-            else:
-                files.write_bytes(stored_at(store, clip.key), _npy(codes))
+    for batch, problems in _encoded(batches(clips, setup.seconds), setup, stop):
+        failed |= problems
         done, heard = done + len(batch), heard + _seconds(batch)
         print(f"[{done}/{len(clips)}] clips encoded · {figures(heard, total, time.monotonic() - started, Counter())}", flush=True)
+    return failed
+
+
+def _encoded(groups: list[list[Clip]], setup: Setup, stop: Stop) -> Iterator[tuple[list[Clip], dict[str, str]]]:
+    """Each batch when it is in the store, and what went wrong in it. One that ended its workers is taken apart: the fault is one clip's."""
+    torn: list[list[Clip]] = []
+    for index, result in share_out(groups, functools.partial(_encoder, setup), setup.workers, _memory(setup), stop):
+        group = groups[index]
+        if not isinstance(result, Failure):
+            yield group, result
+        elif len(group) == 1:
+            yield group, {group[0].key: f"encoding it failed again and again: {result.why}"}
+        else:
+            torn += [[clip] for clip in group]
+    if torn:
+        yield from _encoded(torn, setup, stop)
+
+
+def _memory(setup: Setup) -> int:
+    """Bytes of a worker: the weights, and about four arrays of 64 channels of 32 bits at 24 kHz, the encoder's widest."""
+    weights = sum(path.stat().st_size for path in setup.codec.glob("*.safetensors"))
+    return WORKER_BYTES + weights + round(setup.seconds * MASTER_RATE * 64 * 4 * 4)
+
+
+@contextlib.contextmanager
+def _encoder(setup: Setup, device: str) -> Iterator[Callable[[list[Clip]], dict[str, str]]]:
+    """What a worker does with a batch: its codes into the store; what went wrong, by key. One thread, for the same sums everywhere."""
+    with one_thread():
+        yield functools.partial(_store_batch, load_codec(setup.codec, device), setup.store)
+
+
+def _store_batch(tokenizer: Any, store: Path, batch: list[Clip]) -> dict[str, str]:
+    failed: dict[str, str] = {}
+    for clip, codes in zip(batch, _encode_batch(tokenizer, batch), strict=True):
+        if isinstance(codes, str):
+            failed[clip.key] = codes
+        else:
+            files.write_bytes(stored_at(store, clip.key), _npy(codes))
     return failed
 
 

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep import judge, pool, ray_engine, transcribe
-from data_prep.device import choose_device, one_thread, spread
+from data_prep import judge, transcribe
+from data_prep.device import one_thread
 from data_prep.judge import Standard
 from data_prep.models import Models
 from data_prep.pool import Failure, Stop
 from data_prep.progress import Progress
-from data_prep.ray_engine import Remote
 from data_prep.recording import Job, Recording, Speech, prepare, refused, stored_speech
 from data_prep.sources import Source
 from data_prep.stages import Memory, NotStoredError, Stages
 from data_prep.transcripts import Transcript
+from data_prep.workers import Workers, share_out
 
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
 """About; elsewhere a compressed format."""
@@ -55,12 +55,7 @@ class Setup:
     job: Job
     stages: Path
     whisper: str | None
-    workers: int | None = None
-    """Processes; 0: none besides this one; None: as many as the machine carries."""
-    device: str | None = None
-    """`cpu` or `cuda`; None: the better one that is there."""
-    remote: Remote | None = None
-    """Workers of a Ray cluster, which hear instead of processes of this machine."""
+    workers: Workers
 
 
 @dataclass
@@ -129,7 +124,7 @@ def _hear(tasks: Sequence[Task], setup: Setup, work: Work, stop: Stop) -> Iterat
     if not tasks:
         return
     order = sorted(tasks, key=lambda task: (-task.about_seconds, task.source.name))
-    for index, result in _shared_out(order, setup, stop):
+    for index, result in share_out(order, functools.partial(_hearer, setup), setup.workers, _memory(setup), stop):
         if isinstance(result, Failure):
             yield order[index], _lost(order[index], setup, result)
         else:
@@ -138,26 +133,15 @@ def _hear(tasks: Sequence[Task], setup: Setup, work: Work, stop: Stop) -> Iterat
             yield order[index], recording
 
 
-def _shared_out(order: Sequence[Task], setup: Setup, stop: Stop) -> Iterator[tuple[int, tuple[Recording, Work] | Failure]]:
-    """(index, what was heard) by whatever processes there are."""
-    if setup.remote is not None:
-        return ray_engine.run(order, functools.partial(_hearer, setup, ["cuda" if setup.remote.gpus else "cpu"]), setup.remote, stop)
-    devices = _devices(setup)
-    workers = min(len(devices), len(order)) if setup.workers != 0 else 0
-    return pool.run(order, functools.partial(_hearer, setup, devices), workers, stop)
-
-
-def _devices(setup: Setup) -> list[str]:
-    """Of each worker, or of this process. Whisper's weights are here afterwards."""
-    weights = transcribe.fetch(setup.whisper).stat().st_size if setup.whisper else 0
-    device = choose_device(setup.device) if setup.whisper else "cpu"
-    return spread(device, setup.workers if setup.workers != 0 else 1, WORKER_BYTES + LOADED * weights)
+def _memory(setup: Setup) -> int:
+    """Bytes of a worker of this machine. Whisper's weights are here afterwards."""
+    return WORKER_BYTES + (LOADED * transcribe.fetch(setup.whisper).stat().st_size if setup.whisper and not setup.workers.remote else 0)
 
 
 @contextlib.contextmanager
-def _hearer(setup: Setup, devices: list[str], number: int) -> Iterator[Callable[[Task], tuple[Recording, Work]]]:
-    """What worker `number` does with a recording. Its models are loaded once, with the first recording that needs them."""
-    with one_thread(), Models(setup.whisper, devices[number], setup.stages, setup.job.encoder) as models:
+def _hearer(setup: Setup, device: str) -> Iterator[Callable[[Task], tuple[Recording, Work]]]:
+    """What a worker does with a recording. Its models are loaded once, with the first recording that needs them."""
+    with one_thread(), Models(setup.whisper, device, setup.stages, setup.job.encoder) as models:
         yield functools.partial(_hear_one, setup, models)
 
 
@@ -170,6 +154,6 @@ def _hear_one(setup: Setup, models: Models, task: Task) -> tuple[Recording, Work
 def _lost(task: Task, setup: Setup, failure: Failure) -> Recording:
     """A recording that ended its worker twice. How long it is may be known from before."""
     speech = stored_speech(task.source, Memory(setup.stages))
-    how = "twice, the second time alone" if setup.remote is None else "again and again"
+    how = "twice, the second time alone" if setup.workers.remote is None else "again and again"
     detail = f"hearing it failed {how}: {failure.why}"
     return refused(task.source, "crashed", detail, speech.track.length if isinstance(speech, Speech) else 0)

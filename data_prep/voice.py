@@ -10,11 +10,10 @@ hand. Decisions of `data_prep review` hold in every run.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import sys
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
@@ -33,17 +32,17 @@ from data_prep import (
     table,
     transcribe,
     transcripts,
+    workers,
 )
-from data_prep.device import DEVICES
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
 from data_prep.pool import Stop, tell_stopped
-from data_prep.ray_engine import Remote, opened
 from data_prep.recording import Job
 from data_prep.score import PRESETS, presets
 from data_prep.segment import Lengths
 from data_prep.sources import Source, ignored, scan, told
 from data_prep.transcripts import FORMS, Transcript
+from data_prep.workers import Workers
 from finetune import files, remote
 from finetune.errors import UserError, exit_code
 
@@ -60,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--out", type=Path, required=True, help="folder for clips/, train.jsonl, val.jsonl, rejects.jsonl, summary.json")
     _ask_what_is_said(options)
     _ask_for_clips(options)
-    _ask_for_workers(options)
+    workers.ask(options, "Whisper")
     return options
 
 
@@ -92,46 +91,20 @@ def _ask_for_clips(options: argparse.ArgumentParser) -> None:
     options.add_argument("--longest", type=float, default=20.0, help="seconds (default %(default)s)")
 
 
-def _ask_for_workers(options: argparse.ArgumentParser) -> None:
-    """Where the hearing is done."""
-    options.add_argument("--device", choices=DEVICES, help="where Whisper runs (default: cuda if there is one)")
-    options.add_argument(
-        "--workers", type=int, metavar="N", help="processes that hear (default: one for each GPU, or core); 0: this one, unprotected"
-    )
-    options.add_argument(
-        "--engine", choices=["local", "ray"], default="local", help="ray: the workers are those of a Ray cluster (default %(default)s)"
-    )
-    options.add_argument(
-        "--ray-address", metavar="HOST:PORT", help="which cluster; auto: the one that runs here; local: a new one (default: any of them)"
-    )
-    options.add_argument("--gpus-per-worker", type=float, default=0.0, metavar="X", help="under ray; 0.5: two share one (default: 0)")
-
-
 def _voice(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     _check(options)
     if isinstance(options.recordings, str):
         options.recordings = elsewhere.brought(options.recordings, options.out)
     try:
-        with _workers_elsewhere(options) as remote, Stop() as stop:
-            return _prepare(options, stop, remote)
+        needed = [options.recordings, options.whisper, options.speaker_check]
+        with workers.found(options, options.out, needed) as hands, Stop() as stop:
+            return _prepare(options, stop, hands)
     except (StoppedError, KeyboardInterrupt) as error:
         return tell_stopped(str(error) or "at once")
 
 
-@contextlib.contextmanager
-def _workers_elsewhere(options: argparse.Namespace) -> Iterator[Remote | None]:
-    """Those of a Ray cluster, if they are to do the work: found before the recordings are read, which may take hours."""
-    if options.engine == "local":
-        yield None
-        return
-    files_of_models = [Path(name) for name in (options.whisper, options.speaker_check) if name]
-    needed = [path.absolute() for path in (Path.cwd(), options.recordings, *files_of_models) if path.exists()]
-    with opened(options.ray_address, options.workers, options.gpus_per_worker, options.out.absolute(), needed) as remote:
-        yield remote
-
-
-def _prepare(options: argparse.Namespace, stop: Stop, remote: Remote | None) -> int:
+def _prepare(options: argparse.Namespace, stop: Stop, hands: Workers) -> int:
     started = time.monotonic()
     tasks = _tasks(options)
     job = _job(options)
@@ -139,7 +112,7 @@ def _prepare(options: argparse.Namespace, stop: Stop, remote: Remote | None) -> 
     standard = Standard(presets(least_sure)[options.preset], job.lengths, decisions.read(job.out))
     with dataset.owned(job.out):
         _tell_of_others(options)
-        setup = Setup(job, job.out / dataset.STAGES, options.whisper, options.workers, options.device, remote)
+        setup = Setup(job, job.out / dataset.STAGES, options.whisper, hands if options.whisper else replace(hands, device="cpu"))
         recordings, work = hear_all(tasks, setup, standard, stop)
         _warn_of_decisions(judge.without_clip(recordings, standard.decisions))
         samples = functools.partial(dataset.samples, job.out)
@@ -159,12 +132,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--speaker-from transcript needs --transcripts: Whisper does not hear who speaks")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: a part of the whole is expected, from 0 up to but not including 1")
-    if options.workers is not None and options.workers < 0:
-        raise UserError(f"--workers {options.workers}: a number of processes is expected, or 0 for none besides this one")
-    if options.engine == "local" and (options.ray_address or options.gpus_per_worker):
-        raise UserError("--ray-address and --gpus-per-worker are for --engine ray")
-    if options.engine == "ray" and (options.device or options.workers == 0 or options.gpus_per_worker < 0):
-        raise UserError("--engine ray: --gpus-per-worker, from 0, says where Whisper runs, instead of --device; and --workers begin at 1")
+    workers.check(options)
     if not 0 < options.shortest <= options.target <= options.longest:
         raise UserError(
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: they must be above 0 and in this order"

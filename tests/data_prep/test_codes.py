@@ -48,7 +48,7 @@ def data(tmp_path) -> Path:
 
 
 def run(data: Path, nano: Path, *more: object) -> int:
-    return codes.main([str(data), "--model", str(nano), "--device", "cpu", *map(str, more)])
+    return codes.main([str(data), "--model", str(nano), "--device", "cpu", "--workers", "0", *map(str, more)])
 
 
 def told_run(data: Path) -> dict:

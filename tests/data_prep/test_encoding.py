@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep import encoding
 from data_prep.audio import MASTER_RATE
-from data_prep.encoding import Clip, batches, key_of, stored_at
+from data_prep.encoding import Clip, Setup, batches, encode_all, key_of, stored_at
+from data_prep.pool import Failure, Stop
+from data_prep.workers import Workers
 
 
 def clip(name: str, seconds: float) -> Clip:
@@ -29,6 +34,20 @@ def test_every_clip_is_in_one_batch_and_no_batch_is_too_long(lengths: list[float
     grouped = batches(clips, seconds)
     assert sorted(one.key for batch in grouped for one in batch) == [one.key for one in clips]
     assert all(len(batch) == 1 or len(batch) * max(one.samples for one in batch) <= seconds * MASTER_RATE for batch in grouped)
+
+
+def test_a_batch_that_ends_its_workers_is_taken_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One clip is at fault, and the others of its batch get their codes."""
+
+    def share_out(groups: list[list[Clip]], *_: object) -> Iterator[tuple[int, dict[str, str] | Failure]]:
+        for index, group in enumerate(groups):
+            yield index, Failure("killed by signal 9") if any(one.key == "bad" for one in group) else {}
+
+    monkeypatch.setattr(encoding, "share_out", share_out)
+    clips = [clip(name, 2) for name in ("a", "bad", "c")] + [clip("d", 30)]
+    with Stop() as stop:
+        failed = encode_all(clips, Setup(tmp_path, tmp_path, 20, Workers(2)), stop)
+    assert failed == {"bad": "encoding it failed again and again: killed by signal 9"}
 
 
 def test_a_key_is_of_the_clip_and_the_tokenizer() -> None:

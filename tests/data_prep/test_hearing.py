@@ -17,6 +17,7 @@ from data_prep.recording import Job
 from data_prep.segment import Lengths
 from data_prep.sources import scan
 from data_prep.transcripts import Transcript
+from data_prep.workers import Workers
 from tests.data_prep.test_judge import STANDARD
 
 TEXT = Transcript(text="The night train to the north leaves from platform seven.")
@@ -36,7 +37,7 @@ def tasks(tmp_path, one_sentence) -> list[Task]:
 
 @pytest.fixture
 def setup(tmp_path) -> Setup:
-    return Setup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, workers=0)
+    return Setup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, Workers(0))
 
 
 def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_said(tasks, setup, capsys) -> None:
@@ -71,7 +72,7 @@ def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_kn
     lost = hearing._lost(tasks[2], setup, Failure("its process ended by SIGKILL"))
     assert (lost.refused, lost.total) == ("crashed", 0)
     assert lost.detail == "hearing it failed twice, the second time alone: its process ended by SIGKILL"
-    elsewhere = replace(setup, remote=Remote(2, 0.0, setup.stages))
+    elsewhere = replace(setup, workers=Workers(remote=Remote(2, 0.0, setup.stages)))
     assert hearing._lost(tasks[2], elsewhere, Failure("its workers died")).detail == "hearing it failed again and again: its workers died"
     with Stop() as stop:
         heard, _ = hear_all(tasks[2:3], setup, STANDARD, stop)

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 pytest.importorskip("ray")
 
@@ -71,7 +74,7 @@ def test_after_a_stop_nothing_is_begun(worker: Worker, tmp_path: Path) -> None:
     [
         (["--ray-address", "auto"], "--ray-address and --gpus-per-worker are for --engine ray"),
         (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker are for --engine ray"),
-        (["--engine", "ray", "--device", "cuda"], "--engine ray: --gpus-per-worker, from 0, says where Whisper runs"),
+        (["--engine", "ray", "--device", "cuda"], "--engine ray: --gpus-per-worker, from 0, says where models run"),
         (["--engine", "ray", "--workers", "0"], "and --workers begin at 1"),
         (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1: "),
     ],
@@ -128,8 +131,8 @@ def contents(out: Path) -> dict[str, bytes]:
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in named}
 
 
-def start(nodes: Cluster, *argv: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "data_prep", "voice", *argv, "--engine", "ray", "--ray-address", nodes.address]
+def start(nodes: Cluster, *argv: str, verb: str = "voice") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "data_prep", verb, *argv, "--engine", "ray", "--ray-address", nodes.address]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -162,8 +165,61 @@ def kill_one(process: subprocess.Popen[str], stages: Path) -> None:
         assert process.poll() is None and time.monotonic() < deadline, "the run ended before its worker could be killed"
         time.sleep(0.01)
     victims = ray_nodes.workers("MapWorker")
-    assert victims, [member.cmdline() for member in ray_nodes.members()]
+    assert victims, [member.cmdline() for member in ray_nodes.family()]
     victims[0].kill()
+
+
+@pytest.mark.slow
+def test_a_machine_that_leaves_takes_nothing_along(recordings: Path, local: dict[str, bytes], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ray_nodes.cluster(1, 1) as nodes:
+        process = start(nodes, *arguments(recordings, out), "--workers", "2")
+        until_at_work(process, out, 2)
+        nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+        ended(process)
+    assert contents(out) == local
+
+
+def until_at_work(process: subprocess.Popen[str], out: Path, items: int) -> None:
+    """So many items are in the hands of workers."""
+    deadline = time.monotonic() + 1000
+    while len(list((out / ".attempts").glob("[0-9]*"))) < items:
+        assert process.poll() is None and time.monotonic() < deadline, "the run ended before its workers were busy"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    folder = tmp_path / "one" / "data"
+    (folder / "clips").mkdir(parents=True)
+    chance = np.random.default_rng(0)
+    names = [f"{number:02}" for number in range(24)]
+    for name in names:
+        soundfile.write(folder / "clips" / f"{name}.flac", chance.uniform(-0.3, 0.3, int(chance.integers(24_000, 72_000))), 24_000)
+    lines = [{"audio": f"clips/{name}.flac", "text": "Text.", "speaker": "me"} for name in names]
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.mark.slow
+def test_codes_are_those_of_one_process_and_a_worker_s_death_changes_none(nodes: Cluster, clips: Path, nano: Path, tmp_path: Path) -> None:
+    """Here, in two processes, on a cluster, and on one that loses a worker."""
+    found = {}
+    for name in ("here", "two", "ray"):
+        data = shutil.copytree(clips, tmp_path / name)
+        argv = [str(data), "--model", str(nano), "--batch-seconds", "3"]
+        if name == "ray":
+            process = start(nodes, *argv, "--workers", "2", verb="codes")
+            until_at_work(process, data, 2)
+            victims = ray_nodes.workers("MapWorker")
+            assert victims, [member.cmdline() for member in ray_nodes.family()]
+            victims[0].kill()
+            assert "24 clips, " in ended(process)
+        else:
+            shared = ["--device", "cpu", "--workers", "0" if name == "here" else "2"]
+            subprocess.run([sys.executable, "-m", "data_prep", "codes", *argv, *shared], cwd=ROOT, check=True)
+        found[name] = (data / "train.jsonl").read_bytes()
+    assert found["here"] == found["two"] == found["ray"] and b"audio_codes" in found["here"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,66 @@
+"""The options for workers, for both verbs that have them; the sharing out. Ray's are tried in test_ray_engine.py."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from data_prep import codes, device, workers
+from data_prep.pool import Stop
+from data_prep.workers import Workers
+from finetune.errors import UserError
+
+
+@contextlib.contextmanager
+def on(place: str) -> Iterator[Callable[[int], str]]:
+    yield lambda item: f"{item} on {place}"
+
+
+def test_without_other_processes_one_device_does_all() -> None:
+    with Stop() as stop:
+        found = dict(workers.share_out([5, 6, 7], on, Workers(0, "cpu"), 1, stop))
+    assert found == {0: "5 on cpu", 1: "6 on cpu", 2: "7 on cpu"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "items", "processes"), [(Workers(0, "cpu"), 3, 0), (Workers(5, "cpu"), 3, 3), (Workers(2, "cpu"), 3, 2), (Workers(), 9, 4)]
+)
+def test_so_many_processes_share(asked: Workers, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr(workers.pool, "run", lambda _, __, count, ___: started.append(count) or iter(()))
+    monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(device, "free_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr(workers, "choose_device", lambda asked: asked or "cpu")
+    with Stop() as stop:
+        assert dict(workers.share_out(range(items), on, asked, 2**30, stop)) == {}
+    assert started == [processes]
+
+
+def test_what_was_asked_for() -> None:
+    options = argparse.ArgumentParser()
+    workers.ask(options, "the model")
+    with workers.found(options.parse_args([]), Path(), []) as nothing_asked:
+        assert nothing_asked == Workers(None, None, None)
+    with workers.found(options.parse_args(["--workers", "3", "--device", "cpu"]), Path(), []) as asked:
+        assert asked == Workers(3, "cpu", None)
+    with pytest.raises(UserError, match="--workers -1: a number of processes is expected"):
+        workers.check(options.parse_args(["--workers", "-1"]))
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker are for --engine ray"),
+        (["--engine", "ray", "--device", "cuda"], "--engine ray: --gpus-per-worker, from 0, says where models run"),
+        (["--engine", "ray", "--workers", "0"], "and --workers begin at 1"),
+    ],
+)
+def test_a_slip_in_codes_is_told_before_a_clip_is_read(
+    argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert codes.main([str(tmp_path / "none"), "--model", "none", *argv]) == 2
+    assert told in capsys.readouterr().err
