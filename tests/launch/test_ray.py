@@ -18,7 +18,8 @@ pytest.importorskip("ray")
 import ray
 from ray.cluster_utils import Cluster
 
-from finetune import cluster
+from data_prep import voice
+from finetune import cluster, ray_train
 from finetune.checkpoint import newest_good
 from finetune.errors import UserError
 from tests.launch import ray_nodes
@@ -119,6 +120,21 @@ def test_what_the_cluster_cannot_do_is_told_before_anything_is_loaded(
         with pytest.raises(UserError, match=r"does not have /proc/self/cwd/here, which .* has; all machines need the same files"):
             cluster.check_same_files(tmp_path / "run", [Path("/proc/self/cwd/here")])
     assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+def test_more_gpus_than_the_cluster_has_are_refused_by_both_verbs(
+    nodes: Cluster, data: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Within seconds: no worker is started, and nothing is read or written."""
+    own = ["--ray-address", nodes.address]
+    training = [*map(str, data), "--run.dir", str(tmp_path / "run"), "--num-workers", "2", "--use-gpu", "true", *own]
+    assert ray_train.main(training) == 2
+    assert capsys.readouterr().err.startswith("error: --num-workers 2: 2 workers with 1 GPU each are asked for, and the cluster has 0 GPU ")
+    preparing = [str(tmp_path), "--out", str(tmp_path / "out"), "--transcripts", "--engine", "ray", "--workers", "2", *own]
+    assert voice.main([*preparing, "--gpus-per-worker", "0.5"]) == 2
+    assert capsys.readouterr().err.startswith("error: --workers 2: 2 workers with 0.5 GPU each are asked for, and the cluster has 0 GPU ")
+    assert list(tmp_path.iterdir()) == [] and not ray.is_initialized() and ray_nodes.workers("RayTrainWorker") == []
 
 
 @pytest.mark.slow

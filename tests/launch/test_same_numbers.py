@@ -31,8 +31,6 @@ RECOMPUTED = {
 }
 EVERY = [*CASES, *RAGGED, LORA, RECOMPUTED]
 PLAIN = {"parallel.strategy": "ddp", "train.micro_tokens": "120", "train.precision": "fp32"}
-SOON_AT_FOUR = [{**PLAIN, "parallel.strategy": "fsdp"}, {**PLAIN, "train.precision": "bf16"}, RAGGED[1]]
-"""The cases that four processes try in the quick tests: two cores take turns at them."""
 LOSS = {"fp32": 5e-6, "bf16": 3e-3}
 """Largest absolute difference; measured spreads are a tenth of that (AdamW amplifies rounding from step to step)."""
 NORM = {"fp32": 1e-5, "bf16": 3e-2}
@@ -42,7 +40,7 @@ Steps = list[dict[str, Any]]
 
 
 class Runs:
-    """A folder of runs. Those of a group are launched together, in one start of the processes, when the first of them is asked for."""
+    """A folder of runs. Those of a world are launched together, in one start of the processes, when the first of them is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,13 +50,12 @@ class Runs:
     def __call__(self, world: int, case: dict[str, str]) -> Steps:
         run = self.folder / f"{world}" / name_of(case)
         if not run.is_dir():
-            first = world == 4 and case in SOON_AT_FOUR
-            self._launch(world, SOON_AT_FOUR if first else [other for other in EVERY if world < 4 or other not in SOON_AT_FOUR])
+            self._launch(world)
         return series(run)
 
-    def _launch(self, world: int, cases: list[dict[str, str]]) -> None:
+    def _launch(self, world: int) -> None:
         todo = []
-        for case in cases:
+        for case in EVERY:
             given = {
                 "model.source": self.folder / "nano",
                 "data.train": self.folder / "train.jsonl",
@@ -84,17 +81,16 @@ def name_of(case: dict[str, str]) -> str:
 
 
 def places(cases: list[dict[str, str]]) -> list[Any]:
-    """Each case on each world, as parameters of a test; most of those on four processes are slow."""
-    slow = [pytest.mark.slow]
+    """Each case on each world, as parameters of a test; four processes, which take turns at two cores, are slow."""
     return [
-        pytest.param(world, case, id=f"{world}-{name_of(case)}", marks=slow if world == 4 and case not in SOON_AT_FOUR else ())
+        pytest.param(world, case, id=f"{world}-{name_of(case)}", marks=[pytest.mark.slow] if world == 4 else ())
         for world, case in itertools.product(WORLDS, cases)
     ]
 
 
 def test_the_matrix_is_whole() -> None:
     assert len(CASES) == 8 and len(EVERY) == 12 and len({name_of(case) for case in EVERY}) == 12
-    assert len(places(EVERY)) == 36 and sum(bool(place.marks) for place in places(EVERY)) == 9
+    assert len(places(EVERY)) == 36 and sum(bool(place.marks) for place in places(EVERY)) == 12
 
 
 @pytest.mark.parametrize(("world", "case"), places(CASES))
