@@ -16,7 +16,7 @@ import importlib.util
 import os
 import platform
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from finetune import remote, sampling
 from finetune.config import Config, help_text, resolve
@@ -214,5 +214,13 @@ def flat(config: Config) -> dict[str, Any]:
     return walk(config.model_dump(mode="json"), "")
 
 
+def end(code: int) -> NoReturn:
+    """End this process without the interpreter's own end. About once in a hundred launches a rank that had done everything was aborted
+    there ("terminate called without an active exception"), since a thread of torch's was still alive; and with it went the others."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))
