@@ -72,7 +72,7 @@ def training(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     """As `data_prep codes` reads them."""
-    kept = ("audio", "text", "speaker")
+    kept = ("audio", "text", "speaker", "speed")
     files.write_jsonl(path, ({**{key: row[key] for key in kept}, "language": "english"} for row in rows))
 
 

@@ -57,29 +57,45 @@ def coded(path: Path) -> list[Row]:
 
 
 def spliced(alone: Sequence[Row], spoken: Sequence[Row], seed: int, most: int) -> Iterator[Row]:
-    """Without end: `The` and one to `most` words, all at one speed. The voice is heard from a spoken clip: a word is too short for that."""
+    """Without end: `The` and one to `most` words, all at one speed.
+
+    The voice is heard from a spoken clip, a word is too short for that: from another one each time, since the speaker's vector is the mean
+    over clips that rows name, and would be that of one clip if all named the same.
+    """
     random, said = Random(seed), renditions(alone)
-    reference = {row["speaker"]: row["audio"] for row in spoken}
+    references = clips_of(spoken)
     shares = {voice.name: voice.sentences for voice in KNOWN_VOICES if voice.name in said}
     while True:
         speaker = random.choices(list(shares), list(shares.values()))[0]
-        words = random.choices(list(said[speaker]), k=random.randint(1, most))
-        take = random.randrange(len(make_corpus.ALONE_SPEEDS))
+        takes = random.choice(said[speaker])
+        words = random.choices(list(takes), k=random.randint(1, most))
         yield {
-            "ref_audio": reference[speaker],
+            "ref_audio": random.choice(references[speaker]),
             "text": f"The {' '.join(words)}.",
             "speaker": speaker,
             "language": "english",
-            "audio_codes": [frame for word in ("the", *words) for frame in said[speaker][word][take]],
+            "audio_codes": [frame for word in ("the", *words) for frame in takes[word]],
         }
 
 
-def renditions(alone: Sequence[Row]) -> dict[str, dict[str, list[Frames]]]:
-    """Speaker → word → its frames at each speed."""
-    said: dict[str, dict[str, list[Frames]]] = defaultdict(lambda: defaultdict(list))
+def renditions(alone: Sequence[Row]) -> dict[str, list[dict[str, Frames]]]:
+    """Speaker → for each speed, word → its frames. A speed at which `the` is missing does not count: a clip may have been rejected."""
+    said: dict[tuple[str, float], dict[str, Frames]] = defaultdict(dict)
     for row in alone:
-        said[row["speaker"]][row["text"].rstrip(".")].append(row["audio_codes"])
-    return said
+        said[row["speaker"], row["speed"]][row["text"].rstrip(".")] = row["audio_codes"]
+    takes: dict[str, list[dict[str, Frames]]] = defaultdict(list)
+    for (speaker, _), words in said.items():
+        if "the" in words:
+            takes[speaker].append(words)
+    return takes
+
+
+def clips_of(spoken: Sequence[Row]) -> dict[str, list[str]]:
+    """Speaker → paths of all clips."""
+    clips: dict[str, list[str]] = defaultdict(list)
+    for row in spoken:
+        clips[row["speaker"]].append(row["audio"])
+    return clips
 
 
 if __name__ == "__main__":

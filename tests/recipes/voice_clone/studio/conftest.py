@@ -70,7 +70,8 @@ def noise_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number, text in enumerate(islice(texts[split], count)):
                 path = folder / f"{voice.name}-{split}-{number}.flac"
                 soundfile.write(path, 0.1 * random.standard_normal(int(0.8 * RATE)), RATE)
-                rows.append({"audio": path.name, "text": text, "speaker": voice.name, "split": split, "new_voice": voice is VOICES[-1]})
+                row = {"audio": path.name, "text": text, "speaker": voice.name, "split": split, "speed": 1.0}
+                rows.append({**row, "new_voice": voice is VOICES[-1]})
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "lexicon.json").write_text(json.dumps({word: list(word) for row in rows for word in words_of(row["text"])}))
     return folder
