@@ -2,6 +2,8 @@
 
 `qwen_tts` imports torchaudio at package import and uses it only in its 25 Hz tokenizer (kaldi filter banks). On a CPU build of torch the
 published torchaudio wheel cannot load, so inert modules take its place; everything at 12 Hz works without it.
+
+It imports librosa too, and of it only what numba does not compile (`rosa`), as long as it is given arrays at the codec's own rate.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import IO
 
-from data_prep.rosa import import_librosa
 from finetune.errors import UserError
 
 STOOD_IN = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi")
@@ -31,7 +32,6 @@ def import_qwen_tts() -> ModuleType:
     try:
         with _silenced():
             ensure_torchaudio()
-            import_librosa()  # the package imports it too, but not one process at a time
             return importlib.import_module("qwen_tts")
     except ModuleNotFoundError as error:
         raise UserError(f"the Python package {error.name!r} is missing; install the voice extra: pip install 'overtone[voice]'") from error

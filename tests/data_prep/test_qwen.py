@@ -31,6 +31,8 @@ def test_imports_silently_without_a_loadable_torchaudio() -> None:
         "assert package.Qwen3TTSModel and package.Qwen3TTSTokenizer\n"
         "assert import_qwen_tts() is package\n"
         "assert not ensure_torchaudio()\n"
+        "from data_prep.rosa import COMPILED\n"
+        "assert not {*COMPILED} & {*sys.modules}, 'two processes may compile these at the same moment'\n"
         "print('afterwards')\n"
     )
     assert done.returncode == 0, done.stderr
