@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import _voice
+from benchmarks import _table, _voice
 from finetune import files
 from recipes.voice_clone.shapes import RELEASED, SMALL, Width, codec_shape, model_shape
 
@@ -72,6 +74,41 @@ class Part:
     name: str
     minutes: float
     """It is stopped after so many; what it has measured by then counts."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table and how it comes about."""
+
+    name: str
+    parts: tuple[Part, ...]
+    minutes: float
+    """In all."""
+    columns: tuple[str, ...]
+    note: str
+    """May name fields of `Scale` in braces."""
+
+
+def measure(report: Report, purpose: str | None) -> None:
+    """What a benchmark of a GPU does, as the flags say."""
+    flags = _table.read_flags(purpose)
+    if not flags.quick and not has_gpu():
+        print(f"no CUDA GPU here: {flags.to / report.name}.md stays as it is (--quick runs through the benchmark on a CPU)")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rows, remarks = run_parts(report.parts, Path(folder), flags.quick, report.minutes)
+    said = report.note.format(**vars(SMALLEST if flags.quick else FULL))
+    note = " ".join([said, about_machine(), *(f"Not measured: {each}." for each in remarks)])
+    _table.publish(report.name, flags, report.columns, rows, note)
+
+
+def about_machine() -> str:
+    """What it ran on, and when."""
+    import torch
+    import transformers
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
+    return f"On {device}, {date.today().isoformat()}, torch {torch.__version__}, transformers {transformers.__version__}."
 
 
 def run_parts(parts: Sequence[Part], folder: Path, quick: bool, minutes: float) -> tuple[list[list[object]], list[str]]:

@@ -25,6 +25,7 @@ from finetune.layers import Arguments, parse_arguments
 from finetune.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
+    from finetune.checkpoint import Saver
     from finetune.copies import Copies
     from finetune.events import Events, Listener
     from finetune.guards import StopRequests
@@ -144,24 +145,12 @@ def carry_through(
     """Fit, and however that ends: close everything, and leave word. Collective: call on every rank."""
     from finetune.checkpoint import Saver
     from finetune.guards import NotFiniteError
-    from finetune.loop import fit
-    from finetune.world import once
 
     config, world = training.config, training.world
     saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     reason, message = "failed", None
     try:
-        with sampling.Sampler(config, training.total, events, world.is_main) as sampler, requests:
-
-            def after_step(step: int) -> None:
-                sampler.after_step(step)
-                copies.advance(events)
-
-            progress, ended = fit(training, progress, events, saver, requests, after_step)
-            if ended == "finished":
-                sampler.finish(requests)
-        once(world, lambda: copies.finish(events))
-        reason = ended
+        progress, reason = fit_and_show(training, progress, events, saver, requests, copies)
     except NotFiniteError as error:
         reason, message = error.reason, str(error)
         saver.finish()  # all ranks are here, and what is being written is from before the bad number
@@ -177,6 +166,26 @@ def carry_through(
         if world.is_main:
             leave_word(config.run.dir, reached, reason, message)
     return progress, reason
+
+
+def fit_and_show(
+    training: Training, progress: Progress, events: Events, saver: Saver, requests: StopRequests, copies: Copies
+) -> tuple[Progress, str]:
+    """Fit, while samples are made and checkpoints copied beside it; both are through when this returns. Collective: call on every rank."""
+    from finetune.loop import fit
+    from finetune.world import once
+
+    with sampling.Sampler(training.config, training.total, events, training.world.is_main) as sampler, requests:
+
+        def after_step(step: int) -> None:
+            sampler.after_step(step)
+            copies.advance(events)
+
+        progress, ended = fit(training, progress, events, saver, requests, after_step)
+        if ended == "finished":
+            sampler.finish(requests)
+    once(training.world, lambda: copies.finish(events))
+    return progress, ended
 
 
 def both(first: Listener, second: Listener, kind: str, step: int, facts: dict[str, Any]) -> None:
@@ -215,8 +224,8 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def end(code: int) -> NoReturn:
-    """End this process without the interpreter's own end. About once in a hundred launches a rank that had done everything was aborted
-    there ("terminate called without an active exception"), since a thread of torch's was still alive; and with it went the others."""
+    """End this process without the interpreter's own end: there a rank that had done everything was aborted now and then ("terminate called
+    without an active exception", as C++ says when a running thread is destroyed), and the launcher took the others with it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

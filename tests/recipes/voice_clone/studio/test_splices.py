@@ -49,7 +49,7 @@ def test_a_word_that_is_missing_at_a_speed_is_not_said_at_it() -> None:
     """`data_prep codes` may reject a clip; what follows it in the file must not take its place."""
     gone = [row for row in ALONE if not (row["speaker"] == "slt" and row["speed"] == 1.0 and row["text"] in ("the.", "Anna."))]
     gone = [row for row in gone if not (row["speaker"] == "awb" and row["speed"] == 1.15 and row["text"] == "lamp.")]
-    rows = [row for row in islice(splices.spliced(gone, SPOKEN, 0, 4), 400)]
+    rows = list(islice(splices.spliced(gone, SPOKEN, 0, 4), 400))
     for row in rows:
         takes = {take for _, take in row["audio_codes"]}
         assert len(takes) == 1 and (takes != {0} or row["speaker"] == "awb")
