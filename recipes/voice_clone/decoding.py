@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from .frame_graphs import FrameGraphs
 from .layout import Ids
 from .prompting import Prompt, held, left_padded
-from .sampler import Choice, draws, permitted_from
+from .sampler import Choice, Choices, draws, permitted_from
 from .shapes import SUPPRESSED
 from .stack import Cache, Stack, Window, joined
 
@@ -83,11 +83,11 @@ class Speech:
     """A batch that is being spoken. Owns the caches and everything that a frame reads and writes, at fixed places in memory."""
 
     @torch.inference_mode()
-    def __init__(self, decoder: Decoder, prompts: Sequence[Prompt], choice: Choice, seeds: Sequence[int], most: int) -> None:
+    def __init__(self, decoder: Decoder, prompts: Sequence[Prompt], choices: Choices, seeds: Sequence[int], most: int) -> None:
         """Reads the prompts and chooses the first code of each row. At most `most` frames are spoken, fewer if the positions end."""
         x, pads = left_padded([prompt.before for prompt in prompts])
         rows, self.start, _ = x.shape
-        self.decoder, self.choice, self.pads = decoder, choice, pads
+        self.decoder, self.choices, self.pads = decoder, choices, pads
         self.most = min(most, decoder.ids.positions - self.start)
         slots = self.start + self.most
         self.talker_cache = decoder.talker.cache(rows, slots)
@@ -147,7 +147,7 @@ class Speech:
         """One frame, looking at the cache's first `size` slots. All that changes is in tensors that stay where they are."""
         decoder = self.decoder
         drawn = self.draws.index_select(0, self.frame)[0]
-        codes = decoder.other_codes(self.hidden, self.first, self.predictor_cache, self.choice, drawn)
+        codes = decoder.other_codes(self.hidden, self.first, self.predictor_cache, self.choices.others, drawn)
         self.codes.index_copy_(0, self.frame, codes[None])
         beside = self.beside.index_select(0, self.frame.clamp(max=len(self.beside) - 1))[0]
         x = decoder.embedded(codes) + beside
@@ -158,10 +158,10 @@ class Speech:
     def _choose_first(self, count: Tensor) -> None:
         """Codebook 0 of frame `count` [1], or the end; a row that has ended stays ended."""
         scores = F.linear(self.hidden, self.decoder.first_head).float()
-        scores = torch.where(self.decoder.permitted_from > count, -torch.inf, self.choice.penalised(scores, self.said))
-        chosen = self.choice.pick(scores, self.draws.index_select(0, count)[0, 0])
+        scores = torch.where(self.decoder.permitted_from > count, -torch.inf, self.choices.first.penalised(scores, self.said))
+        chosen = self.choices.first.pick(scores, self.draws.index_select(0, count)[0, 0])
         self.first.copy_(torch.where(self.ended, self.first, chosen))
-        if self.choice.repetition_penalty != 1.0:
+        if self.choices.first.repetition_penalty != 1.0:
             self.said.scatter_(1, self.first[:, None], True)
 
     def _prompt_window(self) -> Window:

@@ -13,7 +13,8 @@ from finetune.recipe import Answer
 
 from . import eval_sound
 from .exported import Exported
-from .synthesis import Request, Sampling, Spoken, Synthesizer
+from .sampling import Sampling
+from .synthesis import Request, Spoken, Synthesizer
 
 MOST_SECONDS = 12.0
 """Longest answer: it is made on one core beside the run, and what does not end by then will not end."""

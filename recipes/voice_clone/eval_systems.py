@@ -18,7 +18,8 @@ from finetune.errors import UserError
 from . import synthesis
 from .eval_rows import Item
 from .exported import Exported
-from .synthesis import Request, Sampling
+from .sampling import Sampling
+from .synthesis import Request
 
 RECORDINGS = "real recordings"
 

@@ -22,7 +22,7 @@ from . import eval_systems as systems
 from .eval_outcome import Evaluation
 from .eval_rows import Item
 from .eval_systems import RECORDINGS, System, Take
-from .synthesis import Sampling
+from .sampling import Sampling
 
 JSON, MARKDOWN, PAGE, CLIPS = "evaluation.json", "evaluation.md", "evaluation.html", "clips"
 OWN = re.compile(r"evaluation\.(json|md|html)|clips|export-\d+|\..*")

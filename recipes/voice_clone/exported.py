@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from data_prep import manifest
 from finetune.errors import UserError
 
+from . import sampling
+
 if TYPE_CHECKING:
     from .layout import Ids, Processor
 
@@ -62,6 +64,11 @@ class Exported:
         from .layout import Processor
 
         return Processor(AutoTokenizer.from_pretrained(self.folder, fix_mistral_regex=True), self.ids, self.speakers)
+
+    @cached_property
+    def generation(self) -> dict[str, Any]:
+        """How its codes are to be sampled, as far as it says so. Raises `UserError` for what no sampling can do."""
+        return sampling.own(self.folder)
 
     def speaker(self, given: str | None) -> str:
         """The speaker to use: the given one, or the only one. Raises `UserError` that lists what exists."""

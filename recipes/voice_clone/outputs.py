@@ -17,7 +17,8 @@ from finetune import files
 
 from .exported import Exported
 from .lines import Line
-from .synthesis import Request, Sampling, Spoken
+from .sampling import Sampling
+from .synthesis import Request, Spoken
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,7 +23,7 @@ MIN_NEW = 2
 
 @dataclass(frozen=True)
 class Choice:
-    """How codes are chosen; the same for codebook 0 and the others, but for the penalty, which is codebook 0's alone."""
+    """How a code is chosen."""
 
     greedy: bool
     temperature: float = 1.0
@@ -32,7 +32,7 @@ class Choice:
     top_p: float = 1.0
     """1: all."""
     repetition_penalty: float = 1.0
-    """1: none."""
+    """1: none. Of codebook 0 alone: the others are not penalised."""
 
     def pick(self, scores: Tensor, drawn: Tensor) -> Tensor:
         """(scores [B, V] fp32, drawn [B] fp64 in [0, 1)) → [B] codes."""
@@ -53,6 +53,16 @@ class Choice:
             return scores
         moved = torch.where(scores < 0, scores * self.repetition_penalty, scores / self.repetition_penalty)
         return torch.where(said, moved, scores)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How the codes of a frame are chosen."""
+
+    first: Choice
+    """Of codebook 0, by the talker."""
+    others: Choice
+    """Of the 15 others, by the code predictor."""
 
 
 def without_tail(scores: Tensor, top_p: float) -> Tensor:

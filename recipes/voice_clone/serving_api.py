@@ -24,10 +24,11 @@ from starlette.types import Receive, Scope, Send
 from finetune.errors import UserError
 
 from . import serving_audio
+from .sampling import Sampling
 from .serving_audio import FORMS, Encoder
 from .serving_errors import Refusal, of_validation
 from .serving_queue import ClosedError, FullError, Speech
-from .synthesis import Request, Sampling, Synthesizer
+from .synthesis import Request, Synthesizer
 
 LISTENING = 0.2
 """Seconds between two looks at whether a client that waits is still there."""

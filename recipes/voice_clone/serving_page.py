@@ -16,10 +16,11 @@ from data_prep.audio import Audio, AudioError, flac, probe
 from data_prep.report_sounds import data_uri, spectrogram
 from finetune.errors import UserError
 
+from .sampling import Sampling
 from .serving_api import Limits
 from .serving_queue import ClosedError, FullError, Speech
 from .shapes import FRAME_RATE
-from .synthesis import Request, Sampling
+from .synthesis import Request
 
 if TYPE_CHECKING:
     import gradio
@@ -237,7 +238,8 @@ def _settings(gradio: Any, booth: Booth) -> list[Any]:
     languages = sorted({name for voice in booth.speech.models.values() for name in voice.languages})
     with gradio.Accordion("Settings", open=False), gradio.Row():
         language = gradio.Dropdown([TRAINED, *languages], value=TRAINED, label="Language")
-        temperature = gradio.Slider(0.1, 1.5, Sampling.temperature, step=0.05, label="Temperature")
+        first = next(iter(booth.speech.models.values()))
+        temperature = gradio.Slider(0.1, 1.5, first.settings["temperature"], step=0.05, label="Temperature")
         seed = gradio.Number(0, precision=0, label="Seed")
         greedy = gradio.Checkbox(label="always the most likely code")
     return [language, temperature, greedy, seed]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from .synthesis import Request, Sampling, Synthesizer
+    from .sampling import Sampling
+    from .synthesis import Request, Synthesizer
 
 Piece = np.ndarray | Exception | None
 """A chunk, what went wrong, or the end."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,23 @@ from finetune.errors import UserError
 from . import lines, outputs
 from .exported import Exported
 from .lines import Line
+from .sampling import CONFIG, STOCK, Sampling, sound
 from .serving_audio import wav_header
-from .synthesis import Request, Sampling, Spoken, Synthesizer, check
+from .synthesis import Request, Spoken, Synthesizer, check
 
 if TYPE_CHECKING:
     import numpy as np
 
 STDOUT = Path("-")
+SAMPLING_HELP = {
+    "temperature": "of sampling codebook 0",
+    "top_k": "sample among so many codes, 0 for all",
+    "top_p": "sample among the likeliest of this share",
+    "repetition_penalty": "on codes of codebook 0 that were said",
+    "subtalker_temperature": "of sampling codebooks 1 to 15",
+    "subtalker_top_k": "of these, likewise; 1 takes the most likely code",
+    "subtalker_top_p": "of these, likewise",
+}
 
 
 def generate(folder: Path, argv: list[str]) -> int:
@@ -141,8 +151,7 @@ def request_of(asked: argparse.Namespace) -> Request:
 
 
 def sampling_of(asked: argparse.Namespace) -> Sampling:
-    given = {name: getattr(asked, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_seconds")}
-    return replace(Sampling(greedy=asked.greedy), **given)
+    return Sampling(**{field.name: getattr(asked, field.name) for field in fields(Sampling)})
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -161,12 +170,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8, help="texts of --text-file that are spoken together (default 8)")
     parser.add_argument("--greedy", action="store_true", help="always take the most likely code instead of sampling")
     parser.add_argument("--seed", type=int, default=usual.seed, help="of the sampling")
-    parser.add_argument("--temperature", type=float, default=usual.temperature, help=f"of the sampling (default {usual.temperature})")
-    parser.add_argument("--top-k", type=int, default=usual.top_k, help=f"sample among so many codes, 0 for all (default {usual.top_k})")
-    parser.add_argument(
-        "--top-p", type=float, default=usual.top_p, help=f"sample among the likeliest of this share (default {usual.top_p})"
-    )
-    parser.add_argument("--repetition-penalty", type=float, default=usual.repetition_penalty, help=f"(default {usual.repetition_penalty})")
+    for name, help_text in SAMPLING_HELP.items():
+        kind = int if name.endswith("top_k") else float
+        default = f"(default: as the model's {CONFIG} says, else {STOCK[name]})"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"{help_text} {default}")
     parser.add_argument("--max-seconds", type=float, default=usual.max_seconds, help="stop there if the model does not end by itself")
     parser.add_argument("--streamed-text", action="store_true", help="give the model the text token by token, not as it was trained here")
     asked = parser.parse_args(argv)
@@ -180,12 +187,9 @@ def check_numbers(asked: argparse.Namespace) -> None:
     bounds = {
         "batch": asked.batch >= 1,
         "seed": asked.seed >= 0,
-        "temperature": asked.temperature > 0,
-        "top_k": asked.top_k >= 0,
-        "top_p": 0 < asked.top_p <= 1,
-        "repetition_penalty": asked.repetition_penalty > 0,
         "max_seconds": 0 < asked.max_seconds < float("inf"),
+        **{name: sound(name, value) for name in STOCK if (value := getattr(asked, name, None)) is not None},
     }
-    for name in (name for name, sound in bounds.items() if not sound):
-        hint = "; --greedy takes the most likely code always" if name == "temperature" else ""
+    for name in (name for name, within in bounds.items() if not within):
+        hint = "; --greedy takes the most likely code always" if name.endswith("temperature") else ""
         raise UserError(f"--{name.replace('_', '-')} {getattr(asked, name):g} is out of its range{hint}")

@@ -6,7 +6,6 @@ with open_synthesizer(Path("exports/me")) as voice:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from data_prep import manifest
 from finetune.errors import UserError
 
 from .exported import Exported
-from .shapes import FRAME_RATE
+from .sampling import STOCK, Sampling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from .decoding import Said, Speech
     from .prompting import Prompt, Voice
-    from .sampler import Choice
 
 CLONES = 64
 """Reference clips whose voice is kept, so that a clip that is used again is not read again."""
@@ -45,33 +43,6 @@ class Request:
     """What the clip says: then its manner is continued too, otherwise only its voice is used."""
     streamed_text: bool = False
     """Give the text token by token beside the frames, instead of whole before them. Training here is on whole text."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How codes are chosen; the numbers are the stock package's own. Greedy ignores all but `max_seconds`."""
-
-    greedy: bool = False
-    temperature: float = 0.9
-    top_k: int = 50
-    top_p: float = 1.0
-    repetition_penalty: float = 1.05
-    seed: int = 0
-    max_seconds: float = 60.0
-    """Speech is cut off there if the model does not end by itself."""
-
-    @property
-    def most_frames(self) -> int:
-        return math.ceil(self.max_seconds * FRAME_RATE)
-
-    @property
-    def choice(self) -> Choice:
-        """Greedy goes without the penalty on repetition, which would push it off the codes that were learned."""
-        from .sampler import Choice
-
-        if self.greedy:
-            return Choice(greedy=True)
-        return Choice(False, self.temperature, self.top_k, self.top_p, self.repetition_penalty)
 
 
 @dataclass(frozen=True)
@@ -130,6 +101,7 @@ class Synthesizer:
         from .prompting import Prompter
 
         self.exported = exported
+        self.settings = STOCK | exported.generation
         self._model: Any = stock.load(exported.folder).model
         self._decoder = Decoder(self._model.talker, exported.ids)
         self._prompter = Prompter(self._model.talker, exported.ids)
@@ -207,7 +179,7 @@ class Synthesizer:
         from .decoding import Speech
 
         prompts = [self._prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
-        return Speech(self._decoder, prompts, sampling.choice, [sampling.seed] * len(prompts), sampling.most_frames)
+        return Speech(self._decoder, prompts, sampling.choices(self.settings), [sampling.seed] * len(prompts), sampling.most_frames)
 
     def _prompt(self, request: Request, voice: Voice) -> Prompt:
         import torch

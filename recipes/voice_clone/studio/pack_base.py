@@ -23,8 +23,8 @@ from finetune.errors import UserError, exit_code
 from recipes.voice_clone import eval_hearing, eval_systems
 from recipes.voice_clone.eval_listening import samples_of
 from recipes.voice_clone.eval_rows import Item
+from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.studio import make_base, make_corpus, measure_codec, pack_codec
-from recipes.voice_clone.synthesis import Sampling
 
 NAME = "qwen3-tts-demo-base"
 LONGEST_S = 12.0

@@ -13,7 +13,7 @@ from recipes.voice_clone.decoding import Decoder, Said, Speech
 from recipes.voice_clone.exported import Exported
 from recipes.voice_clone.layout import text_tokens
 from recipes.voice_clone.prompting import Prompt, Prompter, Voice
-from recipes.voice_clone.sampler import Choice
+from recipes.voice_clone.sampler import Choice, Choices
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
 LANGUAGES = ("english", "auto", "german")
@@ -52,7 +52,7 @@ class Nano:
         return [prompter.prompt(*one, streamed) for one in zip(tokens, languages, voices, strict=True)]
 
     def said(self, prompts: list[Prompt], choice: Choice, seeds: list[int], most: int = MOST) -> list[Said]:
-        speech = Speech(self.decoder, prompts, choice, seeds, most)
+        speech = Speech(self.decoder, prompts, Choices(choice, choice), seeds, most)
         assert list(speech.frames()) == list(range(1, speech.spoken + 1))
         return speech.result()
 
@@ -88,5 +88,5 @@ def test_the_positions_of_the_model_end_it(model: Nano) -> None:
     (prompt,) = model.prompts([1])
     ids = replace(model.decoder.ids, positions=len(prompt.before) + 4)
     decoder = Decoder(model.tts.model.talker, ids)
-    speech = Speech(decoder, [prompt], Choice(True), [0], 100)
+    speech = Speech(decoder, [prompt], Choices(Choice(True), Choice(True)), [0], 100)
     assert [len(piece) for piece in speech.pieces(iter([3, 9]))] == [3, 1] and not speech.result()[0].ended

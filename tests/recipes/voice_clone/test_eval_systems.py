@@ -14,7 +14,7 @@ from finetune.errors import UserError
 from finetune.export import CARD
 from recipes.voice_clone import eval_systems as systems
 from recipes.voice_clone.eval_rows import Item
-from recipes.voice_clone.synthesis import Sampling
+from recipes.voice_clone.sampling import Sampling
 
 BRIEF = Sampling(max_seconds=0.3)
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from recipes.voice_clone.frame_graphs import STEP, window_size
-from recipes.voice_clone.synthesis import Request, Sampling, open_synthesizer
+from recipes.voice_clone.sampling import Sampling
+from recipes.voice_clone.synthesis import Request, open_synthesizer
 
 
 def test_windows_grow_in_steps_up_to_the_cache() -> None:

@@ -12,7 +12,8 @@ import pytest
 from recipes.voice_clone import outputs
 from recipes.voice_clone.exported import Exported
 from recipes.voice_clone.lines import Line
-from recipes.voice_clone.synthesis import Request, Sampling, Spoken
+from recipes.voice_clone.sampling import Sampling
+from recipes.voice_clone.synthesis import Request, Spoken
 
 REQUEST, SAMPLING = Request("Hi.", None, reference=None), Sampling(seed=3)
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import soundfile
 
+from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.serving_api import Limits
 from recipes.voice_clone.serving_page import CLIP, NOBODY, TRAINED, Booth, Heard, card, heard, sides
 from recipes.voice_clone.serving_queue import Speech
-from recipes.voice_clone.synthesis import Sampling, open_synthesizer
+from recipes.voice_clone.synthesis import open_synthesizer
 
 HELLO = "Never late."
 PLAIN = ["", TRAINED, 0.9, False, 0]

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.serving_queue import ClosedError, FullError, Speech
-from recipes.voice_clone.synthesis import Request, Sampling
+from recipes.voice_clone.synthesis import Request
 
 CHUNK = np.zeros(10, np.float32)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import pytest
 
 from finetune.errors import UserError
 from recipes.voice_clone import stock
+from recipes.voice_clone.sampling import CONFIG, Sampling
 from recipes.voice_clone.speakers import SAMPLE_RATE, read_clip
-from recipes.voice_clone.synthesis import Request, Sampling, Synthesizer, open_synthesizer
+from recipes.voice_clone.synthesis import Request, Synthesizer, open_synthesizer
 
 GREEDY = Sampling(greedy=True, max_seconds=1.2)
 MOST = {"max_new_tokens": GREEDY.most_frames + 1}
@@ -67,6 +70,20 @@ def test_named_voices_are_the_stock_packages(two_voices: Any, named: tuple[Stock
     for one, wave in zip(spoken, waves, strict=True):
         assert one.rate == rate and one.wave.dtype == np.float32 and one.wave.shape == (len(one.codes) * rate // 12.5,)
         np.testing.assert_allclose(one.wave, wave, atol=1e-4)
+
+
+def test_what_the_model_says_of_sampling_is_heeded(two_voices: Any, tmp_path: Path) -> None:
+    """With no setting asked, ours and the stock package's both go by the folder's generation_config.json."""
+    folder = shutil.copytree(two_voices.custom_voice, tmp_path / "export")
+    said = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(said | {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 9.0}))
+    theirs = Stock(folder)
+    theirs.tts.generate_custom_voice(TEXTS[:1], ["anna"], "english", non_streaming_mode=True, **MOST)
+    with open_synthesizer(folder) as voice:
+        (spoken,) = voice.speak([Request(TEXTS[0], "anna", "english")], Sampling(max_seconds=GREEDY.max_seconds))
+        (without,) = voice.speak([Request(TEXTS[0], "anna", "english")], GREEDY)
+    assert [spoken.codes.tolist()] == theirs.codes
+    assert without.codes.tolist() != spoken.codes.tolist(), "the penalty is what the folder says, not what --greedy means"
 
 
 @pytest.mark.parametrize(
