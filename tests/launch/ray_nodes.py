@@ -24,8 +24,11 @@ QUIET = {
 
 
 @contextlib.contextmanager
-def cluster(*cpus: int) -> Iterator[Cluster]:
-    """A head node with so many CPUs, and further nodes with theirs. Asserts that none of its processes is left afterwards."""
+def cluster(*cpus: int, takes_jobs: bool = False) -> Iterator[Cluster]:
+    """A head node with so many CPUs, and further nodes with theirs. Asserts that none of its processes is left afterwards.
+
+    To take jobs it needs Ray's dashboard, which takes seconds to start; its address is `webui_url`.
+    """
     before, others = dict(os.environ), set(family())
     os.environ.update({**ALONE, **QUIET})
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: a socket's path has at most 107 bytes
@@ -35,7 +38,8 @@ def cluster(*cpus: int) -> Iterator[Cluster]:
     started = list[psutil.Process]()
     try:
         for count in cpus:
-            nodes.add_node(num_cpus=count, object_store_memory=80 * 2**20, include_dashboard=False, temp_dir=str(folder / "ray"))
+            dashboard = {"include_dashboard": takes_jobs and count is cpus[0], "dashboard_port": 0}
+            nodes.add_node(num_cpus=count, object_store_memory=80 * 2**20, temp_dir=str(folder / "ray"), **dashboard)
         started += [process for process in family() if process not in others]
         yield nodes
     finally:

@@ -200,3 +200,18 @@ def drain(nodes: Cluster, node: str, seconds: int) -> None:
     command = ["ray", "drain-node", "--address", nodes.address, "--node-id", node, "--deadline-remaining-seconds", str(seconds)]
     reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "reclaimed"]
     subprocess.run([str(Path(sys.executable).parent / command[0]), *command[1:], *reason], check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_submitted_job_trains_and_a_wrong_one_says_why(data: list[object], tmp_path: Path) -> None:
+    """`ray job submit` starts the command on the cluster, far from this folder."""
+    with ray_nodes.cluster(2, takes_jobs=True) as nodes:
+        job = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", f"http://{nodes.webui_url}", "--", sys.executable]
+        asked = [*map(str, data), "--train.steps", "3", "--run.dir", "run", "--storage", str(tmp_path), "--num-workers", "2"]
+        whole = [*job, str(ROOT / "finetune" / "ray_train.py"), *asked]
+        done = subprocess.run(whole, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "finished at step 3" in done.stdout
+        wrong = subprocess.run([*whole, "--train.stepz", "4"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert wrong.returncode != 0 and "train.stepz" in wrong.stdout + wrong.stderr
+    assert newest_good(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])
