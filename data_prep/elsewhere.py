@@ -13,9 +13,6 @@ from pathlib import Path
 from finetune import files, remote
 from finetune.errors import UserError
 
-ARRIVING = "arriving"
-"""Name of the temporary folder of a download."""
-
 
 def brought(url: str, out: Path) -> Path:
     """The folder that holds the recordings of `url` now: what is new there, or has changed, is fetched, and what is gone there is removed.
@@ -29,26 +26,14 @@ def brought(url: str, out: Path) -> Path:
     folder, ledger = files.make_folder(beside / remote.name_of(url)), beside / f"{remote.name_of(url)}.jsonl"
     paths = {name: files.resolve_under(folder, name) for name in there}
     known = _known(ledger)
-    files.sweep(beside, ARRIVING)
     for gone in sorted({path for path in folder.rglob("*") if path.is_file()} - set(paths.values())):
         files.discard(gone)
     missing = [name for name, found in there.items() if known.get(name) != found.identity or not paths[name].is_file()]
     for number, name in enumerate(missing, start=1):
         print(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB", flush=True)
-        _bring(f"{url}/{name}", there[name], paths[name], beside)
+        remote.bring(f"{url}/{name}", there[name], paths[name], beside)  # whole, and only then in the ledger
         files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
     return folder
-
-
-def _bring(url: str, found: remote.Found, path: Path, beside: Path) -> None:
-    """A file appears whole, and only then is entered in the ledger."""
-    temporary = files.fresh_folder(beside, ARRIVING)
-    try:
-        remote.download(url, found, temporary / path.name)
-        files.discard(path)
-        files.link_into(temporary / path.name, path)
-    finally:
-        files.discard(temporary)
 
 
 def _known(ledger: Path) -> dict[str, str]:

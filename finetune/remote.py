@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,10 @@ CONTENT = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "generation", "versio
 """What file systems call that which is another whenever the content is; where one has none, the times of the last change stand in."""
 TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 BLOCK_BYTES = 2**22
+ORIGIN = ".from"
+"""Beside what was fetched: its URL."""
+ARRIVING = "arriving"
+"""Name of the temporary folder of a download."""
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
     "file": {"auto_mkdir": True},
     "s3": {"config_kwargs": {"retries": {"max_attempts": 1}}},  # s3fs tries five times itself: a server that is gone would take 20 s
@@ -120,8 +124,36 @@ def fetch(url: str, cache: Path) -> Path:
         files.sweep(files.make_folder(cache), found.identity)
         temporary = files.fresh_folder(cache, found.identity)
         download(url, found, temporary / inside)
+        files.write_text(temporary / ORIGIN, url)
         files.commit_folder(temporary, kept)
     return kept / inside
+
+
+def complete(fetched: Path, named: Iterable[Path]) -> None:
+    """Bring what a file from `fetch` names beside itself, as far as it is not there yet; of other files nothing. For one process at a time.
+
+    Each comes once for every version of the file that names it. Raises `UserError` for what is not there either.
+    """
+    kept = fetched.parents[1]
+    if not (kept / ORIGIN).is_file():
+        return
+    above, root = (kept / ORIGIN).read_text(encoding="utf-8").rpartition("/")[0], fetched.parent.resolve()
+    for path in named:
+        if not path.exists():
+            url = f"{above}/{path.relative_to(root).as_posix()}"
+            bring(url, look(url), path, kept)
+
+
+def bring(url: str, found: Found, path: Path, beside: Path) -> None:
+    """A file to `path`, where it appears whole or not at all, by way of a temporary folder in `beside`."""
+    files.sweep(beside, ARRIVING)
+    temporary = files.fresh_folder(beside, ARRIVING)
+    try:
+        download(url, found, temporary / path.name)
+        files.discard(path)
+        files.link_into(temporary / path.name, path)
+    finally:
+        files.discard(temporary)
 
 
 def download(url: str, found: Found, path: Path) -> None:

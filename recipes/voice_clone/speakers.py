@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import speaker_encoder
-from finetune import files
+from finetune import files, remote
+from finetune.config import on_disk
 from finetune.errors import UserError
 from finetune.rows import SHOWN_PROBLEMS
 
@@ -54,6 +55,9 @@ def prepare(config: Config) -> None:
     shape = speaker_encoder.base_config(base)
     surveyed = survey(config, Ids.of(shape))
     references = {speaker.name: speaker.references(options.references) for speaker in surveyed}
+    train = on_disk(config.data.train)
+    assert train is not None  # `survey` has read it
+    remote.complete(train, (path for paths in references.values() for path in paths))
     key = cache_key(base, references)
     state = describe(config, surveyed, assign_rows(shape, [speaker.name for speaker in surveyed]))
     cached = _read_cache(config)

@@ -145,6 +145,21 @@ def test_what_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
             remote.download(f"file://{path}", found, tmp_path / "here" / "a.bin")
 
 
+def test_what_a_fetched_file_names_beside_itself_is_brought_once(place: str, tmp_path: Path) -> None:
+    for name in ("train.jsonl", "clips/a.flac", "clips/b.flac"):
+        remote.write(f"{place}/{name}", name.encode())
+    fetched = remote.fetch(f"{place}/train.jsonl", tmp_path / "cache")
+    a, b = (fetched.parent / "clips" / name for name in ("a.flac", "b.flac"))
+    remote.complete(fetched, [a])
+    assert a.read_bytes() == b"clips/a.flac" and not b.exists()
+    remote.remove_file(f"{place}/clips/a.flac")
+    remote.complete(fetched, [a, b])
+    assert b.read_bytes() == b"clips/b.flac" and files.unfinished(fetched.parents[1]) == []
+    with pytest.raises(UserError, match=rf"{place}/clips/c\.flac: looking for it failed, since there is no such object"):
+        remote.complete(fetched, [fetched.parent / "clips" / "c.flac"])
+    remote.complete(tmp_path / "own" / "train.jsonl", [tmp_path / "own" / "missing.flac"])
+
+
 # --- what a person can mend
 
 

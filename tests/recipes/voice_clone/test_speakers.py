@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from data_prep import speaker_encoder
+from finetune import remote
 from finetune.errors import UserError
 from recipes.voice_clone import speakers, stock
 from recipes.voice_clone.recipe import RECIPE
@@ -44,6 +45,22 @@ def test_vector_is_the_mean_of_the_stock_encoders(nano: Path, tmp_path: Path, co
     found = speakers.known(config).vectors
     assert found.shape == (1, 32) and found.dtype == torch.float32
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_clips_of_data_from_elsewhere_are_brought(nano: Path, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
+    here = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"})).config(nano)
+    RECIPE.prepare(here)
+    expected = speakers.known(here).vectors
+    cache = tmp_path / "other" / "cache" / "elsewhere"
+    fetched = remote.fetch(f"file://{here.data.train}", cache)
+    moved = {"data": here.data.model_copy(update={"train": fetched}), "run": here.run.model_copy(update={"dir": tmp_path / "other"})}
+    there = here.model_copy(update=moved)
+    RECIPE.prepare(there)
+    assert speakers.known(there).vectors.equal(expected)
+    (tmp_path / "data").rename(tmp_path / "gone")
+    (tmp_path / "other" / "cache" / "speakers.safetensors").unlink()
+    RECIPE.prepare(there)
+    assert speakers.known(there).vectors.equal(expected)
 
 
 def test_different_voices_get_different_vectors(fresh: Any) -> None:
