@@ -9,6 +9,8 @@ several reference clips; export for the stock `qwen_tts` package, as named voice
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,37 +48,51 @@ class Options(Section):
 
 def load(config: Config) -> Loaded:
     """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
-    from data_prep.speaker_encoder import base_config
-    from finetune.models import resolve_source
-
-    from .layout import Ids
     from .speakers import known
+
+    found = known(config)
+    loaded = shaped(config, found.vectors)
+    return replace(loaded, processor=processor_of(config, [speaker["name"] for speaker in found.state["speakers"]]), state=found.state)
+
+
+def shaped(config: Config, vectors: Tensor) -> Loaded:
+    """What the base and the options say, for speakers with these vectors."""
+    from data_prep.speaker_encoder import base_config
+
     from .speech_model import block_classes, on_meta
 
     options: Any = config.options
-    base = resolve_source(config.model.source, config.model.revision)
-    shape, found = base_config(base), known(config)
+    base = base_of(config)
     return Loaded(
-        model=on_meta(shape, found.vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
-        processor=processor_of(config, base, Ids.of(shape), [speaker["name"] for speaker in found.state["speakers"]]),
+        model=on_meta(base_config(base), vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
+        processor=None,
         blocks=block_classes(),
         base=base,
         trainable=trainable(options.trainable),
-        buffers={"speaker_vectors": found.vectors},
-        state=found.state,
+        buffers={"speaker_vectors": vectors},
     )
 
 
-def processor_of(config: Config, base: Path, ids: Ids, speakers: list[str]) -> Processor:
+def base_of(config: Config) -> Path:
+    """The folder of the model that training starts from."""
+    from finetune.models import resolve_source
+
+    return resolve_source(config.model.source, config.model.revision)
+
+
+def processor_of(config: Config, speakers: list[str]) -> Processor:
     """`speakers` are in the order of their vectors."""
     from transformers import AutoTokenizer
 
-    from .layout import Processor
+    from data_prep.speaker_encoder import base_config
+
+    from .layout import Ids, Processor
 
     options: Any = config.options
+    base = base_of(config)
     return Processor(
         tokenizer=AutoTokenizer.from_pretrained(base, fix_mistral_regex=True),  # as the stock package loads it
-        ids=ids,
+        ids=Ids.of(base_config(base)),
         speakers={name: index for index, name in enumerate(speakers)},
         default_speaker=options.speaker,
         use_language=options.language == "row",
@@ -88,37 +104,27 @@ def sketch(config: Config) -> Sketch:
     import torch
 
     from data_prep.speaker_encoder import base_config
-    from finetune.models import resolve_source
 
     from . import layout
+
+    shape = base_config(base_of(config))
+    ids = layout.Ids.of(shape)
+    return Sketch(
+        loaded=shaped(config, torch.zeros(1, shape["talker_config"]["hidden_size"])),
+        batch=lambda count, positions: layout.collate([layout.monotonous(positions, ids)] * count),
+        processor=partial(surveyed, config, ids),
+    )
+
+
+def surveyed(config: Config, ids: Ids) -> Processor:
+    """For the speakers of the data, whose reference clips are looked at and not heard by any model."""
     from .speakers import check_references
-    from .speech_model import block_classes, on_meta
     from .survey import survey
 
     options: Any = config.options
-    base = resolve_source(config.model.source, config.model.revision)
-    shape = base_config(base)
-    vectors = torch.zeros(1, shape["talker_config"]["hidden_size"])
-    loaded = Loaded(
-        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
-        processor=None,
-        blocks=block_classes(),
-        base=base,
-        trainable=trainable(options.trainable),
-        buffers={"speaker_vectors": vectors},
-    )
-    ids = layout.Ids.of(shape)
-
-    def processor() -> Processor:
-        surveyed = survey(config, ids)
-        check_references(surveyed, options.references)
-        return processor_of(config, base, ids, [speaker.name for speaker in surveyed])
-
-    return Sketch(
-        loaded=loaded,
-        batch=lambda count, positions: layout.collate([layout.monotonous(positions, ids)] * count),
-        processor=processor,
-    )
+    speakers = survey(config, ids)
+    check_references(speakers, options.references)
+    return processor_of(config, [speaker.name for speaker in speakers])
 
 
 def trainable(asked: str) -> Callable[[str], bool]:
