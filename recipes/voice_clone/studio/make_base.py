@@ -30,7 +30,7 @@ from recipes.voice_clone.studio import grammar, make_corpus, speaker_axes
 
 FOLDER = Path("runs/studio/base")
 CODEC = Path("runs/studio/codec/coder")
-WIDTH = Width("demo", 256, 128, 256, 640, 6, 128, 256, 2, 4, 2, 64, 64, 32, 1024, spread=0.05)
+WIDTH = Width("demo", 256, 128, 256, 640, 6, 192, 512, 3, 4, 2, 64, 64, 32, 1024, spread=0.05)
 VOCABULARY = 1200
 """Enough for a token for every word of the grammar."""
 TOKENIZER_SENTENCES = 3000
@@ -63,9 +63,11 @@ def main(argv: list[str]) -> int:
 
 
 def training(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Of each voice so many sentences, and twice as many clips of words without a sense, which cannot be said without reading."""
+    """Of each voice so many sentences and what is more of them, and twice as many clips of words without a sense, which cannot be said
+    without reading."""
     return [
         *make_corpus.first_of_each(rows, "train", count),
+        *make_corpus.first_of_each(rows, "more", round(make_corpus.MORE * count)),
         *make_corpus.first_of_each(rows, "words", len(make_corpus.MOST_WORDS) * count),
     ]
 

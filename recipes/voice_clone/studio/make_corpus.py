@@ -32,10 +32,13 @@ from recipes.voice_clone.studio import grammar
 from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice, phones, speak
 
 FOLDER = Path("runs/studio/corpus")
-Split = Literal["train", "held_out", "words", "alone"]
-"""Sentences to train on, sentences that no training sees, words without a sense, and each word for itself."""
+Split = Literal["train", "held_out", "more", "words", "alone"]
+"""Sentences to train on, sentences that no training sees, and for the base besides: more sentences, words without a sense, and each word for
+itself."""
 SPEEDS = (0.85, 1.18)
 """Of training; what is held out is said at the voice's own speed."""
+MORE = 1.4
+"""Sentences of `more` for each of `train`: of 10,000 the base knew its own by heart long before it could say others."""
 MOST_WORDS = (4, 10)
 """Without a sense at a time, in the first clips and in as many more. In sentences so much follows from the grammar that a model can long do
 without reading; here nothing does."""
@@ -93,6 +96,9 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
         texts = islice(train, sentences_per_voice or voice.sentences)
         lines += [Line(voice, text, "train", round(random.uniform(*SPEEDS), 2)) for text in texts]
         lines += [Line(voice, text, "held_out", 1.0) for text in held_out]
+    for voice in KNOWN_VOICES:
+        texts = islice(train, round(MORE * (sentences_per_voice or voice.sentences)))
+        lines += [Line(voice, text, "more", round(random.uniform(*SPEEDS), 2)) for text in texts]
     for draw, most in enumerate(MOST_WORDS, start=1):
         lines += senseless(seed + draw, most, sentences_per_voice)
     words = mid_sentence_words()[:sentences_per_voice]

@@ -32,7 +32,9 @@ def test_two_runs_give_the_same_bytes(tmp_path: Path, two_voices: tuple[Voice, .
         assert make_corpus.main([str(tmp_path / name), "--sentences-per-voice", "1"]) == 0
     one, two = ({path.relative_to(root): path.read_bytes() for path in root.rglob("*.*")} for root in (tmp_path / "one", tmp_path / "two"))
     assert one == two
-    assert len(one) == 2 + 2 * len(two_voices) + 5, "corpus.jsonl, lexicon.json, two sentences each, five of words by the known voice"
+    assert len(one) == 2 + 2 * len(two_voices) + 6, (
+        "corpus.jsonl, lexicon.json, two sentences each; by the known voice one more, five of words"
+    )
 
 
 @needs_flite
@@ -48,11 +50,13 @@ def test_a_stopped_run_goes_on_and_keeps_what_is_there(tmp_path: Path, two_voice
 
 def test_the_plan_keeps_training_sentences_apart_and_shares_the_held_out_ones() -> None:
     lines = make_corpus.plan(0, 5)
-    train = [line.text for line in lines if line.split == "train"]
+    train = [line.text for line in lines if line.split in ("train", "more")]
     held_out = [line.text for line in lines if line.split == "held_out"]
-    assert len(set(train)) == len(train) == 5 * len(VOICES)
+    assert len(set(train)) == len(train) == 5 * len(VOICES) + 7 * len(KNOWN_VOICES)
+    assert {line.voice for line in lines if line.split == "more"} == set(KNOWN_VOICES)
     assert len(set(held_out)) == 5 and len(held_out) == 5 * len(VOICES)
     assert all(split_of(line.text) == line.split for line in lines if line.split in ("train", "held_out"))
+    assert {split_of(text) for text in train} == {"train"}
     assert len({line.audio for line in lines}) == len(lines)
 
 
