@@ -41,7 +41,7 @@ SHAPED_BY = {
 SOUND: dict[str, Callable[[Any], bool]] = {
     "sample": lambda value: isinstance(value, bool),
     "temperature": lambda value: value > 0,
-    "top_k": lambda value: value >= 0 and int(value) == value,
+    "top_k": lambda value: type(value) is int and value >= 0,
     "top_p": lambda value: 0 < value <= 1,
     "repetition_penalty": lambda value: value > 0,
 }
@@ -92,9 +92,9 @@ def own(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON ({error}); take the file of the base model again") from None
+        told = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is no JSON object ({error}); take the file of the base model again") from None
     said = {name: told[name] for name in STOCK if told.get(name) is not None}
     for name, value in said.items():
         if not sound(name, value):
@@ -107,5 +107,5 @@ def sound(name: str, value: Any) -> bool:
     (of_its_kind,) = (check for end, check in SOUND.items() if name.endswith(end))
     try:
         return of_its_kind(value)
-    except (TypeError, ValueError, OverflowError):
+    except TypeError:
         return False

@@ -60,7 +60,8 @@ def test_nonsense_is_told_with_its_place(tmp_path: Path, name: str, value: objec
         sampling.own(tmp_path)
 
 
-def test_a_torn_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / sampling.CONFIG).write_text('{"top_k": ')
-    with pytest.raises(UserError, match=r"generation_config\.json is no JSON .*; take the file of the base model again"):
+@pytest.mark.parametrize("content", ['{"top_k": ', "[1]", "null"])
+def test_a_torn_file_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / sampling.CONFIG).write_text(content)
+    with pytest.raises(UserError, match=r"generation_config\.json is no JSON object .*; take the file of the base model again"):
         sampling.own(tmp_path)
