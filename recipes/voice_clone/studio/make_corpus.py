@@ -33,8 +33,8 @@ from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice,
 
 FOLDER = Path("runs/studio/corpus")
 Split = Literal["train", "held_out", "more", "words", "alone"]
-"""Sentences to train on, sentences that no training sees, and for the base besides: more sentences, words without a sense, and each word for
-itself."""
+"""Sentences to train on, sentences that no training sees, and for the base besides: more sentences, words without a sense, and each word
+for itself."""
 SPEEDS = (0.85, 1.18)
 """Of training; what is held out is said at the voice's own speed."""
 MORE = 1.4
