@@ -29,16 +29,20 @@ from data_prep.audio import Audio, flac
 from finetune import files
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import grammar
+from recipes.voice_clone.studio.speaker_axes import resized
 from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice, phones, speak
 
 FOLDER = Path("runs/studio/corpus")
-Split = Literal["train", "held_out", "more", "words", "alone"]
-"""Sentences to train on, sentences that no training sees, and for the base besides: more sentences, words without a sense, and each word
-for itself."""
+Split = Literal["train", "held_out", "more", "sizes", "words", "alone"]
+"""Sentences to train on, sentences that no training sees, and for the base besides: more sentences, some by the same voices with a mouth of
+another size, words without a sense, and each word for itself."""
 SPEEDS = (0.85, 1.18)
 """Of training; what is held out is said at the voice's own speed."""
 MORE = 1.4
 """Sentences of `more` for each of `train`: of 10,000 the base knew its own by heart long before it could say others."""
+SIZED = 1.2
+"""Sentences of `sizes` for each of `train`: six voices are too few to learn from what a voice is."""
+SIZES = (0.8, 0.86, 0.93, 1.08, 1.16)
 MOST_WORDS = (4, 10)
 """Without a sense at a time, in the first clips and in as many more. In sentences so much follows from the grammar that a model can long do
 without reading; here nothing does."""
@@ -56,11 +60,17 @@ class Line:
     text: str
     split: Split
     speed: float
+    size: float = 1.0
+    """Of the mouth; see `speaker_axes.resized`."""
+
+    @property
+    def speaker(self) -> str:
+        return self.voice.name if self.size == 1.0 else f"{self.voice.name}-{round(100 * self.size)}"
 
     @property
     def audio(self) -> str:
         key = zlib.crc32(f"{self.text}|{self.speed}".encode())
-        return f"audio/{self.voice.name}/{self.split}-{key:08x}.flac"
+        return f"audio/{self.speaker}/{self.split}-{key:08x}.flac"
 
 
 def main(argv: list[str]) -> int:
@@ -99,6 +109,9 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
     for voice in KNOWN_VOICES:
         texts = islice(train, round(MORE * (sentences_per_voice or voice.sentences)))
         lines += [Line(voice, text, "more", round(random.uniform(*SPEEDS), 2)) for text in texts]
+    for voice in KNOWN_VOICES:
+        texts = islice(train, round(SIZED * (sentences_per_voice or voice.sentences)))
+        lines += [Line(voice, text, "sizes", round(random.uniform(*SPEEDS), 2), random.choice(SIZES)) for text in texts]
     for draw, most in enumerate(MOST_WORDS, start=1):
         lines += senseless(seed + draw, most, sentences_per_voice)
     words = mid_sentence_words()[:sentences_per_voice]
@@ -126,11 +139,11 @@ def mid_sentence_words() -> list[str]:
 def _spoken(folder: Path, line: Line) -> dict[str, Any]:
     path = folder / line.audio
     if not path.exists():
-        files.write_bytes(path, flac(Audio(speak(line.voice, line.text, line.speed), RATE)))
+        files.write_bytes(path, flac(Audio(resized(speak(line.voice, line.text, line.speed), line.size), RATE)))
     return {
         "audio": line.audio,
         "text": line.text,
-        "speaker": line.voice.name,
+        "speaker": line.speaker,
         "language": "English",
         "duration": round(soundfile.info(path).duration, 3),
         "split": line.split,

@@ -75,9 +75,9 @@ def test_a_codec_of_another_size_is_refused(tmp_path: Path, nano: Path) -> None:
 
 
 def test_words_without_a_sense_are_learned_beside_sentences() -> None:
-    splits = ("train", "more", "words", "held_out")
+    splits = ("train", "more", "sizes", "words", "held_out")
     rows = [{"speaker": voice, "split": split} for voice in "ab" for split in splits for _ in range(5)]
     taken = make_base.training(rows, 2)
     counted = {(voice, split): sum(row == {"speaker": voice, "split": split} for row in taken) for voice in "ab" for split in splits}
-    expected = {"train": 2, "more": 3, "words": 4, "held_out": 0}
+    expected = {"train": 2, "more": 3, "sizes": 2, "words": 4, "held_out": 0}
     assert counted == {(voice, split): count for voice in "ab" for split, count in expected.items()}
