@@ -134,7 +134,7 @@ def complete(fetched: Path, named: Iterable[Path]) -> None:
 
     Each comes once for every version of the file that names it. Raises `UserError` for what is not there either.
     """
-    kept = fetched.parents[1]
+    kept = fetched.absolute().parent.parent  # of a path that is only a name, or right under the root, too
     if not (kept / ORIGIN).is_file():
         return
     above, root = (kept / ORIGIN).read_text(encoding="utf-8").rpartition("/")[0], fetched.parent.resolve()

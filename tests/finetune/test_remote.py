@@ -157,7 +157,8 @@ def test_what_a_fetched_file_names_beside_itself_is_brought_once(place: str, tmp
     assert b.read_bytes() == b"clips/b.flac" and files.unfinished(fetched.parents[1]) == []
     with pytest.raises(UserError, match=rf"{place}/clips/c\.flac: looking for it failed, since there is no such object"):
         remote.complete(fetched, [fetched.parent / "clips" / "c.flac"])
-    remote.complete(tmp_path / "own" / "train.jsonl", [tmp_path / "own" / "missing.flac"])
+    for own in (tmp_path / "own" / "train.jsonl", Path("train.jsonl"), Path("/train.jsonl")):
+        remote.complete(own, [tmp_path / "own" / "missing.flac"])
 
 
 # --- what a person can mend
