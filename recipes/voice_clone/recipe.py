@@ -48,23 +48,26 @@ class Options(Section):
 
 def load(config: Config) -> Loaded:
     """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
+    from data_prep.speaker_encoder import base_config
+    from finetune.models import resolve_source
+
+    from .layout import Ids
     from .speakers import known
 
-    found = known(config)
-    loaded = shaped(config, found.vectors)
-    return replace(loaded, processor=processor_of(config, [speaker["name"] for speaker in found.state["speakers"]]), state=found.state)
+    base = resolve_source(config.model.source, config.model.revision)
+    shape, found = base_config(base), known(config)
+    names = [speaker["name"] for speaker in found.state["speakers"]]
+    processor = processor_of(config, base, Ids.of(shape), names)
+    return replace(shaped(config, base, shape, found.vectors), processor=processor, state=found.state)
 
 
-def shaped(config: Config, vectors: Tensor) -> Loaded:
-    """What the base and the options say, for speakers with these vectors."""
-    from data_prep.speaker_encoder import base_config
-
+def shaped(config: Config, base: Path, shape: dict[str, Any], vectors: Tensor) -> Loaded:
+    """What the base, whose config is `shape`, and the options say, for speakers with these vectors."""
     from .speech_model import block_classes, on_meta
 
     options: Any = config.options
-    base = base_of(config)
     return Loaded(
-        model=on_meta(base_config(base), vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
+        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
         processor=None,
         blocks=block_classes(),
         base=base,
@@ -73,26 +76,16 @@ def shaped(config: Config, vectors: Tensor) -> Loaded:
     )
 
 
-def base_of(config: Config) -> Path:
-    """The folder of the model that training starts from."""
-    from finetune.models import resolve_source
-
-    return resolve_source(config.model.source, config.model.revision)
-
-
-def processor_of(config: Config, speakers: list[str]) -> Processor:
+def processor_of(config: Config, base: Path, ids: Ids, speakers: list[str]) -> Processor:
     """`speakers` are in the order of their vectors."""
     from transformers import AutoTokenizer
 
-    from data_prep.speaker_encoder import base_config
-
-    from .layout import Ids, Processor
+    from .layout import Processor
 
     options: Any = config.options
-    base = base_of(config)
     return Processor(
         tokenizer=AutoTokenizer.from_pretrained(base, fix_mistral_regex=True),  # as the stock package loads it
-        ids=Ids.of(base_config(base)),
+        ids=ids,
         speakers={name: index for index, name in enumerate(speakers)},
         default_speaker=options.speaker,
         use_language=options.language == "row",
@@ -104,19 +97,21 @@ def sketch(config: Config) -> Sketch:
     import torch
 
     from data_prep.speaker_encoder import base_config
+    from finetune.models import resolve_source
 
     from . import layout
 
-    shape = base_config(base_of(config))
+    base = resolve_source(config.model.source, config.model.revision)
+    shape = base_config(base)
     ids = layout.Ids.of(shape)
     return Sketch(
-        loaded=shaped(config, torch.zeros(1, shape["talker_config"]["hidden_size"])),
+        loaded=shaped(config, base, shape, torch.zeros(1, shape["talker_config"]["hidden_size"])),
         batch=lambda count, positions: layout.collate([layout.monotonous(positions, ids)] * count),
-        processor=partial(surveyed, config, ids),
+        processor=partial(surveyed, config, base, ids),
     )
 
 
-def surveyed(config: Config, ids: Ids) -> Processor:
+def surveyed(config: Config, base: Path, ids: Ids) -> Processor:
     """For the speakers of the data, whose reference clips are looked at and not heard by any model."""
     from .speakers import check_references
     from .survey import survey
@@ -124,7 +119,7 @@ def surveyed(config: Config, ids: Ids) -> Processor:
     options: Any = config.options
     speakers = survey(config, ids)
     check_references(speakers, options.references)
-    return processor_of(config, [speaker.name for speaker in speakers])
+    return processor_of(config, base, ids, [speaker.name for speaker in speakers])
 
 
 def trainable(asked: str) -> Callable[[str], bool]:
