@@ -24,7 +24,7 @@ from recipes.voice_clone import layout, stock, tiny
 from recipes.voice_clone.decoding import Decoder, Speech
 from recipes.voice_clone.layout import Ids, Processor
 from recipes.voice_clone.prompting import Prompter, Voice
-from recipes.voice_clone.sampler import Choice, Choices
+from recipes.voice_clone.sampler import GREEDY
 from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.shapes import FRAME_RATE, RELEASED, model_shape
 from recipes.voice_clone.synthesis import Request, Synthesizer, open_synthesizer
@@ -104,7 +104,7 @@ def codes_of(model: Any, processor: Processor, texts: int, frames: int) -> dict[
     @torch.inference_mode()
     def ours() -> Codes:
         prompt = prompter.prompt(tokens[: -layout.TAIL], None, Voice(vector), streamed=False)
-        speech = Speech(decoder, [prompt] * texts, Choices(Choice(greedy=True), Choice(greedy=True)), [0] * texts, frames)
+        speech = Speech(decoder, [prompt] * texts, GREEDY, [0] * texts, frames)
         for _ in speech.frames():
             pass
         return [one.codes.tolist() for one in speech.result()]

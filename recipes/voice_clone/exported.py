@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ class Exported:
     config: dict[str, Any]
     trained: dict[str, Any]
     """State of the run that it was exported from; empty for a model from elsewhere."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    """How its codes are to be sampled, as far as it says so."""
 
     @classmethod
     def of(cls, folder: Path) -> Exported:
@@ -39,7 +41,8 @@ class Exported:
             kinds = f"model_type {config.get('model_type')!r}, tts_model_type {config.get('tts_model_type')!r}"
             raise UserError(f"--model {folder}: {kinds} is no voice to speak with; export a run of the voice_clone recipe")
         told = folder / VOICES
-        return cls(folder, config, json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {})
+        trained = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+        return cls(folder, config, trained, sampling.own(folder))
 
     @property
     def is_base(self) -> bool:
@@ -64,11 +67,6 @@ class Exported:
         from .layout import Processor
 
         return Processor(AutoTokenizer.from_pretrained(self.folder, fix_mistral_regex=True), self.ids, self.speakers)
-
-    @cached_property
-    def generation(self) -> dict[str, Any]:
-        """How its codes are to be sampled, as far as it says so. Raises `UserError` for what no sampling can do."""
-        return sampling.own(self.folder)
 
     def speaker(self, given: str | None) -> str:
         """The speaker to use: the given one, or the only one. Raises `UserError` that lists what exists."""

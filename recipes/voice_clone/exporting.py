@@ -14,6 +14,7 @@ from finetune import files
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
 
+from . import sampling
 from .card import model_card
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ FORMATS = ("custom_voice", "base")
 CODEC_EMBEDDING = "talker.model.codec_embedding.weight"
 VOICES = "voices.json"
 """Who was trained, on what: what README.md tells people, for `generate` and other programs."""
-REQUIRED = ("generation_config.json", "speech_tokenizer")
+REQUIRED = (sampling.CONFIG, "speech_tokenizer")
 COPIED = ("*.json", "*.txt", "*.jinja")
 WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json")
 """Not copied from the base: written here or by the export, and an older export as a base has its own."""

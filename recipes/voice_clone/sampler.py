@@ -65,6 +65,9 @@ class Choices:
     """Of the 15 others, by the code predictor."""
 
 
+GREEDY = Choices(Choice(greedy=True), Choice(greedy=True))
+
+
 def without_tail(scores: Tensor, top_p: float) -> Tensor:
     """Nucleus: -inf for the least likely codes, which together have at most 1 - top_p; the likeliest one stays."""
     ascending, order = scores.sort(-1)

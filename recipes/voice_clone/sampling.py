@@ -75,10 +75,10 @@ class Sampling:
 
     def choices(self, own: Mapping[str, Any]) -> Choices:
         """For a model that says `own` of itself."""
-        from .sampler import Choice, Choices
+        from .sampler import GREEDY, Choice, Choices
 
         if self.greedy:
-            return Choices(Choice(greedy=True), Choice(greedy=True))
+            return GREEDY
         asked = {name: value for name in STOCK if (value := getattr(self, name, None)) is not None}
         sampled = {switch: True for switch, names in SHAPED_BY.items() if asked.keys() & set(names)}
         use = {**STOCK, **own, **asked, **sampled}

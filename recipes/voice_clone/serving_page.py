@@ -239,7 +239,7 @@ def _settings(gradio: Any, booth: Booth) -> list[Any]:
     with gradio.Accordion("Settings", open=False), gradio.Row():
         language = gradio.Dropdown([TRAINED, *languages], value=TRAINED, label="Language")
         first = next(iter(booth.speech.models.values()))
-        temperature = gradio.Slider(0.1, 1.5, first.settings["temperature"], step=0.05, label="Temperature")
+        temperature = gradio.Slider(0.1, 1.5, first.temperature, step=0.05, label="Temperature")
         seed = gradio.Number(0, precision=0, label="Seed")
         greedy = gradio.Checkbox(label="always the most likely code")
     return [language, temperature, greedy, seed]

@@ -101,7 +101,6 @@ class Synthesizer:
         from .prompting import Prompter
 
         self.exported = exported
-        self.settings = STOCK | exported.generation
         self._model: Any = stock.load(exported.folder).model
         self._decoder = Decoder(self._model.talker, exported.ids)
         self._prompter = Prompter(self._model.talker, exported.ids)
@@ -132,6 +131,11 @@ class Synthesizer:
     def is_base(self) -> bool:
         """Whether it clones from a reference clip."""
         return self.exported.is_base
+
+    @property
+    def temperature(self) -> float:
+        """What codebook 0 is sampled at if nothing else is asked."""
+        return float((STOCK | self.exported.generation)["temperature"])
 
     @property
     def rate(self) -> int:
@@ -179,7 +183,9 @@ class Synthesizer:
         from .decoding import Speech
 
         prompts = [self._prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
-        return Speech(self._decoder, prompts, sampling.choices(self.settings), [sampling.seed] * len(prompts), sampling.most_frames)
+        return Speech(
+            self._decoder, prompts, sampling.choices(self.exported.generation), [sampling.seed] * len(prompts), sampling.most_frames
+        )
 
     def _prompt(self, request: Request, voice: Voice) -> Prompt:
         import torch

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from finetune import files
 from finetune.errors import UserError, exit_code
 
+from . import sampling
 from .shapes import EXTRACTOR, SMALL, TextIds, codec_shape, model_shape
 
 if TYPE_CHECKING:
@@ -114,11 +115,9 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 def settings(shape: dict[str, Any], codec: dict[str, Any]) -> dict[str, bytes]:
     """Every other JSON file of the repository."""
-    sampling = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.9, "top_p": 1.0, "top_k": 50, "max_new_tokens": 8192}
-    sub_talker = {"subtalker_dosample": True, "subtalker_temperature": 0.9, "subtalker_top_p": 1.0, "subtalker_top_k": 50}
     return {
         "config.json": files.json_bytes(shape),
-        "generation_config.json": files.json_bytes(sampling | sub_talker),
+        sampling.CONFIG: files.json_bytes(sampling.STOCK | {"max_new_tokens": 8192}),
         "preprocessor_config.json": files.json_bytes({"processor_class": "Qwen3TTSProcessor"}),
         "speech_tokenizer/config.json": files.json_bytes(codec),
         "speech_tokenizer/preprocessor_config.json": files.json_bytes(EXTRACTOR),

@@ -13,7 +13,7 @@ from recipes.voice_clone.decoding import Decoder, Said, Speech
 from recipes.voice_clone.exported import Exported
 from recipes.voice_clone.layout import text_tokens
 from recipes.voice_clone.prompting import Prompt, Prompter, Voice
-from recipes.voice_clone.sampler import Choice, Choices
+from recipes.voice_clone.sampler import GREEDY, Choice, Choices
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
 LANGUAGES = ("english", "auto", "german")
@@ -88,5 +88,5 @@ def test_the_positions_of_the_model_end_it(model: Nano) -> None:
     (prompt,) = model.prompts([1])
     ids = replace(model.decoder.ids, positions=len(prompt.before) + 4)
     decoder = Decoder(model.tts.model.talker, ids)
-    speech = Speech(decoder, [prompt], Choices(Choice(True), Choice(True)), [0], 100)
+    speech = Speech(decoder, [prompt], GREEDY, [0], 100)
     assert [len(piece) for piece in speech.pieces(iter([3, 9]))] == [3, 1] and not speech.result()[0].ended
