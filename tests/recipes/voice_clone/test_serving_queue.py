@@ -111,7 +111,9 @@ def test_who_goes_away_is_not_spoken_to_any_more() -> None:
             voice.go.release()
         assert await waiting[1] == 5
 
-    assert run(story).spoken in ([*"aaccccc", "closed"], [*"aabccccc", "closed"])
+    spoken = run(story).spoken
+    assert spoken[-6:] == [*"ccccc", "closed"]
+    assert spoken[:-6] in ([*"a"], [*"aa"], [*"ab"], [*"aab"])  # a chunk more, if it was begun before word of the leaving came
 
 
 def test_a_failure_is_that_requests_own() -> None:
