@@ -37,8 +37,8 @@ def cluster(*cpus: int, takes_jobs: bool = False) -> Iterator[Cluster]:
     nodes = Cluster()
     started = list[psutil.Process]()
     try:
-        for count in cpus:
-            dashboard = {"include_dashboard": takes_jobs and count is cpus[0], "dashboard_port": 0}
+        for number, count in enumerate(cpus):
+            dashboard = {"include_dashboard": takes_jobs and number == 0, "dashboard_port": 0}
             nodes.add_node(num_cpus=count, object_store_memory=80 * 2**20, temp_dir=str(folder / "ray"), **dashboard)
         started += [process for process in family() if process not in others]
         yield nodes
