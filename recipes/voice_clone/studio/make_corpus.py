@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -110,8 +110,8 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
         texts = islice(train, round(MORE * (sentences_per_voice or voice.sentences)))
         lines += [Line(voice, text, "more", round(random.uniform(*SPEEDS), 2)) for text in texts]
     for voice in KNOWN_VOICES:
-        texts = islice(train, round(SIZED * (sentences_per_voice or voice.sentences)))
-        lines += [Line(voice, text, "sizes", round(random.uniform(*SPEEDS), 2), random.choice(SIZES)) for text in texts]
+        sized = zip(islice(train, round(SIZED * (sentences_per_voice or voice.sentences))), cycle(SIZES))
+        lines += [Line(voice, text, "sizes", round(random.uniform(*SPEEDS), 2), size) for text, size in sized]
     for draw, most in enumerate(MOST_WORDS, start=1):
         lines += senseless(seed + draw, most, sentences_per_voice)
     words = mid_sentence_words()[:sentences_per_voice]

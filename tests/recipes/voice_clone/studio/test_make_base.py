@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from finetune.config import resolve
 from finetune.errors import UserError
 from recipes.voice_clone.layout import prompt
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.studio import codec_model, grammar, make_base
+from recipes.voice_clone.studio import codec_model, grammar, make_base, make_corpus
 
 
 @pytest.fixture
@@ -79,5 +80,12 @@ def test_words_without_a_sense_are_learned_beside_sentences() -> None:
     rows = [{"speaker": voice, "split": split} for voice in "ab" for split in splits for _ in range(5)]
     taken = make_base.training(rows, 2)
     counted = {(voice, split): sum(row == {"speaker": voice, "split": split} for row in taken) for voice in "ab" for split in splits}
-    expected = {"train": 2, "more": 3, "sizes": 2, "words": 4, "held_out": 0}
+    expected = {"train": 2, "more": 3, "sizes": 1, "words": 4, "held_out": 0}
     assert counted == {(voice, split): count for voice in "ab" for split, count in expected.items()}
+
+
+def test_a_voice_at_all_its_sizes_has_its_share_of_sentences() -> None:
+    lines = make_corpus.plan(seed=0, sentences_per_voice=50)
+    taken = make_base.training([{"speaker": line.speaker, "split": line.split} for line in lines if line.voice.name != "rms"], 50)
+    counted = Counter(row["speaker"] for row in taken if row["split"] == "sizes")
+    assert set(counted.values()) == {12} and len(counted) == 6 * len(make_corpus.SIZES)
