@@ -64,12 +64,12 @@ def main(argv: list[str]) -> int:
 
 
 def training(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Of each voice so many sentences and what is more of them, also of that voice at other sizes, each of which is a speaker, and twice as
-    many clips of words without a sense, which cannot be said without reading."""
+    """Of each voice so many sentences and what is more of them, a quarter as many of each that has another size, and twice as many clips of
+    words without a sense, which cannot be said without reading."""
     return [
         *make_corpus.first_of_each(rows, "train", count),
         *make_corpus.first_of_each(rows, "more", round(make_corpus.MORE * count)),
-        *make_corpus.first_of_each(rows, "sizes", math.ceil(make_corpus.SIZED * count / len(make_corpus.SIZES))),
+        *make_corpus.first_of_each(rows, "sizes", math.ceil(make_corpus.SIZED * count)),
         *make_corpus.first_of_each(rows, "words", len(make_corpus.MOST_WORDS) * count),
     ]
 

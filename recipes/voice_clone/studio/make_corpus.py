@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import zlib
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -34,15 +35,18 @@ from recipes.voice_clone.studio.voices import KNOWN_VOICES, RATE, VOICES, Voice,
 
 FOLDER = Path("runs/studio/corpus")
 Split = Literal["train", "held_out", "more", "sizes", "words", "alone"]
-"""Sentences to train on, sentences that no training sees, and for the base besides: more sentences, some by the same voices with a mouth of
-another size, words without a sense, and each word for itself."""
+"""Sentences to train on, sentences that no training sees, and for the base besides: more sentences, some by voices with a mouth of another
+size, words without a sense, and each word for itself."""
 SPEEDS = (0.85, 1.18)
 """Of training; what is held out is said at the voice's own speed."""
 MORE = 1.4
 """Sentences of `more` for each of `train`: of 10,000 the base knew its own by heart long before it could say others."""
-SIZED = 1.2
-"""Sentences of `sizes` for each of `train`: six voices are too few to learn from what a voice is."""
+SIZED = 0.25
+"""Sentences of `sizes` by each such voice for each of `train`: six voices are too few to learn from what a voice is."""
 SIZES = (0.8, 0.86, 0.93, 1.08, 1.16)
+FAR = (0.8, 0.86, 1.16)
+"""Sizes of the new voice. Nearer ones the base does not hear, and the voice itself neither; but a codec of seven voices has codes of each
+voice's own, and without any of these the base meets a new one as another alphabet."""
 MOST_WORDS = (4, 10)
 """Without a sense at a time, in the first clips and in as many more. In sentences so much follows from the grammar that a model can long do
 without reading; here nothing does."""
@@ -109,9 +113,10 @@ def plan(seed: int, sentences_per_voice: int | None = None) -> list[Line]:
     for voice in KNOWN_VOICES:
         texts = islice(train, round(MORE * (sentences_per_voice or voice.sentences)))
         lines += [Line(voice, text, "more", round(random.uniform(*SPEEDS), 2)) for text in texts]
-    for voice in KNOWN_VOICES:
-        sized = zip(islice(train, round(SIZED * (sentences_per_voice or voice.sentences))), cycle(SIZES))
-        lines += [Line(voice, text, "sizes", round(random.uniform(*SPEEDS), 2), size) for text, size in sized]
+    of_each = math.ceil(SIZED * (sentences_per_voice or max(voice.sentences for voice in VOICES)))
+    for voice in VOICES:
+        for size in SIZES if voice in KNOWN_VOICES else FAR:
+            lines += [Line(voice, text, "sizes", round(random.uniform(*SPEEDS), 2), size) for text in islice(train, of_each)]
     for draw, most in enumerate(MOST_WORDS, start=1):
         lines += senseless(seed + draw, most, sentences_per_voice)
     words = mid_sentence_words()[:sentences_per_voice]
@@ -147,7 +152,7 @@ def _spoken(folder: Path, line: Line) -> dict[str, Any]:
         "language": "English",
         "duration": round(soundfile.info(path).duration, 3),
         "split": line.split,
-        "new_voice": line.voice not in KNOWN_VOICES,
+        "new_voice": line.voice not in KNOWN_VOICES and line.size == 1.0,
         "speed": line.speed,
     }
 

@@ -32,8 +32,8 @@ def test_two_runs_give_the_same_bytes(tmp_path: Path, two_voices: tuple[Voice, .
         assert make_corpus.main([str(tmp_path / name), "--sentences-per-voice", "1"]) == 0
     one, two = ({path.relative_to(root): path.read_bytes() for path in root.rglob("*.*")} for root in (tmp_path / "one", tmp_path / "two"))
     assert one == two
-    assert len(one) == 2 + 2 * len(two_voices) + 7, (
-        "corpus.jsonl, lexicon.json, two sentences each; by the known voice two more, five of words"
+    assert len(one) == 2 + 2 * len(two_voices) + 6 + len(make_corpus.SIZES) + len(make_corpus.FAR), (
+        "corpus.jsonl, lexicon.json, two sentences each and one at each size; by the known voice one more, five of words"
     )
 
 
@@ -71,8 +71,10 @@ def test_words_without_a_sense_are_said_by_known_voices_only_and_none_twice() ->
 
 def test_voices_of_other_sizes_are_other_speakers() -> None:
     lines = [line for line in make_corpus.plan(0, 20) if line.split == "sizes"]
-    assert len(lines) == 24 * len(KNOWN_VOICES) and {line.size for line in lines} == set(make_corpus.SIZES)
-    assert {line.speaker for line in lines} >= {"slt-80", "slt-116", "ked-93"} and not {line.speaker for line in lines} & {"slt", "ked"}
+    speakers = {line.speaker for line in lines}
+    assert len(lines) == 5 * len(speakers) and {line.size for line in lines} == set(make_corpus.SIZES)
+    assert speakers >= {"slt-80", "slt-116", "ked-93"} and not speakers & {"slt", "ked"}
+    assert {name for name in speakers if name.startswith("rms")} == {"rms-80", "rms-86", "rms-116"}, "the new voice's far ones alone"
     assert all(line.audio.startswith(f"audio/{line.speaker}/sizes-") for line in lines)
     others = {line.text for line in make_corpus.plan(0, 20) if line.split in ("train", "more", "held_out")}
     assert not {line.text for line in lines} & others
