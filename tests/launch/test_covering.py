@@ -177,7 +177,8 @@ def expected(case: Case, sources: Path, adapters: dict[str, torch.Tensor]) -> tu
 EXPECTED: dict[Any, Any] = {}
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_same_numbers.py has the quick cases
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_first_steps_are_those_of_one_process_in_fp64(sources: Path, size: int) -> None:
     cases, worst = [case for case in CASES if case["world"] == size], []
     assert len(cases) >= 5
