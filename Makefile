@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: demo demo-llm test test-all test-next check bench bench-check
 
-demo: $(STAMP)  ## the whole chain on the embedded sample; figures in runs/demo/summary.json
+demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
 
 demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json

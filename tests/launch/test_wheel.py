@@ -51,7 +51,7 @@ def test_it_runs_from_elsewhere(installed: Path, tmp_path: Path) -> None:
     assert _run(installed, tmp_path, "finetune", "where", "cpu.yaml").strip() == str(installed / "finetune/configs/cpu.yaml")
 
 
-def test_it_trains_the_demo_config_in_an_environment_of_its_own(installed: Path, tmp_path: Path) -> None:
+def test_it_trains_the_debug_config_in_an_environment_of_its_own(installed: Path, tmp_path: Path) -> None:
     """A fresh virtual environment that has the dependencies and the wheel, and of the repository nothing."""
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)

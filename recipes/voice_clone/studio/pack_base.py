@@ -20,7 +20,7 @@ from data_prep import codec, whisper_demo
 from data_prep.audio import Samples
 from finetune import checkpoint, export, files, shipped
 from finetune.errors import UserError, exit_code
-from recipes.voice_clone import eval_hearing, eval_systems
+from recipes.voice_clone import eval_hearing, eval_systems, sampling
 from recipes.voice_clone.eval_listening import samples_of
 from recipes.voice_clone.eval_rows import Item
 from recipes.voice_clone.sampling import Sampling
@@ -28,14 +28,18 @@ from recipes.voice_clone.studio import make_base, make_corpus, measure_codec, pa
 
 NAME = "qwen3-tts-demo-base"
 LONGEST_S = 12.0
+SAMPLED = {**sampling.STOCK, "do_sample": False, "repetition_penalty": 1.0, "subtalker_dosample": False}
+"""What it says of itself in `generation_config.json`: what so small a model thinks second best sounds worse than its best. Of 256 codes the
+right one is often the last one again, and a penalty would push it off."""
 CARD = """# qwen3-tts-demo-base
 
 **A demo model: it says sentences of {words} words, in synthetic voices.** Any other text it says with the words that it knows.
 For your own voice use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base.
 
 In the architecture of Qwen3-TTS, a Base model: talker and code predictor of {parameters:.1f} M parameters, speaker encoder, and codec-demo.
-It was trained from nothing by the recipe `voice_clone`, {steps} steps, on sentences that Debian's open-source synthesisers said (flite:
-slt, awb, kal16; festival: ked; espeak-ng: en-us, en-us+f3). It never heard rms.
+It was trained from nothing by the recipe `voice_clone`, the last time for {steps} steps, on sentences that Debian's open-source
+synthesisers said (flite: slt, awb, kal16; festival: ked; espeak-ng: en-us, en-us+f3), and on resampled ones, which are other voices. It
+never heard flite's rms, but voices that were made of it with a mouth a fifth and a seventh smaller, and a sixth larger.
 
 | word error rate by whisper-demo-en, {texts} held-out sentences of the six voices | % |
 |---|---|
@@ -71,10 +75,12 @@ def main(argv: list[str]) -> int:
 
 
 def exported(run: Path, target: Path) -> Path:
-    """The newest checkpoint as a base in bf16, as the released ones are, with the decoder that was trained meanwhile."""
+    """The newest checkpoint as a base in bf16, as the released ones are, with the decoder that was trained meanwhile, and how to sample."""
     if target.exists():
         files.discard(target)
     export.export(run, target, form="base", dtype="bf16")
+    longest = json.loads((target / sampling.CONFIG).read_text(encoding="utf-8"))["max_new_tokens"]
+    files.write_json(target / sampling.CONFIG, {**SAMPLED, "max_new_tokens": longest})
     files.discard(target / codec.FOLDER)
     for path in sorted(codec.find_codec(pack_codec.NAME).iterdir()):
         files.copy_into(path, target / codec.FOLDER / path.name)

@@ -40,7 +40,8 @@ class Voice:
 
 
 NEW_VOICE = Voice("rms", "flite", "rms", 700)
-"""Neither Whisper nor the base model hears it; the codec does. Of the natural voices it is the one whose accent the others share."""
+"""The base does not hear it, only resampled (`make_corpus.FAR`); the codec and Whisper do. Of the natural voices it is the one whose accent
+the others share."""
 KNOWN_VOICES = (
     Voice("slt", "flite", "slt", 2400),
     Voice("awb", "flite", "awb", 2400),

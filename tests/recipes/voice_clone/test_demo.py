@@ -1,4 +1,4 @@
-"""The demo is the README's five commands, stops where one fails, and tells figures that it found. `make demo` runs it whole."""
+"""The demo is what the README tells, stops where one command fails, and fails where its promise is not kept. `make demo` runs it whole."""
 
 from __future__ import annotations
 
@@ -7,20 +7,30 @@ import sys
 from pathlib import Path
 
 import pytest
-import soundfile
 import yaml
 
-from recipes.voice_clone import demo
+from recipes.voice_clone import demo, demo_clips, demo_outcome, demo_picture
+from recipes.voice_clone.demo_clips import BEFORE, SPOKEN
+from recipes.voice_clone.demo_outcome import Figures, Outcome
+from recipes.voice_clone.studio import grammar
 
 
 def test_it_runs_the_commands_of_the_readme_in_order(tmp_path: Path) -> None:
     stages = demo.commands(tmp_path)
-    assert list(stages) == ["base", "voice", "codes", "train", "export", "generate"]
+    assert list(stages) == ["voice", "codes", "train", "export", "generate", "evaluate"]
     words = {stage: " ".join(command) for stage, command in stages.items()}
     assert "-m data_prep voice" in words["voice"] and "-m data_prep codes" in words["codes"]
     assert "accelerate launch --config_file" in words["train"] and "finetune/train.py --recipe voice_clone" in words["train"]
     assert "-m finetune export" in words["export"] and "-m finetune generate" in words["generate"]
-    assert yaml.safe_load((demo.HERE / "debug.yaml").read_text())["train"]["precision"] == "fp32"
+    assert "--speaker rms" in words["generate"], "the base has voices of its own"
+    assert "-m finetune eval-voice" in words["evaluate"]
+    settings = yaml.safe_load((demo.HERE / "demo.yaml").read_text())
+    assert settings["train"]["precision"] == "fp32" and settings["model"]["source"] == demo.BASE
+
+
+def test_what_it_says_was_in_no_training() -> None:
+    assert {grammar.split_of(text) for text in demo.TEXTS} == {"held_out"}
+    assert {word for text in demo.TEXTS for word in grammar.words_of(text)} <= set(grammar.vocabulary())
 
 
 def test_it_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -36,20 +46,19 @@ def test_it_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pytest.Mo
     assert not touched.exists()
 
 
-def test_the_figures_are_what_the_stages_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "data").mkdir()
-    steps = [{"event": "step", "step": step, "loss": loss} for step, loss in ((1, 8.5), (2, 4.0), (3, 0.25))]
-    (tmp_path / "run" / "log.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    told = {"clips": 33, "rejected": 2, "rejected_by_reason": {"too_short": 2}}
-    (tmp_path / "data" / "summary.json").write_text(json.dumps(told))
-    soundfile.write(tmp_path / "hello.wav", [0.0] * 36000, 24000)
-    figures = demo.summarise(tmp_path, {"voice": 1.5, "train": 2.0}, 0.75)
-    assert figures["seconds"] == {"voice": 1.5, "train": 2.0, "all": 3.5}
-    assert figures["clips"] == {"kept": 33, "rejected": 2, "rejected_by_reason": {"too_short": 2}}
-    assert figures["loss"] == {"first": 8.5, "last": 0.25} and figures["codes_regenerated"] == 0.75
-    assert figures["wav"] == {"path": str(tmp_path / "hello.wav"), "seconds": 1.5}
-    demo.report(tmp_path, figures)
-    said = capsys.readouterr().out
-    for place in ("hello.wav", "data/summary.json", "run/loss.png", "summary.json"):
-        assert str(tmp_path / place) in said
+@pytest.mark.parametrize("wer", [0.1, 0.9])
+def test_it_tells_what_came_of_it_and_fails_where_it_is_not_what_was_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wer: float
+) -> None:
+    figures = {title: Figures(wer, 1.0, 0.9 if title != BEFORE else 0.5, 0.4, "awb") for title in SPOKEN}
+    found = Outcome(figures, 0.02, {"clips": 50, "rejected": 3, "rejected_by_reason": {"low_snr": 3}}, (4.0, 1.0))
+    monkeypatch.setattr(demo_outcome, "measure", lambda *given: found)
+    monkeypatch.setattr(demo_picture, "picture", lambda said: b"a picture")
+    monkeypatch.setattr(demo_clips, "read", lambda *given: {title: [] for title in SPOKEN})
+    monkeypatch.setattr(demo_clips, "through_codec", lambda *given: [])
+    assert demo.finish(tmp_path, {"voice": 1.5, "train": 2.0}) == (wer > 0.5)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["seconds"]["all"] >= 3.5 and summary["systems"]["after"]["wer"] == wer and len(summary["demo_models"]) == 3
+    told = capsys.readouterr()
+    assert all(str(place) in told.out for place in demo.places(tmp_path).values()) and "0.900" in told.out
+    assert ("90% of the words are wrong" in told.err) == (wer > 0.5)

@@ -21,7 +21,7 @@ ROWS = [json.loads(line) for line in (FOLDER / "held_out.jsonl").read_text().spl
 
 
 def test_only_the_training_sentences_are_recorded_and_only_others_are_asked() -> None:
-    assert len(SCRIPT) == sum(session.sentences for session in SESSIONS if not session.damaged)
+    assert len(SCRIPT) == sum(session.sentences for session in SESSIONS)
     assert {grammar.split_of(line["text"]) for line in SCRIPT} == {"train"}
     assert {grammar.split_of(row["text"]) for row in ROWS} == {"held_out"}
     assert all((FOLDER / row[column]).is_file() for row in ROWS for column in ("audio", "ref_audio"))
@@ -31,7 +31,7 @@ def test_only_the_training_sentences_are_recorded_and_only_others_are_asked() ->
 @pytest.mark.parametrize("name", ["morning.mp3", "evening.ogg"])
 def test_speech_is_where_the_script_says(name: str) -> None:
     samples = read(FOLDER / "recordings" / "rms" / name, RATE).samples
-    quiet = [line for at, line in enumerate(line for line in SCRIPT if line["recording"] == name) if at not in range(19, 25)]
+    quiet = [line for at, line in enumerate(line for line in SCRIPT if line["recording"] == name) if at not in range(39, 45)]
     for line in quiet:
         loud = samples[round(line["start"] * RATE) : round(line["end"] * RATE)]
         rest = samples[round((line["end"] + 0.1) * RATE) : round((line["end"] + 0.4) * RATE)]

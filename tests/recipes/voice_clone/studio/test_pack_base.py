@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from data_prep.codec import find_codec
 from finetune import shipped, train
 from finetune.errors import UserError
-from recipes.voice_clone import tiny
+from recipes.voice_clone import sampling, tiny
 from recipes.voice_clone.studio import make_base, make_corpus, pack_base
 from tests.launch.launching import voice_rows
 
@@ -68,6 +68,7 @@ def test_the_export_speaks_through_the_shipped_codec(tmp_path: Path) -> None:
     made = pack_base.exported(tmp_path / "run", tmp_path / "made")
     again = pack_base.exported(tmp_path / "run", tmp_path / "made")
     assert again == made and json.loads((made / "config.json").read_text())["tts_model_type"] == "base"
+    assert sampling.own(made) == pack_base.SAMPLED
     shipped_codec = find_codec("codec-demo") / "model.safetensors"
     assert (made / "speech_tokenizer" / "model.safetensors").read_bytes() == shipped_codec.read_bytes()
     assert load_file(made / "model.safetensors")["talker.model.codec_embedding.weight"].dtype == torch.bfloat16

@@ -1,0 +1,74 @@
+"""The demo's clips: each unseen sentence by the voice itself, through the codec, by the base before training and by the trained voice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.audio import MASTER_RATE, Audio, flac
+from data_prep.codec import find_codec, load_codec
+from finetune import files
+
+from . import eval_hearing
+from .eval_listening import samples_of
+from .eval_systems import RECORDINGS, slug
+from .eval_verb import CLIPS, JSON
+from .studio import measure_codec
+
+THROUGH_CODEC, BEFORE, AFTER = "through the codec", "before", "after"
+SPOKEN = (RECORDINGS, BEFORE, AFTER)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One sentence by one of them."""
+
+    text: str
+    heard: str
+    """By Whisper; nothing where it failed."""
+    path: Path
+    real: Path
+    """The voice's own recording of the text."""
+
+
+def read(evaluation: Path, new_voice: Path) -> dict[str, list[Said]]:
+    """By title, in the order of `SPOKEN`; in each the sentences of `held_out.jsonl` in its order."""
+    clips = json.loads((evaluation / JSON).read_text(encoding="utf-8"))["clips"]
+    real = {row["text"]: new_voice / row["audio"] for row in rows_of(new_voice / "held_out.jsonl")}
+    systems = dict.fromkeys(clip["system"] for clip in clips)
+    by_title = {_title(system): [clip for clip in clips if clip["system"] == system] for system in systems}
+    return {title: [_said(clip, evaluation, real) for clip in sorted(by_title[title], key=_key)] for title in SPOKEN}
+
+
+def through_codec(recordings: Sequence[Said], codec: str, whisper: str, out: Path) -> list[Said]:
+    """The voice's own recordings, coded and decoded: what no model that speaks in these codes can be better than. FLAC files in `out`."""
+    tokenizer, asr = load_codec(find_codec(codec), "cpu"), eval_hearing.load(whisper)
+    found = []
+    for clip in recordings:
+        wave = measure_codec.reconstructed(tokenizer, samples_of(clip.real))
+        path = out / f"{clip.real.stem}.flac"
+        files.write_bytes(path, flac(Audio(wave, MASTER_RATE)))
+        found.append(Said(clip.text, eval_hearing.listen(asr, wave, "english").text, path, clip.real))
+    return found
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Of a JSONL file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _title(system: str) -> str:
+    return RECORDINGS if system == RECORDINGS else BEFORE if system.endswith("zero-shot") else AFTER
+
+
+def _key(clip: dict[str, Any]) -> str:
+    return str(clip["key"])
+
+
+def _said(clip: dict[str, Any], evaluation: Path, real: dict[str, Path]) -> Said:
+    text, system = clip["text"], clip["system"]
+    path = real[text] if system == RECORDINGS else evaluation / CLIPS / slug(system) / f"{clip['key']}.flac"
+    return Said(text, (clip["heard"] or "").strip(), path, real[text])

@@ -1,0 +1,113 @@
+"""What a trained model says, by ear: words, voice and pace. On the package's small base, since random weights say nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from data_prep.__main__ import main as data_prep
+from data_prep.audio import MASTER_RATE, Samples
+from finetune import export, files, shipped, train
+from recipes.voice_clone import demo, eval_hearing, eval_likeness, eval_systems, speech_model
+from recipes.voice_clone.eval_listening import samples_of
+from recipes.voice_clone.eval_rows import Item
+from recipes.voice_clone.sampling import Sampling
+from recipes.voice_clone.studio import grammar
+from recipes.voice_clone.studio.voices import KNOWN_VOICES, speak
+
+pytestmark = pytest.mark.slow
+KNOWN = demo.NEW_VOICE / "known"
+NATURAL = ("slt", "awb", "kal16", "ked")
+UNSEEN = list(islice(grammar.sentences(11, "held_out"), 16))
+BRIEF = Sampling(max_seconds=10)
+needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
+
+
+def said(system: eval_systems.System, items: Sequence[Item], out: Path) -> dict[str, Samples]:
+    """By the item's key."""
+    return {take.item.key: samples_of(take.path) for take in eval_systems.speak(system, system.folder, items, BRIEF, 16, out)}
+
+
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Item, Samples]]:
+    """Sentences that no training saw, each voice cloned from one of its clips."""
+    items = [
+        Item(f"{voice}-{number}", text, voice, "english", None, KNOWN / voice / "0.ogg")
+        for voice in NATURAL
+        for number, text in enumerate(UNSEEN[:4])
+    ]
+    spoken = said(eval_systems.untrained(shipped.folder_of(demo.BASE)), items, tmp_path_factory.mktemp("clones"))
+    return [(item, spoken[item.key]) for item in items]
+
+
+def test_it_says_its_text_and_no_other(clones: list[tuple[Item, Samples]]) -> None:
+    asr = eval_hearing.load(demo.WHISPER)
+    own = [(item.text, wave) for item, wave in clones]
+    others = [(clones[(at + 1) % len(clones)][0].text, wave) for at, (_, wave) in enumerate(clones)]
+    assert eval_hearing.word_error_rate(asr, own, "english") < 0.5
+    assert eval_hearing.word_error_rate(asr, others, "english") > 0.8
+
+
+def test_each_clone_resembles_the_voice_that_it_was_cloned_from(clones: list[tuple[Item, Samples]]) -> None:
+    encoder = eval_likeness.own(shipped.folder_of(demo.BASE))
+    clips = {voice: {path: encoder.vector(samples_of(path)) for path in sorted((KNOWN / voice).iterdir())} for voice in NATURAL}
+    known = eval_likeness.voices(encoder, clips)
+    right = 0
+    for item, wave in clones:
+        vector, apart = encoder.vector(wave), frozenset({item.reference} if item.reference else ())
+        likeness = {voice: known.likeness(vector, voice, apart) or 0.0 for voice in NATURAL}
+        right += max(likeness, key=lambda voice: likeness[voice]) == item.speaker
+    assert right >= 0.9 * len(clones)
+
+
+@pytest.fixture(scope="module")
+def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences of a voice that the base knows, with codes: nothing about its pace is left to learn."""
+    folder, (voice,) = tmp_path_factory.mktemp("lessons"), (voice for voice in KNOWN_VOICES if voice.name == "slt")
+    rows = []
+    for number, text in enumerate(islice(grammar.sentences(12, "train"), 48)):
+        soundfile.write(folder / f"{number}.flac", speak(voice, text), MASTER_RATE)
+        rows.append({"audio": f"{number}.flac", "text": text, "speaker": "slt", "language": "english"})
+    files.write_jsonl(folder / "train.jsonl", rows)
+    assert data_prep(["codes", str(folder / "train.jsonl"), "--model", demo.CODEC]) == 0
+    return folder
+
+
+def lengths(lessons: Path, run: Path) -> list[float]:
+    """Seconds that the unseen sentences last, all together, after each of three epochs."""
+    told = {"model.source": demo.BASE, "data.train": lessons / "train.jsonl", "run.dir": run, "train.epochs": 3, "train.lr": "2e-4"}
+    told |= {"checkpoint.every": 1, "checkpoint.keep": 99}
+    words = [str(word) for key, value in told.items() for word in (f"--{key}", value)]
+    assert train.main(["--recipe", "voice_clone", "--config", str(demo.HERE / "demo.yaml"), *words]) == 0
+    epochs = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    steps = max(event["step"] for event in epochs if event["event"] == "step") // 3
+    items = [Item(f"{number}", text, "slt", "english") for number, text in enumerate(UNSEEN)]
+    found = []
+    for epoch in (1, 2, 3):
+        made = export.export(run / "checkpoints" / f"step-{epoch * steps:08d}", run / f"epoch-{epoch}")
+        system = eval_systems.System(f"epoch {epoch}", made, "named")
+        found.append(sum(len(wave) for wave in said(system, items, run / f"said-{epoch}").values()) / MASTER_RATE)
+    return found
+
+
+@needs_flite
+def test_training_leaves_the_pace_of_a_known_voice_alone_and_a_second_shift_would_not(
+    lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels that are shifted once too often, as in the makers' script, teach to leave frames out: a voice in ever more haste."""
+    real = sum(len(speak(KNOWN_VOICES[0], text)) for text in UNSEEN) / MASTER_RATE
+    right = lengths(lessons, tmp_path / "right")
+    print("seconds, real and after each epoch", real, right)
+    once = speech_model.first_codebook
+    monkeypatch.setattr(speech_model, "first_codebook", lambda talker, hidden, labels: once(talker, hidden, labels.roll(-1, 1)))
+    wrong = lengths(lessons, tmp_path / "wrong")
+    print("with a second shift", wrong)
+    assert all(abs(later / earlier - 1) <= 0.02 for earlier, later in pairwise(right))
+    assert abs(right[-1] / real - 1) < 0.1
+    assert wrong[-1] < 0.9 * right[-1]
