@@ -80,7 +80,8 @@ def shown(command: list[str]) -> list[str]:
 def finish(home: Path, seconds: dict[str, float]) -> int:
     """Measure, tell, and say whether it is what was promised."""
     from . import demo_clips, demo_outcome, demo_picture
-    from .demo_clips import RECORDINGS, THROUGH_CODEC
+    from .demo_clips import THROUGH_CODEC
+    from .eval_systems import RECORDINGS
 
     began = time.monotonic()
     spoken = demo_clips.read(home / "evaluation", NEW_VOICE)

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from recipes.voice_clone import demo, demo_clips, eval_hearing
-from recipes.voice_clone.demo_clips import AFTER, BEFORE, RECORDINGS, Said
+from recipes.voice_clone.demo_clips import AFTER, BEFORE, Said
 from recipes.voice_clone.eval_listening import samples_of
+from recipes.voice_clone.eval_systems import RECORDINGS
 
 
 def test_the_clips_of_each_in_order_beside_the_recordings(tmp_path: Path) -> None:
