@@ -80,7 +80,7 @@ def test_the_make_targets_exist() -> None:
 
 
 def test_every_proof_and_page_that_is_named_exists() -> None:
-    named = re.findall(r"`(tests/[\w/.]+)`", README) + re.findall(r"\]\(([\w/.]+\.md)\)", README)
+    named = re.findall(r"`(tests/[\w/.]+)`", README) + re.findall(r"\]\(([\w/.]+\.(?:md|png))\)", README)
     assert len(named) >= 11
     assert [name for name in named if not (ROOT / name).exists()] == []
 
