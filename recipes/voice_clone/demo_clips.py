@@ -10,6 +10,7 @@ from typing import Any
 
 from data_prep.audio import MASTER_RATE, Audio, flac
 from data_prep.codec import find_codec, load_codec
+from data_prep.manifest import read_lines
 from finetune import files
 
 from . import eval_hearing
@@ -57,7 +58,7 @@ def through_codec(recordings: Sequence[Said], codec: str, whisper: str, out: Pat
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     """Of a JSONL file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [row for _, row in read_lines(path)]
 
 
 def _title(system: str) -> str:

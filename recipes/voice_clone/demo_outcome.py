@@ -127,7 +127,8 @@ def systems(said: Mapping[str, Sequence[Said]], new_voice: Path, speaker: str) -
     voices = known_voices(encoder, new_voice, speaker)
     found = {}
     for title, clips in said.items():
-        likeness = {voice: resemblance(encoder, voices, clips, voice) for voice in voices.clips}
+        vectors = [eval_likeness.embed(encoder, samples_of(clip.path)) for clip in clips]
+        likeness = {voice: resemblance(vectors, clips, voices, voice) for voice in voices.clips}
         nearest = max(likeness.keys() - {speaker}, key=lambda voice: likeness[voice])
         found[title] = Figures(
             word_error_rate(clips, 0), word_error_rate(clips, len(clips) // 2), likeness[speaker], likeness[nearest], nearest
@@ -137,10 +138,8 @@ def systems(said: Mapping[str, Sequence[Said]], new_voice: Path, speaker: str) -
 
 def word_error_rate(clips: Sequence[Said], turned: int) -> float:
     """Over all clips, each held against the text that stands `turned` places on."""
-    texts = [clip.text for clip in clips]
-    errors = [eval_hearing.compare(texts[(at + turned) % len(texts)], clip.heard, "english") for at, clip in enumerate(clips)]
-    counted = [one for one in errors if one is not None]
-    return round(sum(one.wrong_words for one in counted) / sum(one.words for one in counted), 4)
+    heard = [(clips[(at + turned) % len(clips)].text, clip.heard) for at, clip in enumerate(clips)]
+    return round(eval_hearing.share_of_wrong_words(heard, "english"), 4)
 
 
 def known_voices(encoder: eval_likeness.Encoder, new_voice: Path, speaker: str) -> eval_likeness.Voices:
@@ -151,9 +150,8 @@ def known_voices(encoder: eval_likeness.Encoder, new_voice: Path, speaker: str) 
     return eval_likeness.voices(encoder, vectors)
 
 
-def resemblance(encoder: eval_likeness.Encoder, voices: eval_likeness.Voices, clips: Sequence[Said], voice: str) -> float:
-    """Mean cosine to a voice's recordings of other texts. Silence is like nobody."""
-    vectors = [eval_likeness.embed(encoder, samples_of(clip.path)) for clip in clips]
+def resemblance(vectors: Sequence[eval_likeness.Vector | None], clips: Sequence[Said], voices: eval_likeness.Voices, voice: str) -> float:
+    """Mean cosine of the clips' vectors to a voice's recordings of other texts. Silence, which has none, is like nobody."""
     cosines = [
         0.0 if vector is None else voices.likeness(vector, voice, frozenset({clip.real}))
         for vector, clip in zip(vectors, clips, strict=True)

@@ -60,7 +60,11 @@ def compare(said: str, heard: str, language: str) -> Errors | None:
 
 def word_error_rate(model: Any, said: Iterable[tuple[str, Samples]], language: str) -> float:
     """Wrong words over all words of some clips: (what was to be said, samples [n] at 24 kHz)."""
-    heard = [(text, listen(model, samples, language).text) for text, samples in said]
+    return share_of_wrong_words([(text, listen(model, samples, language).text) for text, samples in said], language)
+
+
+def share_of_wrong_words(heard: Iterable[tuple[str, str]], language: str) -> float:
+    """Over all words of some texts: (what was to be said, what was heard)."""
     errors = [one for text, found in heard if (one := compare(text, found, language))]
     return sum(one.wrong_words for one in errors) / sum(one.words for one in errors)
 
