@@ -79,8 +79,8 @@ def exported(run: Path, target: Path) -> Path:
     if target.exists():
         files.discard(target)
     export.export(run, target, form="base", dtype="bf16")
-    longest = json.loads((target / sampling.CONFIG).read_text(encoding="utf-8"))["max_new_tokens"]
-    files.write_json(target / sampling.CONFIG, {**SAMPLED, "max_new_tokens": longest})
+    settings = target / sampling.CONFIG
+    files.write_json(settings, json.loads(settings.read_text(encoding="utf-8")) | SAMPLED)
     files.discard(target / codec.FOLDER)
     for path in sorted(codec.find_codec(pack_codec.NAME).iterdir()):
         files.copy_into(path, target / codec.FOLDER / path.name)

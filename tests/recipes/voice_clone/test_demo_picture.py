@@ -28,8 +28,8 @@ def said(folder: Path, level: float) -> dict[str, list[Said]]:
 
 def test_three_spectrograms_of_the_longest_sentence(tmp_path: Path) -> None:
     image, silence = (imread(io.BytesIO(demo_picture.picture(said(tmp_path / str(level), level)))) for level in (0.1, 0.0))
-    assert image.shape[0] > 500 and image.shape[1] > 800
-    rows, columns = np.nonzero(np.abs(image - silence).sum(-1) > 0.1) if image.shape == silence.shape else (np.array([]), np.array([]))
+    assert image.shape[0] > 500 and image.shape[1] > 800 and silence.shape == image.shape
+    rows, columns = np.nonzero(np.abs(image - silence).sum(-1) > 0.1)
     assert len(np.unique(rows)) > 150, "three rows of sound"
     widths = [np.ptp(columns[rows == row]) for row in (rows.min() + 20, rows.max() - 20)]
     assert widths[1] < 0.7 * widths[0], "on one scale of time: the last is half as long"
