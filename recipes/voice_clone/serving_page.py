@@ -183,13 +183,13 @@ def build(booth: Booth) -> gradio.Blocks:
         with gradio.Row():
             chosen = [_side(gradio, booth, "A", models, models[0]), _side(gradio, booth, "B", [NOBODY, *models], (*models, NOBODY)[1])]
         clip = _reference(gradio, booth.only_clones(models[0]))
-        settings = _settings(gradio, booth)
+        chosen_settings = settings(gradio, booth)
         with gradio.Row():
             speak = gradio.Button("Speak", variant="primary", elem_id="speak", scale=5)
             stop = gradio.Button("Stop", elem_id="stop", scale=1)
         with gradio.Row(equal_height=False):
             cards = [gradio.HTML(elem_id="heard-a"), gradio.HTML(elem_id="heard-b")]
-        asked = [text, *chosen[0], *chosen[1], *clip, *settings]
+        asked = [text, *chosen[0], *chosen[1], *clip, *chosen_settings]
         speaking = gradio.on(
             [speak.click, text.submit], booth.speak, asked, cards, api_name="speak", concurrency_limit=room + 1, show_progress="hidden"
         )
@@ -233,7 +233,7 @@ def _reference(gradio: Any, needed: bool) -> list[Any]:
     return [clip, said]
 
 
-def _settings(gradio: Any, booth: Booth) -> list[Any]:
+def settings(gradio: Any, booth: Booth) -> list[Any]:
     """Language, temperature, greedy, seed."""
     languages = sorted({name for voice in booth.speech.models.values() for name in voice.languages})
     with gradio.Accordion("Settings", open=False), gradio.Row():
@@ -241,5 +241,5 @@ def _settings(gradio: Any, booth: Booth) -> list[Any]:
         first = next(iter(booth.speech.models.values()))
         temperature = gradio.Slider(0.1, 1.5, first.temperature, step=0.05, label="Temperature")
         seed = gradio.Number(0, precision=0, label="Seed")
-        greedy = gradio.Checkbox(label="always the most likely code")
+        greedy = gradio.Checkbox(not first.samples, label="always the most likely code")
     return [language, temperature, greedy, seed]

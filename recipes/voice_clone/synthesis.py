@@ -134,8 +134,13 @@ class Synthesizer:
 
     @property
     def temperature(self) -> float:
-        """What codebook 0 is sampled at if nothing else is asked."""
+        """What codebook 0 is sampled at if nothing else is asked, and it is sampled."""
         return float((STOCK | self.exported.generation)["temperature"])
+
+    @property
+    def samples(self) -> bool:
+        """Whether codebook 0 is sampled if nothing else is asked."""
+        return bool((STOCK | self.exported.generation)["do_sample"])
 
     @property
     def rate(self) -> int:

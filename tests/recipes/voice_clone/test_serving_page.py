@@ -15,7 +15,7 @@ import soundfile
 
 from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.serving_api import Limits
-from recipes.voice_clone.serving_page import CLIP, NOBODY, TRAINED, Booth, Heard, card, heard, sides
+from recipes.voice_clone.serving_page import CLIP, NOBODY, TRAINED, Booth, Heard, card, heard, settings, sides
 from recipes.voice_clone.serving_queue import Speech
 from recipes.voice_clone.synthesis import open_synthesizer
 
@@ -45,6 +45,17 @@ def test_two_are_shown_beside_each_other_as_they_come(booth: Booth) -> None:
     assert "custom_voice · anna waits" in steps[0][0] and steps[0][1] == ""
     assert "<audio" in steps[-2][0] and "base · bert is speaking: 0.6 s" in steps[-2][1]
     assert all("<audio" in side and "cut off" in side for side in steps[-1])
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_settings_begin_with_what_the_model_says_of_itself(booth: Booth, monkeypatch: pytest.MonkeyPatch, sampled: bool) -> None:
+    import gradio
+
+    model = next(iter(booth.speech.models.values()))
+    monkeypatch.setattr(model, "exported", replace(model.exported, generation={"do_sample": sampled, "temperature": 0.4}))
+    with gradio.Blocks():
+        _, temperature, greedy, _ = settings(gradio, booth)
+    assert (temperature.value, greedy.value) == (0.4, not sampled), "a slider's temperature would ask for sampling"
 
 
 def test_a_clip_is_cloned_by_a_base(booth: Booth, fresh: Any) -> None:
