@@ -1,6 +1,6 @@
 """Put what `train_codec` trained into the package, as `codec-demo`, with its card and its figures.
 
-    python -m recipes.voice_clone.studio.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr whisper-demo-en] [--to FOLDER]
+    python -m recipes.voice_clone.studio.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr JUDGE …] [--to FOLDER]
 
 FOLDER: of the training (default runs/studio/codec). The decoder need not be at its end; how far it was is written down.
 """
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pack_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=train_codec.FOLDER)
     parser.add_argument("--corpus", type=Path, default=CORPUS)
-    parser.add_argument("--asr", help="Whisper that counts words, by name or .pt file")
+    measure_codec.add_judges(parser)
     parser.add_argument(
         "--sentences", type=int, default=measure_codec.SENTENCES, help="of each voice, to measure with (default %(default)s)"
     )
@@ -69,9 +69,12 @@ def assembled(folder: Path) -> tuple[Any, dict[str, int]]:
 def card(figures: dict[str, Any]) -> str:
     """`README.md`: what it is, what it is not for, what it reaches."""
     voices = ", ".join(voice.name for voice in VOICES)
-    words = figures["word_error_rate"]
-    heard = "not measured" if words is None else f"{words['originals']:.1%} of originals, {words['reconstructions']:.1%} of reconstructions"
     distance, told = figures["mel_cepstral_distance_db"], figures["speaker_accuracy"]
+    counted = [
+        f"| word error rate, {judge} | {rates['originals']:.1%} of originals, {rates['reconstructions']:.1%} of reconstructions |"
+        for judge, rates in figures["word_error_rate"].items()
+    ]
+    heard = "\n".join(counted) or "| word error rate | not measured |"
     return f"""# {NAME}
 
 **A demo model. It knows {len(VOICES)} synthetic voices ({voices}) and no other; on your own recordings it fails.**
@@ -87,7 +90,7 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 | mel-cepstral distance to the original | {distance["all"]} dB (the average sound of all clips: {distance["mean_frame"]} dB) |
 | error of the pitch, median | {figures["pitch_error_cents"]} cents |
 | speaker told rightly by linear discriminants | {told["originals"]:.1%} of originals, {told["reconstructions"]:.1%} of reconstructions |
-| word error rate, whisper-demo-en | {heard} |
+{heard}
 
 Made by `python -m recipes.voice_clone.studio.train_codec`, measured and packed by `python -m recipes.voice_clone.studio.pack_codec`, from
 speech of Debian's flite, festival and espeak-ng (licences: `recipes/voice_clone/studio/README.md`). Licence: Apache-2.0.

@@ -1,9 +1,10 @@
-"""Train the demo Whisper on the corpus, from nothing, on one processor core.
+"""Train the demo Whisper on the corpus, from nothing, on a processor.
 
-    python -m recipes.voice_clone.studio.train_whisper [FOLDER] [--corpus runs/studio/corpus] [--steps 7000] [--seed 0]
+    python -m recipes.voice_clone.studio.train_whisper [FOLDER] [--corpus runs/studio/corpus] [--steps 7000] [--seed 0] [--from MODEL]
 
 FOLDER (default runs/studio/whisper) gets `training.safetensors`, rewritten every minute, from which the same command goes on after it was
-stopped, and `training.jsonl`. When all steps are done, `measure_whisper` measures the model and `pack_whisper` writes what is shipped.
+stopped, and `training.jsonl`. When all steps are done, `pack_whisper` measures the model and writes what is shipped. With --from, a new
+training goes on with a finished demo Whisper, by name or .pt file, in the longest windows only.
 
 What makes so small a model learn in an hour: a second head that spells phones with CTC and is thrown away (without it the decoder learns
 the grammar's statistics and does not listen), windows that grow from 4.6 to 30 s, small batches, and a softmax over the tokens that
@@ -24,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data_prep import transcribe
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import make_corpus
 from recipes.voice_clone.studio.stretches import Schedule, learn
@@ -46,6 +48,7 @@ DIMENSIONS = {
     "n_text_layer": DECODER_LAYERS,
 }
 """English only: the tokenizer follows from `n_vocab`."""
+EMBEDDING = "decoder.token_embedding.weight"
 TIMESTAMPS = 1501
 PRECISION = torch.bfloat16
 """Of the blocks' activations. Convolutions and losses stay in fp32: bf16 convolutions of few channels are wrong on some CPUs."""
@@ -130,7 +133,16 @@ class Student(nn.Module):
         rows = self.unused.detach().repeat(DIMENSIONS["n_vocab"], 1)
         rows[self.used] = self.embedding.detach()
         kept = self.whisper.state_dict()
-        return {**kept, "decoder.token_embedding.weight": rows}
+        return {**kept, EMBEDDING: rows}
+
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Begin with what `weights` gave. The phone head, which was thrown away, begins anew."""
+        rows = weights[EMBEDDING]
+        unused = min(set(range(DIMENSIONS["n_vocab"])) - set(self.used))
+        self.whisper.load_state_dict({name: tensor for name, tensor in weights.items() if name != EMBEDDING})
+        with torch.no_grad():
+            self.embedding.copy_(rows[self.used])
+            self.unused.copy_(rows[unused])
 
 
 def main(argv: list[str]) -> int:
@@ -139,21 +151,25 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--from", dest="begin", metavar="MODEL", help="a finished demo Whisper to go on with: its name, or a .pt file")
     options = parser.parse_args(argv)
     if options.steps < 1:
         raise UserError(f"--steps {options.steps}: at least 1")
-    train(options.folder, options.corpus, options.steps, options.seed)
+    train(options.folder, options.corpus, options.steps, options.seed, begin=options.begin)
     return 0
 
 
-def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None = None) -> Student:
+def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None = None, begin: str | None = None) -> Student:
     """All steps, or those up to `until`, from where the last run in `folder` was stopped. The same bits in one stretch or in several."""
-    speech = Speech(corpus, folder / "speech.safetensors", _tokenizer())
+    speech = Speech(corpus, folder / "sounds.safetensors", _tokenizer())
     torch.manual_seed(seed)
     student = Student(speech)
+    if begin is not None:
+        student.take(_finished(begin))
+    phases = PHASES if begin is None else PHASES[-1:]
 
     def loss(step: int) -> Tensor:
-        phase = next(phase for phase in PHASES if step < phase.until * steps)
+        phase = next(phase for phase in phases if step < phase.until * steps)
         losses = student(speech.batch(seed, step, phase.seconds, phase.windows))
         if step % 50 == 0:
             print(f"step {step}, {phase.seconds} s:", *(f"{name} {value.item():.3f}" for name, value in losses.items()), flush=True)
@@ -161,6 +177,14 @@ def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None =
 
     learn(folder / "training", Schedule(steps, RATE, PLATEAU), dict(student.named_parameters()), loss, until)
     return student
+
+
+def _finished(model: str) -> dict[str, Tensor]:
+    """Weights of a demo Whisper by name or .pt file. Raises `UserError` for one of another shape."""
+    found = transcribe.load_whisper(model, "cpu")
+    if vars(found.dims) != DIMENSIONS:
+        raise UserError(f"--from {model}: its shape is {vars(found.dims)}; a demo Whisper has {DIMENSIONS}")
+    return dict(found.state_dict())
 
 
 def _tokenizer() -> Any:

@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import soundfile
-import soxr
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save
 
-from finetune import files
 from recipes.voice_clone.studio.grammar import words_of
 from recipes.voice_clone.studio.make_corpus import lines_of
+from recipes.voice_clone.studio.whisper_sounds import RATE, RECONSTRUCTED, Pcm, sounds
 
 Wave = NDArray[np.float32]
 
-RATE = 16_000
 FRAME = 160
 """Samples of a mel frame."""
 TICK = 320
@@ -37,7 +33,8 @@ ONLY_NOISE, PLAIN = 0.04, 0.4
 """Shares of windows without speech, and of those without timestamp tokens, as `data_prep` asks."""
 CUT_OFF = 0.3
 """How often the window's end falls into a sentence when one more does not fit."""
-PAUSES = ((0.1, 0.6), (0.3, 1.4))
+FIRST_PAUSE, PAUSES = (0.0, 1.4), ((0.1, 0.6), (0.3, 1.4))
+"""Seconds before the first sentence and between two: `transcribe` begins a window where the last sentence stopped, with all of a pause."""
 GAIN_DB = (-12.0, 5.0)
 NOISY, NOISE_DB = 0.7, (-90.0, -46.0)
 ROOM, ROOM_S, ROOM_SHARE = 0.15, (0.05, 0.3), (0.05, 0.35)
@@ -53,7 +50,7 @@ TILT = 0.12
 class Utterance:
     """One sentence of the corpus."""
 
-    sound: NDArray[np.int16]
+    sound: Pcm
     tokens: tuple[int, ...]
     phones: tuple[int, ...]
     """From 1; 0 is the blank of CTC."""
@@ -101,15 +98,15 @@ class Batch:
 
 
 class Speech:
-    """The training sentences of all voices, in memory at 16 kHz. The new one is among them: from six voices so small a model does not learn
-    how a seventh sounds (36 % of its words wrong), while a real Whisper has heard everybody."""
+    """The training sentences of all voices, in memory at 16 kHz, and what the codec makes of every second one. The new voice is among them:
+    from six so small a model does not learn how a seventh sounds (36 % of its words wrong), while a real Whisper has heard everybody."""
 
     def __init__(self, corpus: Path, cache: Path, tokenizer: Any) -> None:
         rows = [row for row in lines_of(corpus) if row["split"] == "train"]
         lexicon = json.loads((corpus / "lexicon.json").read_text(encoding="utf-8"))
         names = sorted({phone for word in lexicon.values() for phone in word})
         self.phone_ids = {name: number for number, name in enumerate(names, start=1)}
-        sounds = _sounds(corpus, [row["audio"] for row in rows], cache)
+        heard = sounds([corpus / row["audio"] for row in rows], cache)
         self.tokenizer = tokenizer
         self.utterances = [
             Utterance(
@@ -117,7 +114,7 @@ class Speech:
                 tokens=tuple(tokenizer.encode(" " + row["text"])),
                 phones=tuple(self.phone_ids[phone] for word in words_of(row["text"]) for phone in lexicon[word]),
             )
-            for row, sound in zip(rows, sounds, strict=True)
+            for row, sound in zip([*rows, *rows[::RECONSTRUCTED]], heard, strict=True)
         ]
 
     @cached_property
@@ -154,7 +151,7 @@ class Speech:
     def _row(self, size: int, most: int, cut_off: float, random: Generator) -> Row:
         """Up to `most` sentences with pauses; when the next one does not fit, its beginning with a probability of `cut_off`."""
         row = Row(np.zeros(size, np.float32))
-        position = int(random.uniform(0, 0.9) * RATE)
+        position = int(random.uniform(*FIRST_PAUSE) * RATE)
         while len(row.spoken) < most:
             said = self.utterances[random.integers(len(self.utterances))]
             wave = _said(said, random)
@@ -181,22 +178,6 @@ class Speech:
         times = [(zero + round(one.start / TICK), *one.said.tokens, zero + round(one.stop / TICK)) for one in row.spoken]
         last = [] if row.cut is None else [zero + round(row.cut / TICK)]
         return [token for one in times for token in one] + last
-
-
-def _sounds(corpus: Path, paths: list[str], cache: Path) -> list[NDArray[np.int16]]:
-    """All clips at 16 kHz; kept in `cache`, since decoding them takes a minute."""
-    if not cache.exists():
-        sounds = [_heard(corpus / path) for path in paths]
-        lengths = np.array([len(sound) for sound in sounds])
-        files.write_bytes(cache, save({"sound": np.concatenate(sounds), "lengths": lengths}))
-    kept = load_file(cache)
-    return np.split(kept["sound"], np.cumsum(kept["lengths"])[:-1])
-
-
-def _heard(path: Path) -> NDArray[np.int16]:
-    wave, rate = soundfile.read(path, dtype="float32")
-    wave = soxr.resample(wave, rate, RATE, quality="HQ")
-    return np.round(np.clip(wave, -1, 1) * 32767).astype(np.int16)
 
 
 def _said(utterance: Utterance, random: Generator) -> Wave:

@@ -16,7 +16,7 @@ from recipes.voice_clone.studio.codec_material import make_clip
 SAMPLE = Path(pack_codec.__file__).parents[1] / "sample"
 
 
-def figures(words: dict[str, float] | None) -> dict[str, Any]:
+def figures(words: dict[str, dict[str, float]]) -> dict[str, Any]:
     return {
         "steps": {"encoder": 2500, "wave": 4000},
         "clips": 112,
@@ -29,14 +29,14 @@ def figures(words: dict[str, float] | None) -> dict[str, Any]:
 
 
 def test_the_card_warns_first_and_gives_the_figures() -> None:
-    card = pack_codec.card(figures({"originals": 0.02, "reconstructions": 0.07}))
+    card = pack_codec.card(figures({"pocketsphinx": {"originals": 0.02, "reconstructions": 0.07}}))
     assert "A demo model. It knows 7 synthetic voices" in card[:60]
-    assert "2.0% of originals, 7.0% of reconstructions" in card
+    assert "| word error rate, pocketsphinx | 2.0% of originals, 7.0% of reconstructions |" in card
     assert "decoder after 4000 steps" in card
 
 
 def test_what_was_not_measured_is_not_claimed() -> None:
-    assert "| word error rate, whisper-demo-en | not measured |" in pack_codec.card(figures(None))
+    assert "| word error rate | not measured |" in pack_codec.card(figures({}))
 
 
 def test_an_unfinished_training_is_told_what_it_lacks(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from whisper.model import ModelDimensions, Whisper
 from finetune.errors import UserError
 from recipes.voice_clone.studio import train_whisper
 from recipes.voice_clone.studio.train_whisper import DIMENSIONS, Phase, Student, main, train
+from recipes.voice_clone.studio.whisper_windows import Speech
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +62,29 @@ def test_what_cannot_be_trained_is_told(tmp_path: Path) -> None:
         main(["--steps", "0"])
     with pytest.raises(UserError, match=r"corpus\.jsonl is missing; make it"):
         main([str(tmp_path), "--corpus", str(tmp_path)])
+
+
+def test_a_training_goes_on_with_a_finished_model(student: Student, noise_corpus: Path, tmp_path: Path) -> None:
+    """All that a checkpoint holds is taken; only the phone head begins anew."""
+    torch.save({"dims": DIMENSIONS, "model_state_dict": student.weights()}, tmp_path / "finished.pt")
+    begun = train(tmp_path / "more", noise_corpus, steps=2, seed=5, until=0, begin=str(tmp_path / "finished.pt"))
+    for name, tensor in student.state_dict().items():
+        assert torch.equal(tensor, begun.state_dict()[name]) == ("spell.weight" != name and "spell.bias" != name), name
+
+
+def test_what_is_gone_on_with_is_heard_in_long_windows_only(
+    student: Student, noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save({"dims": DIMENSIONS, "model_state_dict": student.weights()}, tmp_path / "finished.pt")
+    seconds, batch = [], Speech.batch
+    monkeypatch.setattr(Speech, "batch", lambda *given: seconds.append(given[3]) or batch(*given))
+    train(tmp_path / "new", noise_corpus, steps=2, seed=0)
+    train(tmp_path / "more", noise_corpus, steps=2, seed=0, begin=str(tmp_path / "finished.pt"))
+    assert seconds == [2.0, 3.0, 3.0, 3.0]
+
+
+def test_a_whisper_of_another_shape_is_refused(noise_corpus: Path, tmp_path: Path) -> None:
+    other = DIMENSIONS | {"n_audio_layer": 1}
+    torch.save({"dims": other, "model_state_dict": Whisper(ModelDimensions(**other)).state_dict()}, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"--from .*other\.pt: its shape is .*'n_audio_layer': 1"):
+        train(tmp_path / "more", noise_corpus, steps=2, seed=0, begin=str(tmp_path / "other.pt"))
