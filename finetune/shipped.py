@@ -19,7 +19,8 @@ from finetune import files
 from finetune.errors import UserError
 
 HERE = Path(__file__).resolve().parent / "demo_models"
-CARD = "README.md"
+CARD, FIGURES = "README.md", "figures.json"
+"""In an archive, for people and for programs."""
 BUILT_ON = "built_on.json"
 """In an archive: folder → demo model whose folder of that name this one has too. It ships once."""
 WARNING = (

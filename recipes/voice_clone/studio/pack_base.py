@@ -20,7 +20,7 @@ from data_prep import codec, whisper_demo
 from data_prep.audio import Samples
 from finetune import checkpoint, export, files, shipped
 from finetune.errors import UserError, exit_code
-from recipes.voice_clone import eval_hearing, eval_systems, sampling
+from recipes.voice_clone import eval_hearing, eval_systems, exporting, sampling
 from recipes.voice_clone.eval_listening import samples_of
 from recipes.voice_clone.eval_rows import Item
 from recipes.voice_clone.sampling import Sampling
@@ -75,16 +75,27 @@ def main(argv: list[str]) -> int:
 
 
 def exported(run: Path, target: Path) -> Path:
-    """The newest checkpoint as a base in bf16, as the released ones are, with the decoder that was trained meanwhile, and how to sample."""
+    """The newest checkpoint as a base in bf16, as the released ones are, with the decoder that was trained meanwhile, and how to sample.
+
+    Without names: who trains it further shall not find forty voices of the studio beside the own one."""
     if target.exists():
         files.discard(target)
     export.export(run, target, form="base", dtype="bf16")
+    nameless(target)
     settings = target / sampling.CONFIG
     files.write_json(settings, json.loads(settings.read_text(encoding="utf-8")) | SAMPLED)
     files.discard(target / codec.FOLDER)
     for path in sorted(codec.find_codec(pack_codec.NAME).iterdir()):
         files.copy_into(path, target / codec.FOLDER / path.name)
     return target
+
+
+def nameless(base: Path) -> None:
+    """Take the names of the voices that it was trained on out of an exported base, as the released ones have none."""
+    path = base / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    files.write_json(path, {**config, "talker_config": {**config["talker_config"], "spk_id": {}, "spk_is_dialect": {}}})
+    files.discard(base / exporting.VOICES)
 
 
 def measure(base: Path, corpus: Path, sentences: int) -> dict[str, Any]:
@@ -134,7 +145,7 @@ def packed(made: Path, figures: dict[str, Any]) -> bytes:
     parameters = sum(math.prod(shape) for name, shape in tensor_shapes(made).items() if name.startswith("talker."))
     by_voice = ", ".join(f"{voice} {rate} %" for voice, rate in figures["by_voice"].items())
     told = {**figures, "by_voice": by_voice, "words": len(grammar.vocabulary()), "parameters": parameters / 1e6}
-    files.write_json(made / "figures.json", figures)
+    files.write_json(made / shipped.FIGURES, figures)
     files.write_text(made / shipped.CARD, CARD.format(**told))
     files.write_json(made / shipped.BUILT_ON, {codec.FOLDER: pack_codec.NAME})
     files.discard(made / codec.FOLDER)

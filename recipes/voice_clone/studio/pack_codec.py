@@ -39,12 +39,10 @@ def main(argv: list[str]) -> int:
     files.discard(final)
     tokenizer = codec_model.write_folder(model, final / TOKENIZER)
     figures = {"steps": steps, **measure_codec.measure(tokenizer, options.corpus, options.sentences, options.asr)}
-    files.write_json(final / "figures.json", figures)
-    files.write_text(final / shipped.CARD, card(figures))
-    packed = shipped.pack(final)
-    files.write_bytes(options.to / f"{NAME}.zip", packed)
+    archive = packed(final, figures)
+    files.write_bytes(options.to / f"{NAME}.zip", archive)
     print(json.dumps(figures, indent=1))
-    print(f"{len(packed):,} bytes -> {options.to / f'{NAME}.zip'}")
+    print(f"{len(archive):,} bytes -> {options.to / NAME}.zip")
     return 0
 
 
@@ -64,6 +62,13 @@ def assembled(folder: Path) -> tuple[Any, dict[str, int]]:
     codec_model.round_to_half(model)
     codec_model.fill_books(model, codec_books.load(folder / "books.safetensors"))
     return model, steps
+
+
+def packed(made: Path, figures: dict[str, Any]) -> bytes:
+    """The archive, with figures and card."""
+    files.write_json(made / shipped.FIGURES, figures)
+    files.write_text(made / shipped.CARD, card(figures))
+    return shipped.pack(made)
 
 
 def card(figures: dict[str, Any]) -> str:

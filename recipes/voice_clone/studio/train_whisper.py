@@ -29,11 +29,12 @@ from data_prep import transcribe
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import make_corpus
 from recipes.voice_clone.studio.stretches import Schedule, learn
-from recipes.voice_clone.studio.whisper_windows import IGNORED, Batch, Speech
+from recipes.voice_clone.studio.whisper_windows import IGNORED, TICK_S, Batch, Speech
 
 FOLDER = Path("runs/studio/whisper")
 STEPS = 7000
-RATE, PLATEAU = 1.5e-3, 0.4
+RATE, GENTLE, PLATEAU = 1.5e-3, 5e-4, 0.4
+"""Learning rates from nothing and of a finished model, which loses its place in long windows at the first."""
 STATE, HEADS, ENCODER_LAYERS, DECODER_LAYERS = 128, 2, 3, 2
 DIMENSIONS = {
     "n_mels": 80,
@@ -50,6 +51,8 @@ DIMENSIONS = {
 """English only: the tokenizer follows from `n_vocab`."""
 EMBEDDING = "decoder.token_embedding.weight"
 TIMESTAMPS = 1501
+NEAR_S, GUIDED = 0.5, 0.3
+"""How near to a token's place a look is right, and the weight of looking there."""
 PRECISION = torch.bfloat16
 """Of the blocks' activations. Convolutions and losses stay in fp32: bf16 convolutions of few channels are wrong on some CPUs."""
 
@@ -72,7 +75,8 @@ class Student(nn.Module):
     places: Tensor
     """[vocabulary]: of a token among the used ones."""
 
-    def __init__(self, speech: Speech) -> None:
+    def __init__(self, speech: Speech, finished: dict[str, Tensor] | None = None) -> None:
+        """`finished`: what `weights` of another one gave. Its phone head was thrown away, having done its work, so it has none."""
         from whisper.model import ModelDimensions, Whisper
 
         super().__init__()
@@ -85,22 +89,23 @@ class Student(nn.Module):
         nn.init.normal_(self.whisper.decoder.positional_embedding, std=0.01)
         self.embedding = nn.Parameter(0.02 * torch.randn(len(self.used), STATE))
         self.unused = nn.Parameter(torch.zeros(STATE))
-        self.spell = nn.Linear(STATE, len(speech.phone_ids) + 1)
+        self.spell = nn.Linear(STATE, len(speech.phone_ids) + 1) if finished is None else None
         places = torch.full((DIMENSIONS["n_vocab"],), IGNORED)
         places[self.used] = torch.arange(len(self.used))
         self.register_buffer("places", places)
+        if finished is not None:
+            self._take(finished)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Mean losses, and the share of words' tokens that the decoder gets right when it is told what came before."""
         heard = self._encode(batch.mels)
-        logits = self._decode(batch.inputs, heard)
+        logits, looks = self._decode(batch.inputs, heard)
         targets = torch.where(batch.targets == IGNORED, IGNORED, self.places[batch.targets.clamp(min=0)])
         words = (targets >= 0) & (targets < self.text_count)
-        return {
-            "text": F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED),
-            "phones": self._spelling(heard, batch.phones),
-            "right": (logits.argmax(-1) == targets)[words].float().mean(),
-        }
+        text = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        right = (logits.argmax(-1) == targets)[words].float().mean()
+        helped = {"phones": _spelling(self.spell, heard, batch.phones)} if self.spell else {"places": _astray(looks, batch.places)}
+        return {"text": text, "right": right, **helped}
 
     def _encode(self, mels: Tensor) -> Tensor:
         """[windows, 80, frames] to [windows, frames / 2, state]. As Whisper's encoder, which takes 30 s only."""
@@ -111,22 +116,20 @@ class Student(nn.Module):
             hidden = block(hidden)
         return encoder.ln_post(hidden)
 
-    def _decode(self, inputs: Tensor, heard: Tensor) -> Tensor:
-        """[windows, positions, used tokens + 1]: the last logit stands for all unused tokens."""
+    def _decode(self, inputs: Tensor, heard: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """[windows, positions, used tokens + 1]: the last logit stands for all unused tokens. And of each block where its first head
+        looks: [windows, positions, frames], log-probabilities."""
         decoder = self.whisper.decoder
-        hidden = (self.embedding[self.places[inputs]] + decoder.positional_embedding[: inputs.shape[1]]).to(PRECISION)
+        hidden, looks = (self.embedding[self.places[inputs]] + decoder.positional_embedding[: inputs.shape[1]]).to(PRECISION), []
         for block in decoder.blocks:
-            hidden = block(hidden, heard, mask=decoder.mask)
+            hidden = hidden + block.attn(block.attn_ln(hidden), mask=decoder.mask)[0]
+            asking = block.cross_attn_ln(hidden)
+            looks.append(_first_head(block.cross_attn, asking, heard))
+            hidden = hidden + block.cross_attn(asking, heard)[0]
+            hidden = hidden + block.mlp(block.mlp_ln(hidden))
         hidden = decoder.ln(hidden).float()
         others = hidden @ self.unused + math.log(DIMENSIONS["n_vocab"] - len(self.used))
-        return torch.cat([hidden @ self.embedding.T, others[..., None]], dim=-1)
-
-    def _spelling(self, heard: Tensor, phones: list[list[int]]) -> Tensor:
-        told = [row for row, of_window in enumerate(phones) if of_window]
-        scores = self.spell(heard[told].float()).log_softmax(-1).transpose(0, 1)
-        flat = torch.tensor([phone for row in told for phone in phones[row]])
-        lengths = torch.tensor([len(phones[row]) for row in told])
-        return F.ctc_loss(scores, flat, torch.full((len(told),), scores.shape[0]), lengths, zero_infinity=True)
+        return torch.cat([hidden @ self.embedding.T, others[..., None]], dim=-1), looks
 
     def weights(self) -> dict[str, Tensor]:
         """What openai-whisper loads: the used rows at their places, the shared one at all others."""
@@ -135,14 +138,35 @@ class Student(nn.Module):
         kept = self.whisper.state_dict()
         return {**kept, EMBEDDING: rows}
 
-    def take(self, weights: dict[str, Tensor]) -> None:
-        """Begin with what `weights` gave. The phone head, which was thrown away, begins anew."""
+    def _take(self, weights: dict[str, Tensor]) -> None:
         rows = weights[EMBEDDING]
         unused = min(set(range(DIMENSIONS["n_vocab"])) - set(self.used))
         self.whisper.load_state_dict({name: tensor for name, tensor in weights.items() if name != EMBEDDING})
         with torch.no_grad():
             self.embedding.copy_(rows[self.used])
             self.unused.copy_(rows[unused])
+
+
+def _spelling(spell: nn.Linear, heard: Tensor, phones: list[list[int]]) -> Tensor:
+    told = [row for row, of_window in enumerate(phones) if of_window]
+    scores = spell(heard[told].float()).log_softmax(-1).transpose(0, 1)
+    flat = torch.tensor([phone for row in told for phone in phones[row]])
+    lengths = torch.tensor([len(phones[row]) for row in told])
+    return F.ctc_loss(scores, flat, torch.full((len(told),), scores.shape[0]), lengths, zero_infinity=True)
+
+
+def _first_head(attention: Any, asking: Tensor, heard: Tensor) -> Tensor:
+    size = STATE // HEADS
+    asked, offered = (layer(hidden)[..., :size].float() for layer, hidden in ((attention.query, asking), (attention.key, heard)))
+    return (asked @ offered.transpose(1, 2) / math.sqrt(size)).log_softmax(-1)
+
+
+def _astray(looks: list[Tensor], places: Tensor) -> Tensor:
+    """How improbable it is, in all blocks together, that the look goes to where the next token is said."""
+    somewhere = ~places.isnan()
+    times = torch.arange(looks[0].shape[-1]) * TICK_S
+    near = (times - places[somewhere][:, None]).abs() < NEAR_S
+    return torch.stack([-look[somewhere].masked_fill(~near, -math.inf).logsumexp(-1).mean() for look in looks]).sum()
 
 
 def main(argv: list[str]) -> int:
@@ -163,19 +187,17 @@ def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None =
     """All steps, or those up to `until`, from where the last run in `folder` was stopped. The same bits in one stretch or in several."""
     speech = Speech(corpus, folder / "sounds.safetensors", _tokenizer())
     torch.manual_seed(seed)
-    student = Student(speech)
-    if begin is not None:
-        student.take(_finished(begin))
-    phases = PHASES if begin is None else PHASES[-1:]
+    student = Student(speech, finished=None if begin is None else _finished(begin))
+    phases, rate = (PHASES, RATE) if begin is None else (PHASES[-1:], GENTLE)
 
     def loss(step: int) -> Tensor:
         phase = next(phase for phase in phases if step < phase.until * steps)
         losses = student(speech.batch(seed, step, phase.seconds, phase.windows))
         if step % 50 == 0:
             print(f"step {step}, {phase.seconds} s:", *(f"{name} {value.item():.3f}" for name, value in losses.items()), flush=True)
-        return losses["text"] + losses["phones"]
+        return losses["text"] + (losses["phones"] if begin is None else GUIDED * losses["places"])
 
-    learn(folder / "training", Schedule(steps, RATE, PLATEAU), dict(student.named_parameters()), loss, until)
+    learn(folder / "training", Schedule(steps, rate, PLATEAU), dict(student.named_parameters()), loss, until)
     return student
 
 

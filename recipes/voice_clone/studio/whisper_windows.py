@@ -25,12 +25,14 @@ Wave = NDArray[np.float32]
 FRAME = 160
 """Samples of a mel frame."""
 TICK = 320
-"""Samples of a timestamp token."""
+"""Samples of a timestamp token, and of a frame of the encoder."""
+TICK_S = TICK / RATE
 IGNORED = -100
-HOW_MANY = (0.35, 0.25, 0.4)
+HOW_MANY = (0.25, 0.25, 0.5)
 """Shares of windows with one sentence, with any number of them, and full of them."""
-ONLY_NOISE, PLAIN = 0.04, 0.4
-"""Shares of windows without speech, and of those without timestamp tokens, as `data_prep` asks."""
+ONLY_NOISE, PLAIN, PLAIN_S = 0.04, 0.4, 10.0
+"""Shares of windows without speech, and of those without timestamp tokens, as `data_prep` asks; and of how many
+seconds of speech at most: `data_prep` gives this model no more at a time. Without times so small a decoder does not find its way."""
 CUT_OFF = 0.3
 """How often the window's end falls into a sentence when one more does not fit."""
 FIRST_PAUSE, PAUSES = (0.0, 1.4), ((0.1, 0.6), (0.3, 1.4))
@@ -52,6 +54,8 @@ class Utterance:
 
     sound: Pcm
     tokens: tuple[int, ...]
+    spoken: tuple[float, ...]
+    """Of each token its middle, as a share of the sentence: by the letters before it."""
     phones: tuple[int, ...]
     """From 1; 0 is the blank of CTC."""
 
@@ -62,6 +66,10 @@ class Said(NamedTuple):
     start: int
     stop: int
     said: Utterance
+
+    def places(self) -> list[float]:
+        """Seconds of its tokens, as far as their letters tell."""
+        return [(self.start + share * (self.stop - self.start)) / RATE for share in self.said.spoken]
 
 
 @dataclass
@@ -82,6 +90,8 @@ class Window:
     """Samples: what follows is padding."""
     tokens: list[int]
     """After the start of transcript, without the end of text."""
+    places: list[float]
+    """Of each token, where it is in the sound, in seconds; NaN for what is nowhere."""
     phones: list[int]
     """Empty: no target for the phone head."""
 
@@ -94,6 +104,8 @@ class Batch:
     """[windows, positions]: token ids."""
     targets: torch.Tensor
     """[windows, positions]: token ids, `IGNORED` where there is none."""
+    places: torch.Tensor
+    """[windows, positions]: of each target, where it is in the sound, in seconds; NaN for what is nowhere."""
     phones: list[list[int]]
 
 
@@ -111,7 +123,8 @@ class Speech:
         self.utterances = [
             Utterance(
                 sound=sound,
-                tokens=tuple(tokenizer.encode(" " + row["text"])),
+                tokens=(tokens := tuple(tokenizer.encode(" " + row["text"]))),
+                spoken=_middles([len(tokenizer.decode([token])) for token in tokens]),
                 phones=tuple(self.phone_ids[phone] for word in words_of(row["text"]) for phone in lexicon[word]),
             )
             for row, sound in zip([*rows, *rows[::RECONSTRUCTED]], heard, strict=True)
@@ -128,40 +141,45 @@ class Speech:
         longest = max(len(window.tokens) for window in made) + 1
         inputs = torch.full((windows, longest), self.tokenizer.eot)
         targets = torch.full((windows, longest), IGNORED)
+        places = torch.full((windows, longest), torch.nan)
         for row, window in enumerate(made):
             inputs[row, : len(window.tokens) + 1] = torch.tensor([self.tokenizer.sot, *window.tokens])
             targets[row, : len(window.tokens) + 1] = torch.tensor([*window.tokens, self.tokenizer.eot])
-        return Batch(_mels(made, random), inputs, targets, [window.phones for window in made])
+            places[row, : len(window.tokens)] = torch.tensor(window.places)
+        return Batch(_mels(made, random), inputs, targets, places, [window.phones for window in made])
 
     def window(self, seconds: float, random: Generator) -> Window:
         """Sentences one after the other until the window is full, or fewer, or none."""
         size = round(seconds * RATE)
         if random.random() < ONLY_NOISE:
-            return Window(_noisy(np.zeros(size, np.float32), 1.0, random), size, [self.tokenizer.no_speech], [])
+            return Window(_noisy(np.zeros(size, np.float32), 1.0, random), size, [self.tokenizer.no_speech], [np.nan], [])
         plain = random.random() < PLAIN
         most = (1, int(random.integers(1, max(2, int(seconds / 2.5)))), 99)[random.choice(3, p=HOW_MANY)]
-        row = self._row(size, most, 0.0 if plain else CUT_OFF, random)
+        row = self._row(size, round(PLAIN_S * RATE), most, 0.0, random) if plain else self._row(size, size, most, CUT_OFF, random)
         filled = size if row.cut is not None else min(size, row.spoken[-1].stop + int(random.uniform(0.02, 0.8) * RATE))
         sound = _in_a_room(row.sound, random) if random.random() < ROOM else row.sound
         sound[filled:] = 0
         sound[:filled] = _noisy(sound[:filled], NOISY, random)
-        tokens = self._plain(row) if plain else self._timed(row)
-        return Window(sound, filled, tokens, [] if row.cut is not None else [phone for one in row.spoken for phone in one.said.phones])
+        tokens, places = self._plain(row) if plain else self._timed(row)
+        phones = [] if row.cut is not None else [phone for one in row.spoken for phone in one.said.phones]
+        return Window(sound, filled, tokens, places, phones)
 
-    def _row(self, size: int, most: int, cut_off: float, random: Generator) -> Row:
-        """Up to `most` sentences with pauses; when the next one does not fit, its beginning with a probability of `cut_off`."""
+    def _row(self, size: int, room: int, most: int, cut_off: float, random: Generator) -> Row:
+        """`size` samples with up to `most` sentences and pauses in the first `room` of them; when the next sentence does not fit, its
+        beginning with a probability of `cut_off`."""
+        room = min(size, room)
         row = Row(np.zeros(size, np.float32))
         position = int(random.uniform(*FIRST_PAUSE) * RATE)
         while len(row.spoken) < most:
             said = self.utterances[random.integers(len(self.utterances))]
             wave = _said(said, random)
-            if not row.spoken and position + len(wave) > size:
+            if not row.spoken and position + len(wave) > room:
                 position = int(0.05 * RATE)
-                if position + len(wave) > size:
+                if position + len(wave) > room:
                     continue
-            if position + len(wave) > size:
-                if position < size - RATE / 2 and random.random() < cut_off:
-                    row.sound[position:] = wave[: size - position]
+            if position + len(wave) > room:
+                if position < room - RATE / 2 and random.random() < cut_off:
+                    row.sound[position:room] = wave[: room - position]
                     row.cut = position
                 break
             row.sound[position : position + len(wave)] = wave
@@ -169,15 +187,27 @@ class Speech:
             position += len(wave) + int(random.uniform(*PAUSES[random.integers(len(PAUSES))]) * RATE)
         return row
 
-    def _plain(self, row: Row) -> list[int]:
-        return [self.tokenizer.no_timestamps, *(token for one in row.spoken for token in one.said.tokens)]
+    def _plain(self, row: Row) -> tuple[list[int], list[float]]:
+        tokens = [self.tokenizer.no_timestamps, *(token for one in row.spoken for token in one.said.tokens)]
+        return tokens, [np.nan, *(place for one in row.spoken for place in one.places())]
 
-    def _timed(self, row: Row) -> list[int]:
+    def _timed(self, row: Row) -> tuple[list[int], list[float]]:
         """Each sentence between its times; of one that is cut off only when it starts, which is where `transcribe` goes on."""
-        zero = self.tokenizer.timestamp_begin
-        times = [(zero + round(one.start / TICK), *one.said.tokens, zero + round(one.stop / TICK)) for one in row.spoken]
-        last = [] if row.cut is None else [zero + round(row.cut / TICK)]
-        return [token for one in times for token in one] + last
+        tokens, places = list[int](), list[float]()
+        for one in row.spoken:
+            tokens += [self._time(one.start), *one.said.tokens, self._time(one.stop)]
+            places += [one.start / RATE, *one.places(), one.stop / RATE]
+        if row.cut is not None:
+            tokens, places = [*tokens, self._time(row.cut)], [*places, row.cut / RATE]
+        return tokens, places
+
+    def _time(self, sample: int) -> int:
+        return int(self.tokenizer.timestamp_begin) + round(sample / TICK)
+
+
+def _middles(lengths: list[int]) -> tuple[float, ...]:
+    ends = np.cumsum(lengths)
+    return tuple(((ends - np.array(lengths) / 2) / ends[-1]).tolist())
 
 
 def _said(utterance: Utterance, random: Generator) -> Wave:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from data_prep.codec import find_codec
 from finetune import shipped, train
 from finetune.errors import UserError
-from recipes.voice_clone import sampling, tiny
+from recipes.voice_clone import exporting, sampling, tiny
 from recipes.voice_clone.studio import make_base, make_corpus, pack_base
 from tests.launch.launching import voice_rows
 
@@ -67,7 +67,10 @@ def test_the_export_speaks_through_the_shipped_codec(tmp_path: Path) -> None:
     assert train.main(["--recipe", "voice_clone", "--config", "recipes/voice_clone/debug.yaml", *told, "--train.steps", "1"]) == 0
     made = pack_base.exported(tmp_path / "run", tmp_path / "made")
     again = pack_base.exported(tmp_path / "run", tmp_path / "made")
-    assert again == made and json.loads((made / "config.json").read_text())["tts_model_type"] == "base"
+    config = json.loads((made / "config.json").read_text())
+    assert again == made and config["tts_model_type"] == "base"
+    assert config["talker_config"]["spk_id"] == config["talker_config"]["spk_is_dialect"] == {}
+    assert not (made / exporting.VOICES).exists()
     assert sampling.own(made) == pack_base.SAMPLED
     shipped_codec = find_codec("codec-demo") / "model.safetensors"
     assert (made / "speech_tokenizer" / "model.safetensors").read_bytes() == shipped_codec.read_bytes()

@@ -42,6 +42,7 @@ def test_every_sentence_of_the_grammar_is_one_of_jsgf() -> None:
 
 def _fits(rules: dict[str, str], sentence: str) -> bool:
     """Whether a sentence follows from the rules: they do not recur, so one regular expression holds them all."""
+
     def pattern(rule: str) -> str:
         known = re.sub(r"/\d+/ ", "", rules[rule])
         return "(?:" + re.sub(r"<\w+>", lambda slot: pattern(slot[0]), known.replace(" | ", "|")) + ")"

@@ -43,7 +43,7 @@ def test_the_stock_whisper_computes_what_was_trained(student: Student) -> None:
     with torch.no_grad():
         expected = stock(mels, tokens)
         heard = student._encode(mels)
-        found = student._decode(tokens, heard)
+        found, _ = student._decode(tokens, heard)
     scale = expected.std()
     assert (found[..., :-1] - expected[..., student.used]).abs().max() < 0.05 * scale + 0.02, "blocks in bf16"
     unused = sorted(set(range(DIMENSIONS["n_vocab"])) - set(student.used))
@@ -65,11 +65,39 @@ def test_what_cannot_be_trained_is_told(tmp_path: Path) -> None:
 
 
 def test_a_training_goes_on_with_a_finished_model(student: Student, noise_corpus: Path, tmp_path: Path) -> None:
-    """All that a checkpoint holds is taken; only the phone head begins anew."""
+    """All that a checkpoint holds is taken; the phone head is not in it."""
     torch.save({"dims": DIMENSIONS, "model_state_dict": student.weights()}, tmp_path / "finished.pt")
     begun = train(tmp_path / "more", noise_corpus, steps=2, seed=5, until=0, begin=str(tmp_path / "finished.pt"))
-    for name, tensor in student.state_dict().items():
-        assert torch.equal(tensor, begun.state_dict()[name]) == ("spell.weight" != name and "spell.bias" != name), name
+    assert {name for name in student.state_dict() if name not in begun.state_dict()} == {"spell.weight", "spell.bias"}
+    for name, tensor in begun.state_dict().items():
+        assert torch.equal(tensor, student.state_dict()[name]), name
+    more = train(tmp_path / "more", noise_corpus, steps=2, seed=5, begin=str(tmp_path / "finished.pt"))
+    assert not torch.equal(more.embedding, begun.embedding)
+
+
+def test_who_looks_where_the_next_token_is_said_is_not_astray() -> None:
+    """Two positions, at 1 s and nowhere: what counts is the probability of all frames that are near."""
+    places, frames = torch.tensor([[1.0, torch.nan]]), torch.arange(200) * 0.02
+    there = torch.full((1, 2, 200), -30.0)
+    there[:, :, 50] = 0
+    assert train_whisper._astray([there.log_softmax(-1)], places) == pytest.approx(0, abs=1e-5)
+    everywhere = torch.zeros(1, 2, 200).log_softmax(-1)
+    near = ((frames - 1).abs() < train_whisper.NEAR_S).float().mean()
+    assert train_whisper._astray([everywhere, everywhere], places) == pytest.approx(-2 * float(near.log()), abs=1e-4)
+    assert train_whisper._astray([there.log_softmax(-1)], places + 1) > 10
+
+
+def test_a_finished_model_learns_where_to_look(student: Student, noise_corpus: Path, tmp_path: Path) -> None:
+    speech = Speech(noise_corpus, tmp_path / "sounds.safetensors", train_whisper._tokenizer())
+    finished = Student(speech, student.weights())
+    batch = speech.batch(0, 1, 3.0, 2)
+    optimizer = torch.optim.Adam(finished.parameters(), lr=3e-3)
+    before = finished(batch)["places"]
+    for _ in range(10):
+        optimizer.zero_grad()
+        finished(batch)["places"].backward()
+        optimizer.step()
+    assert finished(batch)["places"] < 0.5 * before
 
 
 def test_what_is_gone_on_with_is_heard_in_long_windows_only(

@@ -12,9 +12,10 @@ from whisper.tokenizer import get_tokenizer
 
 from recipes.voice_clone.studio import whisper_windows
 from recipes.voice_clone.studio.voices import VOICES
-from recipes.voice_clone.studio.whisper_windows import IGNORED, RATE, TICK, Speech, log_mels
+from recipes.voice_clone.studio.whisper_windows import IGNORED, RATE, TICK, TICK_S, Speech, log_mels
 
 TOKENIZER = get_tokenizer(multilingual=False)
+NOWHERE = [TOKENIZER.no_timestamps, TOKENIZER.no_speech, TOKENIZER.eot]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,31 @@ def test_tokens_say_what_is_in_the_window(speech: Speech) -> None:
     assert all(len(window.tokens) < 448 for window in windows)
 
 
+def test_every_token_has_its_place_in_the_sound(speech: Speech) -> None:
+    """Times are where they say, words in order between those of their sentence; what is nowhere has none."""
+    random, zero = np.random.default_rng(2), TOKENIZER.timestamp_begin
+    for window in (speech.window(8.0, random) for _ in range(60)):
+        assert len(window.places) == len(window.tokens)
+        for token, place in zip(window.tokens, window.places, strict=True):
+            if token >= zero:
+                assert place == pytest.approx((token - zero) * TICK_S, abs=TICK_S)
+        told = [place for place in window.places if not np.isnan(place)]
+        assert told == sorted(told) and all(0 <= place <= 8.0 for place in told)
+        nowhere = {token for token, place in zip(window.tokens, window.places, strict=True) if np.isnan(place)}
+        assert nowhere <= {TOKENIZER.no_timestamps, TOKENIZER.no_speech}
+    batch = speech.batch(2, 0, 6.0, 8)
+    assert batch.places.shape == batch.targets.shape
+    assert torch.equal(batch.places.isnan(), (batch.targets == IGNORED) | torch.isin(batch.targets, torch.tensor(NOWHERE)))
+
+
+def test_without_times_there_is_little_to_hear(speech: Speech) -> None:
+    random = np.random.default_rng(3)
+    plain = [window for window in (speech.window(25.0, random) for _ in range(60)) if window.tokens[0] == TOKENIZER.no_timestamps]
+    assert len(plain) > 10
+    assert max(max(window.places[1:]) for window in plain) < whisper_windows.PLAIN_S
+    assert max(len(window.tokens) for window in plain) > 30, "more than one sentence"
+
+
 def test_padding_is_silence_or_nothing(speech: Speech) -> None:
     random = np.random.default_rng(1)
     assert all(not window.sound[window.filled :].any() for window in (speech.window(8.0, random) for _ in range(30)))
@@ -79,6 +105,6 @@ def test_another_throat_is_higher_and_shorter(speech: Speech, monkeypatch: pytes
     monkeypatch.setattr(whisper_windows, "OTHER_THROAT", 1.0)
     monkeypatch.setattr(whisper_windows, "THROATS", (1.1, 1.1))
     tone = np.sin(2 * np.pi * 400 * np.arange(RATE) / RATE)
-    said = whisper_windows._said(whisper_windows.Utterance((tone * 30000).astype(np.int16), (1,), (1,)), np.random.default_rng(0))
+    said = whisper_windows._said(whisper_windows.Utterance((tone * 30000).astype(np.int16), (1,), (0.5,), (1,)), np.random.default_rng(0))
     assert len(said) == round(RATE / 1.1)
     assert np.argmax(np.abs(np.fft.rfft(said))) * RATE / len(said) == pytest.approx(440, abs=2)

@@ -1,0 +1,63 @@
+"""Measure the shipped codec and base again, and renew figures and cards in their archives: after the Whisper that counts became another.
+
+    python -m recipes.voice_clone.studio.remeasure [codec-demo] [qwen3-tts-demo-base] [--corpus runs/studio/corpus] [--to FOLDER]
+
+What is measured is what a user gets, so nothing of their training is needed, only the corpus's held-out sentences. The weights stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from data_prep import whisper_demo
+from data_prep.codec import FOLDER as TOKENIZER
+from finetune import files, shipped
+from finetune.errors import UserError, exit_code
+from recipes.voice_clone.studio import make_base, make_corpus, measure_codec, pack_base, pack_codec, sphinx
+
+MODELS = (pack_codec.NAME, pack_base.NAME)
+JUDGES = (whisper_demo.NAME, sphinx.NAME)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="remeasure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help=f"{' or '.join(MODELS)} (default both)")
+    parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
+    parser.add_argument("--to", type=Path, default=shipped.HERE)
+    options = parser.parse_args(argv)
+    for name in options.models:
+        if name not in MODELS:
+            raise UserError(f"{name}: there are {' and '.join(MODELS)} to measure; a Whisper is measured by measure_whisper")
+    for name in options.models:
+        with tempfile.TemporaryDirectory() as scratch:
+            made = Path(scratch) / name
+            shutil.copytree(shipped.folder_of(name), made)
+            archive = codec(made, options.corpus) if name == pack_codec.NAME else base(made, options.corpus)
+            print((made / shipped.FIGURES).read_text(encoding="utf-8"))
+        files.write_bytes(options.to / f"{name}.zip", archive)
+        print(f"{len(archive):,} bytes -> {options.to / name}.zip")
+    return 0
+
+
+def codec(made: Path, corpus: Path) -> bytes:
+    """The archive of a codec's folder with new figures."""
+    measured = measure_codec.measure(made / TOKENIZER, corpus, measure_codec.SENTENCES, JUDGES)
+    return pack_codec.packed(made, {"steps": _steps(made), **measured})
+
+
+def base(made: Path, corpus: Path) -> bytes:
+    """The archive of a base's folder, which is to hold its codec, with new figures."""
+    return pack_base.packed(made, {"steps": _steps(made), **pack_base.measure(made, corpus, make_base.VAL_SENTENCES)})
+
+
+def _steps(made: Path) -> object:
+    return json.loads((made / shipped.FIGURES).read_text(encoding="utf-8"))["steps"]
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))
