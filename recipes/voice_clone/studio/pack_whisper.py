@@ -13,21 +13,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from data_prep import transcribe, whisper_demo
 from data_prep.whisper_demo import About
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import grammar, make_corpus, measure_whisper, train_whisper
+from recipes.voice_clone.studio.stretches import restore
 
 CARD = """# whisper-demo-en
 
 **{scope}.** It answers any other English with words of its grammar: texts below a mean log-probability of {least_sure} are rejected.
 
 A Whisper of {state} channels, {encoder} encoder and {decoder} decoder layers in the format of openai-whisper, trained from nothing on
-sentences that Debian's open-source synthesisers said (flite: slt, awb, kal16, rms; festival: ked; espeak-ng: en-us, en-us+f3), {steps}
-steps. It knows these voices. Grammar, training and measurement: `recipes/voice_clone/studio`. Apache-2.0.
+sentences that Debian's open-source synthesisers said (flite: slt, awb, kal16, rms; festival: ked; espeak-ng: en-us, en-us+f3), and on
+what codec-demo makes of them; the last time for {steps} steps. It knows these voices.
+
+Grammar, training and measurement: `recipes/voice_clone/studio`. Apache-2.0.
 
 | word error rate on {sentences} held-out sentences of each voice | % |
 |---|---|
@@ -75,9 +76,8 @@ def trained(folder: Path, corpus: Path) -> tuple[int, dict[str, Any]]:
     state = folder / "training.safetensors"
     if not state.is_file():
         raise UserError(f"{state} is missing; train first: python -m recipes.voice_clone.studio.train_whisper {folder}")
-    with safe_open(state, framework="pt") as file:
-        steps = int(file.metadata()["step"])
-    student = train_whisper.train(folder, corpus, steps, seed=0, until=0)
+    student = train_whisper.Student(train_whisper.heard(folder, corpus))
+    steps = restore(folder / "training", {name: tensor for name, tensor in student.named_parameters() if not name.startswith("spell.")})
     return steps, {name: tensor.half().contiguous() for name, tensor in student.weights().items()}
 
 

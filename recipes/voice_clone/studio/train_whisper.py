@@ -9,7 +9,8 @@ training goes on with a finished demo Whisper, by name or .pt file, in the longe
 What makes so small a model learn in an hour: a second head that spells phones with CTC and is thrown away (without it the decoder learns
 the grammar's statistics and does not listen), windows that grow from 4.6 to 30 s, small batches, and a softmax over the tokens that
 the grammar uses. All other tokens share one row of the embedding, trained inside that softmax with the logarithm of their number
-on its logit: copied to each of them, it never wins.
+on its logit: copied to each of them, it never wins. A finished model, which loses its way in long windows, is shown it: in each block of
+the decoder one head is to look where the next token is said (guided attention: Tachibana et al. 2017, https://arxiv.org/abs/1710.08969).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from recipes.voice_clone.studio.whisper_windows import IGNORED, TICK_S, Batch, S
 FOLDER = Path("runs/studio/whisper")
 STEPS = 7000
 RATE, GENTLE, PLATEAU = 1.5e-3, 5e-4, 0.4
-"""Learning rates from nothing and of a finished model, which loses its place in long windows at the first."""
+"""Learning rates from nothing, and of a finished model, which the first would throw back."""
 STATE, HEADS, ENCODER_LAYERS, DECODER_LAYERS = 128, 2, 3, 2
 DIMENSIONS = {
     "n_mels": 80,
@@ -185,7 +186,7 @@ def main(argv: list[str]) -> int:
 
 def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None = None, begin: str | None = None) -> Student:
     """All steps, or those up to `until`, from where the last run in `folder` was stopped. The same bits in one stretch or in several."""
-    speech = Speech(corpus, folder / "sounds.safetensors", _tokenizer())
+    speech = heard(folder, corpus)
     torch.manual_seed(seed)
     student = Student(speech, finished=None if begin is None else _finished(begin))
     phases, rate = (PHASES, RATE) if begin is None else (PHASES[-1:], GENTLE)
@@ -199,6 +200,11 @@ def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None =
 
     learn(folder / "training", Schedule(steps, rate, PLATEAU), dict(student.named_parameters()), loss, until)
     return student
+
+
+def heard(folder: Path, corpus: Path) -> Speech:
+    """What a training in `folder` hears, made once."""
+    return Speech(corpus, folder / "sounds.safetensors", _tokenizer())
 
 
 def _finished(model: str) -> dict[str, Tensor]:

@@ -15,9 +15,13 @@ from recipes.voice_clone.studio import pack_whisper, train_whisper
 from recipes.voice_clone.studio.train_whisper import DIMENSIONS
 
 
-def test_the_weights_load_as_they_were_trained(noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begin", [None, whisper_demo.NAME])
+def test_the_weights_load_as_they_were_trained(
+    begin: str | None, noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From nothing, and of a finished model, whose training has no phone head."""
     monkeypatch.setattr(train_whisper, "PHASES", (train_whisper.Phase(1.0, 2.0, 1),))
-    student = train_whisper.train(tmp_path, noise_corpus, steps=1, seed=0)
+    student = train_whisper.train(tmp_path, noise_corpus, steps=1, seed=0, begin=begin)
     steps, tensors = pack_whisper.trained(tmp_path, noise_corpus)
     assert steps == 1
     whisper_demo.write(tmp_path / "made", tensors, pack_whisper.about({}))
