@@ -45,7 +45,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,faster-whisper,text,liger,ray,review,s3,serve,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,faster-whisper,text,liger,ray,review,s3,serve,studio,test]'
 	$(BIN)/python -m pip check
 	touch $@
 

@@ -1,10 +1,10 @@
 """How much of a sentence a codec keeps: on held-out sentences of every voice of the corpus, through the stock loader.
 
-    python -m recipes.voice_clone.studio.measure_codec [--model codec-demo] [--corpus runs/studio/corpus] [--asr JUDGE …]
+    python -m recipes.voice_clone.studio.measure_codec [--model codec-demo] [--corpus runs/studio/corpus] [--asr JUDGE]…
 
 Distances are between the original and its reconstruction; `mean_frame` is what the average sound of all clips would get. The speaker is
-told by a classifier that has learned the voices from other, original clips. Without --asr
-no words are counted.
+told by a classifier that has learned the voices from other, original clips. No words are
+counted without --asr, which may be given more than once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from data_prep.audio import MASTER_RATE, Samples
 from data_prep.codec import encode, find_codec, load_codec
 from finetune.errors import UserError, exit_code
-from recipes.voice_clone.studio import sphinx
+from recipes.voice_clone.studio import judges
 from recipes.voice_clone.studio.codec_features import Heard
 from recipes.voice_clone.studio.codec_material import Clip, make_clip
+from recipes.voice_clone.studio.judges import Judge
 from recipes.voice_clone.studio.make_corpus import FOLDER as CORPUS
 from recipes.voice_clone.studio.train_codec import clips_of
 
@@ -39,20 +40,17 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="measure_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="codec-demo", help="name or folder (default %(default)s)")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
-    add_judges(parser)
+    judges.add_option(parser)
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="of each voice (default %(default)s)")
     options = parser.parse_args(argv)
     if options.sentences < 1:
         raise UserError(f"--sentences {options.sentences}: at least 1")
-    print(json.dumps(measure(find_codec(options.model), options.corpus, options.sentences, options.asr), indent=1))
+    called = judges.called(options.asr)
+    print(json.dumps(measure(find_codec(options.model), options.corpus, options.sentences, called), indent=1))
     return 0
 
 
-def add_judges(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--asr", nargs="*", default=[], help=f"who counts words: Whispers, by name or .pt file, and {sphinx.NAME}")
-
-
-def measure(codec: Path, corpus: Path, sentences: int, judges: Sequence[str]) -> dict[str, Any]:
+def measure(codec: Path, corpus: Path, sentences: int, asked: dict[str, Judge]) -> dict[str, Any]:
     """All figures of the tokenizer in a folder."""
     originals = clips_of(corpus, "held_out", sentences)
     tokenizer = load_codec(codec, "cpu")
@@ -64,7 +62,9 @@ def measure(codec: Path, corpus: Path, sentences: int, judges: Sequence[str]) ->
         "mel_cepstral_distance_db": distances(originals, again),
         "pitch_error_cents": round(float(np.median([pitch_error(a.heard, b.heard) for a, b in zip(originals, again, strict=True)])), 1),
         "speaker_accuracy": told_apart,
-        "word_error_rate": {judge: word_error_rates(judge, {"originals": originals, "reconstructions": again}) for judge in judges},
+        "word_error_rate": {
+            name: {"originals": _wrong(judge, originals), "reconstructions": _wrong(judge, again)} for name, judge in asked.items()
+        },
     }
 
 
@@ -128,18 +128,8 @@ def portrait(heard: Heard) -> NDArray[np.float64]:
     return np.concatenate([spectra.mean(0) - spectra.mean(), spectra.std(0), [4 * usual, heard.voicing.mean()]])
 
 
-def word_error_rates(judge: str, asked: dict[str, Sequence[Clip]]) -> dict[str, float]:
-    """Wrong words over words said."""
-    count = sphinx.word_error_rate if judge == sphinx.NAME else _by_whisper(judge)
-    return {name: round(count([(clip.text, clip.wave) for clip in clips]), 4) for name, clips in asked.items()}
-
-
-def _by_whisper(name: str) -> Callable[[Sequence[tuple[str, Samples]]], float]:
-    from recipes.voice_clone import eval_hearing
-
-    eval_hearing.check(name)
-    model = eval_hearing.load(name)
-    return lambda said: eval_hearing.word_error_rate(model, said, "english")
+def _wrong(judge: Judge, clips: Sequence[Clip]) -> float:
+    return round(judge([(clip.text, clip.wave) for clip in clips]), 4)
 
 
 def _spectra(clip: Clip) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """Put what `train_codec` trained into the package, as `codec-demo`, with its card and its figures.
 
-    python -m recipes.voice_clone.studio.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr JUDGE …] [--to FOLDER]
+    python -m recipes.voice_clone.studio.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr JUDGE]… [--to FOLDER]
 
 FOLDER: of the training (default runs/studio/codec). The decoder need not be at its end; how far it was is written down.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from data_prep.codec import FOLDER as TOKENIZER
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
-from recipes.voice_clone.studio import codec_books, codec_decoder, codec_encoder, codec_model, measure_codec, train_codec
+from recipes.voice_clone.studio import codec_books, codec_decoder, codec_encoder, codec_model, judges, measure_codec, train_codec
 from recipes.voice_clone.studio.make_corpus import FOLDER as CORPUS
 from recipes.voice_clone.studio.stretches import restore
 from recipes.voice_clone.studio.voices import VOICES
@@ -28,17 +28,18 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pack_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=train_codec.FOLDER)
     parser.add_argument("--corpus", type=Path, default=CORPUS)
-    measure_codec.add_judges(parser)
+    judges.add_option(parser)
     parser.add_argument(
         "--sentences", type=int, default=measure_codec.SENTENCES, help="of each voice, to measure with (default %(default)s)"
     )
     parser.add_argument("--to", type=Path, default=shipped.HERE)
     options = parser.parse_args(argv)
+    asked = judges.called(options.asr)
     model, steps = assembled(options.folder)
     final = options.folder / NAME
     files.discard(final)
     tokenizer = codec_model.write_folder(model, final / TOKENIZER)
-    figures = {"steps": steps, **measure_codec.measure(tokenizer, options.corpus, options.sentences, options.asr)}
+    figures = {"steps": steps, **measure_codec.measure(tokenizer, options.corpus, options.sentences, asked)}
     archive = packed(final, figures)
     files.write_bytes(options.to / f"{NAME}.zip", archive)
     print(json.dumps(figures, indent=1))
@@ -96,6 +97,8 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 | error of the pitch, median | {figures["pitch_error_cents"]} cents |
 | speaker told rightly by linear discriminants | {told["originals"]:.1%} of originals, {told["reconstructions"]:.1%} of reconstructions |
 {heard}
+
+whisper-demo-en has heard this codec say other sentences in its training; pocketsphinx, which listens for the demo's grammar, has not.
 
 Made by `python -m recipes.voice_clone.studio.train_codec`, measured and packed by `python -m recipes.voice_clone.studio.pack_codec`, from
 speech of Debian's flite, festival and espeak-ng (licences: `recipes/voice_clone/studio/README.md`). Licence: Apache-2.0.

@@ -19,6 +19,7 @@ from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import grammar, make_corpus, measure_whisper, train_whisper
 from recipes.voice_clone.studio.stretches import restore
+from recipes.voice_clone.studio.whisper_windows import Speech
 
 CARD = """# whisper-demo-en
 
@@ -76,7 +77,7 @@ def trained(folder: Path, corpus: Path) -> tuple[int, dict[str, Any]]:
     state = folder / "training.safetensors"
     if not state.is_file():
         raise UserError(f"{state} is missing; train first: python -m recipes.voice_clone.studio.train_whisper {folder}")
-    student = train_whisper.Student(train_whisper.heard(folder, corpus))
+    student = train_whisper.Student(Speech(corpus, train_whisper.tokenizer()))
     steps = restore(folder / "training", {name: tensor for name, tensor in student.named_parameters() if not name.startswith("spell.")})
     return steps, {name: tensor.half().contiguous() for name, tensor in student.weights().items()}
 

@@ -3,6 +3,7 @@
     python -m recipes.voice_clone.studio.remeasure [codec-demo] [qwen3-tts-demo-base] [--corpus runs/studio/corpus] [--to FOLDER]
 
 What is measured is what a user gets, so nothing of their training is needed, only the corpus's held-out sentences. The weights stay.
+Needs pocketsphinx: pip install 'overtone[studio]'.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from data_prep import whisper_demo
 from data_prep.codec import FOLDER as TOKENIZER
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
-from recipes.voice_clone.studio import make_base, make_corpus, measure_codec, pack_base, pack_codec, sphinx
+from recipes.voice_clone.studio import judges, make_base, make_corpus, measure_codec, pack_base, pack_codec
+from recipes.voice_clone.studio.judges import Judge
 
 MODELS = (pack_codec.NAME, pack_base.NAME)
-JUDGES = (whisper_demo.NAME, sphinx.NAME)
 
 
 def main(argv: list[str]) -> int:
@@ -33,26 +33,35 @@ def main(argv: list[str]) -> int:
     for name in options.models:
         if name not in MODELS:
             raise UserError(f"{name}: there are {' and '.join(MODELS)} to measure; a Whisper is measured by measure_whisper")
-    for name in options.models:
-        with tempfile.TemporaryDirectory() as scratch:
-            made = Path(scratch) / name
-            shutil.copytree(shipped.folder_of(name), made)
-            archive = codec(made, options.corpus) if name == pack_codec.NAME else base(made, options.corpus)
-            print((made / shipped.FIGURES).read_text(encoding="utf-8"))
+    asked = judges.called(pack_base.JUDGES)
+    renewed = {name: _renewed(name, options.corpus, asked) for name in options.models}
+    for name, archive in renewed.items():
         files.write_bytes(options.to / f"{name}.zip", archive)
         print(f"{len(archive):,} bytes -> {options.to / name}.zip")
     return 0
 
 
-def codec(made: Path, corpus: Path) -> bytes:
-    """The archive of a codec's folder with new figures."""
-    measured = measure_codec.measure(made / TOKENIZER, corpus, measure_codec.SENTENCES, JUDGES)
+def _renewed(name: str, corpus: Path, asked: dict[str, Judge]) -> bytes:
+    """The archive of a shipped model with new figures, which are printed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / name
+        shutil.copytree(shipped.folder_of(name), made)
+        archive = codec(made, corpus, asked) if name == pack_codec.NAME else base(made, corpus, asked)
+        print((made / shipped.FIGURES).read_text(encoding="utf-8"))
+    return archive
+
+
+def codec(made: Path, corpus: Path, asked: dict[str, Judge]) -> bytes:
+    """The archive of a codec's folder."""
+    measured = measure_codec.measure(made / TOKENIZER, corpus, measure_codec.SENTENCES, asked)
     return pack_codec.packed(made, {"steps": _steps(made), **measured})
 
 
-def base(made: Path, corpus: Path) -> bytes:
-    """The archive of a base's folder, which is to hold its codec, with new figures."""
-    return pack_base.packed(made, {"steps": _steps(made), **pack_base.measure(made, corpus, make_base.VAL_SENTENCES)})
+def base(made: Path, corpus: Path, asked: dict[str, Judge]) -> bytes:
+    """The archive of a base's folder, which is to hold its codec. Without the names of the studio's voices, should it have any."""
+    steps = _steps(made)
+    pack_base.nameless(made)
+    return pack_base.packed(made, {"steps": steps, **pack_base.measure(made, corpus, make_base.VAL_SENTENCES, asked)})
 
 
 def _steps(made: Path) -> object:

@@ -1,12 +1,12 @@
 """A second judge of what is said: CMU Sphinx, which learned people's voices and no synthesiser's, listening for the demo's grammar.
 
-It shares nothing with whisper-demo-en. What both understand less well after a codec, the codec has lost.
+It has no sound and no weights in common with whisper-demo-en. What both understand less well after a codec, the codec has lost.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,23 +17,28 @@ from finetune.errors import UserError
 from recipes.voice_clone.studio import grammar
 
 NAME = "pocketsphinx"
+WHO_AND_WHAT = ("<what> = /0.6/ the <adjective> <noun> | /0.37/ <any> <noun> | /0.03/ an <noun>;", "<who> = /0.3/ <name> | /0.7/ <what>;")
+"""As often as `grammar` says them."""
 
 
-def word_error_rate(said: Iterable[tuple[str, Samples]]) -> float:
-    """Wrong words over words of some sentences: (text, samples [n] at 24 kHz). Raises `UserError` if pocketsphinx is not installed."""
+def judge() -> Callable[[Sequence[tuple[str, Samples]]], float]:
+    """Tells the share of wrong words of sentences: (text, samples [n] at 24 kHz). Raises `UserError` if pocketsphinx is not installed."""
+    decoder = _decoder()
+    return lambda said: _word_error_rate(decoder, said)
+
+
+def _word_error_rate(decoder: Any, said: Sequence[tuple[str, Samples]]) -> float:
     import jiwer
 
-    decoder = _decoder()
-    pairs = [(" ".join(grammar.words_of(text)), _heard(decoder, samples)) for text, samples in said]
-    return float(jiwer.wer([text for text, _ in pairs], [heard for _, heard in pairs]))
+    heard = [_heard(decoder, samples) for _, samples in said]
+    return float(jiwer.wer([" ".join(grammar.words_of(text)) for text, _ in said], heard))
 
 
 def jsgf() -> str:
-    """The grammar in the JSpeech Grammar Format (https://www.w3.org/TR/jsgf/): each frame by its weight, each word of a slot alike."""
+    """The grammar in the JSpeech Grammar Format (https://www.w3.org/TR/jsgf/): frames by their weights, words of a slot alike."""
     slots = [f"<{name}> = {' | '.join(' '.join(grammar.words_of(entry)) for entry in entries)};" for name, entries in grammar.SLOTS.items()]
     frames = [f"/{weight}/ {_rule(frame)}" for frame, weight in grammar.FRAMES]
-    who_and_what = ["<what> = the <adjective> <noun> | <any> <noun> | an <noun>;", "<who> = <name> | <what>;"]
-    return "\n".join(["#JSGF V1.0;", "grammar demo;", *slots, *who_and_what, f"public <sentence> = {' | '.join(frames)};"])
+    return "\n".join(["#JSGF V1.0;", "grammar demo;", *slots, *WHO_AND_WHAT, f"public <sentence> = {' | '.join(frames)};"])
 
 
 def _rule(frame: str) -> str:
@@ -44,7 +49,7 @@ def _decoder() -> Any:
     try:
         from pocketsphinx import Decoder
     except ImportError as error:
-        raise UserError("pocketsphinx is not installed; it listens beside Whisper: pip install pocketsphinx") from error
+        raise UserError(f"--asr {NAME}: the package is not installed; pip install 'overtone[studio]'") from error
     decoder = Decoder(lm=None, samprate=SPEECH_RATE, loglevel="FATAL")
     decoder.add_jsgf_string("demo", jsgf())
     decoder.activate_search("demo")

@@ -6,8 +6,8 @@ FOLDER (default runs/studio/whisper) gets `training.safetensors`, rewritten ever
 stopped, and `training.jsonl`. When all steps are done, `pack_whisper` measures the model and writes what is shipped. With --from, a new
 training goes on with a finished demo Whisper, by name or .pt file, in the longest windows only.
 
-What makes so small a model learn in an hour: a second head that spells phones with CTC and is thrown away (without it the decoder learns
-the grammar's statistics and does not listen), windows that grow from 4.6 to 30 s, small batches, and a softmax over the tokens that
+What makes so small a model learn in an hour or two: a second head that spells phones with CTC and is thrown away (without it the decoder
+learns the grammar's statistics and does not listen), windows that grow from 4.6 to 30 s, small batches, and a softmax over the tokens that
 the grammar uses. All other tokens share one row of the embedding, trained inside that softmax with the logarithm of their number
 on its logit: copied to each of them, it never wins. A finished model, which loses its way in long windows, is shown it: in each block of
 the decoder one head is to look where the next token is said (guided attention: Tachibana et al. 2017, https://arxiv.org/abs/1710.08969).
@@ -24,9 +24,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from data_prep import transcribe
+from data_prep import transcribe, whisper_demo
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import make_corpus
 from recipes.voice_clone.studio.stretches import Schedule, learn
@@ -35,7 +36,7 @@ from recipes.voice_clone.studio.whisper_windows import IGNORED, TICK_S, Batch, S
 FOLDER = Path("runs/studio/whisper")
 STEPS = 7000
 RATE, GENTLE, PLATEAU = 1.5e-3, 5e-4, 0.4
-"""Learning rates from nothing, and of a finished model, which the first would throw back."""
+"""Learning rates from nothing, and of a finished model, which the first threw far back."""
 STATE, HEADS, ENCODER_LAYERS, DECODER_LAYERS = 128, 2, 3, 2
 DIMENSIONS = {
     "n_mels": 80,
@@ -73,8 +74,8 @@ PHASES = (Phase(0.4, 4.6, 20), Phase(0.9, 12.0, 10), Phase(1.0, 30.0, 6))
 class Student(nn.Module):
     """Whisper with an embedding of the used tokens only, and the phone head."""
 
-    places: Tensor
-    """[vocabulary]: of a token among the used ones."""
+    rows: Tensor
+    """[vocabulary]: where the embedding has a used token."""
 
     def __init__(self, speech: Speech, finished: dict[str, Tensor] | None = None) -> None:
         """`finished`: what `weights` of another one gave. Its phone head was thrown away, having done its work, so it has none."""
@@ -91,9 +92,9 @@ class Student(nn.Module):
         self.embedding = nn.Parameter(0.02 * torch.randn(len(self.used), STATE))
         self.unused = nn.Parameter(torch.zeros(STATE))
         self.spell = nn.Linear(STATE, len(speech.phone_ids) + 1) if finished is None else None
-        places = torch.full((DIMENSIONS["n_vocab"],), IGNORED)
-        places[self.used] = torch.arange(len(self.used))
-        self.register_buffer("places", places)
+        rows = torch.full((DIMENSIONS["n_vocab"],), IGNORED)
+        rows[self.used] = torch.arange(len(self.used))
+        self.register_buffer("rows", rows)
         if finished is not None:
             self._take(finished)
 
@@ -101,7 +102,7 @@ class Student(nn.Module):
         """Mean losses, and the share of words' tokens that the decoder gets right when it is told what came before."""
         heard = self._encode(batch.mels)
         logits, looks = self._decode(batch.inputs, heard)
-        targets = torch.where(batch.targets == IGNORED, IGNORED, self.places[batch.targets.clamp(min=0)])
+        targets = torch.where(batch.targets == IGNORED, IGNORED, self.rows[batch.targets.clamp(min=0)])
         words = (targets >= 0) & (targets < self.text_count)
         text = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
         right = (logits.argmax(-1) == targets)[words].float().mean()
@@ -118,14 +119,16 @@ class Student(nn.Module):
         return encoder.ln_post(hidden)
 
     def _decode(self, inputs: Tensor, heard: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """[windows, positions, used tokens + 1]: the last logit stands for all unused tokens. And of each block where its first head
-        looks: [windows, positions, frames], log-probabilities."""
+        """[windows, positions, used tokens + 1]: the last logit stands for all unused tokens. And without a phone head of
+        each block where its first head looks: [windows, positions, frames], log-probabilities."""
         decoder = self.whisper.decoder
-        hidden, looks = (self.embedding[self.places[inputs]] + decoder.positional_embedding[: inputs.shape[1]]).to(PRECISION), []
+        looks: list[Tensor] = []
+        hidden = (self.embedding[self.rows[inputs]] + decoder.positional_embedding[: inputs.shape[1]]).to(PRECISION)
         for block in decoder.blocks:
             hidden = hidden + block.attn(block.attn_ln(hidden), mask=decoder.mask)[0]
             asking = block.cross_attn_ln(hidden)
-            looks.append(_first_head(block.cross_attn, asking, heard))
+            if self.spell is None:
+                looks.append(_first_head(block.cross_attn, asking, heard))
             hidden = hidden + block.cross_attn(asking, heard)[0]
             hidden = hidden + block.mlp(block.mlp_ln(hidden))
         hidden = decoder.ln(hidden).float()
@@ -185,8 +188,12 @@ def main(argv: list[str]) -> int:
 
 
 def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None = None, begin: str | None = None) -> Student:
-    """All steps, or those up to `until`, from where the last run in `folder` was stopped. The same bits in one stretch or in several."""
-    speech = heard(folder, corpus)
+    """All steps, or those up to `until`, from where the last run in `folder` was stopped. The same bits in one stretch or in several.
+
+    `begin`: a finished model to go on with. Raises `UserError` if the training in `folder` began otherwise.
+    """
+    _require_same_beginning(folder, begin)
+    speech = Speech(corpus, tokenizer())
     torch.manual_seed(seed)
     student = Student(speech, finished=None if begin is None else _finished(begin))
     phases, rate = (PHASES, RATE) if begin is None else (PHASES[-1:], GENTLE)
@@ -202,20 +209,30 @@ def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None =
     return student
 
 
-def heard(folder: Path, corpus: Path) -> Speech:
-    """What a training in `folder` hears, made once."""
-    return Speech(corpus, folder / "sounds.safetensors", _tokenizer())
+def _require_same_beginning(folder: Path, begin: str | None) -> None:
+    state = folder / "training.safetensors"
+    if not state.exists():
+        return
+    with safe_open(state, framework="pt") as file:
+        from_nothing = "weight.spell.weight" in file.keys()  # noqa: SIM118 - it is no dict
+    if from_nothing and begin is not None:
+        raise UserError(f"--from {begin}: the training in {folder} began from nothing; give another FOLDER, or leave out --from")
+    if not from_nothing and begin is None:
+        raise UserError(f"the training in {folder} went on with a finished model; give the same --from again, or another FOLDER")
 
 
 def _finished(model: str) -> dict[str, Tensor]:
-    """Weights of a demo Whisper by name or .pt file. Raises `UserError` for one of another shape."""
+    """Weights of a demo Whisper by name or .pt file. Raises `UserError` for another."""
+    if not whisper_demo.is_meant(model) and not Path(model).is_file():
+        raise UserError(f"--from {model}: no such file; give {whisper_demo.NAME}, or the .pt file of one")
     found = transcribe.load_whisper(model, "cpu")
     if vars(found.dims) != DIMENSIONS:
-        raise UserError(f"--from {model}: its shape is {vars(found.dims)}; a demo Whisper has {DIMENSIONS}")
+        raise UserError(f"--from {model}: its shape is {vars(found.dims)}; give a demo Whisper, which has {DIMENSIONS}")
     return dict(found.state_dict())
 
 
-def _tokenizer() -> Any:
+def tokenizer() -> Any:
+    """Of a Whisper that knows English only."""
     from whisper.tokenizer import get_tokenizer
 
     return get_tokenizer(multilingual=False)

@@ -5,21 +5,21 @@ A Whisper that never heard a codec hears twice as many words wrongly after one, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import soundfile
 import soxr
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from data_prep.audio import MASTER_RATE, Samples
-from data_prep.codec import encode, find_codec, load_codec
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples, read
+from data_prep.codec import codec_digest, encode, find_codec, load_codec
 from finetune import files
 
-RATE = 16_000
 CODEC = "codec-demo"
 RECONSTRUCTED = 2
 """Of so many clips one is heard through the codec too."""
@@ -27,37 +27,49 @@ AT_ONCE = 16
 """Clips in the codec at a time."""
 
 Pcm = NDArray[np.int16]
-"""[samples] at `RATE`."""
+"""[samples] at `SPEECH_RATE`."""
 
 
-def sounds(clips: Sequence[Path], cache: Path) -> list[Pcm]:
-    """All clips, then the reconstructions of every `RECONSTRUCTED`-th one; kept in `cache`, since making them takes minutes."""
-    if not cache.exists():
-        made = [*map(_heard, clips), *_reconstructed(clips[::RECONSTRUCTED])]
-        files.write_bytes(cache, save({"sound": np.concatenate(made), "lengths": np.array([len(one) for one in made])}))
-    kept = load_file(cache)
-    return np.split(kept["sound"], np.cumsum(kept["lengths"])[:-1])
+class Sound(NamedTuple):
+    """A clip of the corpus, or its reconstruction."""
+
+    row: dict[str, Any]
+    pcm: Pcm
 
 
-def _heard(clip: Path) -> Pcm:
-    wave, rate = soundfile.read(clip, dtype="float32")
-    return _pcm(wave, rate)
+def sounds(corpus: Path, rows: Sequence[dict[str, Any]]) -> list[Sound]:
+    """All clips of `rows`, then the reconstructions of every `RECONSTRUCTED`-th one. Making them takes minutes, so they are kept beside the
+    corpus, by what they were made of."""
+    codec = find_codec(CODEC)
+    key = hashlib.sha256("\n".join([codec_digest(codec), *(row["audio"] for row in rows)]).encode()).hexdigest()[:16]
+    again = rows[::RECONSTRUCTED]
+    kept = corpus / f"heard-{key}.safetensors"
+    if not kept.exists():
+        made = [*map(_pcm, _waves(corpus, rows)), *_reconstructed(codec, _waves(corpus, again))]
+        files.write_bytes(kept, save({"sound": np.concatenate(made), "lengths": np.array([len(one) for one in made])}))
+    tensors = load_file(kept)
+    pcm = np.split(tensors["sound"], np.cumsum(tensors["lengths"])[:-1])
+    return [Sound(row, one) for row, one in zip([*rows, *again], pcm, strict=True)]
 
 
-def _reconstructed(clips: Sequence[Path]) -> Iterator[Pcm]:
-    tokenizer = load_codec(find_codec(CODEC), "cpu")
-    for first in range(0, len(clips), AT_ONCE):
-        yield from _through(tokenizer, [soundfile.read(clip, dtype="float32")[0] for clip in clips[first : first + AT_ONCE]])
+def _waves(corpus: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Samples]:
+    return (read(corpus / row["audio"], MASTER_RATE).samples for row in rows)
 
 
-def _through(tokenizer: Any, waves: Sequence[Samples]) -> Iterator[Pcm]:
+def _reconstructed(codec: Path, waves: Iterable[Samples]) -> Iterator[Pcm]:
+    tokenizer, waves = load_codec(codec, "cpu"), iter(waves)
+    while some := list(islice(waves, AT_ONCE)):
+        yield from map(_pcm, _through(tokenizer, some))
+
+
+def _through(tokenizer: Any, waves: Sequence[Samples]) -> Iterator[Samples]:
     """Each as long as it was: the last frame's padding is cut off."""
     import torch
 
     codes = [{"audio_codes": torch.from_numpy(one.astype(np.int64))} for one in encode(tokenizer, waves)]
     for wave, again in zip(waves, tokenizer.decode(codes)[0], strict=True):
-        yield _pcm(np.asarray(again[: len(wave)], dtype=np.float32), MASTER_RATE)
+        yield np.asarray(again[: len(wave)], dtype=np.float32)
 
 
-def _pcm(wave: Samples, rate: int) -> Pcm:
-    return np.round(np.clip(soxr.resample(wave, rate, RATE, quality="HQ"), -1, 1) * 32767).astype(np.int16)
+def _pcm(wave: Samples) -> Pcm:
+    return np.round(np.clip(soxr.resample(wave, MASTER_RATE, SPEECH_RATE, quality="HQ"), -1, 1) * 32767).astype(np.int16)

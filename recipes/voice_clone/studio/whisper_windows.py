@@ -16,9 +16,10 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from data_prep.audio import SPEECH_RATE as RATE
 from recipes.voice_clone.studio.grammar import words_of
 from recipes.voice_clone.studio.make_corpus import lines_of
-from recipes.voice_clone.studio.whisper_sounds import RATE, RECONSTRUCTED, Pcm, sounds
+from recipes.voice_clone.studio.whisper_sounds import Pcm, sounds
 
 Wave = NDArray[np.float32]
 
@@ -113,21 +114,20 @@ class Speech:
     """The training sentences of all voices, in memory at 16 kHz, and what the codec makes of every second one. The new voice is among them:
     from six so small a model does not learn how a seventh sounds (36 % of its words wrong), while a real Whisper has heard everybody."""
 
-    def __init__(self, corpus: Path, cache: Path, tokenizer: Any) -> None:
+    def __init__(self, corpus: Path, tokenizer: Any) -> None:
         rows = [row for row in lines_of(corpus) if row["split"] == "train"]
         lexicon = json.loads((corpus / "lexicon.json").read_text(encoding="utf-8"))
         names = sorted({phone for word in lexicon.values() for phone in word})
         self.phone_ids = {name: number for number, name in enumerate(names, start=1)}
-        heard = sounds([corpus / row["audio"] for row in rows], cache)
         self.tokenizer = tokenizer
         self.utterances = [
             Utterance(
-                sound=sound,
-                tokens=(tokens := tuple(tokenizer.encode(" " + row["text"]))),
+                sound=sound.pcm,
+                tokens=(tokens := tuple(tokenizer.encode(" " + sound.row["text"]))),
                 spoken=_middles([len(tokenizer.decode([token])) for token in tokens]),
-                phones=tuple(self.phone_ids[phone] for word in words_of(row["text"]) for phone in lexicon[word]),
+                phones=tuple(self.phone_ids[phone] for word in words_of(sound.row["text"]) for phone in lexicon[word]),
             )
-            for row, sound in zip([*rows, *rows[::RECONSTRUCTED]], heard, strict=True)
+            for sound in sounds(corpus, rows)
         ]
 
     @cached_property
@@ -155,7 +155,8 @@ class Speech:
             return Window(_noisy(np.zeros(size, np.float32), 1.0, random), size, [self.tokenizer.no_speech], [np.nan], [])
         plain = random.random() < PLAIN
         most = (1, int(random.integers(1, max(2, int(seconds / 2.5)))), 99)[random.choice(3, p=HOW_MANY)]
-        row = self._row(size, round(PLAIN_S * RATE), most, 0.0, random) if plain else self._row(size, size, most, CUT_OFF, random)
+        room, cut_off = (round(PLAIN_S * RATE), 0.0) if plain else (size, CUT_OFF)
+        row = self._row(size, min(size, room), most, cut_off, random)
         filled = size if row.cut is not None else min(size, row.spoken[-1].stop + int(random.uniform(0.02, 0.8) * RATE))
         sound = _in_a_room(row.sound, random) if random.random() < ROOM else row.sound
         sound[filled:] = 0
@@ -167,7 +168,6 @@ class Speech:
     def _row(self, size: int, room: int, most: int, cut_off: float, random: Generator) -> Row:
         """`size` samples with up to `most` sentences and pauses in the first `room` of them; when the next sentence does not fit, its
         beginning with a probability of `cut_off`."""
-        room = min(size, room)
         row = Row(np.zeros(size, np.float32))
         position = int(random.uniform(*FIRST_PAUSE) * RATE)
         while len(row.spoken) < most:

@@ -13,15 +13,16 @@ from data_prep.codec import find_codec
 from finetune import shipped, train
 from finetune.errors import UserError
 from recipes.voice_clone import exporting, sampling, tiny
-from recipes.voice_clone.studio import make_base, make_corpus, pack_base
+from recipes.voice_clone.studio import judges, make_base, make_corpus, pack_base
 from tests.launch.launching import voice_rows
 
 FIGURES = {
     "steps": 900,
     "texts": 48,
-    "original": 1.0,
-    "codec": 4.0,
-    "cloned": 12.5,
+    "wrong_words": {
+        "whisper-demo-en": {"original": 1.0, "codec": 4.0, "cloned": 12.5},
+        "pocketsphinx": {"original": 21.0, "codec": 24.0, "cloned": 32.5},
+    },
     "by_voice": {"slt": 10.0, "awb": 15.0},
     "runaways": 1,
 }
@@ -45,7 +46,7 @@ def test_what_is_packed_comes_back_with_the_codec_and_a_warning(tmp_path: Path, 
     assert (found / "speech_tokenizer" / "model.safetensors").read_bytes() == codec
     assert load_file(found / "model.safetensors").keys() == weights.keys()
     card = (found / shipped.CARD).read_text()
-    assert "A demo model" in card[:60] and "12.5" in card and "slt 10.0 %" in card and "{" not in card
+    assert "A demo model" in card[:60] and "| 12.5 | 32.5 |" in card and "slt 10.0 %" in card and "{" not in card
 
 
 @pytest.mark.slow
@@ -53,9 +54,10 @@ def test_what_an_untrained_base_says_is_measured_as_wrong(noise_corpus: Path, tm
     """By the shipped Whisper, through the shipped codec."""
     monkeypatch.setattr(pack_base, "LONGEST_S", 1.0)
     base = make_base.write_start(tmp_path / "base" / "start", find_codec("codec-demo"), seed=0)
-    figures = pack_base.measure(base, noise_corpus, 1)
+    figures = pack_base.measure(base, noise_corpus, 1, judges.called(pack_base.JUDGES))
     assert figures["texts"] == 6 and set(figures["by_voice"]) == {item.speaker for item in pack_base.held_out(noise_corpus, 1)}
-    assert min(figures["original"], figures["codec"], figures["cloned"]) > 50, "noise, and what random weights say, are no words"
+    rates = [rate for of_judge in figures["wrong_words"].values() for rate in of_judge.values()]
+    assert len(rates) == 6 and min(rates) > 50, "noise, and what random weights say, are no words"
     assert len(list((tmp_path / "base" / "said").iterdir())) == 6
 
 

@@ -5,25 +5,66 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finetune import shipped
 from finetune.errors import UserError
+from recipes.voice_clone import exporting
 from recipes.voice_clone.studio import measure_codec, pack_base, remeasure
+from recipes.voice_clone.studio.judges import Judge
+
+FIGURES = {
+    "texts": 48,
+    "wrong_words": {
+        "whisper-demo-en": {"original": 1.5, "codec": 4.5, "cloned": 12.5},
+        "pocketsphinx": {"original": 21.5, "codec": 24.5, "cloned": 32.5},
+    },
+    "by_voice": {"slt": 7.5},
+    "runaways": 3,
+}
 
 
-def test_figures_and_card_are_new_and_all_else_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = {"texts": 48, "original": 1.5, "codec": 4.5, "cloned": 12.5, "by_voice": {"slt": 7.5}, "runaways": 3}
-    monkeypatch.setattr(pack_base, "measure", lambda made, corpus, sentences: figures)
+def measured(made: Path, corpus: Path, sentences: int, asked: dict[str, Judge]) -> dict[str, Any]:
+    assert list(asked) == ["whisper-demo-en", "pocketsphinx"]
+    assert (made / "speech_tokenizer" / "model.safetensors").is_file()
+    return FIGURES
+
+
+def test_figures_and_card_are_new_and_the_model_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack_base, "measure", measured)
     assert remeasure.main([pack_base.NAME, "--to", str(tmp_path)]) == 0
     before, after = (zipfile.ZipFile(folder / f"{pack_base.NAME}.zip") for folder in (shipped.HERE, tmp_path))
-    assert before.namelist() == after.namelist()
     told = json.loads(after.read(shipped.FIGURES))
-    assert told == {"steps": json.loads(before.read(shipped.FIGURES))["steps"], **figures}
-    assert "| 12.5 |" in after.read(shipped.CARD).decode()
-    for name in {*before.namelist()} - {shipped.FIGURES, shipped.CARD}:
+    assert told == {"steps": json.loads(before.read(shipped.FIGURES))["steps"], **FIGURES}
+    assert "| 12.5 | 32.5 |" in after.read(shipped.CARD).decode()
+    for name in {*after.namelist()} - {shipped.FIGURES, shipped.CARD}:
         assert before.read(name) == after.read(name), name
+
+
+def test_what_ships_has_no_names_of_the_studio() -> None:
+    folder = shipped.folder_of(pack_base.NAME)
+    assert json.loads((folder / "config.json").read_text())["talker_config"]["spk_id"] == {}
+    assert not (folder / exporting.VOICES).exists()
+
+
+def test_nothing_is_written_before_all_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: object) -> None:
+        raise UserError("no")
+
+    monkeypatch.setattr(
+        measure_codec, "measure", lambda *_given: json.loads((shipped.folder_of("codec-demo") / shipped.FIGURES).read_text())
+    )
+    monkeypatch.setattr(pack_base, "measure", fails)
+    with pytest.raises(UserError, match="no"):
+        remeasure.main(["--to", str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_corpus_it_says_what_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"corpus\.jsonl is missing; make it"):
+        remeasure.main(["codec-demo", "--corpus", str(tmp_path), "--to", str(tmp_path)])
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from whisper.model import ModelDimensions, Whisper
+from whisper.model import ModelDimensions, Whisper, disable_sdpa
 
 from finetune.errors import UserError
 from recipes.voice_clone.studio import train_whisper
@@ -52,6 +52,23 @@ def test_the_stock_whisper_computes_what_was_trained(student: Student) -> None:
     torch.testing.assert_close(torch.logsumexp(found, -1), total, atol=0.05, rtol=0.01)
 
 
+def test_it_looks_as_the_stock_whisper_does(student: Student, noise_corpus: Path) -> None:
+    """What is guided is the first head of each cross-attention, as the stock package computes it."""
+    finished = Student(Speech(noise_corpus, train_whisper.tokenizer()), student.weights())
+    stock, scores = Whisper(ModelDimensions(**DIMENSIONS)), list[torch.Tensor]()
+    stock.load_state_dict(finished.weights())
+    for block in stock.decoder.blocks:
+        block.cross_attn.register_forward_hook(lambda module, given, made: scores.append(made[1]))
+    mels, tokens = torch.randn(1, 80, 3000), torch.tensor([finished.used[:7]])
+    with torch.no_grad(), disable_sdpa():
+        stock(mels, tokens)
+        _, looks = finished._decode(tokens, finished._encode(mels))
+    assert len(looks) == len(scores) == DIMENSIONS["n_text_layer"]
+    for look, score in zip(looks, scores, strict=True):
+        torch.testing.assert_close(look, score[:, 0].log_softmax(-1), atol=0.05, rtol=0.01)
+        assert (look - score[:, 1].log_softmax(-1)).abs().max() > 0.1, "the other head looks elsewhere"
+
+
 def test_the_phone_head_is_thrown_away(student: Student) -> None:
     assert not [name for name in student.weights() if "spell" in name]
     assert set(student.weights()) == set(Whisper(ModelDimensions(**DIMENSIONS)).state_dict())
@@ -87,8 +104,8 @@ def test_who_looks_where_the_next_token_is_said_is_not_astray() -> None:
     assert train_whisper._astray([there.log_softmax(-1)], places + 1) > 10
 
 
-def test_a_finished_model_learns_where_to_look(student: Student, noise_corpus: Path, tmp_path: Path) -> None:
-    speech = Speech(noise_corpus, tmp_path / "sounds.safetensors", train_whisper._tokenizer())
+def test_a_finished_model_learns_where_to_look(student: Student, noise_corpus: Path) -> None:
+    speech = Speech(noise_corpus, train_whisper.tokenizer())
     finished = Student(speech, student.weights())
     batch = speech.batch(0, 1, 3.0, 2)
     optimizer = torch.optim.Adam(finished.parameters(), lr=3e-3)
@@ -116,3 +133,19 @@ def test_a_whisper_of_another_shape_is_refused(noise_corpus: Path, tmp_path: Pat
     torch.save({"dims": other, "model_state_dict": Whisper(ModelDimensions(**other)).state_dict()}, tmp_path / "other.pt")
     with pytest.raises(UserError, match=r"--from .*other\.pt: its shape is .*'n_audio_layer': 1"):
         train(tmp_path / "more", noise_corpus, steps=2, seed=0, begin=str(tmp_path / "other.pt"))
+
+
+def test_a_training_goes_on_as_it_began(student: Student, noise_corpus: Path, tmp_path: Path) -> None:
+    torch.save({"dims": DIMENSIONS, "model_state_dict": student.weights()}, tmp_path / "finished.pt")
+    finished = str(tmp_path / "finished.pt")
+    train(tmp_path / "new", noise_corpus, steps=2, seed=0, until=1)
+    with pytest.raises(UserError, match=r"--from .*: the training in .*new began from nothing; give another FOLDER, or leave out --from"):
+        train(tmp_path / "new", noise_corpus, steps=2, seed=0, begin=finished)
+    train(tmp_path / "more", noise_corpus, steps=2, seed=0, until=1, begin=finished)
+    with pytest.raises(UserError, match=r"the training in .*more went on with a finished model; give the same --from again"):
+        train(tmp_path / "more", noise_corpus, steps=2, seed=0)
+
+
+def test_from_takes_a_demo_whisper_and_says_so(noise_corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--from small: no such file; give whisper-demo-en, or the \.pt file of one"):
+        train(tmp_path / "more", noise_corpus, steps=2, seed=0, begin="small")

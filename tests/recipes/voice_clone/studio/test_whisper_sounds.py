@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-import soxr
 
+from data_prep.audio import read
 from recipes.voice_clone.studio import make_new_voice, whisper_sounds
-from recipes.voice_clone.studio.whisper_sounds import RATE, sounds
+from recipes.voice_clone.studio.whisper_sounds import sounds
+
+KNOWN = make_new_voice.FOLDER / "known" / "slt"
 
 
-@pytest.fixture(scope="module")
-def clips(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Clips of a real voice, of unequal lengths, the last frame partial."""
-    folder = tmp_path_factory.mktemp("clips")
-    voice, rate = soundfile.read(sorted((make_new_voice.FOLDER / "known" / "slt").iterdir())[0], dtype="float32")
-    paths = [folder / f"{number}.flac" for number in range(3)]
-    for number, path in enumerate(paths):
-        soundfile.write(path, soxr.resample(voice, rate, 24_000)[: 30_000 + 1_000 * number], 24_000)
-    return paths
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Three clips of a voice that the codec knows, of unequal lengths, the last frame partial."""
+    voice = read(sorted(KNOWN.iterdir())[0], 24_000).samples
+    for number in range(3):
+        soundfile.write(tmp_path / f"{number}.flac", voice[: 30_000 + 1_000 * number], 24_000)
+    return tmp_path
 
 
-def test_clips_come_first_then_reconstructions_of_every_second(clips: list[Path], tmp_path: Path) -> None:
-    heard = sounds(clips, tmp_path / "kept.safetensors")
-    lengths = [round((30_000 + 1_000 * number) * RATE / 24_000) for number in (0, 1, 2, 0, 2)]
-    assert [len(one) for one in heard] == pytest.approx(lengths, abs=1)
-    for original, again in ((heard[0], heard[3]), (heard[2], heard[4])):
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"audio": f"{number}.flac"} for number in range(count)]
+
+
+def test_clips_come_first_then_reconstructions_of_every_second(corpus: Path) -> None:
+    heard = sounds(corpus, rows(3))
+    assert [one.row["audio"] for one in heard] == ["0.flac", "1.flac", "2.flac", "0.flac", "2.flac"]
+    assert [len(one.pcm) for one in heard] == pytest.approx([20_000, 20_667, 21_333, 20_000, 21_333], abs=1)
+    for original, again in ((heard[0].pcm, heard[3].pcm), (heard[2].pcm, heard[4].pcm)):
         assert np.abs(original.astype(float) - again).mean() > 0, "not the clip itself"
         assert _alike(original, again) > 0.8 > _alike(original, np.random.default_rng(0).permutation(original))
 
@@ -42,8 +47,13 @@ def _alike(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.corrcoef(energies)[0, 1])
 
 
-def test_they_are_kept(clips: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = sounds(clips[:1], tmp_path / "kept.safetensors")
-    monkeypatch.setattr(whisper_sounds, "load_codec", None)
-    for one, other in zip(first, sounds(clips[:1], tmp_path / "kept.safetensors"), strict=True):
-        np.testing.assert_array_equal(one, other)
+def test_they_are_kept_by_what_they_were_made_of(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sounds(corpus, rows(1))
+    monkeypatch.setattr(whisper_sounds, "encode", None)
+    for one, other in zip(first, sounds(corpus, rows(1)), strict=True):
+        np.testing.assert_array_equal(one.pcm, other.pcm)
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        sounds(corpus, rows(2))
+    monkeypatch.setattr(whisper_sounds, "codec_digest", lambda codec: "another")
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        sounds(corpus, rows(1))
