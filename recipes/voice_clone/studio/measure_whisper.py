@@ -31,7 +31,7 @@ from recipes.voice_clone.make_sample import RECORDINGS
 from recipes.voice_clone.studio import grammar, make_corpus
 from recipes.voice_clone.studio.voices import NEW_VOICE, VOICES, Wave, silence, speak
 
-LEAST_SURE = -0.18
+LEAST_SURE = -0.1
 """Mean log-probability between what the model gives in its grammar and what it gives to other English."""
 LONGEST_WINDOW_S = 7.0
 """Packed into one window, as data_prep packs it for this model: two or three sentences; of longer windows it hears more words wrongly."""

@@ -34,6 +34,8 @@ HOW_MANY = (0.25, 0.25, 0.5)
 ONLY_NOISE, PLAIN, PLAIN_S = 0.04, 0.4, 10.0
 """Shares of windows without speech, and of those without timestamp tokens, as `data_prep` asks; and of how many
 seconds of speech at most: `data_prep` gives this model no more at a time. Without times so small a decoder does not find its way."""
+ONE_VOICE = 0.7
+"""How often all of a window is said by one voice, as in recordings. Where each sentence has another voice, that alone tells them apart."""
 CUT_OFF = 0.3
 """How often the window's end falls into a sentence when one more does not fit."""
 FIRST_PAUSE, PAUSES = (0.0, 1.4), ((0.1, 0.6), (0.3, 1.4))
@@ -53,6 +55,7 @@ TILT = 0.12
 class Utterance:
     """One sentence of the corpus."""
 
+    voice: str
     sound: Pcm
     tokens: tuple[int, ...]
     spoken: tuple[float, ...]
@@ -122,6 +125,7 @@ class Speech:
         self.tokenizer = tokenizer
         self.utterances = [
             Utterance(
+                voice=sound.row["speaker"],
                 sound=sound.pcm,
                 tokens=(tokens := tuple(tokenizer.encode(" " + sound.row["text"]))),
                 spoken=_middles([len(tokenizer.decode([token])) for token in tokens]),
@@ -129,6 +133,10 @@ class Speech:
             )
             for sound in sounds(corpus, rows)
         ]
+
+    @cached_property
+    def by_voice(self) -> list[list[Utterance]]:
+        return [[one for one in self.utterances if one.voice == voice] for voice in sorted({one.voice for one in self.utterances})]
 
     @cached_property
     def text_tokens(self) -> list[int]:
@@ -169,9 +177,10 @@ class Speech:
         """`size` samples with up to `most` sentences and pauses in the first `room` of them; when the next sentence does not fit, its
         beginning with a probability of `cut_off`."""
         row = Row(np.zeros(size, np.float32))
+        among = self.by_voice[random.integers(len(self.by_voice))] if random.random() < ONE_VOICE else self.utterances
         position = int(random.uniform(*FIRST_PAUSE) * RATE)
         while len(row.spoken) < most:
-            said = self.utterances[random.integers(len(self.utterances))]
+            said = among[random.integers(len(among))]
             wave = _said(said, random)
             if not row.spoken and position + len(wave) > room:
                 position = int(0.05 * RATE)

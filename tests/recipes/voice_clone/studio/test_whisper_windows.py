@@ -81,6 +81,15 @@ def test_every_token_has_its_place_in_the_sound(speech: Speech) -> None:
     assert torch.equal(batch.places.isnan(), (batch.targets == IGNORED) | torch.isin(batch.targets, torch.tensor(NOWHERE)))
 
 
+def test_most_windows_are_of_one_voice(speech: Speech) -> None:
+    random, size = np.random.default_rng(4), 6 * RATE
+    rows = [speech._row(size, size, 4, 0.0, random) for _ in range(200)]
+    voices = [{one.said.voice for one in row.spoken} for row in rows if len(row.spoken) > 2]
+    alike = sum(len(heard) == 1 for heard in voices) / len(voices)
+    assert alike == pytest.approx(whisper_windows.ONE_VOICE, abs=0.15) and len(voices) > 150
+    assert set.union(*voices) == {voice.name for voice in VOICES}
+
+
 def test_a_token_stands_where_the_middle_of_its_letters_does() -> None:
     assert whisper_windows._middles([2, 6, 2]) == pytest.approx((0.1, 0.5, 0.9))
 
@@ -107,6 +116,8 @@ def test_another_throat_is_higher_and_shorter(speech: Speech, monkeypatch: pytes
     monkeypatch.setattr(whisper_windows, "OTHER_THROAT", 1.0)
     monkeypatch.setattr(whisper_windows, "THROATS", (1.1, 1.1))
     tone = np.sin(2 * np.pi * 400 * np.arange(RATE) / RATE)
-    said = whisper_windows._said(whisper_windows.Utterance((tone * 30000).astype(np.int16), (1,), (0.5,), (1,)), np.random.default_rng(0))
+    said = whisper_windows._said(
+        whisper_windows.Utterance("tone", (tone * 30000).astype(np.int16), (1,), (0.5,), (1,)), np.random.default_rng(0)
+    )
     assert len(said) == round(RATE / 1.1)
     assert np.argmax(np.abs(np.fft.rfft(said))) * RATE / len(said) == pytest.approx(440, abs=2)
