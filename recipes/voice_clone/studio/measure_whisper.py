@@ -3,7 +3,7 @@
     python -m recipes.voice_clone.studio.measure_whisper [--model whisper-demo-en] [--corpus runs/studio/corpus] [--sentences 100]
 
 `alone`: each held-out sentence by itself. `chunks`: all of a voice's in one recording, as data_prep hears it: speech is found, packed to
-7 s and decoded in batches. `long_form`: the same recordings by `whisper.transcribe`. These are for the voices that the base learns;
+9 s and decoded in batches. `long_form`: the same recordings by `whisper.transcribe`. These are for the voices that the base learns;
 `new_voice_alone` and `new_voice` are `alone` and `chunks` for the demo's new voice. `sureness` and `sureness_of_invented`: mean
 log-probabilities of sentences of the grammar and of ordinary English, each alone, and which share of them lies above the limit below which
 data_prep rejects.
@@ -33,8 +33,9 @@ from recipes.voice_clone.studio.voices import NEW_VOICE, VOICES, Wave, silence, 
 
 LEAST_SURE = -0.1
 """Mean log-probability between what the model gives in its grammar and what it gives to other English."""
-LONGEST_WINDOW_S = 7.0
-"""Packed into one window, as data_prep packs it for this model: two or three sentences; of longer windows it hears more words wrongly."""
+LONGEST_WINDOW_S = 9.0
+"""Packed into one window, as data_prep packs it for this model: two or three sentences. Of shorter ones and of longer ones it hears more
+words wrongly: at 7 s more sentences are cut, and of more than 10 s it was not taught to listen without times."""
 PAUSE_S = (0.3, 1.2)
 ROOM = 10 ** (-66 / 20)
 """RMS of the recordings' noise."""

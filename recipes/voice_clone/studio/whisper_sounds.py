@@ -1,6 +1,7 @@
 """The clips that the demo Whisper is trained on, at 16 kHz: the voices themselves, and what the demo codec makes of them.
 
-A Whisper that never heard a codec hears twice as many words wrongly after one, and then says so of every model that speaks through it.
+What it judges will have gone through that codec: before it had heard any of it, 14.7 % of the words of reconstructions were wrong to it,
+and 6.8 % of the same sentences' originals.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ def test_a_recording_holds_its_sentences_between_pauses() -> None:
 
 
 def test_sureness_counts_what_says_nothing_as_not_kept() -> None:
-    found = measure_whisper._sureness([-0.1, -0.15, -0.6, None])
-    assert found["p50"] == -0.15 and found["kept_percent"] == 50.0
+    limit = measure_whisper.LEAST_SURE
+    found = measure_whisper._sureness([limit + 0.05, limit, limit - 0.4, None])
+    assert found["p50"] == limit and found["kept_percent"] == 50.0
     assert measure_whisper._sureness([None]) == {"kept_percent": 0.0}
 
 
