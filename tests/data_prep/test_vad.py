@@ -150,6 +150,23 @@ def test_a_region_too_long_for_whisper_is_split_where_it_is_quiet() -> None:
     assert 20 * SECOND <= first.stop <= 20 * SECOND + 720
 
 
+def test_a_window_ends_at_its_longest_late_pause() -> None:
+    """Six stretches of 4 s: 28 s hold all six but for the pause after the fifth, which is longer than that after the sixth; an early pause,
+    however long, ends nothing."""
+
+    def spoken(pauses: list[float]) -> list[Region]:
+        starts = [0.0]
+        for pause in pauses:
+            starts.append(starts[-1] + 4 + pause)
+        return [Region(int(start * SECOND), int((start + 4) * SECOND)) for start in starts]
+
+    silence = SILENCE.cut(0, 60 * SECOND)
+    ends = [window.stop for window in windows(spoken([1.5, 0.2, 0.2, 0.2, 0.8, 0.2, 0.2, 0.2]), silence)]
+    assert len(ends) == 2 and ends[0] == pytest.approx((20 + 2.1 + 0.15) * SECOND, abs=2), "after the fifth"
+    (only,) = windows(spoken([1.5, 0.2, 0.2, 0.8, 0.2]), silence)
+    assert only.stop == pytest.approx((24 + 2.9 + 0.15) * SECOND, abs=2), "what fits as a whole stays whole"
+
+
 def test_a_model_that_knows_short_windows_only_gets_them() -> None:
     regions = [Region(at * SECOND, at * SECOND + SECOND) for at in range(0, 40, 2)]
     silence = Audio(np.zeros(41 * SECOND, np.float32), MASTER_RATE)

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from data_prep.codec import FOLDER as TOKENIZER
@@ -21,6 +19,8 @@ from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import judges, make_base, make_corpus, measure_codec, pack_base, pack_codec
 from recipes.voice_clone.studio.judges import Judge
 
+FOLDER = Path("runs/studio/again")
+"""Where copies are measured."""
 MODELS = (pack_codec.NAME, pack_base.NAME)
 
 
@@ -43,11 +43,12 @@ def main(argv: list[str]) -> int:
 
 def _renewed(name: str, corpus: Path, asked: dict[str, Judge]) -> bytes:
     """The archive of a shipped model with new figures, which are printed."""
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / name
-        shutil.copytree(shipped.folder_of(name), made)
-        archive = codec(made, corpus, asked) if name == pack_codec.NAME else base(made, corpus, asked)
-        print((made / shipped.FIGURES).read_text(encoding="utf-8"))
+    shipped_folder, made = shipped.folder_of(name), FOLDER / name
+    files.discard(made)
+    for path in sorted(path for path in shipped_folder.rglob("*") if path.is_file()):
+        files.copy_into(path, made / path.relative_to(shipped_folder))
+    archive = codec(made, corpus, asked) if name == pack_codec.NAME else base(made, corpus, asked)
+    print((made / shipped.FIGURES).read_text(encoding="utf-8"))
     return archive
 
 

@@ -15,6 +15,12 @@ from recipes.voice_clone import exporting
 from recipes.voice_clone.studio import measure_codec, pack_base, remeasure
 from recipes.voice_clone.studio.judges import Judge
 
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remeasure, "FOLDER", tmp_path_factory.mktemp("again"))
+
+
 FIGURES = {
     "texts": 48,
     "wrong_words": {
