@@ -3,8 +3,8 @@
     python -m recipes.voice_clone.studio.measure_codec [--model codec-demo] [--corpus runs/studio/corpus] [--asr JUDGE]…
 
 Distances are between the original and its reconstruction; `mean_frame` is what the average sound of all clips would get. The speaker is
-told by a classifier that has learned the voices from other, original clips. No words are
-counted without --asr, which may be given more than once.
+told by a classifier that has learned the voices from other, original clips. No words are counted without
+--asr, which may be given more than once.
 """
 
 from __future__ import annotations

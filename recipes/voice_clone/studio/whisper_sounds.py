@@ -7,8 +7,8 @@ and 6.8 % of the same sentences' originals.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +17,14 @@ import soxr
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples, read
-from data_prep.codec import codec_digest, encode, find_codec, load_codec
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples, integers, read
+from data_prep.codec import codec_digest, find_codec, load_codec
 from finetune import files
+from recipes.voice_clone.studio.measure_codec import reconstructed
+from recipes.voice_clone.studio.pack_codec import NAME as CODEC
 
-CODEC = "codec-demo"
 RECONSTRUCTED = 2
 """Of so many clips one is heard through the codec too."""
-AT_ONCE = 16
-"""Clips in the codec at a time."""
 
 Pcm = NDArray[np.int16]
 """[samples] at `SPEECH_RATE`."""
@@ -46,7 +45,9 @@ def sounds(corpus: Path, rows: Sequence[dict[str, Any]]) -> list[Sound]:
     again = rows[::RECONSTRUCTED]
     kept = corpus / f"heard-{key}.safetensors"
     if not kept.exists():
-        made = [*map(_pcm, _waves(corpus, rows)), *_reconstructed(codec, _waves(corpus, again))]
+        tokenizer = load_codec(codec, "cpu")
+        back = (reconstructed(tokenizer, wave)[: len(wave)] for wave in _waves(corpus, again))
+        made = [_pcm(wave) for wave in itertools.chain(_waves(corpus, rows), back)]
         files.write_bytes(kept, save({"sound": np.concatenate(made), "lengths": np.array([len(one) for one in made])}))
     tensors = load_file(kept)
     pcm = np.split(tensors["sound"], np.cumsum(tensors["lengths"])[:-1])
@@ -57,20 +58,5 @@ def _waves(corpus: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Samples]:
     return (read(corpus / row["audio"], MASTER_RATE).samples for row in rows)
 
 
-def _reconstructed(codec: Path, waves: Iterable[Samples]) -> Iterator[Pcm]:
-    tokenizer, waves = load_codec(codec, "cpu"), iter(waves)
-    while some := list(islice(waves, AT_ONCE)):
-        yield from map(_pcm, _through(tokenizer, some))
-
-
-def _through(tokenizer: Any, waves: Sequence[Samples]) -> Iterator[Samples]:
-    """Each as long as it was: the last frame's padding is cut off."""
-    import torch
-
-    codes = [{"audio_codes": torch.from_numpy(one.astype(np.int64))} for one in encode(tokenizer, waves)]
-    for wave, again in zip(waves, tokenizer.decode(codes)[0], strict=True):
-        yield np.asarray(again[: len(wave)], dtype=np.float32)
-
-
 def _pcm(wave: Samples) -> Pcm:
-    return np.round(np.clip(soxr.resample(wave, MASTER_RATE, SPEECH_RATE, quality="HQ"), -1, 1) * 32767).astype(np.int16)
+    return integers(soxr.resample(wave, MASTER_RATE, SPEECH_RATE, quality="HQ"))
