@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import soxr
 
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples, integers
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples
 from finetune.errors import UserError
 from recipes.voice_clone.studio import grammar
 
@@ -57,9 +58,9 @@ def _decoder() -> Any:
 
 def _heard(decoder: Any, samples: Samples) -> str:
     """The words of one sentence; none if no sentence of the grammar fits."""
-    wave = integers(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="HQ"))
+    wave = np.clip(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="HQ"), -1, 1)
     decoder.start_utt()
-    decoder.process_raw(wave.tobytes(), full_utt=True)
+    decoder.process_raw((wave * 32767).astype(np.int16).tobytes(), full_utt=True)
     decoder.end_utt()
     found = decoder.hyp()
     return found.hypstr if found else ""
