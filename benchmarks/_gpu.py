@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import _table, _voice
 from finetune import files
-from recipes.voice_clone.shapes import RELEASED, SMALL, Width, codec_shape, model_shape
+from recipes.voice_clone.shapes import RELEASED, SMALL, Width
 
 ROOT = Path(__file__).resolve().parents[1]
 QWEN3: dict[str, Any] = {
@@ -183,17 +183,7 @@ def make_chat(folder: Path, scale: Scale) -> None:
 def make_voice(folder: Path, scale: Scale) -> None:
     """A Qwen3-TTS with the tiny tokenizer and a tiny codec, and clips of spoken sentences."""
     from benchmarks.voice_ways import frames_of, text_of
-    from recipes.voice_clone import tiny
 
-    tokenizer = tiny.text_tokenizer()
-    ids = tiny.text_ids(tokenizer)
-    words = ids if scale is SMALLEST else replace(ids, vocabulary=151936)
-    shape, codec = model_shape(scale.voice, words), codec_shape(scale.voice.codebook)
-    contents = {
-        **tiny.tokenizer_files(tokenizer), **tiny.settings(shape, codec), "model.safetensors": tiny.model_weights(shape, seed=0),
-        "speech_tokenizer/model.safetensors": tiny.codec_weights(codec, seed=0),
-    }  # fmt: skip
-    for name, content in contents.items():
-        files.write_bytes(folder / "base" / name, content)
+    _voice.build(folder / "base", scale.voice, words=None if scale is SMALLEST else 151936)
     lengths = [min(frames, scale.frames) for frames in frames_of(scale.clips)]
     _voice.write_clips(folder, scale.voice.codebook, [(text_of(frames), frames) for frames in lengths])

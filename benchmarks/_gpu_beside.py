@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from benchmarks import _gpu, _timing, _voice, generation, step_overhead, voice_ways
+from benchmarks import _gpu, _timing, _voice, generation, voice_ways
+from benchmarks._by_hand import bare_step, check_alike, filled
 from benchmarks._gpu import ROOT, Scale
+from benchmarks._overhead_of_ranks import our_step
 from finetune import assembly, batches, checkpoint, files, loop, world
 from finetune.config import resolve
 from finetune.loop import Progress
@@ -43,9 +45,9 @@ def overhead(folder: Path, scale: Scale) -> None:
     """Our step beside a bare loop with autocast, on the same batch."""
     joined = world.join((), folder)
     config = _voice.run_config(folder / "voice", "run", precision="bf16")
-    ours, batch = step_overhead.our_step(joined, config)
-    acts = {"ours": ours, "bare": step_overhead.bare_step(config, batch, DEVICE)}
-    voice_ways.check_alike({name: act() for name, act in acts.items()}, ALIKE)
+    ours, batch = our_step(joined, config)
+    acts = {"ours": ours, "bare": bare_step(filled(config, DEVICE), config, [batch], ranks=1)}
+    check_alike({name: act() for name, act in acts.items()}, ALIKE)
     taken = _timing.in_turns(acts, scale.rounds, warm_up=2, clock=_gpu.clock)
     compared("voice", "a step", taken["ours"], "a bare loop", taken["bare"])
     world.leave()
@@ -58,8 +60,8 @@ def ways(folder: Path, _: Scale) -> None:
     training, progress = assembly.build(config, VOICE, joined)
     step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
     found = voice_ways.ways_of(training, step)
-    acts = {name: voice_ways.trainer(training, way) for name, way in found.items()}
-    voice_ways.check_alike({name: acts[name]() for name, way in found.items() if way.share == 1.0}, ALIKE)
+    acts = voice_ways.trainers(training, found)
+    check_alike({name: acts[name]() for name, way in found.items() if way.share == 1.0}, ALIKE)
     taken = _timing.in_turns(acts, 2, warm_up=0, clock=_gpu.clock)
     for name in list(found)[1:]:
         compared("voice", f"a step on {len(training.rows)} clips", taken[voice_ways.OURS], name, taken[name])

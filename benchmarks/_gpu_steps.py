@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from benchmarks import _gpu
 from benchmarks._gpu import Scale
+from benchmarks._heads import WholeLogits
 from finetune import assembly, batches, files, world
 from finetune.activations import Recomputing
 from finetune.batches import MicroBatch, Order, Turn
@@ -37,7 +37,6 @@ from finetune.step import Training, loader_of, train_step
 from finetune.strategies import judge
 from finetune.world import World
 from recipes.llm_sft import causal_model
-from recipes.llm_sft.loss_head import LossHead
 
 GIB = 2**30
 NOT_HERE = "–"
@@ -83,14 +82,6 @@ def voice_versions() -> list[Version]:
     recomputed = Version("everything recomputed", keys={"train.activation_checkpointing": "full", "train.micro_tokens": "4096"})
     kept = recomputed.but("nothing recomputed", {"train.activation_checkpointing": "none"})
     return [recomputed, kept, kept.but("sub_frames 1/4", {"options.sub_frames": "0.25"}), kept.but("compiled", {"train.compile": "true"})]
-
-
-class WholeLogits(LossHead):
-    """The head with the logits of all positions at once."""
-
-    def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = functional.linear(hidden, self.weight, self.bias).float()
-        return functional.cross_entropy(logits, targets, reduction="sum"), (logits.detach().argmax(-1) == targets).sum().float()
 
 
 @contextmanager

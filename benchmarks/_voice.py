@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,31 @@ from finetune import files
 from finetune.config import Config, resolve
 from recipes.voice_clone import tiny
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.shapes import CODEBOOKS, SMALL
+from recipes.voice_clone.shapes import CODEBOOKS, Width, codec_shape, model_shape
 
 
-def make(folder: Path, size: str, clips: int, frames: int) -> Path:
-    """A base of the size (nano or mini) and `clips` rows of `frames` random frames each, in a folder of their own."""
-    return make_clips(folder, size, [("She counted the boats.", frames)] * clips)
+def make(folder: Path, width: Width, clips: int, frames: int) -> Path:
+    """A base of these widths and `clips` rows of `frames` random frames each, in a folder of their own."""
+    return make_clips(folder, width, [("She counted the boats.", frames)] * clips)
 
 
-def make_clips(folder: Path, size: str, clips: Sequence[tuple[str, int]]) -> Path:
+def make_clips(folder: Path, width: Width, clips: Sequence[tuple[str, int]]) -> Path:
     """As `make`, but each clip has its own text and number of frames."""
-    tiny.build(folder / "base", size)
-    return write_clips(folder, SMALL[size].codebook, clips)
+    build(folder / "base", width)
+    return write_clips(folder, width.codebook, clips)
+
+
+def build(folder: Path, width: Width, words: int | None = None) -> None:
+    """A Qwen3-TTS of any widths with the tiny tokenizer, whose words the model may exceed, and a tiny codec."""
+    tokenizer = tiny.text_tokenizer()
+    ids = tiny.text_ids(tokenizer)
+    shape, codec = model_shape(width, ids if words is None else replace(ids, vocabulary=words)), codec_shape(width.codebook)
+    contents = {
+        **tiny.tokenizer_files(tokenizer), **tiny.settings(shape, codec), "model.safetensors": tiny.model_weights(shape, seed=0),
+        "speech_tokenizer/model.safetensors": tiny.codec_weights(codec, seed=0),
+    }  # fmt: skip
+    for name, content in contents.items():
+        files.write_bytes(folder / name, content)
 
 
 def write_clips(folder: Path, codebook: int, clips: Sequence[tuple[str, int]]) -> Path:

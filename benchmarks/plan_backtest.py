@@ -17,19 +17,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 from accelerate import init_empty_weights
-from torch import Tensor
-from torch.nn import functional
 from transformers import AutoModelForCausalLM, FalconConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, PhiConfig, PretrainedConfig
 
 from benchmarks import _table
+from benchmarks._heads import WholeLogits
 from finetune import adapters, models
 from finetune.activations import Recomputing, trace, trim
 from finetune.config import Lora
+from finetune.loss_head import LossHead
 from finetune.memory import Arrangement, memory, outline
 from finetune.recipe import Batch
 from recipes.llm_sft import varlen
 from recipes.llm_sft.causal_model import CausalModel, block_classes
-from recipes.llm_sft.loss_head import LossHead
 from recipes.llm_sft.recipe import loss
 
 COLUMNS = ("run", "source", "published, GB", "states, GB", "traced, GB", "sum / published", "use", "fitted / published")
@@ -116,14 +115,6 @@ ROWS = [
 ]
 
 
-class FullLogits(LossHead):
-    """The head as most frameworks have it: all logits, a copy in fp32, cross-entropy."""
-
-    def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = functional.linear(hidden, self.weight, self.bias).float()
-        return functional.cross_entropy(logits, targets, reduction="sum"), torch.zeros((), device=logits.device)
-
-
 def foretold(row: Published) -> tuple[float, float]:
     """(states with what is gathered, traced activations and loss) in GB."""
     model, dtype = built(row), torch.bfloat16
@@ -145,7 +136,7 @@ def built(row: Published) -> CausalModel:
     attention = varlen.LOOP if config.model_type != "falcon" else "sdpa"
     with init_empty_weights(include_buffers=False):
         whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-        model = CausalModel(whole, FullLogits if row.logits else LossHead)
+        model = CausalModel(whole, WholeLogits if row.logits else LossHead)
     if config.tie_word_embeddings:
         model.get_submodule(model.head_path).weight = whole.get_input_embeddings().weight
     if row.rank is not None:

@@ -1,6 +1,6 @@
 """What finetune.step.train_step costs beyond a bare loop: the same model, weights, batch and AdamW without sharding, votes and checks.
 
-One process, so that no time is spent on communication; what remains is the work of the processor around the arithmetic. It does not
+Beside it, what the loop of accelerate's documentation costs. What is beyond the arithmetic is work of the processor around it. It does not
 grow with the model's width or the batch, so the ratio is largest on a tiny model and falls with the work in a step.
 """
 
@@ -8,80 +8,51 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
+from benchmarks import _ranks, _table, _voice
+from recipes.voice_clone.shapes import SMALL, Width
 
-from benchmarks import _table, _timing, _voice
-from finetune import assembly, batches, models, optim, world
-from finetune.config import Config
-from finetune.recipe import Batch
-from finetune.step import train_step
-from finetune.world import World
-from recipes.voice_clone.recipe import RECIPE
-
-COLUMNS = ("model", "clips × frames", "positions a step", "our step / bare loop")
-Step = Callable[[], float]
+SMALL_ENOUGH = Width("small", 2048, 256, 384, 1024, 6, 384, 1024, 2, 6, 2, 64, 16, 8, 2048)
+"""24 million parameters: as wide as lets matrix products, and not calls, take the time, and small enough for a processor."""
+MODELS = {
+    "nano": (SMALL["nano"], 4, 50, 40),
+    "mini": (SMALL["mini"], 4, 50, 24),
+    "mini, more": (SMALL["mini"], 16, 100, 12),
+    "small": (SMALL_ENOUGH, 4, 50, 8),
+    "small, more": (SMALL_ENOUGH, 8, 100, 6),
+}
+"""Name: the voice model, clips of a step, frames of each, rounds."""
+QUICK = {"nano": (SMALL["nano"], 2, 10, 3)}
+COLUMNS = ("model", "clips × frames", "positions a step", "ranks", "bare loop, ms", "our step / bare loop", "accelerate / bare loop")
+NOTE = (
+    "fp32, one thread a rank, `parallel.strategy: ddp` beside torch's DistributedDataParallel; on two ranks, both train on the same clips. "
+    "Processor time of a rank, 6 to 40 steps of each, in turns; medians. small has 24 million parameters. What remains where a product has "
+    "work to do is that fully_shard copies weights and gradients once or twice: on a CPU that shows in short steps. Our step updates the "
+    "weights with torch's fused AdamW, the other two with what torch takes by itself."
+)
 
 
 def main() -> None:
     flags = _table.read_flags(__doc__)
-    torch.set_num_threads(1)
-    sizes, rounds = ([("nano", 2, 10)], 3) if flags.quick else ([("nano", 4, 50), ("mini", 4, 50), ("mini", 16, 100)], 40)
+    models = QUICK if flags.quick else MODELS
     with tempfile.TemporaryDirectory() as folder:
-        joined = world.join((), Path(folder))
-        rows = [compare(joined, Path(folder), size, clips, frames, rounds) for size, clips, frames in sizes]
-        world.leave()
-    note = f"One process, one thread, fp32; ratio of median processor times of {rounds} steps each, in turns."
-    _table.publish("step_overhead", flags, COLUMNS, rows, note)
+        for name, (width, clips, frames, _) in models.items():
+            _voice.make(Path(folder) / name, width, clips, frames)
+        rounds = [f"{name}={each[-1]}" for name, each in models.items()]
+        found = [each for ranks in (1, 2) for each in _ranks.launch("_overhead_of_ranks.py", ranks, Path(folder), "overhead", *rounds)]
+    _table.publish("step_overhead", flags, COLUMNS, [row(each, models[each["model"]]) for each in found], NOTE)
 
 
-def compare(joined: World, folder: Path, size: str, clips: int, frames: int, rounds: int) -> list[object]:
-    """One line of the table."""
-    config = _voice.run_config(_voice.make(folder / f"{size}-{clips}", size, clips, frames), "run")
-    ours, batch = our_step(joined, config)
-    bare = bare_step(config, batch, torch.device("cpu"))
-    if any(abs(ours() - bare()) > 1e-5 for _ in range(2)):
-        raise SystemExit("the two loops do not train alike, so their times say nothing")
-    taken = _timing.medians({"ours": ours, "bare": bare}, rounds)
-    positions = int(batch.tensors["valid"].sum())
-    return [size, f"{clips} × {frames}", positions, f"{taken['ours'] / taken['bare']:.2f}"]
-
-
-def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
-    """The step as it is launched, and its only batch."""
-    training, progress = assembly.build(config, RECIPE, joined)
-    step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
-    loader = batches.Loader(training.rows, RECIPE, training.loaded.processor, rank=0, size=1)
-    turns = loader.turns(step.micros)
-    loader.close()
-    assert len(turns) == 1
-    return lambda: train_step(training, turns, step=0)["loss"], turns[0].batch
-
-
-def bare_step(config: Config, batch: Batch, device: torch.device) -> Step:
-    """What one would write by hand for this model."""
-    loaded = RECIPE.load(config)
-    model: Any = loaded.model
-    models.materialise(model, loaded.base, loaded.buffers, device, config.run.seed)
-    optimizer = optim.make_optimizer(model, config.train)
-    weights, half = model.weights, config.train.precision == "bf16"
-
-    def step() -> float:
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            sums = model({name: tensor.to(device) for name, tensor in batch.tensors.items()})
-        loss = sum(weight * sums[name] / batch.targets[name] for name, weight in weights.items() if weight)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.item()
-
-    return step
+def row(each: dict[str, Any], setting: tuple[Width, int, int, int]) -> list[object]:
+    ours, bare, accelerates = (median(each[name]) for name in ("ours", "bare", "accelerate"))
+    _, clips, frames, _ = setting
+    shape = [each["model"].partition(",")[0], f"{clips} × {frames}", f"{each['positions']:,}", each["ranks"]]
+    return [*shape, f"{1000 * bare:.1f}", f"{ours / bare:.2f}", f"{accelerates / bare:.2f}"]
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ from finetune.config import Config
 from finetune.recipe import Batch
 from finetune.step import objective
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.shapes import CODEBOOKS
+from recipes.voice_clone.shapes import CODEBOOKS, SMALL
 from recipes.voice_clone.speech_model import (
+    by_book,
     first_codebook,
     frame_embeddings,
     input_embeddings,
-    negative_log_likelihood,
     other_codebooks,
     states_before_frames,
     talker_states,
@@ -58,7 +58,7 @@ def main() -> None:
 
 def compare(folder: Path, size: str, clips: int, frames: int, rounds: int) -> list[list[object]]:
     """Two lines of the table: the code predictor by itself, and the whole training step up to the update."""
-    config = _voice.run_config(_voice.make(folder / f"{size}-{clips}", size, clips, frames), f"run-{size}-{clips}")
+    config = _voice.run_config(_voice.make(folder / f"{size}-{clips}", SMALL[size], clips, frames), f"run-{size}-{clips}")
     model, batch = load(config)
     width = model.talker.config.hidden_size
     shapes = f"1 call on [{clips * frames}, {CODEBOOKS}, {width}]", f"{frames} calls on [{clips}, {CODEBOOKS}, {width}]"
@@ -108,7 +108,7 @@ def whole_step(model: Any, batch: Batch, frames: int) -> tuple[Loss, Loss]:
 
     def looped() -> Tensor:
         states, embedded, codes, hidden = predictor_inputs(model, batch)
-        main = negative_log_likelihood(*first_codebook(model.talker, hidden, batch.tensors["labels"]))
+        main, _ = model.talker.codec_head(*first_codebook(hidden, batch.tensors["labels"]))
         sub = frame_by_frame(model.talker, states, embedded, codes, frames)
         return main / batch.targets["main"] + model.weights["sub"] * sub / batch.targets["sub"]
 
@@ -126,7 +126,8 @@ def predictor_inputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def all_frames(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> Tensor:
-    return negative_log_likelihood(*other_codebooks(talker, states, embedded, codes))
+    nll, _ = by_book(talker.code_predictor.lm_head, *other_codebooks(talker.code_predictor, states, embedded, codes))
+    return nll
 
 
 def frame_by_frame(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor, frames: int) -> Tensor:

@@ -1,39 +1,39 @@
 """A training step of voice_clone, beside the two public ways of training the same model: its makers' batches, and a loop over frames.
 
-All ways learn the same clips with the same correct loss, which is checked, in one optimizer step of the same optimizer:
-- `voice_clone`: clips of about one length side by side, up to `train.micro_tokens` positions, all frames' codes predicted in one call;
+All ways learn the same clips with the same correct loss, which is checked, in one optimizer step:
+- `voice_clone`: clips of about one length side by side, up to `train.micro_tokens` positions, all frames' codes predicted in one call,
+  logits chunk by chunk; with all that a step here does besides (sharding, votes, checks);
 - `voice_clone, sub_frames`: the same, but codebooks 1 to 15 are learned from a share of the frames, drawn anew for each micro-batch;
-- `2 clips, padded` and `32 clips, padded`: clips in random order, padded to the longest, as the script and the page of the model's makers
-  have it (without their mistakes in the loss);
-- `a loop over frames`: two such clips, and for each clip a call of the code predictor for each of its frames, up to 100.
+- `32 clips, padded` and `2 clips, padded`: a loop by hand around the package's modules, clips in random order, padded to the longest, as
+  the page and the script of the model's makers have it (without their mistakes in the loss);
+- `a loop over frames`: the same with two clips, but a call of the code predictor for each frame, up to 100 for a clip.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
-from unittest import mock
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 
 from benchmarks import _table, _timing, _voice
+from benchmarks._by_hand import Step, bare_step, check_alike, filled, stock_heads, stock_sums
 from benchmarks.voice_batches import KINDS
 from finetune import assembly, batches, world
-from finetune.batches import Loader, MicroBatch, Step, Turn
+from finetune.batches import Loader, MicroBatch, Turn
 from finetune.step import Training, train_step
 from finetune.world import World
-from recipes.voice_clone import speech_model
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.shapes import FRAME_RATE
+from recipes.voice_clone.shapes import FRAME_RATE, SMALL
 from recipes.voice_clone.tiny import SENTENCES
 
 LONGEST = 100
@@ -57,12 +57,14 @@ class Way:
     turns: list[Turn]
     share: float = 1.0
     """Of the frames, for codebooks 1 to 15."""
-    by_frame: bool = False
-    """Whether the code predictor is called for each frame by itself."""
+    by_hand: Literal["no", "at once", "frame by frame"] = "no"
+    """If so, how the code predictor is called."""
 
     def calls(self) -> int:
         """Of the code predictor, forward."""
-        return sum(int(turn.batch.tensors["frame_mask"].sum()) for turn in self.turns) if self.by_frame else len(self.turns)
+        return (
+            sum(int(turn.batch.tensors["frame_mask"].sum()) for turn in self.turns) if self.by_hand == "frame by frame" else len(self.turns)
+        )
 
     def positions(self) -> int:
         """Of the talker, padding included."""
@@ -82,13 +84,13 @@ def main() -> None:
 
 def compare(joined: World, folder: Path, size: str, clips: int, rounds: int) -> list[list[object]]:
     """The lines of one model."""
-    made = _voice.make_clips(folder / size, size, [(text_of(frames), frames) for frames in frames_of(clips)])
+    made = _voice.make_clips(folder / size, SMALL[size], [(text_of(frames), frames) for frames in frames_of(clips)])
     # At this rate no weight moves by a bit of it, so that every step of every way has the same loss.
     config = _voice.run_config(made, f"run-{size}", micro_tokens=BUDGET, lr=1e-30, weight_decay=0)
     training, progress = assembly.build(config, RECIPE, joined)
     step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
     ways = ways_of(training, step)
-    acts = {name: trainer(training, way) for name, way in ways.items()}
+    acts = trainers(training, ways)
     check_alike({name: acts[name]() for name, way in ways.items() if way.share == 1.0}, 1e-4)
     taken = _timing.in_turns(acts, rounds, warm_up=1)
     frames = sum(int(turn.batch.tensors["frame_mask"].sum()) for turn in ways[OURS].turns)
@@ -107,7 +109,7 @@ def text_of(frames: int) -> str:
     return " ".join(SENTENCES)[:frames]
 
 
-def ways_of(training: Training, step: Step) -> dict[str, Way]:
+def ways_of(training: Training, step: batches.Step) -> dict[str, Way]:
     """Every way over the clips of `step`, voice_clone's own first."""
     loader = Loader(training.rows, RECIPE, training.loaded.processor, rank=0, size=1)
     ours = loader.turns(step.micros)
@@ -116,8 +118,8 @@ def ways_of(training: Training, step: Step) -> dict[str, Way]:
     loader.close()
     shares = {f"{OURS}, sub_frames {share:g}": Way(ours, share) for share in SHARES}
     return {
-        OURS: Way(ours), **shares, "32 clips, padded": Way(by_many), "2 clips, padded": Way(by_two),
-        OVER_FRAMES: Way(by_two, by_frame=True),
+        OURS: Way(ours), **shares, "32 clips, padded": Way(by_many, by_hand="at once"),
+        "2 clips, padded": Way(by_two, by_hand="at once"), OVER_FRAMES: Way(by_two, by_hand="frame by frame"),
     }  # fmt: skip
 
 
@@ -129,32 +131,26 @@ def padded(loader: Loader, training: Training, rows: list[int], clips: int) -> l
     return [Turn(micro, loader.batch(micro), counts=True) for micro in micros]
 
 
-def trainer(training: Training, way: Way) -> Callable[[], float]:
-    """A step in one way; returns its loss."""
+def trainers(training: Training, ways: dict[str, Way]) -> dict[str, Step]:
+    """A step in each way. Those by hand share a model, which is another than the run's."""
+    with stock_heads():
+        stock = filled(training.config, training.world.device)
+    return {name: our_step(training, way) if way.by_hand == "no" else step_by_hand(training, stock, way) for name, way in ways.items()}
+
+
+def our_step(training: Training, way: Way) -> Step:
     model: Any = training.model
 
     def act() -> float:
         model.sub_frames = way.share
-        predict = one_by_one if way.by_frame else at_once
-        with mock.patch.object(speech_model, "other_codebooks", predict):
-            return train_step(training, way.turns, step=0)["loss"]
+        return train_step(training, way.turns, step=0)["loss"]
 
     return act
 
 
-at_once = speech_model.other_codebooks
-
-
-def one_by_one(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """As `other_codebooks`, one frame after the other."""
-    each = [at_once(talker, states[t : t + 1], embedded[t : t + 1], codes[t : t + 1])[0] for t in range(len(codes))]
-    return torch.cat(each), codes[:, 1:]
-
-
-def check_alike(losses: dict[str, float], tolerance: float) -> None:
-    """Ways that learn something else would not be ways of doing the same."""
-    if max(losses.values()) - min(losses.values()) > tolerance:
-        raise SystemExit(f"the ways do not learn alike, so their times say nothing: {losses}")
+def step_by_hand(training: Training, stock: nn.Module, way: Way) -> Step:
+    sums = partial(stock_sums, by_frame=way.by_hand == "frame by frame")
+    return bare_step(stock, training.config, [turn.batch for turn in way.turns], ranks=1, sums=sums)
 
 
 def line(size: str, name: str, way: Way, taken: list[float], ours: list[float], tokens: int, frames: int) -> list[object]:

@@ -43,8 +43,9 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Ma
     """
     trained = {plain_name(name): parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     own = dict(model.named_buffers())
-    moments = {moment_name(kind, name): optimizer.state[parameter][kind] for name, parameter in trained.items() for kind in MOMENTS}
-    return {**trained, **moments, **{name: own[name] for name in buffers}}
+    moments = {kind: optim.moments(optimizer, kind) for kind in MOMENTS}
+    named = {moment_name(kind, name): moments[kind][parameter] for name, parameter in trained.items() for kind in MOMENTS}
+    return {**trained, **named, **{name: own[name] for name in buffers}}
 
 
 def moment_name(kind: str, name: str) -> str:

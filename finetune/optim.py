@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from finetune.config import Train
-from finetune.parallel import by_mesh
+from finetune.parallel import own_part, sharded_as
 
 
 def make_optimizer(model: nn.Module, train: Train) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019) over what is trained; only linear matrices decay. Build it after sharding: it keeps the shards."""
+    """AdamW (Loshchilov & Hutter 2019) over what is trained; only linear matrices decay. Build it after sharding.
+
+    It is over this rank's own shards, as plain tensors: the update needs nobody else, and each operation on a sharded tensor costs Python
+    more time than a GPU takes for it. A group's `of` are the model's parameters, in the order of its `params`.
+    """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decays = [parameter for parameter in trained if parameter.dim() > 1 and id(parameter) not in embeddings]
     chosen = {id(parameter) for parameter in decays}
     rest = [parameter for parameter in trained if id(parameter) not in chosen]
     groups = [
-        {"params": group, "weight_decay": decay}
+        {"params": [nn.Parameter(own_part(parameter)) for parameter in parameters], "of": parameters, "weight_decay": decay}
         for parameters, decay in ((decays, train.weight_decay), (rest, 0.0))
-        for group in by_mesh(parameters)  # one fused update refuses tensors of different meshes
+        if parameters
     ]
-    on_gpu = trained[0].device.type == "cuda"
-    return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=on_gpu)
+    return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
+
+
+def pairs(optimizer: torch.optim.AdamW) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+    """Each of the model's trained parameters, and this rank's own part of it, for which the optimizer has its state."""
+    return ((whole, own) for group in optimizer.param_groups for whole, own in zip(group["of"], group["params"], strict=True))
 
 
 def learning_rate(step: int, total: int, train: Train) -> float:
@@ -38,21 +47,29 @@ def learning_rate(step: int, total: int, train: Train) -> float:
     return train.lr * (train.final_lr + (1 - train.final_lr) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
+@torch.no_grad()
 def update(optimizer: torch.optim.AdamW, rate: float) -> None:
     """One update of the weights at this learning rate; the gradients are given up."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+    for whole, own in pairs(optimizer):
+        # The first forward may have moved a shard (fully_shard pads it then), and an update of what it was would not be seen.
+        own.data = own_part(whole)
+        own.grad, whole.grad = None if whole.grad is None else own_part(whole.grad), None
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
 def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:
     """Give every parameter the state it has after `steps` updates, moments still zero: the tensors that a checkpoint is read into."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            place = parameter.device if group["fused"] else torch.device("cpu")
-            optimizer.state[parameter] = {
-                "step": torch.tensor(float(steps), device=place),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+    for _, own in pairs(optimizer):
+        optimizer.state[own] = {
+            "step": torch.tensor(float(steps), device=own.device),
+            "exp_avg": torch.zeros_like(own),
+            "exp_avg_sq": torch.zeros_like(own),
+        }
+
+
+def moments(optimizer: torch.optim.AdamW, kind: str) -> dict[nn.Parameter, Tensor]:
+    """`exp_avg` or `exp_avg_sq` of each of the model's trained parameters, sharded as it is."""
+    return {whole: sharded_as(whole, optimizer.state[own][kind]) for whole, own in pairs(optimizer)}

@@ -13,10 +13,10 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
 
 from finetune import tensor_parallel
 from finetune.config import Config
@@ -206,27 +206,55 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
+@torch.no_grad()
 def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> float:
     """Scale gradients to the global L2 norm `largest` if they exceed it; returns the norm before. Collective: call on every rank."""
-    groups = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
-    norms = [torch.nn.utils.get_total_norm([parameter.grad for parameter in group if parameter.grad is not None]) for group in groups]
-    # A DTensor's own value is this rank's part: off by about sqrt(N) without the reduction.
-    norm = math.hypot(*(float(norm.full_tensor() if isinstance(norm, DTensor) else norm) for norm in norms))
+    groups = by_layout(parameter.grad for parameter in parameters if parameter.grad is not None)
+    norm = math.sqrt(sum(squared_norm(*group) for group in groups.items()))
     if len(groups) > 1:  # sums in another order may differ in the last bit, and with it what neighbours hold alike
-        agreed = torch.tensor(norm, device=groups[0][0].device)
+        agreed = torch.tensor(norm, device=next(iter(groups.values()))[0].device)
         dist.broadcast(agreed, src=0)
         norm = float(agreed)
-    for group in groups:
-        torch.nn.utils.clip_grads_with_norm_(group, largest, torch.tensor(norm, device=group[0].device))
+    if not norm <= largest:  # also if it is no number
+        for parts in groups.values():
+            torch._foreach_mul_(parts, largest / norm)
     return norm
 
 
-def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """In groups that lie over the same ranks: torch's operations on many tensors at once refuse others."""
-    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        groups.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
-    return list(groups.values())
+Spread = tuple[DeviceMesh, tuple[Placement, ...]] | None
+"""Over which ranks a tensor lies, and how; None: it is whole on each."""
+
+
+def by_layout(tensors: Iterable[Tensor]) -> dict[Spread, list[Tensor]]:
+    """This rank's own parts, in groups that lie over the same ranks in the same way."""
+    groups: dict[Spread, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None, []).append(own_part(tensor))
+    return groups
+
+
+def squared_norm(spread: Spread, parts: list[Tensor]) -> float:
+    """Of all these tensors as one vector, over all ranks that have a part. Collective: call on every rank."""
+    square = torch.nn.utils.get_total_norm(parts).double().square()
+    mesh, placements = spread or (None, ())
+    for axis, placement in enumerate(placements):
+        # What is the same on several ranks counts once.
+        if mesh is not None and not placement.is_replicate():
+            dist.all_reduce(square, group=mesh.get_group(axis))
+    return float(square)
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor, in the same memory and without a graph."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def sharded_as(whole: Tensor, part: Tensor) -> Tensor:
+    """This rank's part of a tensor that is sharded as `whole` is."""
+    if not isinstance(whole, DTensor):
+        return part
+    spread = (whole.device_mesh, whole.placements)
+    return DTensor.from_local(part, *spread, run_check=False, shape=whole.shape, stride=whole.stride())
 
 
 def plain_name(name: str) -> str:

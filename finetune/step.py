@@ -50,15 +50,15 @@ def train_step(training: Training, turns: list[Turn], step: int, recent: Recent 
     totals, weights = accumulate(training, turns, counts)
     if not training.optimizer.state:
         check_reached([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
-    norm = parallel.clip_gradients((parameter for group in training.optimizer.param_groups for parameter in group["params"]), train.clip)
+    norm = parallel.clip_gradients((parameter for parameter, _ in optim.pairs(training.optimizer)), train.clip)
     own = float(sum(turn.micro.tokens for turn in turns if turn.counts))
     *summed, tokens = data_sums(world, [*(float(total) for total in totals.values()), own])
     numbers = means(dict(zip(totals, summed, strict=True)), counts, weights)
     if not is_finite(numbers["loss"], norm):
-        training.optimizer.zero_grad(set_to_none=True)
+        training.model.zero_grad(set_to_none=True)
         raise not_finite(step + 1, numbers["loss"], norm, rows_of(training, turns))
     if problem := unusual(numbers["loss"], norm, recent, train.spike):
-        training.optimizer.zero_grad(set_to_none=True)
+        training.model.zero_grad(set_to_none=True)
         raise spiked(step + 1, problem, rows_of(training, turns))
     rate = optim.learning_rate(step, training.total, train)
     optim.update(training.optimizer, rate)

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from finetune.errors import UserError
+from finetune.loss_head import LossHead, Shaping
 
-from .loss_head import LossHead, Shaping
 from .proof import check_ends
 from .samples import IGNORE
 

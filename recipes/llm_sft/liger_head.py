@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.errors import UserError
-
-from .loss_head import LossHead, Shaping
+from finetune.loss_head import LossHead, Shaping
 
 
 class LigerHead(LossHead):

@@ -16,9 +16,8 @@ from . import varlen
 
 if TYPE_CHECKING:
     from finetune.config import Config
+    from finetune.loss_head import Shaping
     from finetune.recipe import Batch, Loaded, Sample
-
-    from .loss_head import Shaping
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
 """Relative, between sums of negative log-likelihoods that kernels of other shapes computed."""

@@ -14,8 +14,9 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from finetune.loss_head import LossHead
 
 from .layout import IGNORE
 
@@ -40,21 +41,18 @@ class SpeechModel(nn.Module):
 
         If only some frames are drawn for the other codebooks, their sums are scaled up to what all would give, in expectation.
         """
+        talker: Any = self.talker
         codes = tensors["codes"][tensors["frame_mask"]]
-        embedded = frame_embeddings(self.talker, codes)
+        embedded = frame_embeddings(talker, codes)
         heard = dropped(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
-        hidden = talker_states(self.talker, input_embeddings(self.talker, self.speaker_vectors, tensors, heard))
-        main = first_codebook(self.talker, hidden, tensors["labels"])
+        hidden = talker_states(talker, input_embeddings(talker, self.speaker_vectors, tensors, heard))
+        main, main_hits = talker.codec_head(*first_codebook(hidden, tensors["labels"]))
         states = states_before_frames(hidden, tensors["frame_mask"])
         # What is measured is measured on all frames.
         chosen, scale = drawn(len(codes), self.sub_frames if self.training else 1.0, codes.device)
-        sub = other_codebooks(self.talker, states[chosen], embedded[chosen], codes[chosen])
-        return {
-            "main": negative_log_likelihood(*main),
-            "sub": negative_log_likelihood(*sub) * scale,
-            "main_accuracy": right_guesses(*main),
-            "sub_accuracy": right_guesses(*sub) * scale,
-        }
+        learned = other_codebooks(talker.code_predictor, states[chosen], embedded[chosen], codes[chosen])
+        sub, sub_hits = by_book(talker.code_predictor.lm_head, *learned)
+        return {"main": main, "sub": sub * scale, "main_accuracy": main_hits, "sub_accuracy": sub_hits * scale}
 
 
 def frame_embeddings(talker: Any, codes: Tensor) -> Tensor:
@@ -90,11 +88,11 @@ def talker_states(talker: Any, inputs: Tensor) -> Tensor:
     return talker.model(inputs_embeds=inputs, attention_mask=everything, use_cache=False).last_hidden_state
 
 
-def first_codebook(talker: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits [M, vocabulary] and targets [M] of codebook 0 and end of speech: position p predicts the label of p+1, one shift in all."""
+def first_codebook(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """States [M, H] and targets [M] of codebook 0 and end of speech: position p predicts the label of p+1, one shift in all."""
     following = labels[:, 1:]
     counted = following != IGNORE
-    return talker.codec_head(hidden[:, :-1][counted]), following[counted]
+    return hidden[:, :-1][counted], following[counted]
 
 
 def states_before_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
@@ -116,26 +114,27 @@ def drawn(frames: int, share: float, device: torch.device) -> tuple[Tensor | sli
     return torch.randperm(frames, device=device)[:count], frames / count
 
 
-def other_codebooks(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits [N, 15, codebook size] and targets [N, 15] of codebooks 1 … 15, for all frames of the batch at once.
+def other_codebooks(predictor: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """States [N, 15, H] and targets [N, 15] of codebooks 1 … 15, for all frames of the batch at once.
 
     Each frame is a sequence of its own of 16 steps: the talker's state, then codebooks 0 … 14. Step i predicts codebook i, no shift.
     """
-    predictor = talker.code_predictor
     steps = predictor.small_to_mtp_projection(torch.cat([states.unsqueeze(1), embedded[:, :-1]], dim=1))
-    hidden = predictor.model(inputs_embeds=steps, use_cache=False).last_hidden_state
-    logits = torch.stack([head(hidden[:, step]) for step, head in enumerate(predictor.lm_head, start=1)], dim=1)
-    return logits, codes[:, 1:]
+    return predictor.model(inputs_embeds=steps, use_cache=False).last_hidden_state[:, 1:], codes[:, 1:]
 
 
-def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum over all targets, in nats and fp32."""
-    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="sum")
+def by_book(heads: nn.ModuleList, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What the heads of codebooks 1 … 15 say of their states [N, 15, H] and targets [N, 15], added up."""
+    # Not by slices: the gradient of each would be a tensor of the whole's size.
+    each = [head(*given) for head, *given in zip(heads, states.unbind(1), targets.unbind(1), strict=True)]
+    nll, hits = zip(*each, strict=True)
+    return torch.stack(nll).sum(), torch.stack(hits).sum()
 
 
-def right_guesses(logits: Tensor, targets: Tensor) -> Tensor:
-    """How many targets are the most likely one, fp32 and without gradient."""
-    return (logits.detach().argmax(-1) == targets).sum().float()
+def ask_heads(talker: Any) -> None:
+    """Put `LossHead`s in the place of the talker's output heads, the logits of which training does not need: 15 · 2,048 for each frame."""
+    talker.codec_head = LossHead(talker.codec_head)
+    talker.code_predictor.lm_head = nn.ModuleList(LossHead(head) for head in talker.code_predictor.lm_head)
 
 
 def on_meta(
@@ -154,6 +153,7 @@ def on_meta(
     talker_config._attn_implementation = "sdpa"
     with init_empty_weights(include_buffers=False):
         talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
+        ask_heads(talker)
     return SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from finetune.config import Train
-from finetune.optim import learning_rate, make_optimizer, restore_state
+from finetune.optim import learning_rate, make_optimizer, restore_state, update
 
 
 class Mixed(nn.Module):
@@ -51,7 +51,7 @@ def test_only_matrices_decay() -> None:
     model = Mixed()
     optimizer = make_optimizer(model, Train(weight_decay=0.5, beta1=0.7, beta2=0.8, lr=3.0))
     names = {parameter: name for name, parameter in model.named_parameters()}
-    decays = {names[p]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    decays = {names[p]: group["weight_decay"] for group in optimizer.param_groups for p in group["of"]}
     assert decays == {"linear.weight": 0.5, "linear.bias": 0.0, "norm.weight": 0.0, "norm.bias": 0.0, "embedding.weight": 0.0, "gate": 0.0}
     assert all(group["betas"] == (0.7, 0.8) and group["lr"] == 3.0 for group in optimizer.param_groups)
 
@@ -74,7 +74,7 @@ def test_restored_state_is_what_adamw_itself_makes() -> None:
     optimizer = make_optimizer(model, Train(lr=1e-9))
     for _ in range(3):
         model(torch.tensor([1, 2])).backward()
-        optimizer.step()
+        update(optimizer, 1e-9)
     own = {parameter: dict(state) for parameter, state in optimizer.state.items()}
     assert len(own) == 6
     optimizer.state.clear()
@@ -87,3 +87,16 @@ def test_restored_state_is_what_adamw_itself_makes() -> None:
             assert (restored[name].dtype, restored[name].shape, restored[name].device) == (value.dtype, value.shape, value.device)
         assert restored["step"] == state["step"] == 3
         assert not restored["exp_avg"].any() and not restored["exp_avg_sq"].any()
+
+
+def test_what_is_updated_is_what_the_model_has_now() -> None:
+    """The first forward of a sharded model may put a shard elsewhere: an update of where it was would be lost."""
+    model = Mixed()
+    optimizer = make_optimizer(model, Train(lr=0.1))
+    model.linear.weight.data = model.linear.weight.data.clone()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    model(torch.tensor([1, 2])).backward()
+    update(optimizer, 0.1)
+    still = [name for name, parameter in model.named_parameters() if torch.equal(before[name], parameter)]
+    assert still == ["frozen.weight", "frozen.bias"]
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -370,7 +370,7 @@ def test_gradients_over_several_meshes_are_clipped_to_one_norm(world: World) -> 
     model.load_state_dict(plain.state_dict())
     for module, axis in ((model.blocks[0], "left"), (model.blocks[1], "right"), (model, "root")):
         fully_shard(module, mesh=init_device_mesh("cpu", (1,), mesh_dim_names=(axis,)))
-    assert [len(group) for group in parallel.by_mesh(model.parameters())] == [2, 2, 2]
+    assert [len(group) for group in parallel.by_layout(model.parameters()).values()] == [2, 2, 2]
     for each in (plain, model):
         each(100 * torch.ones(4, 3)).sum().backward()
     right = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)

@@ -143,7 +143,10 @@ def test_an_update_is_adamw_at_the_rate_of_its_step(tmp_path: Path, world: World
     config = tiny.config_in(tmp_path, *settings)
     training, _ = tiny.built(world, config)
     model = reference(training)
-    optimizer = optim.make_optimizer(model, config.train)
+    groups = [
+        {"params": group["of"], "weight_decay": group["weight_decay"]} for group in optim.make_optimizer(model, config.train).param_groups
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(config.train.beta1, config.train.beta2))
     for step in range(3):
         turns, rows = first_step(training)
         plain_loss(model, rows).backward()

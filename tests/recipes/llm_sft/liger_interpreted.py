@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from finetune.loss_head import LossHead, Shaping
 from recipes.llm_sft import liger_head
 from recipes.llm_sft.liger_head import LigerHead
-from recipes.llm_sft.loss_head import LossHead, Shaping
 from tests.recipes.llm_sft import tiny_runs
 
 WORDS, WIDTH = 97, 16

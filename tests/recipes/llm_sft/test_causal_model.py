@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from finetune.errors import UserError
+from finetune.loss_head import Shaping
 from recipes.llm_sft import causal_model
-from recipes.llm_sft.loss_head import Shaping
 from recipes.llm_sft.samples import IGNORE
 from tests.causal_lm.recipe import write_base
 

@@ -22,12 +22,12 @@ from finetune import assembly, batches, export, parallel
 from finetune import step as steps
 from finetune.batches import Place, Step
 from finetune.config import resolve
+from finetune.loss_head import LossHead
 from finetune.recipe import Batch, Sample
 from finetune.step import Training
 from finetune.world import join, leave
 from recipes.llm_sft import chat, make_task, samples, tiny
 from recipes.llm_sft.demo import turns_of
-from recipes.llm_sft.loss_head import LossHead
 from recipes.llm_sft.recipe import RECIPE
 from recipes.llm_sft.samples import IGNORE
 from recipes.llm_sft.turns import Turn
@@ -191,7 +191,7 @@ def check_an_epoch_is_the_mean_over_every_target(case: Case) -> None:
 def taken_gradients(training: Training) -> Tensor:
     """All gradients as one vector; they are cleared."""
     taken = torch.cat([parameter.grad.full_tensor().flatten() for parameter in training.model.parameters()])  # type: ignore[union-attr]
-    training.optimizer.zero_grad(set_to_none=True)
+    training.model.zero_grad(set_to_none=True)
     return taken
 
 
@@ -296,5 +296,5 @@ def test_bug_is_caught_by_its_check(bug: str, case: Case, monkeypatch: pytest.Mo
             check(case)
         except AssertionError:
             caught.add(check)
-    case.training.optimizer.zero_grad(set_to_none=True)
+    case.training.model.zero_grad(set_to_none=True)
     assert {check.__name__ for check in caught} == {check.__name__ for check in expected}

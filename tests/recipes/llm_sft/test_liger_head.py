@@ -20,10 +20,10 @@ from torch import nn
 
 from finetune.config import resolve
 from finetune.errors import UserError
+from finetune.loss_head import LossHead, Shaping
 from finetune.parallel import units_of
 from recipes.llm_sft import causal_model, liger_head
 from recipes.llm_sft.liger_head import LigerHead
-from recipes.llm_sft.loss_head import LossHead, Shaping
 from recipes.llm_sft.recipe import RECIPE
 from tests.launch import launching
 from tests.recipes.llm_sft import tiny_runs

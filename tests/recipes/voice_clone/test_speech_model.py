@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from finetune.recipe import Batch
 from recipes.voice_clone import shapes, speech_model
@@ -26,6 +27,21 @@ def test_terms_are_fp32_sums_and_start_near_uniform(fresh: Any) -> None:
     assert list(terms) == list(fresh.batch.targets) and all(term.sum.dtype == torch.float32 for term in terms.values())
     for name, size in (("main", 64 + 1024), ("sub", 64)):  # fresh weights know nothing
         assert 0 < float(terms[name].sum) / fresh.batch.targets[name] - math.log(size) < 1
+
+
+@torch.no_grad()
+def test_the_sums_are_those_of_whole_logits(fresh: Any) -> None:
+    """Head after head, as the package stacks them: the cross-entropy of all 15 codebooks' logits at once, and their first guesses."""
+    codes = fresh.batch.tensors["codes"][fresh.batch.tensors["frame_mask"]]
+    talker, predictor = fresh.model.talker, fresh.model.talker.code_predictor
+    embedded = speech_model.frame_embeddings(talker, codes)
+    states = torch.randn(len(codes), embedded.shape[-1], generator=torch.Generator().manual_seed(0))
+    hidden, targets = speech_model.other_codebooks(predictor, states, embedded, codes)
+    nll, hits = speech_model.by_book(predictor.lm_head, hidden, targets)
+    logits = torch.stack([functional.linear(hidden[:, book], head.weight) for book, head in enumerate(predictor.lm_head)], dim=1)
+    assert logits.shape == (len(codes), 15, 64) and torch.equal(targets, codes[:, 1:])
+    torch.testing.assert_close(nll, functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), rtol=1e-6, atol=0)
+    assert int(hits) == int((logits.argmax(-1) == targets).sum())
 
 
 def test_of_a_share_of_the_frames_the_others_are_estimated(fresh: Any) -> None:
@@ -107,6 +123,7 @@ def test_whole_model_in_bf16_runs(fresh: Any) -> None:
     other.code_predictor.model.rotary_emb.inv_freq.copy_(talker.code_predictor.model.rotary_emb.inv_freq)
     for parameter in other.parameters():
         parameter.data = parameter.data.bfloat16()
+    speech_model.ask_heads(other)
     half = SpeechModel(other, fresh.model.speaker_vectors, 0.3, 1.0)
     with torch.no_grad():
         torch.testing.assert_close(sums(half, fresh.batch)["main"], sums(fresh.model, fresh.batch)["main"], rtol=1e-2, atol=0)

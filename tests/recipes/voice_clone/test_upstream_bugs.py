@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from finetune.loss_head import LossHead
 from finetune.recipe import Sample
 from recipes.voice_clone import layout, speech_model, stock
 from recipes.voice_clone.layout import IGNORE
@@ -107,21 +108,22 @@ def case(fresh: Any, tmp_path_factory: pytest.TempPathFactory, rows_of: Any) -> 
 @torch.no_grad()
 def predictions(case: Case, samples: list[Sample]) -> tuple[Tensor, Tensor]:
     """Our log-probability of every target in the padded batch: codebook 0 and end of speech [ΣT+B], the other codebooks [ΣT, 15]."""
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    heads = [case.model.talker.codec_head, *case.model.talker.code_predictor.lm_head]
+    asked: dict[LossHead, tuple[Tensor, Tensor]] = {}
+
+    def remember(head: LossHead, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        asked[head] = states, targets
+        return ORIGINAL["forward"](head, states, targets)
+
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("first_codebook", "other_codebooks"):
-            patch.setattr(speech_model, name, remembering(seen, name, getattr(speech_model, name)))
+        patch.setattr(LossHead, "forward", remember)
         RECIPE.loss(case.model, layout.collate(samples))
-    first, others = (logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1) for logits, targets in seen.values())
-    return first, others
-
-
-def remembering(seen: dict[str, Any], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*arguments: Any) -> Any:
-        seen[name] = function(*arguments)
-        return seen[name]
-
-    return run
+    assert list(asked) == heads, "each head is asked once"
+    first, *others = (
+        functional.linear(states, head.weight).log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        for head, (states, targets) in asked.items()
+    )
+    return first, torch.stack(others, dim=1)
 
 
 def check_first_codebook_is_what_generation_sees(case: Case) -> None:
@@ -176,14 +178,15 @@ def test_product_passes(check: Callable[[Case], None], case: Case) -> None:
 # ---- the bugs
 
 
-def double_shift(talker: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def double_shift(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     following = labels[:, 2:]
-    return talker.codec_head(hidden[:, :-2][following != IGNORE]), following[following != IGNORE]
+    return hidden[:, :-2][following != IGNORE], following[following != IGNORE]
 
 
-def shifted_sub_labels(talker: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    logits, targets = ORIGINAL["other_codebooks"](talker, states, embedded, codes)
-    return logits[:, :-1], targets[:, 1:]
+def shifted_sub_labels(*given: Any) -> tuple[Tensor, Tensor]:
+    """The head of a codebook learns the next one's; the last has none, and its own is the least wrong."""
+    states, targets = ORIGINAL["other_codebooks"](*given)
+    return states, torch.cat([targets[:, 1:], targets[:, -1:]], dim=1)
 
 
 def states_at_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
@@ -198,8 +201,9 @@ def text_masked_before_projection(talker: Any, text: Tensor, valid: Tensor) -> T
     return talker.text_projection(talker.model.text_embedding(text) * valid.unsqueeze(-1))
 
 
-def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+def mean_loss(head: LossHead, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    nll, hits = ORIGINAL["forward"](head, hidden, targets)
+    return nll / len(targets), hits
 
 
 def without_end(**given: Any) -> Sample:
@@ -216,7 +220,9 @@ def voice_one_late(**given: Any) -> Sample:
     return sample
 
 
-ORIGINAL = {"other_codebooks": speech_model.other_codebooks, "arrange": layout.arrange}
+ORIGINAL: dict[str, Callable[..., Any]] = {
+    "other_codebooks": speech_model.other_codebooks, "arrange": layout.arrange, "forward": LossHead.forward,
+}  # fmt: skip
 FIRST, OTHERS, SUMS, PADDING = CHECKS
 BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
     "codebook 0 shifted twice": (speech_model, "first_codebook", double_shift, {FIRST}),
@@ -224,7 +230,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]
     "hidden state at the frame itself": (speech_model, "states_before_frames", states_at_frames, {OTHERS}),
     "text projection left out": (speech_model, "text_channel", text_without_projection, {FIRST, OTHERS}),
     "mask not applied after the projection": (speech_model, "text_channel", text_masked_before_projection, {PADDING}),
-    "mean of means": (speech_model, "negative_log_likelihood", mean_loss, {SUMS}),
+    "mean of means": (LossHead, "forward", mean_loss, {SUMS}),
     "end of speech missing": (layout, "arrange", without_end, {FIRST}),
     "voice in the wrong slot": (layout, "arrange", voice_one_late, {FIRST, OTHERS}),
 }

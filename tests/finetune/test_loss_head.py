@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from recipes.llm_sft.loss_head import SMALLEST, LossHead, Shaping
+from finetune.loss_head import SMALLEST, LossHead, Shaping
 
 SHAPINGS = [Shaping(), Shaping(scale=0.25), Shaping(cap=5.0), Shaping(scale=3.0, cap=2.0)]
 

@@ -32,7 +32,7 @@ class Shaping:
 class LossHead(nn.Module):
     """A linear output head [V, H] that is asked how well it predicts, not what."""
 
-    def __init__(self, linear: nn.Linear, shaping: Shaping) -> None:
+    def __init__(self, linear: nn.Linear, shaping: Shaping = Shaping()) -> None:
         """Takes the parameters of `linear` over, under the same names."""
         super().__init__()
         self.weight, self.bias, self.shaping = linear.weight, linear.bias, shaping

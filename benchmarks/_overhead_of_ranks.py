@@ -1,0 +1,65 @@
+"""Time our step, a bare loop and accelerate's on however many ranks there are. Launched by step_overhead.py.
+
+usage (through accelerate launch): _overhead_of_ranks.py FOLDER MODEL=ROUNDS…, where step_overhead.py has made FOLDER/MODEL; leaves
+FOLDER/overhead-N.json
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from benchmarks import _timing, _voice
+from benchmarks._by_hand import Step, accelerate_step, bare_step, check_alike, filled
+from finetune import assembly, batches, files, world
+from finetune.config import Config
+from finetune.recipe import Batch
+from finetune.step import train_step
+from finetune.world import World
+from recipes.voice_clone.recipe import RECIPE
+
+
+def measure(joined: World, folder: Path, rounds: int) -> dict[str, object]:
+    """Processor seconds of each round, the mean over the ranks, which all train on the same clips. Collective: call on every rank."""
+    config = _voice.run_config(folder, f"run-{joined.size}")
+    ours, batch = our_step(joined, config)
+    acts = {
+        "ours": ours,
+        "bare": bare_step(filled(config, joined.device), config, [batch], joined.size),
+        "accelerate": accelerate_step(filled(config, joined.device), config, batch),
+    }
+    for _ in range(2):
+        check_alike({name: act() for name, act in acts.items()}, 1e-4)
+    taken = _timing.in_turns(acts, rounds, warm_up=0)
+    each = {name: [mean(ranks) for ranks in zip(*world.gather(joined, seconds), strict=True)] for name, seconds in taken.items()}
+    return {"ranks": joined.size, "positions": int(batch.tensors["valid"].sum()), **each}
+
+
+def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
+    """The step as it is launched, and its only batch."""
+    training, progress = assembly.build(config, RECIPE, joined)
+    step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    loader = batches.Loader(training.rows, RECIPE, training.loaded.processor, rank=0, size=1)
+    turns = loader.turns(step.micros)
+    loader.close()
+    assert len(turns) == 1
+    return lambda: train_step(training, turns, step=0)["loss"], turns[0].batch
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, asked = Path(sys.argv[1]), [word.partition("=") for word in sys.argv[2:]]
+    joined = world.join((), folder)
+    found = [{"model": model, **measure(joined, folder / model, int(rounds))} for model, _, rounds in asked]
+    if joined.is_main:
+        files.write_json(folder / f"overhead-{joined.size}.json", found)
+    world.leave()
+
+
+if __name__ == "__main__":
+    main()
