@@ -1,4 +1,4 @@
-"""Time an asynchronous save's hold on the loop beside a plain copy of the same state. Launched by save_blocking.py.
+"""Time an asynchronous save's hold on the loop beside a plain copy of the same state and torch.save of it. Launched by save_blocking.py.
 
 usage (through accelerate launch): _blocking_of_ranks.py FOLDER MEBIBYTES…; leaves FOLDER/blocking-N.json
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -28,21 +29,30 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, float]:
     state = {f"piece{number}": torch.ones(mebibytes * 2**20 // 4 // PIECES) for number in range(PIECES)}
     own = shards.own_parts(state, joined.rank, joined.size)
     saver = checkpoint.Saver(joined, folder, 2, asynchronous=True)
-    seconds: dict[str, list[float]] = {"copy": [], "save": []}
+    seconds: dict[str, list[float]] = {"copy": [], "save": [], "torch.save": []}
     for step in range(max(7, WRITTEN // mebibytes) + 1):
-        world.sums(joined, [0.0])
-        began = time.perf_counter()
-        copied = {name: part.value.clone() for name, part in own.items()}
-        seconds["copy"].append(time.perf_counter() - began)
-        del copied
-        world.sums(joined, [0.0])
-        began = time.perf_counter()
-        saver.begin(step, state, {}, "")
-        seconds["save"].append(time.perf_counter() - began)
+        seconds["copy"].append(together(joined, lambda: {name: part.value.clone() for name, part in own.items()}))
+        seconds["save"].append(together(joined, lambda step=step: saver.begin(step, state, {}, "")))
         saver.finish()
+        if joined.is_main:
+            seconds["torch.save"].append(taken(lambda: torch.save(state, folder / "whole.pt")))
+            files.discard(folder / "whole.pt")
     saver.close()
-    slowest = [max(each) for each in zip(*world.gather(joined, [median(taken[1:]) for taken in seconds.values()]), strict=True)]
+    medians = [median(each[1:]) if each else 0.0 for each in seconds.values()]
+    slowest = [max(each) for each in zip(*world.gather(joined, medians), strict=True)]
     return {"mebibytes": mebibytes, "ranks": joined.size, **dict(zip(seconds, slowest, strict=True))}
+
+
+def together(joined: World, act: Callable[[], object]) -> float:
+    """Seconds of what all ranks begin at once. Collective: call on every rank."""
+    world.sums(joined, [0.0])
+    return taken(act)
+
+
+def taken(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
 
 
 def main() -> None:

@@ -132,7 +132,9 @@ def exported(folder: Path, training: Training) -> None:
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     largest = max(4 * parameter.numel() for parameter in training.model.parameters())
     beside = f"{found['above_imports'] / 2**20:,.0f} MiB", "the largest tensor", f"{largest / 2**20:,.0f} MiB"
-    _gpu.tell(["chat", f"export, {found['seconds']:.1f} s: its memory", *beside, f"{largest / max(1, found['above_imports']):.2f}"])
+    _gpu.tell(
+        ["chat", f"export, {found['seconds']:.1f} s of a processor: its memory", *beside, f"{largest / max(1, found['above_imports']):.2f}"]
+    )
 
 
 def whole_state(training: Training) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Memory that an export takes, beside the size of the model: it streams, and never holds more than a tensor."""
+"""Memory and time that an export takes: it streams, and never holds more than a tensor. Beside it, `accelerate merge-weights`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -18,26 +20,48 @@ from finetune import files
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "tests" / "causal_lm"
 WAYS = {"full": (), "LoRA, merged": ("--model.lora", "{rank: 16, alpha: 32}")}
-COLUMNS = ("trained", "saved by ranks", "model, MiB", "largest tensor, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound")
+MERGED = "full, by accelerate merge-weights"
+COLUMNS = (
+    "trained", "saved by ranks", "model, MiB", "largest tensor, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound", "seconds",
+    "its time / merge-weights'",
+)  # fmt: skip
 NOTE = (
     "Anonymous memory of the exporting process, looked at every 2 ms. The bound is 1.25 × the largest tensor + 256 MiB. "
-    "Random weights in a Llama's shape, fp32, one step of training."
+    "Random weights in a Llama's shape, fp32, one step of training. Seconds of a processor, medians of {rounds}, in turns. An export reads "
+    "each byte of the checkpoint (weights and both moments) to verify it, takes the rest from the base, and syncs what it writes; "
+    "merge-weights reads the weights alone and verifies nothing."
 )
 MIB = 2**20
 
 
 def main() -> None:
     flags = _table.read_flags(__doc__)
-    width, layers = (128, 2) if flags.quick else (1024, 8)
+    width, layers, rounds = (128, 2, 1) if flags.quick else (1024, 8, 3)
     with tempfile.TemporaryDirectory() as folder:
         largest, total = make(Path(folder), width, layers)
-        found = [(way, ranks, peak(Path(folder), way, ranks)) for way in WAYS for ranks in ((1,) if flags.quick else (1, 2))]
-    bound = 1.25 * largest + 256 * MIB
-    lines = [
-        [way, ranks, round(total / MIB), round(largest / MIB), f"{found / MIB:.0f}", round(bound / MIB), f"{found / bound:.2f}"]
-        for way, ranks, found in found
-    ]
-    _table.publish("export_memory", flags, COLUMNS, lines, NOTE)
+        runs = {(way, ranks): train(Path(folder), way, ranks) for way in WAYS for ranks in ((1,) if flags.quick else (1, 2))}
+        merge(Path(folder))  # makes what it will merge
+        ways = {**{key: partial(export, run) for key, run in runs.items()}, (MERGED, 1): partial(merge, Path(folder))}
+        turns = [{key: way() for key, way in ways.items()} for _ in range(rounds)]
+    found = {key: [turn[key] for turn in turns] for key in ways}
+    bound, theirs = 1.25 * largest + 256 * MIB, seconds_of(found[MERGED, 1])
+    sizes = [f"{total / MIB:.0f}", f"{largest / MIB:.0f}"]
+    lines = [[*key, *sizes, *of_memory(each, bound), *of_time(each, theirs)] for key, each in found.items()]
+    _table.publish("export_memory", flags, COLUMNS, lines, NOTE.format(rounds=rounds))
+
+
+def of_memory(each: list[dict[str, Any]], bound: float) -> list[str]:
+    """The largest peak, the bound, and the one over the other."""
+    peak = max(one["above_imports"] for one in each)
+    return [f"{peak / MIB:.0f}", f"{bound / MIB:.0f}", f"{peak / bound:.2f}"]
+
+
+def of_time(each: list[dict[str, Any]], theirs: float) -> list[str]:
+    return [f"{seconds_of(each):.1f}", f"{seconds_of(each) / theirs:.2f}"]
+
+
+def seconds_of(each: list[dict[str, Any]]) -> float:
+    return median(one["seconds"] for one in each)
 
 
 def make(folder: Path, width: int, layers: int) -> tuple[int, int]:
@@ -56,8 +80,8 @@ def make(folder: Path, width: int, layers: int) -> tuple[int, int]:
     return max(sizes), sum(sizes)
 
 
-def peak(folder: Path, way: str, ranks: int) -> int:
-    """Bytes above the imports while a run of one step, saved by so many ranks, is exported."""
+def train(folder: Path, way: str, ranks: int) -> Path:
+    """A run of one step, saved by so many ranks."""
     run = folder / f"{way.partition(',')[0]}-{ranks}"
     given = {
         "recipe": RECIPE,
@@ -69,16 +93,32 @@ def peak(folder: Path, way: str, ranks: int) -> int:
         "log.trackers": "[]",
     }
     keys = [word for key, value in given.items() for word in (f"--{key}", value)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     launch = [Path(sys.executable).parent / "accelerate", "launch", "--config_file", ROOT / "configs" / "cpu.yaml"]
-    start(*launch, "--num_processes", ranks, ROOT / "finetune" / "train.py", *keys, *WAYS[way], environment=environment)
-    told = start(sys.executable, ROOT / "benchmarks" / "_export_peak.py", run, folder / f"{run.name}-out", environment=environment)
+    start(*launch, "--num_processes", ranks, ROOT / "finetune" / "train.py", *keys, *WAYS[way])
+    return run
+
+
+def export(run: Path) -> dict[str, Any]:
+    return watched("_export_peak.py", run, run.parent / f"{run.name}-out")
+
+
+def merge(folder: Path) -> dict[str, Any]:
+    return watched("_merge_peak.py", folder, folder / "merged")
+
+
+def watched(script: str, source: Path, target: Path) -> dict[str, Any]:
+    """What the script told of its work, whose result is removed again."""
+    told = start(sys.executable, ROOT / "benchmarks" / script, source, target)
+    files.discard(target)
+    if not told:
+        return {}
     found: dict[str, Any] = json.loads(told.splitlines()[-1])
-    assert found["looks"] > 10, "the export was over before it was looked at"
-    return int(found["above_imports"])
+    assert found["looks"] > 10, "it was over before it was looked at"
+    return found
 
 
-def start(*command: object, environment: dict[str, str]) -> str:
+def start(*command: object) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([str(word) for word in command], env=environment, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{command} failed:\n{done.stdout}{done.stderr}")

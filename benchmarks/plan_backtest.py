@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 from accelerate import init_empty_weights
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, FalconConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, PhiConfig, PretrainedConfig
 
 from benchmarks import _table
@@ -115,6 +116,20 @@ ROWS = [
 ]
 
 
+class Kept(torch.autograd.Function):
+    """Keeps what passes for the backward pass, which has no use for it: so did bitsandbytes with the input of each 4-bit product until its
+    pull request 1270 of July 2024, and the runs in 4 bits are of 2023."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor) -> Tensor:
+        ctx.save_for_backward(states)
+        return states.view_as(states)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 def foretold(row: Published) -> tuple[float, float]:
     """(states with what is gathered, traced activations and loss) in GB."""
     model, dtype = built(row), torch.bfloat16
@@ -142,7 +157,17 @@ def built(row: Published) -> CausalModel:
     if row.rank is not None:
         adapters.inject(model, Lora(rank=row.rank), QUERY_VALUE)
         models.freeze(model, adapters.is_adapter, torch.bfloat16)
+    if row.frozen < 2:
+        keep_inputs(model)
     return model
+
+
+def keep_inputs(model: nn.Module) -> None:
+    """Of the products in 4 bits, which are all inside of blocks."""
+    inside = {layer for block in model.modules() if isinstance(block, block_classes(model)) for layer in block.modules()}
+    for layer in inside:
+        if isinstance(layer, nn.Linear) and not layer.weight.requires_grad:
+            layer.register_forward_pre_hook(lambda _, given: (Kept.apply(given[0]),))
 
 
 def fitted(rows: list[Published], told: list[tuple[float, float]]) -> tuple[float, float]:
