@@ -22,7 +22,9 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"config", "shipped", "lease"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
-    frozenset({"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "optim"}),
+    frozenset(
+        {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head", "optim"}
+    ),
     frozenset({"activations"}),
     frozenset({"memory"}),
     frozenset({"strategies"}),
