@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from finetune.loss_head import SMALLEST, LossHead, Shaping
+from finetune.loss_head import AT_ONCE, SMALLEST, LossHead, Shaping, rows_of_a_chunk
 
 SHAPINGS = [Shaping(), Shaping(scale=0.25), Shaping(cap=5.0), Shaping(scale=3.0, cap=2.0)]
 
@@ -30,6 +30,26 @@ def full(linear: nn.Linear, hidden: Tensor, targets: Tensor, shaping: Shaping) -
     return functional.cross_entropy(logits, targets, reduction="sum"), (logits.argmax(1) == targets).sum()
 
 
+@pytest.mark.parametrize(
+    ("positions", "words", "device", "rows"),
+    [
+        (16384, 151936, "cuda", 256),  # a language model's: the fewest rows
+        (10**6, 151936, "cuda", 15625),  # a 64th
+        (1600, 2048, "cuda", 2048),  # a codebook's: all frames at once
+        (1600, 2048, "cpu", 256),
+    ],
+)
+def test_a_chunk_is_worth_starting(positions: int, words: int, device: str, rows: int) -> None:
+    assert rows_of_a_chunk(positions, words, device) == rows
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small heads go chunk by chunk too."""
+    monkeypatch.setitem(AT_ONCE, "cpu", 1)
+
+
+@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("shaping", SHAPINGS, ids=str)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, SMALLEST, 3 * SMALLEST + 17])
@@ -45,6 +65,7 @@ def test_value_hits_and_gradients_are_those_of_full_logits(rows: int, bias: bool
         assert (one - other).norm() <= 1e-6 * other.norm()
 
 
+@pytest.mark.usefixtures("chunks")
 def test_bf16_gradients_stay_as_near_to_fp64_as_full_logits_are() -> None:
     linear, hidden, targets = head_and_data(40 * SMALLEST, words=211, dtype=torch.bfloat16)
     exact = nn.Linear(24, 211, bias=False, dtype=torch.float64)
@@ -84,9 +105,9 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 0.05), (torch.bfloat16, 0.05)], ids=str)
 def test_what_is_added_to_memory_is_a_twentieth_of_full_logits(dtype: torch.dtype, share: float) -> None:
-    linear, hidden, targets = head_and_data(64 * SMALLEST, words=499, width=8, dtype=dtype)
+    linear, hidden, targets = head_and_data(64 * SMALLEST, words=2048, width=8, dtype=dtype)
     hidden.requires_grad_()
-    full_logits = len(hidden) * 499 * 4
+    full_logits = len(hidden) * 2048 * 4
     gradients = 4 * (hidden.numel() + 2 * linear.weight.numel())  # wanted in any case; the weight's in fp32 and once more in its own type
     added = peak_bytes(lambda: LossHead(linear, Shaping())(hidden, targets)[0].backward() or True)  # type: ignore[func-returns-value]
     usual = peak_bytes(lambda: full(linear, hidden, targets, Shaping())[0].backward() or True)  # type: ignore[func-returns-value]
