@@ -33,15 +33,19 @@ def filled(config: Config, device: torch.device) -> nn.Module:
 
 
 def optimizer_of(model: nn.Module, config: Config) -> torch.optim.AdamW:
-    """As most write it: over all parameters, and torch chooses how it runs."""
+    """Over all parameters, fused as here."""
     train = config.train
-    return torch.optim.AdamW(model.parameters(), lr=train.lr, betas=(train.beta1, train.beta2), weight_decay=train.weight_decay)
+    return torch.optim.AdamW(
+        model.parameters(), lr=train.lr, betas=(train.beta1, train.beta2), weight_decay=train.weight_decay, fused=True
+    )  # fmt: skip
 
 
-def bare_step(model: nn.Module, config: Config, micros: Sequence[Batch], ranks: int, sums: Sums = nn.Module.__call__) -> Step:
+def bare_step(
+    model: nn.Module, optimizer: torch.optim.AdamW, config: Config, micros: Sequence[Batch], ranks: int = 1, sums: Sums = nn.Module.__call__
+) -> Step:
     """Forward, backward, clip and update, and nothing that could go wrong is looked at. On several ranks with torch's DDP."""
     weights, device = terms_of(model), next(model.parameters()).device
-    optimizer, half = optimizer_of(model, config), config.train.precision == "bf16"
+    half = config.train.precision == "bf16"
     counts = {name: sum(batch.targets[name] for batch in micros) for name in weights}
     if ranks > 1:
         model = DistributedDataParallel(model)
@@ -89,7 +93,7 @@ def terms_of(model: Any) -> dict[str, float]:
 
 def stock_heads() -> Any:
     """While open, voice models are built with the package's own heads, which give logits."""
-    return mock.patch.object(speech_model, "ask_heads", lambda _: None)
+    return mock.patch.object(speech_model, "ask_heads", lambda *_: None)
 
 
 def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[str, Tensor]:
@@ -109,9 +113,10 @@ def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[s
 
 
 def stock_others(talker: Any, states: Tensor, codes: Tensor) -> Tensor:
-    """Codebooks 1 to 15 of these frames."""
-    steps = torch.cat([states.unsqueeze(1), frame_embeddings(talker, codes)[:, :-1]], dim=1)
-    return cross_entropy(talker.code_predictor.forward_finetune(inputs_embeds=steps).logits, codes[:, 1:])
+    """Codebooks 1 to 15 of these frames. The package's own function for it embeds the codes of each call anew, too."""
+    tables = [talker.model.codec_embedding, *talker.code_predictor.model.codec_embedding][:-1]
+    heard = [table(codes[:, book]) for book, table in enumerate(tables)]
+    return cross_entropy(talker.code_predictor.forward_finetune(inputs_embeds=torch.stack([states, *heard], dim=1)).logits, codes[:, 1:])
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from benchmarks import _gpu, _timing, _voice, generation, voice_ways
-from benchmarks._by_hand import bare_step, check_alike, filled
+from benchmarks._by_hand import bare_step, check_alike, filled, optimizer_of, stock_heads, stock_sums
 from benchmarks._gpu import ROOT, Scale
 from benchmarks._overhead_of_ranks import our_step
 from finetune import assembly, batches, checkpoint, files, loop, world
@@ -42,11 +43,14 @@ def compared(model: str, measured: str, here: Sequence[float], beside: str, that
 
 
 def overhead(folder: Path, scale: Scale) -> None:
-    """Our step beside a bare loop with autocast, on the same batch."""
+    """Our step beside a bare loop around the package's modules with autocast, on the same batch."""
     joined = world.join((), folder)
     config = _voice.run_config(folder / "voice", "run", precision="bf16")
     ours, batch = our_step(joined, config)
-    acts = {"ours": ours, "bare": bare_step(filled(config, DEVICE), config, [batch], ranks=1)}
+    with stock_heads():
+        stock = filled(config, DEVICE)
+    sums = partial(stock_sums, by_frame=False)
+    acts = {"ours": ours, "bare": bare_step(stock, optimizer_of(stock, config), config, [batch], sums=sums)}
     check_alike({name: act() for name, act in acts.items()}, ALIKE)
     taken = _timing.in_turns(acts, scale.rounds, warm_up=2, clock=_gpu.clock)
     compared("voice", "a step", taken["ours"], "a bare loop", taken["bare"])

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks import _timing, _voice
-from benchmarks._by_hand import Step, accelerate_step, bare_step, check_alike, filled
+from benchmarks._by_hand import Step, accelerate_step, bare_step, check_alike, filled, optimizer_of
 from finetune import assembly, batches, files, world
 from finetune.config import Config
 from finetune.recipe import Batch
@@ -28,10 +28,11 @@ def measure(joined: World, folder: Path, rounds: int) -> dict[str, object]:
     """Processor seconds of each round, the mean over the ranks, which all train on the same clips. Collective: call on every rank."""
     config = _voice.run_config(folder, f"run-{joined.size}")
     ours, batch = our_step(joined, config)
+    bare, prepared = filled(config, joined.device), filled(config, joined.device)
     acts = {
         "ours": ours,
-        "bare": bare_step(filled(config, joined.device), config, [batch], joined.size),
-        "accelerate": accelerate_step(filled(config, joined.device), config, batch),
+        "bare": bare_step(bare, optimizer_of(bare, config), config, [batch], joined.size),
+        "accelerate": accelerate_step(prepared, config, batch),
     }
     for _ in range(2):
         check_alike({name: act() for name, act in acts.items()}, 1e-4)

@@ -44,6 +44,7 @@ def measured_now(name: str) -> Rows:
 def regressions(name: str, committed: Rows, now: Rows) -> list[str]:
     """One line for each row whose watched ratio is worse than allowed, or that is new or gone."""
     column, better = WATCHED[name]
+    committed, now = steady(committed), steady(now)
     if len(committed) != len(now):
         return [f"{name}: {len(now)} rows, but {len(committed)} are committed; run it and commit its table"]
     pairs = [(one, number(one[column]), number(other[column])) for one, other in zip(committed, now, strict=True)]
@@ -52,6 +53,11 @@ def regressions(name: str, committed: Rows, now: Rows) -> list[str]:
         for row, before, after in pairs
         if (after > before * ALLOWED + GRAIN if better is LESS else after < before / ALLOWED - GRAIN)
     ]
+
+
+def steady(rows: Rows) -> Rows:
+    """Without those of several ranks."""
+    return [row for row in rows if row.get("ranks", "1") == "1"]
 
 
 def rows_of(path: Path) -> Rows:

@@ -63,7 +63,8 @@ def stages(target: str, clone: Path) -> dict[str, float]:
             found[stage], began = time.monotonic() - began, time.monotonic()
             if len(found) == len(ENDS):
                 break
-    os.killpg(process.pid, signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGTERM)  # which accelerate passes on to the ranks, in sessions of their own
+    said += process.stdout  # until the last of them has closed it
     process.wait()
     if len(found) < len(ENDS):
         raise SystemExit(f"make {target} ended before its first step:\n{''.join(said[-20:])}")

@@ -1,7 +1,7 @@
 """What finetune.step.train_step costs beyond a bare loop: the same model, weights, batch and AdamW without sharding, votes and checks.
 
-Beside it, what the loop of accelerate's documentation costs. What is beyond the arithmetic is work of the processor around it. It does not
-grow with the model's width or the batch, so the ratio is largest on a tiny model and falls with the work in a step.
+Beside it, what the loop of accelerate's documentation costs. Of what is beyond the arithmetic, hooks and votes are the same for any batch
+and width, so the ratio is largest on a tiny model; copies of weights and gradients grow with the model, but not with the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks import _ranks, _table, _voice
 from recipes.voice_clone.shapes import SMALL, Width
 
 SMALL_ENOUGH = Width("small", 2048, 256, 384, 1024, 6, 384, 1024, 2, 6, 2, 64, 16, 8, 2048)
-"""24 million parameters: as wide as lets matrix products, and not calls, take the time, and small enough for a processor."""
+"""39 million parameters: as wide as lets matrix products, and not calls, take the time, and small enough for a processor."""
 MODELS = {
     "nano": (SMALL["nano"], 4, 50, 40),
     "mini": (SMALL["mini"], 4, 50, 24),
@@ -31,9 +31,8 @@ QUICK = {"nano": (SMALL["nano"], 2, 10, 3)}
 COLUMNS = ("model", "clips × frames", "positions a step", "ranks", "bare loop, ms", "our step / bare loop", "accelerate / bare loop")
 NOTE = (
     "fp32, one thread a rank, `parallel.strategy: ddp` beside torch's DistributedDataParallel; on two ranks, both train on the same clips. "
-    "Processor time of a rank, 6 to 40 steps of each, in turns; medians. small has 24 million parameters. What remains where a product has "
-    "work to do is that fully_shard copies weights and gradients once or twice: on a CPU that shows in short steps. Our step updates the "
-    "weights with torch's fused AdamW, the other two with what torch takes by itself."
+    "Processor time of a rank, 6 to 40 steps of each, in turns; medians. small has 39 million parameters. What remains where a product has "
+    "work to do is that fully_shard copies weights and gradients once or twice: on a CPU that shows in short steps."
 )
 
 

@@ -27,8 +27,8 @@ from recipes.voice_clone.speech_model import by_book, frame_embeddings, other_co
 COLUMNS = ("model", "at once", "loop over time", "loop / at once")
 NOTE = (
     "Embedding the codes, the predictor, forward and backward in one process on one thread of a CPU, fp32; ratio of median processor times "
-    "of {rounds} runs each, in turns. What is saved is the fixed cost of a call, so the ratio lies between the number of frames "
-    "(arithmetic is free) and 1 (arithmetic is all). Whole training steps are in `voice_ways`."
+    "of {rounds} runs each, in turns. What is saved is the fixed cost of calls, those of the embeddings among them, so the ratio lies "
+    "between the number of frames (arithmetic is free) and 1 (arithmetic is all). Whole training steps are in `voice_ways`."
 )
 Loss = Callable[[], Tensor]
 

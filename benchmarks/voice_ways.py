@@ -26,10 +26,11 @@ import torch
 from torch import nn
 
 from benchmarks import _table, _timing, _voice
-from benchmarks._by_hand import Step, bare_step, check_alike, filled, stock_heads, stock_sums
+from benchmarks._by_hand import Step, bare_step, check_alike, filled, optimizer_of, stock_heads, stock_sums
 from benchmarks.voice_batches import KINDS
 from finetune import assembly, batches, world
 from finetune.batches import Loader, MicroBatch, Turn
+from finetune.config import Config
 from finetune.step import Training, train_step
 from finetune.world import World
 from recipes.voice_clone.recipe import RECIPE
@@ -135,7 +136,8 @@ def trainers(training: Training, ways: dict[str, Way]) -> dict[str, Step]:
     """A step in each way. Those by hand share a model, which is another than the run's."""
     with stock_heads():
         stock = filled(training.config, training.world.device)
-    return {name: our_step(training, way) if way.by_hand == "no" else step_by_hand(training, stock, way) for name, way in ways.items()}
+    by_hand = partial(step_by_hand, stock, optimizer_of(stock, training.config), training.config)
+    return {name: our_step(training, way) if way.by_hand == "no" else by_hand(way) for name, way in ways.items()}
 
 
 def our_step(training: Training, way: Way) -> Step:
@@ -148,9 +150,9 @@ def our_step(training: Training, way: Way) -> Step:
     return act
 
 
-def step_by_hand(training: Training, stock: nn.Module, way: Way) -> Step:
+def step_by_hand(stock: nn.Module, optimizer: torch.optim.AdamW, config: Config, way: Way) -> Step:
     sums = partial(stock_sums, by_frame=way.by_hand == "frame by frame")
-    return bare_step(stock, training.config, [turn.batch for turn in way.turns], ranks=1, sums=sums)
+    return bare_step(stock, optimizer, config, [turn.batch for turn in way.turns], sums=sums)
 
 
 def line(size: str, name: str, way: Way, taken: list[float], ours: list[float], tokens: int, frames: int) -> list[object]:

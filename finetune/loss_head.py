@@ -1,8 +1,9 @@
-"""The output head and its cross-entropy in one, chunk by chunk of positions, so that the full logits never exist.
+"""The output head and its cross-entropy in one, chunk by chunk of positions, so that full logits that are large never exist.
 
 Full logits are the largest tensors of a small model's step: 16,384 positions over Qwen3's 151,936 words are 10 GB in fp32, and again for
 their gradient. Here a chunk's logits turn into its part of the loss and of all gradients at once, and are gone. The gradients come in the
-forward pass, since that of a sum is known up to the one factor that the backward pass brings; so no matrix product is done twice.
+forward pass, since that of a sum is known up to the one factor that the backward pass brings; so no matrix product is done twice. Weights
+and states come in one type, as sharding casts them: autocast knows nothing of the products in here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 PARTS = 64
-"""Into how many chunks the positions are cut. Two exist at a time, as the last one's gradient lives until the next is there."""
+"""Into how many chunks the positions are cut, at most. Two exist at a time, as the last one's gradient lives until the next is there."""
 SMALLEST = 256
 """Rows of a chunk, at least: with fewer, a matrix product mostly waits for the weight."""
 AT_ONCE = {"cpu": 2**19, "cuda": 2**22}
-"""Logits of a chunk, at least. A CPU keeps 2 MB in its cache; a GPU takes less time for fewer than it takes to start its kernels."""
+"""Logits of a chunk, at least, so that few are not cut at all: 2 MB, which a CPU keeps in its cache, or 16 MB, fewer than which a GPU
+computes faster than its kernels are started."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def rows_of_a_chunk(positions: int, words: int, device: str) -> int:
+    """Of [positions, words] logits."""
     return max(SMALLEST, -(-positions // PARTS), AT_ONCE[device] // words)
 
 

@@ -16,7 +16,7 @@ def make_optimizer(model: nn.Module, train: Train) -> torch.optim.AdamW:
     """AdamW (Loshchilov & Hutter 2019) over what is trained; only linear matrices decay. Build it after sharding.
 
     It is over this rank's own shards, as plain tensors: the update needs nobody else, and each operation on a sharded tensor costs Python
-    more time than a GPU takes for it. A group's `of` are the model's parameters, in the order of its `params`.
+    more time than a GPU takes for it. A group's `of` are the model's parameters, in the order of its `params`, which `update` fills.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -24,7 +24,7 @@ def make_optimizer(model: nn.Module, train: Train) -> torch.optim.AdamW:
     chosen = {id(parameter) for parameter in decays}
     rest = [parameter for parameter in trained if id(parameter) not in chosen]
     groups = [
-        {"params": [nn.Parameter(own_part(parameter)) for parameter in parameters], "of": parameters, "weight_decay": decay}
+        {"params": [nn.Parameter(own_part(parameter).new_empty(0)) for parameter in parameters], "of": parameters, "weight_decay": decay}
         for parameters, decay in ((decays, train.weight_decay), (rest, 0.0))
         if parameters
     ]
@@ -53,7 +53,7 @@ def update(optimizer: torch.optim.AdamW, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
     for whole, own in pairs(optimizer):
-        # The first forward may have moved a shard (fully_shard pads it then), and an update of what it was would not be seen.
+        # Anew each time: the first forward may move a shard (fully_shard pads or pins it then), and what it was would be kept in vain.
         own.data = own_part(whole)
         own.grad, whole.grad = None if whole.grad is None else own_part(whole.grad), None
     optimizer.step()
@@ -62,11 +62,12 @@ def update(optimizer: torch.optim.AdamW, rate: float) -> None:
 
 def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:
     """Give every parameter the state it has after `steps` updates, moments still zero: the tensors that a checkpoint is read into."""
-    for _, own in pairs(optimizer):
+    for whole, own in pairs(optimizer):
+        part = own_part(whole)
         optimizer.state[own] = {
-            "step": torch.tensor(float(steps), device=own.device),
-            "exp_avg": torch.zeros_like(own),
-            "exp_avg_sq": torch.zeros_like(own),
+            "step": torch.tensor(float(steps), device=part.device),
+            "exp_avg": torch.zeros_like(part),
+            "exp_avg_sq": torch.zeros_like(part),
         }
 
 

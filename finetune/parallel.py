@@ -250,11 +250,9 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def sharded_as(whole: Tensor, part: Tensor) -> Tensor:
-    """This rank's part of a tensor that is sharded as `whole` is."""
-    if not isinstance(whole, DTensor):
-        return part
-    spread = (whole.device_mesh, whole.placements)
-    return DTensor.from_local(part, *spread, run_check=False, shape=whole.shape, stride=whole.stride())
+    """This rank's part of a tensor that is sharded as `whole` is, in the same memory."""
+    # Not DTensor.from_local: it copies to the mesh's GPU what is offloaded to the host, and who writes into that copy writes nothing.
+    return DTensor(part, whole._spec, requires_grad=False) if isinstance(whole, DTensor) else part
 
 
 def plain_name(name: str) -> str:

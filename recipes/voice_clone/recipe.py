@@ -8,6 +8,7 @@ several reference clips; export for the stock `qwen_tts` package, as named voice
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -67,13 +68,19 @@ def shaped(config: Config, base: Path, shape: dict[str, Any], vectors: Tensor) -
 
     options: Any = config.options
     return Loaded(
-        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames, options.frame_dropout),
+        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, partial(adapted, config)),
         processor=None,
         blocks=block_classes(),
         base=base,
         trainable=trainable(options.trainable),
         buffers={"speaker_vectors": vectors},
     )
+
+
+def adapted(config: Config, name: str) -> bool:
+    """Whether LoRA's pattern names this layer."""
+    pattern = config.model.lora.targets if config.model.lora else None
+    return pattern is not None and re.fullmatch(pattern, name) is not None
 
 
 def processor_of(config: Config, base: Path, ids: Ids, speakers: list[str]) -> Processor:

@@ -11,10 +11,12 @@ the state after the frame, which does not exist yet when a frame is generated.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from finetune.loss_head import LossHead
 
@@ -46,7 +48,7 @@ class SpeechModel(nn.Module):
         embedded = frame_embeddings(talker, codes)
         heard = dropped(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
         hidden = talker_states(talker, input_embeddings(talker, self.speaker_vectors, tensors, heard))
-        main, main_hits = talker.codec_head(*first_codebook(hidden, tensors["labels"]))
+        main, main_hits = asked(talker.codec_head, *first_codebook(hidden, tensors["labels"]))
         states = states_before_frames(hidden, tensors["frame_mask"])
         # What is measured is measured on all frames.
         chosen, scale = drawn(len(codes), self.sub_frames if self.training else 1.0, codes.device)
@@ -126,21 +128,45 @@ def other_codebooks(predictor: Any, states: Tensor, embedded: Tensor, codes: Ten
 def by_book(heads: nn.ModuleList, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """What the heads of codebooks 1 … 15 say of their states [N, 15, H] and targets [N, 15], added up."""
     # Not by slices: the gradient of each would be a tensor of the whole's size.
-    each = [head(*given) for head, *given in zip(heads, states.unbind(1), targets.unbind(1), strict=True)]
+    each = [asked(head, *given) for head, *given in zip(heads, states.unbind(1), targets.unbind(1), strict=True)]
     nll, hits = zip(*each, strict=True)
     return torch.stack(nll).sum(), torch.stack(hits).sum()
 
 
-def ask_heads(talker: Any) -> None:
-    """Put `LossHead`s in the place of the talker's output heads, the logits of which training does not need: 15 · 2,048 for each frame."""
-    talker.codec_head = LossHead(talker.codec_head)
-    talker.code_predictor.lm_head = nn.ModuleList(LossHead(head) for head in talker.code_predictor.lm_head)
+def asked(head: nn.Module, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What a head says of states [M, H] and targets [M]: summed negative log-likelihood in nats, and right first guesses, both fp32."""
+    if isinstance(head, LossHead):
+        nll, hits = head(states, targets)
+        return nll, hits
+    logits = head(states).float()
+    return functional.cross_entropy(logits, targets, reduction="sum"), (logits.detach().argmax(-1) == targets).sum().float()
+
+
+def ask_heads(model: SpeechModel, adapted: Callable[[str], bool]) -> None:
+    """Put `LossHead`s in the place of the output heads, whose logits (15 · 2,048 for each frame) training does not need. Heads that are
+    `adapted`, by their name in the model, stay the linear layers that adapters want."""
+    talker: Any = model.talker
+    for name in ["talker.codec_head", *(f"talker.code_predictor.lm_head.{book}" for book in range(len(talker.code_predictor.lm_head)))]:
+        linear: Any = model.get_submodule(name)
+        if not adapted(name):
+            model.set_submodule(name, LossHead(linear))
+
+
+def no_head(_: str) -> bool:
+    """Adapters are elsewhere."""
+    return False
 
 
 def on_meta(
-    config: dict[str, Any], speaker_vectors: Tensor, sub_weight: float, sub_frames: float, frame_dropout: float = 0.0
+    config: dict[str, Any],
+    speaker_vectors: Tensor,
+    sub_weight: float,
+    sub_frames: float,
+    frame_dropout: float = 0.0,
+    adapted: Callable[[str], bool] = no_head,
 ) -> SpeechModel:
-    """The model of a `config.json` in shape only: parameters on meta; buffers real, since rotary frequencies are computed, not loaded."""
+    """The model of a `config.json` in shape only: parameters on meta; buffers real, since rotary frequencies are computed, not loaded.
+    `adapted`: which output heads, by name, will get adapters."""
     from accelerate import init_empty_weights
 
     from data_prep.qwen import import_qwen_tts
@@ -153,8 +179,9 @@ def on_meta(
     talker_config._attn_implementation = "sdpa"
     with init_empty_weights(include_buffers=False):
         talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
-        ask_heads(talker)
-    return SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)
+    model = SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)
+    ask_heads(model, adapted)
+    return model
 
 
 def block_classes() -> tuple[type[nn.Module], ...]:

@@ -9,9 +9,10 @@ from typing import Literal
 import pytest
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from finetune import parallel, recompute
 from finetune.config import Config
@@ -363,6 +364,18 @@ def test_offloading_changes_no_number(tmp_path: Path, world: World) -> None:
         model(torch.ones(2, 3)).sum().backward()
         found.append([clip_gradients(model.parameters(), 0.1), *(p.grad.full_tensor().tolist() for p in model.parameters())])
     assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_moment_of_an_offloaded_weight_is_that_of_the_optimizer() -> None:
+    """The mesh is one of GPUs, the weight and its moments are on the host. A copy on the GPU would be filled from a checkpoint in vain."""
+    mesh = DeviceMesh("cuda", [0], _init_backend=False)
+    spec = DTensorSpec(mesh, (Shard(0),), TensorMeta(torch.Size((4, 3)), (3, 1), torch.float32))
+    whole = DTensor(torch.ones(4, 3), spec, requires_grad=False)
+    moment = torch.zeros(4, 3)
+    seen = parallel.sharded_as(whole, moment)
+    assert seen.device_mesh == mesh and seen.placements == whole.placements and seen.shape == whole.shape
+    assert seen.to_local().data_ptr() == moment.data_ptr()
 
 
 def test_gradients_over_several_meshes_are_clipped_to_one_norm(world: World) -> None:

@@ -10,6 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from finetune import adapters
+from finetune.config import Lora
+from finetune.loss_head import LossHead
 from finetune.recipe import Batch
 from recipes.voice_clone import shapes, speech_model
 from recipes.voice_clone.recipe import RECIPE
@@ -42,6 +45,23 @@ def test_the_sums_are_those_of_whole_logits(fresh: Any) -> None:
     assert logits.shape == (len(codes), 15, 64) and torch.equal(targets, codes[:, 1:])
     torch.testing.assert_close(nll, functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), rtol=1e-6, atol=0)
     assert int(hits) == int((logits.argmax(-1) == targets).sum())
+
+
+def test_a_head_that_lora_names_stays_linear_and_says_the_same(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lora = Lora(rank=2, targets=r".*(q_proj|codec_head|lm_head\.3)")
+    config = fresh.config.model_copy(update={"model": fresh.config.model.model_copy(update={"lora": lora})})
+    loaded = RECIPE.load(config)
+    heads = {name for name, module in loaded.model.named_modules() if isinstance(module, LossHead)}
+    assert heads == {f"talker.code_predictor.lm_head.{book}" for book in range(15) if book != 3}
+    adapters.inject(loaded.model, lora, RECIPE.lora_targets)
+    whole = sums(fresh.model, fresh.batch)
+    for name in ("talker.codec_head", "talker.code_predictor.lm_head.3"):
+        asked = fresh.model.get_submodule(name)
+        linear = nn.Linear(asked.weight.shape[1], asked.weight.shape[0], bias=False)
+        linear.weight = asked.weight
+        *path, last = name.split(".")
+        monkeypatch.setitem(fresh.model.get_submodule(".".join(path))._modules, last, linear)
+    torch.testing.assert_close(sums(fresh.model, fresh.batch), whole)
 
 
 def test_of_a_share_of_the_frames_the_others_are_estimated(fresh: Any) -> None:
@@ -123,8 +143,8 @@ def test_whole_model_in_bf16_runs(fresh: Any) -> None:
     other.code_predictor.model.rotary_emb.inv_freq.copy_(talker.code_predictor.model.rotary_emb.inv_freq)
     for parameter in other.parameters():
         parameter.data = parameter.data.bfloat16()
-    speech_model.ask_heads(other)
     half = SpeechModel(other, fresh.model.speaker_vectors, 0.3, 1.0)
+    speech_model.ask_heads(half, speech_model.no_head)
     with torch.no_grad():
         torch.testing.assert_close(sums(half, fresh.batch)["main"], sums(fresh.model, fresh.batch)["main"], rtol=1e-2, atol=0)
 
