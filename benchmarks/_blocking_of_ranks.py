@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
+from benchmarks import _timing
 from finetune import checkpoint, files, shards, world
 from finetune.world import World
 
@@ -35,7 +36,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, float]:
         seconds["save"].append(together(joined, lambda step=step: saver.begin(step, state, {}, "")))
         saver.finish()
         if joined.is_main:
-            seconds["torch.save"].append(taken(lambda: torch.save(state, folder / "whole.pt")))
+            seconds["torch.save"].append(_timing.taken(lambda: torch.save(state, folder / "whole.pt"), time.perf_counter))
             files.discard(folder / "whole.pt")
     saver.close()
     medians = [median(each[1:]) if each else 0.0 for each in seconds.values()]
@@ -46,13 +47,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, float]:
 def together(joined: World, act: Callable[[], object]) -> float:
     """Seconds of what all ranks begin at once. Collective: call on every rank."""
     world.sums(joined, [0.0])
-    return taken(act)
-
-
-def taken(act: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    act()
-    return time.perf_counter() - began
+    return _timing.taken(act, time.perf_counter)
 
 
 def main() -> None:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-from torch.distributed.tensor import DTensor
 
 from benchmarks.strategy_bytes import cases, config_of
 from finetune import assembly, batches, files, world
 from finetune.config import Config
+from finetune.parallel import own_part
 from finetune.step import loader_of, train_step
 from finetune.world import World
 from tests.causal_lm.recipe import RECIPE
@@ -69,7 +69,7 @@ def lasting_bytes(optimizer: torch.optim.Optimizer) -> list[int]:
 
 
 def local_bytes(tensors: Iterable[Tensor | None]) -> int:
-    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors if tensor is not None]
+    local = [own_part(tensor) for tensor in tensors if tensor is not None]
     return sum(part.numel() * part.element_size() for part in local)
 
 

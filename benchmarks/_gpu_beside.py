@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from benchmarks import _gpu, _timing, _voice, generation, voice_ways
 from benchmarks._by_hand import bare_step, check_alike, filled, optimizer_of, stock_heads, stock_sums
@@ -27,6 +26,7 @@ from benchmarks._overhead_of_ranks import our_step
 from finetune import assembly, batches, checkpoint, files, loop, world
 from finetune.config import resolve
 from finetune.loop import Progress
+from finetune.parallel import own_part
 from finetune.step import Training, loader_of, train_step
 from recipes.llm_sft.recipe import RECIPE as CHAT
 from recipes.voice_clone.layout import Ids, Processor
@@ -110,9 +110,7 @@ def saving(folder: Path, scale: Scale) -> None:
 
 
 def timed(act: Callable[[], object]) -> float:
-    began = _gpu.clock()
-    act()
-    return _gpu.clock() - began
+    return _timing.taken(act, _gpu.clock)
 
 
 def chat_training(folder: Path, scale: Scale, joined: world.World) -> Training:
@@ -144,7 +142,7 @@ def exported(folder: Path, training: Training) -> None:
 def whole_state(training: Training) -> dict[str, Tensor]:
     """As one would keep it by hand: tensors by name."""
     tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
-    return {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
+    return {name: own_part(tensor) for name, tensor in tensors.items()}
 
 
 @torch.no_grad()

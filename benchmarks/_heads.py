@@ -5,12 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.loss_head import LossHead
+from finetune.loss_head import LossHead, of_logits
 
 
 class WholeLogits(LossHead):
     """The head as most frameworks have it: the logits of all positions, a copy in fp32, cross-entropy."""
 
     def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = functional.linear(hidden, self.weight, self.bias).float()
-        return functional.cross_entropy(logits, targets, reduction="sum"), (logits.detach().argmax(-1) == targets).sum().float()
+        return of_logits(functional.linear(hidden, self.weight, self.bias), targets)

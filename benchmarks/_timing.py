@@ -28,11 +28,16 @@ def in_turns(
     order = list(variants)
     for _ in range(rounds):
         for name in order:
-            began = clock()
-            variants[name]()
-            seconds[name].append(clock() - began)
+            seconds[name].append(taken(variants[name], clock))
         order.reverse()
     return seconds
+
+
+def taken(act: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Seconds of one call, by this clock."""
+    began = clock()
+    act()
+    return clock() - began
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> str:

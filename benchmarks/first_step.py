@@ -55,13 +55,12 @@ def stages(target: str, clone: Path) -> dict[str, float]:
         start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        stage = next(name for name in ENDS if name not in found)
-        if line.startswith(ENDS[stage]):
-            found[stage], began = time.monotonic() - began, time.monotonic()
-            if len(found) == len(ENDS):
+    said = list[str]()
+    for stage, beginning in ENDS.items():
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith(beginning):
+                found[stage], began = time.monotonic() - began, time.monotonic()
                 break
     os.killpg(process.pid, signal.SIGTERM)  # which accelerate passes on to the ranks, in sessions of their own
     said += process.stdout  # until the last of them has closed it

@@ -28,6 +28,7 @@ from finetune.config import Lora
 from finetune.loss_head import LossHead
 from finetune.memory import Arrangement, memory, outline
 from finetune.recipe import Batch
+from finetune.tensor_parallel import blocks_of
 from recipes.llm_sft import varlen
 from recipes.llm_sft.causal_model import CausalModel, block_classes
 from recipes.llm_sft.recipe import loss
@@ -164,8 +165,7 @@ def built(row: Published) -> CausalModel:
 
 def keep_inputs(model: nn.Module) -> None:
     """Of the products in 4 bits, which are all inside of blocks."""
-    inside = {layer for block in model.modules() if isinstance(block, block_classes(model)) for layer in block.modules()}
-    for layer in inside:
+    for layer in (layer for block in blocks_of(model, block_classes(model)) for layer in block.modules()):
         if isinstance(layer, nn.Linear) and not layer.weight.requires_grad:
             layer.register_forward_pre_hook(lambda _, given: (Kept.apply(given[0]),))
 

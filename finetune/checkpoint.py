@@ -20,13 +20,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from finetune import files, optim, shards
 from finetune.errors import UserError
 from finetune.guards import check_sound
 from finetune.models import local_slices
-from finetune.parallel import plain_name
+from finetune.parallel import own_part, plain_name
 from finetune.world import World, gather, once, sums, together
 
 FORMAT = 1
@@ -338,5 +337,4 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers:
         ]:
             raise UserError(f"{path} holds other shapes ({'; '.join(other[:4])}); choose another run.dir")
         for name, tensor in tensors.items():
-            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            local.copy_(read(name, local_slices(tensor)[1]))
+            own_part(tensor).copy_(read(name, local_slices(tensor)[1]))

@@ -81,6 +81,12 @@ class _Chunked(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
+def of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What `LossHead` says, of logits [N, V] that are there."""
+    nll = functional.cross_entropy(logits.float(), targets, reduction="sum")
+    return nll, (logits.detach().argmax(-1) == targets).sum().float()
+
+
 def rows_of_a_chunk(positions: int, words: int, device: str) -> int:
     """Of [positions, words] logits."""
     return max(SMALLEST, -(-positions // PARTS), AT_ONCE[device] // words)

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from finetune import files, quantized, shipped
 from finetune.adapters import fresh, fresh_lengths, is_adapter, is_length, layer_of
 from finetune.errors import UserError
-from finetune.parallel import plain_name
+from finetune.parallel import own_part, plain_name
 
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "README.md", "LICENSE"]
 """What is fetched of a hub repository: data only, never code and never pickled weights."""
@@ -155,7 +155,7 @@ def _expected(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
 
 def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
     slices = local_slices(parameter)[1]
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    local = own_part(parameter)
     if is_length(name):
         adapted = base_name(layer_of(plain_name(name))) + ".weight"
         local.copy_(fresh_lengths(read(adapted, (*slices, slice(None)))))

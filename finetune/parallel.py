@@ -236,10 +236,11 @@ def by_layout(tensors: Iterable[Tensor]) -> dict[Spread, list[Tensor]]:
 def squared_norm(spread: Spread, parts: list[Tensor]) -> float:
     """Of all these tensors as one vector, over all ranks that have a part. Collective: call on every rank."""
     square = torch.nn.utils.get_total_norm(parts).double().square()
-    mesh, placements = spread or (None, ())
+    if spread is None:
+        return float(square)
+    mesh, placements = spread
     for axis, placement in enumerate(placements):
-        # What is the same on several ranks counts once.
-        if mesh is not None and not placement.is_replicate():
+        if not placement.is_replicate():  # what is the same on several ranks counts once
             dist.all_reduce(square, group=mesh.get_group(axis))
     return float(square)
 

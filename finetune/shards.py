@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from finetune import files
 from finetune.models import Reader, local_slices
+from finetune.parallel import own_part
 
 OFFSETS_KEY = "DCP_SHARDING_INFO"
 DTYPES = {
@@ -46,9 +47,9 @@ def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, 
     for number, (name, tensor) in enumerate(tensors.items()):
         if _writes(tensor, number, rank, size):
             _, slices = local_slices(tensor)
-            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            local = own_part(tensor)
             if local.numel():
-                parts[name] = Part(local.detach(), tuple(part.start for part in slices))
+                parts[name] = Part(local, tuple(part.start for part in slices))
     return parts
 
 

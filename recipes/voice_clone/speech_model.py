@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from finetune.loss_head import LossHead
+from finetune.loss_head import LossHead, of_logits
 
 from .layout import IGNORE
 
@@ -138,8 +137,7 @@ def asked(head: nn.Module, states: Tensor, targets: Tensor) -> tuple[Tensor, Ten
     if isinstance(head, LossHead):
         nll, hits = head(states, targets)
         return nll, hits
-    logits = head(states).float()
-    return functional.cross_entropy(logits, targets, reduction="sum"), (logits.detach().argmax(-1) == targets).sum().float()
+    return of_logits(head(states), targets)
 
 
 def ask_heads(model: SpeechModel, adapted: Callable[[str], bool]) -> None:
