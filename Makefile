@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 NEXT := .venv-next/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo demo-llm test test-all test-next check bench bench-check
+.PHONY: demo demo-llm test test-all test-next mutants check bench bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
@@ -24,7 +24,10 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	$(MAKE) test-next
 
 test-next: $(NEXT)  ## llm_sft on the newest transformers, accelerate and peft, in an environment without the voice packages
-	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft tests/data_prep/test_text*.py tests/data_prep/test_export_audiofolder.py
+	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft tests/finetune/test_model_gate.py tests/data_prep/test_text*.py tests/data_prep/test_export_audiofolder.py
+
+mutants: $(STAMP)  ## one-line faults of the product, each of which one test must notice; not part of CI
+	$(BIN)/python -m tests.mutations
 
 check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/ruff check .
@@ -39,20 +42,28 @@ bench: $(STAMP) $(NEXT)  ## one file per claim; each prints its table
 bench-check: $(STAMP)  ## the ratios that are steady enough, against the committed ones: minutes, with nothing else running
 	$(BIN)/python benchmarks/_regressions.py
 
-# torch comes first and by itself: whichever build of that version is there (CPU or CUDA), nothing later may replace it.
-$(STAMP): pyproject.toml constraints.txt
+# Every file is checked against its hash, and nothing is resolved anew. torch comes first: a build that is installed already (CPU or CUDA)
+# stays, then comes a CPU wheel at hand (pip's find-links), then the package index's build, which alone asks for the CUDA libraries.
+INSTALL := -m pip install --quiet --no-deps --no-build-isolation
+OWN_TORCH := import sys; from importlib.metadata import version; sys.exit("+" in version("torch"))
+
+$(STAMP): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/main.txt locked/cuda.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[voice,faster-whisper,text,liger,ray,review,s3,serve,studio,test]'
+	$(BIN)/python $(INSTALL) --require-hashes -r locked/build.txt
+	$(BIN)/python $(INSTALL) --require-hashes --no-index -r locked/torch-cpu.txt 2>/dev/null || true
+	$(BIN)/python $(INSTALL) --require-hashes -r locked/main.txt
+	! $(BIN)/python -c '$(OWN_TORCH)' || $(BIN)/python $(INSTALL) --require-hashes -r locked/cuda.txt
+	$(BIN)/python $(INSTALL) -e .
 	$(BIN)/python -m pip check
 	touch $@
 
-$(NEXT): pyproject.toml constraints-next.txt
+$(NEXT): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/next.txt locked/cuda.txt
 	test -x .venv-next/bin/python || $(PYTHON) -m venv .venv-next
-	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt pip setuptools
-	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt torch
-	.venv-next/bin/python -m pip install --quiet -c constraints-next.txt -e '.[text,test,bench]'
+	.venv-next/bin/python $(INSTALL) --require-hashes -r locked/build.txt
+	.venv-next/bin/python $(INSTALL) --require-hashes --no-index -r locked/torch-cpu.txt 2>/dev/null || true
+	.venv-next/bin/python $(INSTALL) --require-hashes -r locked/next.txt
+	! .venv-next/bin/python -c '$(OWN_TORCH)' || .venv-next/bin/python $(INSTALL) --require-hashes -r locked/cuda.txt
+	.venv-next/bin/python $(INSTALL) -e .
 	.venv-next/bin/python -m pip check
 	touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -47,7 +48,8 @@ class Scale:
     """Rows and columns of the matrices whose product is the ceiling."""
 
 
-FULL = Scale(QWEN3, RELEASED["1.7B"], 4096, 16384, 24, 32, 125, 5, 8192)
+FULL = Scale(QWEN3, RELEASED["0.6B"], 4096, 8192, 24, 32, 125, 5, 8192)
+"""What fits a GPU of 80 GB by the plan's count, the other model of gpu_beside.py included."""
 SMALLEST = Scale({}, SMALL["nano"], 64, 128, 4, 4, 12, 1, 64)
 
 
@@ -74,6 +76,8 @@ class Part:
     name: str
     minutes: float
     """It is stopped after so many; what it has measured by then counts."""
+    needed: bool = False
+    """By other parts: it runs before whichever is chosen."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +95,20 @@ class Report:
 
 def measure(report: Report, purpose: str | None) -> None:
     """What a benchmark of a GPU does, as the flags say."""
-    flags = _table.read_flags(purpose)
+    flags = _table.read_flags(purpose, [part.name for part in report.parts if not part.needed])
     if not flags.quick and not has_gpu():
         print(f"no CUDA GPU here: {flags.to / report.name}.md stays as it is (--quick runs through the benchmark on a CPU)")
         return
     with tempfile.TemporaryDirectory() as folder:
-        rows, remarks = run_parts(report.parts, Path(folder), flags.quick, report.minutes)
+        rows, remarks = run_parts(chosen(report, flags.part), Path(folder), flags.quick, min(report.minutes, 9 if flags.part else math.inf))
     said = report.note.format(**vars(SMALLEST if flags.quick else FULL))
     note = " ".join([said, about_machine(), *(f"Not measured: {each}." for each in remarks)])
     _table.publish(report.name, flags, report.columns, rows, note)
+
+
+def chosen(report: Report, name: str | None) -> tuple[Part, ...]:
+    """The parts to run for the one that was asked for by name; all of them for None."""
+    return tuple(part for part in report.parts if name is None or part.needed or part.name == name)
 
 
 def about_machine() -> str:

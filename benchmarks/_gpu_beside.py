@@ -24,7 +24,7 @@ from benchmarks._by_hand import bare_step, check_alike, filled, optimizer_of, st
 from benchmarks._gpu import ROOT, Scale
 from benchmarks._overhead_of_ranks import our_step
 from finetune import assembly, batches, checkpoint, files, loop, world
-from finetune.config import resolve
+from finetune.config import Config, resolve
 from finetune.loop import Progress
 from finetune.parallel import own_part
 from finetune.step import Training, loader_of, train_step
@@ -42,10 +42,27 @@ def compared(model: str, measured: str, here: Sequence[float], beside: str, that
     _gpu.tell([model, measured, f"{median(here):.3f} s", beside, f"{median(that):.3f} s", _timing.ratio(that, here)])
 
 
+def overhead_config(folder: Path) -> Config:
+    return _voice.run_config(folder / "voice", "run", precision="bf16")
+
+
+def ways_config(folder: Path) -> Config:
+    """At this rate no weight moves, so that every step of every way has the same loss."""
+    return _voice.run_config(folder / "voice", "ways", precision="bf16", micro_tokens=4096, lr=1e-30, weight_decay=0)
+
+
+def chat_config(folder: Path, scale: Scale) -> Config:
+    given = {
+        "model.source": folder / "chat" / "base", "data.train": folder / "chat" / "train.jsonl", "run.dir": folder / "chat" / "run",
+        "train.micro_tokens": scale.micro, "train.steps": 10,
+    }  # fmt: skip
+    return resolve("llm_sft", CHAT.Options, [], [(key, str(value)) for key, value in given.items()])
+
+
 def overhead(folder: Path, scale: Scale) -> None:
     """Our step beside a bare loop around the package's modules with autocast, on the same batch."""
     joined = world.join((), folder)
-    config = _voice.run_config(folder / "voice", "run", precision="bf16")
+    config = overhead_config(folder)
     ours, batch = our_step(joined, config)
     with stock_heads():
         stock = filled(config, DEVICE)
@@ -60,7 +77,7 @@ def overhead(folder: Path, scale: Scale) -> None:
 def ways(folder: Path, _: Scale) -> None:
     """The ways of voice_ways.py."""
     joined = world.join((), folder)
-    config = _voice.run_config(folder / "voice", "ways", precision="bf16", micro_tokens=4096, lr=1e-30, weight_decay=0)
+    config = ways_config(folder)
     training, progress = assembly.build(config, VOICE, joined)
     step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
     found = voice_ways.ways_of(training, step)
@@ -115,11 +132,7 @@ def timed(act: Callable[[], object]) -> float:
 
 def chat_training(folder: Path, scale: Scale, joined: world.World) -> Training:
     """A run of the chat model that has trained one step."""
-    given = {
-        "model.source": folder / "chat" / "base", "data.train": folder / "chat" / "train.jsonl", "run.dir": folder / "chat" / "run",
-        "train.micro_tokens": scale.micro, "train.steps": 10,
-    }  # fmt: skip
-    config = resolve("llm_sft", CHAT.Options, [], [(key, str(value)) for key, value in given.items()])
+    config = chat_config(folder, scale)
     training, progress = assembly.build(config, CHAT, joined)
     loader = loader_of(training, training.rows)
     train_step(training, loader.turns(next(loop.steps_left(training, progress)).micros), step=0)

@@ -98,8 +98,8 @@ def row_of(joined: World, kind: str, version: Version, folder: Path, scale: Scal
     """Builds the run of a version, trains some steps, and tables them."""
     recipe = load_recipe(find_recipe(RECIPES[kind]))
     config = config_of(kind, version, folder, scale, recipe)
-    plan = planned(config, recipe)
     with levers(version):
+        plan = planned(config, recipe)
         training, _ = assembly.build(config, recipe, joined)
     for group in training.optimizer.param_groups:
         group["fused"], group["foreach"] = (group["fused"] and version.fused_optimizer), None

@@ -1,4 +1,4 @@
-"""Training steps on a GPU, of 1.7B-shaped models with random weights: model FLOP utilisation with each lever in turn, and memory.
+"""Training steps on a GPU, of a 1.7B chat model and a 0.6B voice in shape: model FLOP utilisation with each lever in turn, and memory.
 
 Without a CUDA GPU it says so and leaves the table as it is; with --quick it runs through all of it at the smallest sizes, on a CPU too.
 
@@ -25,8 +25,8 @@ COLUMNS = (
 REPORT = Report(
     name="gpu",
     parts=(
-        Part("_gpu_steps.py", "bases", 3),
-        Part("_gpu_steps.py", "ceiling", 1),
+        Part("_gpu_steps.py", "bases", 3, needed=True),
+        Part("_gpu_steps.py", "ceiling", 1, needed=True),
         Part("_gpu_steps.py", "chat", 8),
         Part("_gpu_steps.py", "voice", 4),
     ),

@@ -1,4 +1,4 @@
-"""On a GPU, with 1.7B-shaped random weights: our step beside a bare loop, other ways of training a voice, saving, resuming, and speech.
+"""On a GPU, with models of the same shapes: our step beside a bare loop, other ways of training a voice, saving, resuming, and speech.
 
 Without a CUDA GPU it says so and leaves the table as it is; with --quick it runs through all of it at the smallest sizes, on a CPU too.
 """
@@ -15,7 +15,7 @@ from benchmarks._gpu import Part, Report, measure
 REPORT = Report(
     name="gpu_beside",
     parts=(
-        Part("_gpu_beside.py", "bases", 3),
+        Part("_gpu_beside.py", "bases", 3, needed=True),
         Part("_gpu_beside.py", "overhead", 2),
         Part("_gpu_beside.py", "ways", 3),
         Part("_gpu_beside.py", "speech", 2),

@@ -32,8 +32,8 @@ NOTE = (
     "Sequence length: micro-batches of 2,048 positions in ever longer sequences through a Llama of 2 layers, 64 wide, where attention "
     "weighs as much as it ever does; processor time, {rounds} rounds in turns; last column: median (smallest–largest) of the rounds. Rows: "
     "a fresh process each time, without torch; its processor time, and the peak of its resident memory above its imports, with 1,000 "
-    "rows read: the kernel maps up to 64 KiB of the file around each, and takes them back at need; `order` has the memory that is the "
-    "process' own. An index holds 32 bytes a row. Ranks: fsdp, the same step of {micros} micro-batches, medians of {rounds}. Tokens a "
+    "rows read; `order` has the memory that is the process' own. Reopening digests the file and its index, so its time grows with their "
+    "bytes. An index holds 40 bytes a row. Ranks: fsdp, the same step of {micros} micro-batches, medians of {rounds}. Tokens a "
     "second are of a clock, on {cores} cores for all ranks and whatever else runs: more ranks than cores cannot gain. Processor time is of "
     "all ranks together: what sharding and agreeing cost is its growth."
 )

@@ -31,9 +31,9 @@ COLUMNS = (
 )
 NOTE = (
     "The first step's micro-batches from a place in the middle of the third epoch, medians of 15; then a file of that many rows opened "
-    "through the index that an earlier start has left, and that step's rows read: time, and growth of the process' anonymous memory. Only "
-    "a run whose length is given in epochs counts their steps, once at its start. Lengths of the last line are made up in memory, as its "
-    "file would fill 100 GB."
+    "through the index that an earlier start has left, for which both are digested, and that step's rows read: time, and growth of the "
+    "process' anonymous memory. Only a run whose length is given in epochs counts their steps, once at its start. Lengths of the last line "
+    "are made up in memory, as its file would fill 100 GB."
 )
 
 

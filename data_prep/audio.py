@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.bandwidth import bandwidth
-from data_prep.formats import DECODE_ERRORS, EXTENSIONS, AudioError, Samples, Stream, in_words, open_stream
+from data_prep.formats import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, in_words, open_stream
 
 __all__ = ["EXTENSIONS", "AudioError", "Samples", "bandwidth"]
 
@@ -32,6 +33,34 @@ SHORTFALL = 0.01  # share of the declared length that may be missing: encoders' 
 LARGEST = 1e12
 LONGEST_HOURS = 24
 FADE_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a recording may have at most; held against the header before anything is decoded, and again while it is decoded."""
+
+    seconds: float = LONGEST_HOURS * 3600
+    channels: int = MOST_CHANNELS
+    samples: float = inf
+    """Of all channels: what decoding it costs."""
+
+    def require(self, frames: int, stream: Stream) -> None:
+        """Raises `AudioError` (`too_long`; `unreadable` for the channels)."""
+        seconds = frames / stream.rate
+        if stream.channels > self.channels:
+            raise AudioError("unreadable", f"{stream.channels} channels; at most {self.channels} are read", seconds)
+        if seconds > self.seconds:
+            if self.seconds < 3600:
+                raise AudioError("too_long", f"{seconds:.0f} s or more; at most {self.seconds:.0f} s are read", seconds)
+            hours, most = seconds / 3600, self.seconds / 3600
+            raise AudioError("too_long", f"{hours:.1f} h or more in one file; divide it into files of at most {most:g} h", seconds)
+        if frames * stream.channels > self.samples:
+            found = f"{frames * stream.channels:,} samples or more at {stream.rate} Hz in {stream.channels} channels"
+            raise AudioError("too_long", f"{found}; at most {self.samples:,.0f} are read: use a lower rate, or mono", seconds)
+
+
+RECORDING = Bounds()
+"""Of the recordings that datasets are made from."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +107,13 @@ def to_rate(position: int, from_rate: int, rate: int) -> int:
     return (2 * position * rate + from_rate) // (2 * from_rate)
 
 
-def probe(path: Path, alive: Callable[[], None] = lambda: None) -> Track:
+def probe(path: Path, alive: Callable[[], None] = lambda: None, bounds: Bounds = RECORDING) -> Track:
     """Decode once and judge; `alive` is called after each block.
 
     Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`); a truncated file only gets a warning.
     """
     stream = open_stream(path)
-    _require_length(stream.declared or 0, stream.rate)
+    bounds.require(stream.declared or 0, stream)
     frames, sums, products = 0, np.zeros(stream.channels), np.zeros((stream.channels, stream.channels))
     broken = ""
     try:
@@ -92,7 +121,7 @@ def probe(path: Path, alive: Callable[[], None] = lambda: None) -> Track:
             _require_finite(block, frames, stream)
             wide = block.astype(np.float64)
             frames, sums, products = frames + len(block), sums + wide.sum(axis=0), products + wide.T @ wide
-            _require_length(frames, stream.rate)
+            bounds.require(frames, stream)
             alive()
     except DECODE_ERRORS as error:
         broken = f"decoding stopped after {frames / stream.rate:.2f} s{_of(stream)}: {in_words(error)}"
@@ -140,11 +169,21 @@ def load(path: Path, track: Track, *rates: int) -> list[Audio]:
 
 
 def read(path: Path, rate: int) -> Audio:
-    """A whole short file as mono at `rate`. Raises `AudioError`."""
+    """A whole short file as mono at `rate`, its offset subtracted. Raises `AudioError`."""
+    return load(path, _probe_whole(path), rate)[0]
+
+
+def read_unchanged(path: Path) -> Audio:
+    """A whole short file as mono at its own rate, with its offset. Raises `AudioError`."""
+    track = _probe_whole(path).model_copy(update={"offset": 0.0})
+    return load(path, track, track.rate)[0]
+
+
+def _probe_whole(path: Path) -> Track:
     track = probe(path)
     if track.warning:
         raise AudioError("truncated", track.warning, track.frames / track.rate)
-    return load(path, track, rate)[0]
+    return track
 
 
 def faded(audio: Audio) -> Audio:
@@ -188,12 +227,6 @@ def _require_finite(block: Samples, before: int, stream: Stream) -> None:
     if bad.any():
         at = before + int(bad.argmax())
         raise AudioError("nan", f"a sample that is not a number at {at / stream.rate:.3f} s", (stream.declared or at) / stream.rate)
-
-
-def _require_length(frames: int, rate: int) -> None:
-    if frames > LONGEST_HOURS * 3600 * rate:
-        hours = frames / rate / 3600
-        raise AudioError("too_long", f"{hours:.1f} h or more in one file; divide it into files of at most {LONGEST_HOURS} h", frames / rate)
 
 
 def _shortfall(stream: Stream, frames: int) -> str:

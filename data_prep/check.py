@@ -10,7 +10,6 @@ takes about a second of one core). Changes nothing. Exit code 0 if it is, 1 if s
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -31,6 +30,7 @@ from data_prep.row_checks import CODEBOOK, NOTES, PROBLEMS, Facts, Problem
 from data_prep.sounds import Sound, listen_to_all
 from finetune import files
 from finetune.errors import UserError, exit_code
+from finetune.strict_json import read_object
 
 SHOWN = 3
 """Places of each kind."""
@@ -138,7 +138,7 @@ def _about(line: Line, row: Row, sounds: list[Sound | AudioError | None], root: 
 def _about_codec(folder: Path, codec: Path) -> Iterator[Problem]:
     """What `data_prep codes` noted about the tokenizer that it used; rows do not say it."""
     path = folder / STORE / SUMMARY
-    digest = json.loads(path.read_bytes()).get("codec_digest") if path.is_file() else None
+    digest = read_object(path).get("codec_digest") if path.is_file() else None
     if digest not in (None, codec_digest(codec)):
         yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: python -m data_prep codes {folder} --model {codec.parent}")
 

@@ -7,7 +7,6 @@ frame is the only one that would otherwise depend on its neighbours in the batch
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio import MASTER_RATE, Samples
+from data_prep.device import without_tf32
 from data_prep.hub import folder_of
-from data_prep.qwen import import_qwen_tts
+from data_prep.qwen import CODEC, CODEC_FOLDER, import_qwen_tts
 from finetune import files
 from finetune.errors import UserError
+from finetune.model_gate import admit, check_config, require_safetensors
 
 SAMPLES_PER_FRAME = 1920
 CODEBOOKS = 16
-FOLDER, MODEL_TYPE = "speech_tokenizer", "qwen3_tts_tokenizer_12hz"
 
 Codes = NDArray[np.uint16]
 
@@ -34,14 +34,15 @@ class CodecError(Exception):
 
 def find_codec(model: str) -> Path:
     """The tokenizer's folder of a model: a local folder, or a name on the model hub, of which only that part is fetched. `UserError`."""
-    folder = folder_of("--model", model, [f"{FOLDER}/*"])
-    config = folder / FOLDER / "config.json"
+    folder = folder_of("--model", model, [f"{CODEC_FOLDER}/*.json", f"{CODEC_FOLDER}/*.safetensors"])
+    config = folder / CODEC_FOLDER / "config.json"
     if not config.is_file():
-        raise UserError(f"--model {model}: no {FOLDER}/config.json in {folder}; give a Qwen3-TTS 12 Hz model")
-    found = json.loads(config.read_bytes()).get("model_type")
-    if found != MODEL_TYPE:
-        raise UserError(f"--model {model}: {config} says model_type {found!r}, expected {MODEL_TYPE!r}; give a Qwen3-TTS 12 Hz model")
-    return folder / FOLDER
+        raise UserError(f"--model {model}: no {CODEC_FOLDER}/config.json in {folder}; give a Qwen3-TTS 12 Hz model")
+    try:
+        check_config(folder / CODEC_FOLDER, CODEC)
+    except UserError as error:
+        raise UserError(f"--model {model}: {error}; give a Qwen3-TTS 12 Hz model") from error
+    return folder / CODEC_FOLDER
 
 
 def codec_digest(codec: Path) -> str:
@@ -54,8 +55,8 @@ def codec_digest(codec: Path) -> str:
 
 def codebook_size(codec: Path) -> int:
     """Codes of each codebook, as the tokenizer's config says. Raises `UserError` if it does not."""
-    config = json.loads((codec / "config.json").read_bytes())
-    size = config.get("encoder_config", {}).get("codebook_size")
+    encoder = check_config(codec, CODEC).get("encoder_config")
+    size = encoder.get("codebook_size") if isinstance(encoder, dict) else None
     if not isinstance(size, int):
         raise UserError(f"{codec / 'config.json'}: no encoder_config.codebook_size; the download is incomplete, fetch the model again")
     return size
@@ -66,10 +67,14 @@ def load_codec(codec: Path, device: str) -> Any:
     package = import_qwen_tts()
     import torch
 
-    try:
-        return package.Qwen3TTSTokenizer.from_pretrained(str(codec), dtype=torch.float32, device_map=device)
-    except Exception as error:  # a damaged folder fails in many ways inside transformers
-        raise UserError(f"{codec} cannot be loaded ({type(error).__name__}: {error}); fetch the model again") from error
+    require_safetensors(codec, "the speech tokenizer")
+    with admit(codec, CODEC) as clean:
+        try:
+            return package.Qwen3TTSTokenizer.from_pretrained(
+                clean, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, device_map=device
+            )
+        except Exception as error:  # a damaged folder fails in many ways inside transformers
+            raise UserError(f"{codec} cannot be loaded ({type(error).__name__}: {error}); fetch the model again") from error
 
 
 def frames_of(samples: int) -> int:
@@ -80,7 +85,8 @@ def frames_of(samples: int) -> int:
 def encode(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
     """[T][16] for each clip at 24 kHz, T = ceil(samples / 1920)."""
     padded = [np.pad(clip, (0, frames_of(len(clip)) * SAMPLES_PER_FRAME - len(clip))) for clip in clips]
-    encoded = tokenizer.encode(padded, sr=MASTER_RATE).audio_codes
+    with without_tf32():
+        encoded = tokenizer.encode(padded, sr=MASTER_RATE).audio_codes
     return [_checked(codes.cpu().numpy(), len(clip), tokenizer) for codes, clip in zip(encoded, clips, strict=True)]
 
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from finetune import files
+from finetune import files, strict_json
 from finetune.errors import UserError
 
 REVIEW = "review.jsonl"
@@ -72,7 +71,7 @@ def _lines(path: Path) -> tuple[list[bytes], bytes]:
 def _is_json(line: bytes) -> bool:
     """Whether a line is whole: what is, and is no decision, is a slip of a person and not the trace of a crash."""
     try:
-        json.loads(line)
+        strict_json.loads(line)
     except ValueError:
         return False
     return True

@@ -17,12 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Track, probe, resampled, to_rate
+from data_prep.audio import MASTER_RATE, RECORDING, SPEECH_RATE, Audio, Bounds, Track, probe, resampled, to_rate
 from data_prep.formats import DECODE_ERRORS, AudioError, Samples, in_words
 from finetune import files
 
@@ -46,13 +48,14 @@ class Decoder:
     `decoder_stalled`. The last two may be the machine's fault rather than the file's, so a caller should not remember them for ever.
     """
 
-    def __init__(self, folder: Path, stall: float = STALL_SECONDS, memory: int = MEMORY) -> None:
-        self._folder, self._stall, self._memory = files.make_folder(folder), stall, memory
+    def __init__(self, folder: Path, stall: float = STALL_SECONDS, memory: int = MEMORY, longest: float = inf) -> None:
+        """`longest`: seconds that one request may take in all, also if it makes progress."""
+        self._folder, self._stall, self._memory, self._longest = files.make_folder(folder), stall, memory, longest
         self._child: _Child | None = None
 
-    def probe(self, path: Path) -> Track:
+    def probe(self, path: Path, bounds: Bounds = RECORDING) -> Track:
         """`audio.probe` in the child. What a decoder complained about on its way (libmpg123 does, of damaged MP3) is a warning, too."""
-        track = Track.model_validate(self._ask({"do": "probe", "path": str(path)}, []))
+        track = Track.model_validate(self._ask({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
         complaints = self._child.complaints() if self._child else []
         return track if track.warning or not complaints else track.model_copy(update={"warning": f"the decoder says: {complaints[0]}"})
 
@@ -84,7 +87,7 @@ class Decoder:
             self.close()
             self._child = _Child(self._stall, self._memory)
         try:
-            answer = self._child.ask(request, descriptors)
+            answer = self._child.ask(request, descriptors, self._longest)
         except AudioError:
             self.close()
             raise
@@ -116,13 +119,15 @@ class _Child:
         if self._receive(START_SECONDS) != b"ready":
             raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._last_word()}")
 
-    def ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
         """Raises `AudioError` if the child dies or goes silent; it is of no use afterwards."""
         self._stderr.truncate(0)
         with contextlib.suppress(ConnectionError):  # it is dead; what is received says so
             socket.send_fds(self._line, [json.dumps(request).encode()], descriptors)
+        end = time.monotonic() + longest
         while (message := self._receive(self._stall)) == b"alive":
-            pass
+            if time.monotonic() > end:
+                raise AudioError("decoder_stalled", f"not decoded after {longest:g} s")
         if message is None:
             raise AudioError("decoder_stalled", f"no progress for {self._stall:g} s; if the disk is slow, copy the file to a local one")
         if not message:
@@ -198,7 +203,7 @@ def _answer(request: dict[str, Any], descriptors: list[int], alive: Callable[[],
     path = Path(request["path"])
     try:
         if request["do"] == "probe":
-            return {"result": probe(path, alive).model_dump()}
+            return {"result": probe(path, alive, Bounds(**request["bounds"])).model_dump()}
         return _load(path, Track.model_validate(request["track"]), descriptors, alive)
     except AudioError as error:
         return {"reason": error.reason, "detail": error.detail, "seconds": error.seconds}

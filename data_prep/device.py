@@ -35,6 +35,14 @@ def spread(device: str, workers: int | None, memory_each: int) -> list[str]:
     return [f"cuda:{number % count}" for number in range(count if workers is None else workers)]
 
 
+def make_current(device: str) -> None:
+    """Make a GPU the current one of this process: kernels that are launched without naming one, as Whisper's in Triton are, run there."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.set_device(device)
+
+
 def free_memory() -> int:
     """Bytes that processes may still take, by the machine and by the container (control group) that this runs in."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
@@ -67,3 +75,21 @@ def threads_kept() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """While open, fp32 products and convolutions are computed in fp32 on a GPU too; torch's default for cuDNN keeps 10 bits of 23.
+
+    Codes and speaker vectors are kept by what they were made from, and that names no device.
+    """
+    import torch
+
+    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)

@@ -10,7 +10,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from finetune import files, remote
+from finetune import files, remote, strict_json
 from finetune.errors import UserError
 
 
@@ -41,6 +41,6 @@ def _known(ledger: Path) -> dict[str, str]:
     known: dict[str, str] = {}
     for line in ledger.read_text(encoding="utf-8").splitlines() if ledger.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            entry = json.loads(line)
+            entry = strict_json.loads(line)
             known[entry["name"]] = entry["identity"]
     return known

@@ -31,7 +31,7 @@ STORE = "codes"
 """Folder of the store in that of the dataset."""
 WORKER_BYTES = 2**30
 """Memory of a worker besides the tokenizer's: torch and the package."""
-FORM = 1
+FORM = 2
 """Of how a file becomes the samples that are encoded: raise it when other codes would come out."""
 
 

@@ -5,9 +5,11 @@ Its batched pipeline gets our packs; it decodes greedily and never again, so wha
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Iterable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, PackagePath, version
+from importlib.metadata import files as files_of
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ FORM = 1
 """Of the units: raise it when the code gives others for the same settings, so that stored ones are not taken for them."""
 PREFIX = "faster-whisper:"
 WEIGHTS = "model.bin"
+CUBLAS, CUBLAS_PACKAGE = "libcublas.so.12", "nvidia-cublas-cu12"
+"""What CTranslate2 opens by name with the first product on a GPU, and the package that has it: a torch for CUDA 12 brings it, one for
+CUDA 13 brings another."""
 MOST_TOKENS = 224
 """In a pack: half of Whisper's context, as in openai-whisper."""
 
@@ -63,6 +68,7 @@ def load(name: str, device: str) -> Any:
     import torch
     from faster_whisper import WhisperModel
 
+    check_device(name, device)
     folder = fetch(name).parent
     kind, _, number = device.partition(":")  # torch's `cuda:1`
     threads = torch.get_num_threads()  # workers share the cores through torch's count
@@ -70,6 +76,35 @@ def load(name: str, device: str) -> Any:
         return WhisperModel(str(folder), device=kind, device_index=int(number or 0), cpu_threads=threads)
     except Exception as error:  # a foreign or broken file
         raise UserError(f"--whisper {name}: not a Whisper of CTranslate2 ({type(error).__name__}: {error})") from error
+
+
+def check_device(name: str, device: str) -> None:
+    """Open what CTranslate2 will open on a GPU: with it, its own attempt succeeds; without it, every recording would come out without text.
+
+    Raises `UserError` naming the package.
+    """
+    if not device.startswith("cuda"):
+        return
+    try:
+        ctypes.CDLL(CUBLAS)
+    except OSError as error:
+        installed = next((file.locate() for file in _files_of(CUBLAS_PACKAGE) if file.name == CUBLAS), None)
+        if installed is None:
+            raise UserError(
+                f"--whisper {name}: CTranslate2 needs {CUBLAS} (CUDA 12) on a GPU, which cannot be loaded ({error}); "
+                f"install it: pip install {CUBLAS_PACKAGE}; or take openai-whisper, by a name without {PREFIX}"
+            ) from None
+        try:
+            ctypes.CDLL(str(installed))
+        except OSError as broken:
+            raise UserError(f"--whisper {name}: {installed} cannot be loaded ({broken}); install {CUBLAS_PACKAGE} again") from None
+
+
+def _files_of(package: str) -> Iterable[PackagePath]:
+    try:
+        return files_of(package) or ()
+    except PackageNotFoundError:
+        return ()
 
 
 def settings(name: str, language: str | None) -> dict[str, Any]:

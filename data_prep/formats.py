@@ -30,6 +30,8 @@ OGG_PAGE, OGG_END = 65_307, 4
 """Largest page in bytes, and the flag of the last one (RFC 3533)."""
 CONTAINERS = "aac,aiff,asf,flac,loas,matroska,webm,mov,mp3,mp4,ogg,wav"
 """What FFmpeg may take a file for: no playlist, which would make it open other files, or addresses."""
+UNKNOWN_LENGTH = 2**62
+"""Frames: libsndfile gives the largest number that there is for a FLAC file that was written to a pipe."""
 WITHOUT_HEADER = ("aac", "loas")
 """FFmpeg's names for raw AAC."""
 
@@ -195,7 +197,9 @@ def _declared_frames(path: Path, info: Any) -> int | None:
     """By the header. libsndfile repairs the size of a truncated WAV or AIFF file silently, so these are read here."""
     if info.format in ("WAV", "WAVEX", "RF64"):
         return _wav_frames(path)
-    return _aiff_frames(path) if info.format == "AIFF" else info.frames
+    if info.format == "AIFF":
+        return _aiff_frames(path)
+    return info.frames if info.frames < UNKNOWN_LENGTH else None
 
 
 def _wav_frames(path: Path) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 
 from data_prep.manifest import REJECTS, TRAIN, VAL, Row
 from data_prep.table import NAMES
+from finetune import strict_json
 from finetune.errors import UserError
 
 DATASET = f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
@@ -66,9 +66,9 @@ def lines_of(manifest: Path) -> Iterator[Line]:
 
 def _line(manifest: Path, number: int, line: bytes) -> Line:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:  # beside what is not JSON: not UTF-8, a number of 5000 digits, brackets without an end
-        return Line(manifest, number, None, "not_json", str(error))
+        value = strict_json.loads(line)
+    except ValueError as error:
+        return Line(manifest, number, None, "not_json", strict_json.one_line(error))
     if not isinstance(value, dict):
         return Line(manifest, number, None, "not_json", f"an object is expected, found {type(value).__name__}")
     if "audio" not in value and any(key in value for key in TEXT_KEYS):

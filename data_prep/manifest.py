@@ -6,7 +6,6 @@ Keys that are not ours stay with their row.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data_prep.score import Quality
-from finetune import files
+from finetune import files, strict_json
 from finetune.errors import UserError
 
 LANGUAGES = {
@@ -157,9 +156,11 @@ def _without_codes(value: dict[str, Any]) -> dict[str, Any]:
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}:{number}: not a JSON object in UTF-8 ({error}); correct or remove the line") from error
+        value = strict_json.loads(line)
+    except ValueError as error:
+        raise UserError(
+            f"{path}:{number}: not a JSON object in UTF-8 ({strict_json.one_line(error)}); correct or remove the line"
+        ) from error
     if not isinstance(value, dict):
         raise UserError(f"{path}:{number}: a JSON object is expected, found {type(value).__name__}; correct or remove the line")
     return value

@@ -19,6 +19,19 @@ from types import ModuleType
 from typing import IO
 
 from finetune.errors import UserError
+from finetune.model_gate import Kind
+
+
+def _is_part(_: str, inner: str) -> bool:
+    """The package builds each nested config by a class of its own, whatever type the file names."""
+    return inner == "mimi" or inner.startswith("qwen3_tts")
+
+
+CODEC_FOLDER, CODEC_TYPE = "speech_tokenizer", "qwen3_tts_tokenizer_12hz"
+"""Where a model holds its codec, and that codec's `model_type`."""
+CODEC = Kind("the 12 Hz speech tokenizer of Qwen3-TTS", {CODEC_TYPE}, _is_part)
+VOICE_MODEL = Kind("a Qwen3-TTS model", {"qwen3_tts"}, _is_part, {CODEC_FOLDER: CODEC})
+"""The folders that are read as models of this package."""
 
 STOOD_IN = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi")
 """Parents before children; exactly what `qwen_tts` imports."""

@@ -187,7 +187,7 @@ def _voices(made: list[Clip], inputs: dict[str, Any], job: Job, stages: Stages, 
     """Of the clips as they lie in the data set, if a speaker check was asked for; `inputs`: what the clips depend on."""
     if job.encoder is None:
         return {}
-    inputs = {"form": FORM, "clips": key_of(inputs), "encoder": job.encoder.digest}
+    inputs = {"form": FORM, "clips": key_of(inputs), "encoder": job.encoder.digest, "products": "fp32"}  # older ones are TF32 from a GPU
     paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
     found = stages.run("voices", inputs, VOICES, lambda: voices.listen(models.encoder, paths))
     return {identity: np.frombuffer(vector, "<f4") for identity, vector in found.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from data_prep import manifest
 from data_prep.account import Summary
 from data_prep.manifest import AUTO, Reject, Row
 from data_prep.score import Quality
-from finetune import files
+from finetune import files, strict_json
 from finetune.errors import UserError
 
 
@@ -66,7 +65,7 @@ def path_of(dataset: Dataset, clip: Clip) -> Path:
 
 def _summary(path: Path) -> Summary:
     try:
-        return Summary.model_validate(json.loads(path.read_bytes()))
+        return Summary.model_validate(strict_json.loads(path.read_bytes()))
     except FileNotFoundError:
         command = f"python -m data_prep voice RECORDINGS --out {path.parent}"
         raise UserError(f"{path} does not exist: the folder is no dataset, or its run has not ended; make it with: {command}") from None

@@ -47,21 +47,21 @@ class Desk:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset, self.made, self.queue = dataset, decisions.read(dataset.folder), queue_of(dataset)
 
-    def choose(self, view: str, order: str, search: str) -> list[Any]:
-        """The ids that are asked for, and the first of them."""
-        ids = select(self.queue, self.made, view, order, search)
+    def choose(self, view: str | None, order: str | None, search: str | None) -> list[Any]:
+        """The ids that are selected, and the first of them. A control that was cleared sends None."""
+        ids = select(self.queue, self.made, view or ALL, order or WORST, search or "")
         return [ids, *self.show(ids, ids[0] if ids else "")]
 
     def go(self, steps: int, ids: list[str], id: str) -> list[Any]:
         """Forwards or back."""
         return self.show(ids, after(ids, id, steps))
 
-    def settle(self, action: Action, ids: list[str], id: str, text: str, note: str) -> list[Any]:
+    def settle(self, action: Action, ids: list[str], id: str, text: str | None, note: str | None) -> list[Any]:
         """Write a decision down and go on. `id` and `text` come from the browser together: a quick hand must not mix two clips."""
         from gradio import Error  # what a page shows as a message
 
         try:
-            decision = decide(self.queue.clips[id], self.made.get(id), action, text, note)
+            decision = decide(self.queue.clips[id], self.made.get(id), action, text or "", note or "")
         except (KeyError, UserError) as error:
             raise Error(f"nothing was written: {error}", print_exception=False) from error
         decisions.add(self.dataset.folder, decision)

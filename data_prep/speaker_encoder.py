@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio import MASTER_RATE, Samples
+from data_prep.device import without_tf32
 from data_prep.hub import folder_of
-from data_prep.qwen import import_qwen_tts
+from data_prep.qwen import VOICE_MODEL, import_qwen_tts
 from finetune.errors import UserError
+from finetune.hub_download import commit_of
+from finetune.model_gate import CONFIG, check_config
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +30,7 @@ PREFIX = "speaker_encoder."
 """Of its weights' names in the model."""
 SHORTEST = 0.25
 """Seconds below which a clip says nothing about a voice."""
-CONFIG, WEIGHTS = "config.json", "model*.safetensors"
+WEIGHTS = "model*.safetensors"
 """Those of the speech tokenizer, which lie in a folder below, do not match."""
 
 
@@ -48,7 +51,7 @@ def find(option: str, model: str) -> Encoder:
     folder = folder_of(option, model, [CONFIG])
     try:
         shape = base_config(folder)
-        folder = folder_of(option, model, [CONFIG, WEIGHTS])
+        folder = folder_of(option, model, [CONFIG, WEIGHTS], commit_of(folder))
         return Encoder(folder, digest(folder, shape))
     except UserError as error:
         raise UserError(f"{option} {model}: {error}") from error
@@ -56,21 +59,13 @@ def find(option: str, model: str) -> Encoder:
 
 def base_config(folder: Path) -> dict[str, Any]:
     """Content of config.json; raises `UserError` if it is not that of a Qwen3-TTS Base model, the only kind with a speaker encoder."""
-    path = folder / CONFIG
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give the folder of a Qwen3-TTS Base model") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); fetch the model again") from error
-    found: dict[str, Any] = config if isinstance(config, dict) else {}
-    family, kind = found.get("model_type"), found.get("tts_model_type")
-    if (family, kind) != ("qwen3_tts", "base"):
+    config = check_config(folder, VOICE_MODEL)
+    if (kind := config.get("tts_model_type")) != "base":
         raise UserError(
-            f"{folder} is no Qwen3-TTS Base model (model_type {family!r}, tts_model_type {kind!r}); only those have the "
-            "speaker encoder that is needed. Use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, or an export made with --format base"
+            f"{folder} is no Qwen3-TTS Base model (tts_model_type {kind!r}); only those have the speaker encoder that is needed. "
+            "Use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, or an export made with --format base"
         )
-    return found
+    return config
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
@@ -118,7 +113,7 @@ def vector(encoder: nn.Module, samples: Samples) -> NDArray[np.float32]:
     import torch
     from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
 
-    with torch.inference_mode():
+    with torch.inference_mode(), without_tf32():
         batch = torch.from_numpy(samples)[None]
         mel = mel_spectrogram(batch, n_fft=1024, num_mels=128, sampling_rate=MASTER_RATE, hop_size=256, win_size=1024, fmin=0, fmax=12000)
         device = next(encoder.parameters()).device

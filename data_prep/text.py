@@ -11,7 +11,6 @@ of other kinds, keys of rows) is counted. The same files, in the same order, giv
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -26,12 +25,12 @@ if not __package__:  # launched as a script: the repository, not this folder, be
 from data_prep import text_account, text_checks, text_rows, text_sources, text_split
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from data_prep.text_account import MADE_BY, REJECTED, TRAINS, VALIDATES, Tally
-from data_prep.text_json import one_line
 from data_prep.text_shapes import SHAPES, Row, ShapeError, left_out, normalise, shape_of
 from data_prep.text_sources import Found, Gathered, Source
 from data_prep.text_split import Validates
-from finetune import files
+from finetune import files, strict_json
 from finetune.errors import UserError, exit_code
+from finetune.strict_json import one_line
 
 CHANGED = "the files changed while they were read; run the same command again"
 
@@ -104,8 +103,8 @@ def _check_target(out: Path, sources: list[Path]) -> None:
 def _is_ours(out: Path) -> bool:
     """Made by this verb, or empty."""
     try:
-        return not any(out.iterdir()) or bool(json.loads((out / SUMMARY).read_text(encoding="utf-8"))["made_by"] == MADE_BY)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return not any(out.iterdir()) or bool(strict_json.loads((out / SUMMARY).read_bytes())["made_by"] == MADE_BY)
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_prep.manifest import REJECTS, VAL
-from data_prep.text_json import one_line
 from data_prep.text_shapes import Row
 from data_prep.text_sources import counted
+from finetune.strict_json import one_line
 
 MADE_BY = "data_prep text"
 TRAINS, VALIDATES, REJECTED = range(3)

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.text_json import one_line, read_object
 from data_prep.text_shapes import SHAPES
 from data_prep.text_sources import Found, Source, is_plain_name
 from finetune.errors import UserError
+from finetune.strict_json import one_line, read_object
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,10 +13,10 @@ from itertools import chain
 from typing import Any
 
 from data_prep.text_arrow import parquet, saved_by_datasets
-from data_prep.text_json import loads, one_line
 from data_prep.text_shapes import SHAPES
 from data_prep.text_sources import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, Found, Source
 from finetune.errors import UserError
+from finetune.strict_json import loads, one_line
 
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

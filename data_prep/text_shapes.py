@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from data_prep.text_json import loads
 from finetune.errors import UserError
+from finetune.strict_json import loads
 
 Row = dict[str, Any]
 ROLES = {

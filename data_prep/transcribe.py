@@ -20,8 +20,9 @@ from data_prep.device import threads_kept
 from data_prep.packs import Pack, seconds_of
 from data_prep.segment import Heard, Unit
 from data_prep.vad import Region
-from finetune import files
+from finetune import files, sdpa
 from finetune.errors import UserError
+from finetune.model_gate import load_pickled_weights
 
 FORM = 3
 """Of the units: raise it when the code gives others for the same settings, so that stored ones are not taken for them."""
@@ -72,12 +73,17 @@ def load_whisper(name: str, device: str) -> Any:
 
     if faster.runs(name):
         return faster.load(name, device)
+    path = fetch(name)
+    sdpa.disable_cudnn()
     try:
-        return whisper.load_model(str(whisper_demo.unpacked()) if whisper_demo.is_meant(name) else name, device=device)
-    except OSError as error:
-        raise _not_fetched(name, error) from error
-    except Exception as error:  # a foreign or broken file fails in many ways inside torch
+        checkpoint = load_pickled_weights(path)
+        model = whisper.Whisper(whisper.ModelDimensions(**checkpoint["dims"]))
+        model.load_state_dict(checkpoint["model_state_dict"])
+    except Exception as error:  # a foreign or broken file fails in many ways
         raise UserError(f"--whisper {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
+    if path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # a file's own heads are not known: all of the upper half are used
+        model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    return model.to(device)
 
 
 def _not_fetched(name: str, error: Exception) -> UserError:

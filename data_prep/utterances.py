@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from data_prep.cues import Cues
+from finetune import strict_json
 from finetune.errors import UserError
 
 SHOWN_SPEAKERS = 3
@@ -27,13 +28,15 @@ class Utterance(BaseModel):
 def of_json(content: str, name: str) -> tuple[Utterance, ...]:
     """From `[{start, end, text}, …]`, or what Whisper writes. Raises `UserError` that begins with `name` and says which entry is wrong."""
     try:
-        said = TypeAdapter(tuple[Utterance, ...]).validate_python(_entries(json.loads(content)))
+        said = TypeAdapter(tuple[Utterance, ...]).validate_python(_entries(strict_json.loads(content)))
     except json.JSONDecodeError as error:
         raise UserError(f"{name}:{error.lineno}: not JSON ({error.msg}); expected [{{start, end, text}}, …]") from error
-    except ValidationError as error:
+    except ValidationError as error:  # a ValueError too
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "top level"
         raise UserError(f"{name}: {where}: {first['msg']}; expected [{{start, end, text}}, …] with times in seconds") from error
+    except ValueError as error:
+        raise UserError(f"{name}: not JSON that can be used ({strict_json.one_line(error)}); expected [{{start, end, text}}, …]") from error
     return _checked(said, [f"{name}: {index}" for index in range(len(said))], name)
 
 

@@ -25,6 +25,7 @@ from data_prep import (
     decisions,
     dry_run,
     elsewhere,
+    faster,
     judge,
     manifest,
     speaker_encoder,
@@ -34,6 +35,7 @@ from data_prep import (
     transcripts,
     workers,
 )
+from data_prep.device import choose_device
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
 from data_prep.pool import Stop, tell_stopped
@@ -137,6 +139,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: they must be above 0 and in this order"
         )
+    if options.whisper and options.engine == "local" and faster.runs(options.whisper):  # under ray, each worker looks at its own machine
+        faster.check_device(options.whisper, choose_device(options.device))
 
 
 def _tasks(options: argparse.Namespace) -> list[Task]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from data_prep import pool, ray_engine
-from data_prep.device import DEVICES, choose_device, spread
+from data_prep.device import DEVICES, choose_device, make_current, spread
 from data_prep.pool import Failure, Stop
 from data_prep.ray_engine import Remote
 from finetune.errors import UserError
@@ -84,4 +84,6 @@ def share_out(
 def _made(
     make: Callable[[str], AbstractContextManager[Callable[[T], R]]], devices: list[str], number: int
 ) -> AbstractContextManager[Callable[[T], R]]:
+    """What the worker of this number does its work with, once it is in that worker."""
+    make_current(devices[number])
     return make(devices[number])

@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
     recipe = load_recipe(find_recipe(name))
     if recipe.chat is None:
         raise UserError(f"the recipe {name} does not converse; use `python -m finetune generate --model {model}`")
-    return recipe.chat(exported(model), rest)
+    return recipe.chat(exported(model, name), rest)
 
 
 if __name__ == "__main__":

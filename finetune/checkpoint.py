@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from finetune import files, optim, shards
+from finetune.checkpoint_state import FORMAT, parse_json, parse_manifest, parse_state, shown
 from finetune.errors import UserError
 from finetune.guards import check_sound
 from finetune.models import local_slices
 from finetune.parallel import own_part, plain_name
 from finetune.world import World, gather, once, sums, together
 
-FORMAT = 1
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "recipe_state")
@@ -178,7 +178,10 @@ def seal(content: dict[str, Any]) -> bytes:
 
 def unseal(data: bytes) -> dict[str, Any]:
     """What was sealed. Raises `ValueError` if one byte of it is another, be it white space."""
-    content = {key: value for key, value in json.loads(data).items() if key != "digest"}
+    content = parse_json(data)
+    if not isinstance(content, dict):
+        raise ValueError(f"expected an object in braces, found {shown(content)}")
+    content = {key: value for key, value in content.items() if key != "digest"}
     if seal(content) != data:
         raise ValueError("it is not what was written")
     return content
@@ -199,9 +202,11 @@ def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
 
 def surplus(states: Mapping[str, dict[str, Any]], keep: int, committed: str) -> list[str]:
     """The names of those checkpoints that `prune` removes, from the `state.json` of each by its folder's name."""
-    own = identity_of(states[committed])
-    found = sorted((name for name, state in states.items() if name <= committed and identity_of(state) == own), reverse=True)
-    losses = {name: loss for name in found if (loss := states[name].get("validation_loss")) is not None}
+    own = states.get(committed)
+    if own is None:  # out of reach just now, as a remote one may be
+        return []
+    found = sorted((name for name, state in states.items() if name <= committed and not differences(state, own)), reverse=True)
+    losses = {name: loss for name in found if (loss := states[name]["validation_loss"]) is not None}
     best = min(losses, key=lambda name: (losses[name], name), default=None)
     return [name for name in found[keep:] if name != best]
 
@@ -223,10 +228,23 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def identity_of(state: dict[str, Any]) -> dict[str, Any]:
-    """What is equal in all checkpoints of one run. Things may move: a base is known by its digest, a recipe by its own name."""
-    told = {key: state.get(key) for key in SAME_RUN}
-    return told | {"recipe": Path(told["recipe"] or "").name, "base": (told["base"] or {}).get("digest")}
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Keys of `SAME_RUN` under which two states differ; none: they are of one run. Things may move: a base is known by its content, and a
+    recipe by its own name. Of two bases the files are compared if both states list them, which those of earlier versions do not."""
+    found = [key for key in SAME_RUN if key not in ("recipe", "base") and was[key] != now[key]]
+    if Path(was["recipe"]).name != Path(now["recipe"]).name:
+        found.insert(0, "recipe")
+    if was["base"]["digest"] != now["base"]["digest"] or changed_files(was["base"].get("files"), now["base"].get("files")):
+        found.append("base")
+    return found
+
+
+def changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> list[str]:
+    """What became of a base's files, one phrase for each that is another; nothing if one of the lists is not known."""
+    if was is None or now is None:
+        return []
+    names = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+    return [f"{name} {'was added' if name not in was else 'is gone' if name not in now else 'was changed'}" for name in names]
 
 
 def _readable(path: Path) -> dict[str, Any] | None:
@@ -237,35 +255,40 @@ def _readable(path: Path) -> dict[str, Any] | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """`state.json` of a checkpoint. Raises `UserError` if it is no readable checkpoint of a format this version knows."""
+    """`state.json` of a checkpoint, every key of `checkpoint_state.State` in it. Raises `UserError` naming the key that is wrong."""
     try:
-        state: dict[str, Any] = json.loads((path / "state.json").read_text())
+        data = (path / "state.json").read_bytes()
+        found = parse_json(data)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is no checkpoint: state.json cannot be read ({error}); give a run folder or one of its checkpoints/step-* folders"
         ) from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise other_format(path, state.get("format") if isinstance(state, dict) else None)
-    return state
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise other_format(path, found.get("format") if isinstance(found, dict) else None)
+    try:
+        return parse_state(data)
+    except ValueError as error:
+        raise UserError(f"{path / 'state.json'}: {error}; it is not what training writes, so choose another checkpoint") from None
 
 
 def other_format(path: Path, found: Any) -> UserError:
     return UserError(
-        f"{path}: checkpoint format {found}, this version reads format {FORMAT}; use the version that wrote it, or a newer one"
+        f"{path}: checkpoint format {shown(found)}, this version reads format {FORMAT}; use the version that wrote it, or a newer one"
     )
 
 
 def problem_with(path: Path) -> str | None:
-    """Why a checkpoint must not be used, or None if every byte is what its manifest says."""
+    """Why a checkpoint must not be used, or None if every byte is what its manifest says, and makes sense."""
     try:
-        manifest = unseal((path / "manifest.json").read_bytes())
-        if manifest["format"] != FORMAT:
-            return f"format {manifest['format']}, this version reads format {FORMAT}"
-        step, listed = manifest["step"], {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        content = unseal((path / "manifest.json").read_bytes())
+        if content.get("format") != FORMAT:
+            return f"format {shown(content.get('format'))}, this version reads format {FORMAT}"
+        manifest = parse_manifest(content)
+    except (OSError, ValueError) as error:
         return f"manifest.json cannot be read ({type(error).__name__}: {error})"
-    if step != step_of(path):
-        return f"manifest.json is of step {step}"
+    if manifest["step"] != step_of(path):
+        return f"manifest.json is of step {manifest['step']}"
+    listed = {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
     present = {file.name for file in path.iterdir()} - {"manifest.json"}
     if present != set(listed):
         return f"files differ from the manifest: {', '.join(sorted(present ^ set(listed)))}"
@@ -275,12 +298,17 @@ def problem_with(path: Path) -> str | None:
                 return f"{name} is not what was written"
         except OSError as error:
             return f"{name} cannot be read ({error})"
+    try:
+        if (step := parse_state((path / "state.json").read_bytes())["step"]) != step_of(path):
+            return f"state.json is of step {step}"
+    except (OSError, ValueError) as error:
+        return f"state.json cannot be read ({error})"
     return None
 
 
 def refuse_newer(path: Path) -> None:
     """Raises `UserError` for a whole checkpoint of a later format: passing it over would quietly redo what it holds."""
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # damaged: passed over, with its reason
+    with contextlib.suppress(OSError, ValueError):  # damaged: passed over, with its reason
         found = unseal((path / "manifest.json").read_bytes()).get("format")
         if isinstance(found, int) and found > FORMAT:
             raise other_format(path, found)
@@ -330,7 +358,7 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers:
     optim.restore_state(optimizer, read_state(path)["optimizer_steps"])
     tensors = training_tensors(model, optimizer, buffers)
     with torch.no_grad(), shards.open_shards(path) as (read, shapes):
-        if differing := sorted({name for name in set(tensors) ^ set(shapes) if not name.startswith("optimizer.")}):
+        if differing := sorted(set(tensors) ^ set(shapes), key=lambda name: (name.startswith("optimizer."), name)):
             raise UserError(f"{path} was trained with other trainable parameters ({', '.join(differing[:4])} …); choose another run.dir")
         if other := [
             f"{name} is {shapes[name]}, now {tuple(tensor.shape)}" for name, tensor in tensors.items() if shapes[name] != tensor.shape

@@ -6,7 +6,6 @@ The disk stays the place of work, and no step waits for a copy. Under URL/step-0
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from finetune import checkpoint, files, remote
+from finetune.checkpoint_state import parse_state
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.events import Events
@@ -157,7 +157,7 @@ def is_there(committed: Path, url: str) -> bool:
     if remote.read(f"{target}/{MANIFEST}") == (committed / MANIFEST).read_bytes():
         return True
     state = _state(url, committed.name)
-    if state is not None and checkpoint.identity_of(state) != checkpoint.identity_of(checkpoint.read_state(committed)):
+    if state is not None and checkpoint.differences(state, checkpoint.read_state(committed)):
         raise UserError(f"{target} is a checkpoint of another run; give this one another checkpoint.copy_to")
     return False
 
@@ -172,11 +172,11 @@ def prune(url: str, keep: int, newest: str) -> None:
 
 
 def _state(url: str, name: str) -> dict[str, Any] | None:
+    """None for one that cannot be read, whose checkpoint neither counts nor goes."""
     try:
-        state = json.loads(remote.read(f"{url}/{name}/state.json"))
+        return parse_state(remote.read(f"{url}/{name}/state.json"))
     except (UserError, ValueError):
         return None
-    return state if isinstance(state, dict) else None
 
 
 def bring(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:

@@ -24,5 +24,10 @@ def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
     except ElsewhereError:
         return 2
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return 2
+
+
+def printable(text: str) -> str:
+    """With escapes for what a terminal would obey: a message may hold what stands in somebody's file."""
+    return "".join(each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text)

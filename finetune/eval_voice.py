@@ -27,22 +27,22 @@ def run(argv: list[str]) -> int:
     if asked is None:
         return 0
     model = asked.models[-1]
-    name = asked.recipe or made_by(model)
+    name = made_by(model, asked.recipe)
     evaluate = load_recipe(find_recipe(name)).evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} makes no voice, so there is nothing to evaluate here")
     return evaluate(model, asked.rest)
 
 
-def made_by(model: Path) -> str:
-    """The recipe of a run, a checkpoint or an exported folder. Raises `UserError` for anything else."""
+def made_by(model: Path, given: str | None) -> str:
+    """The recipe of a run, a checkpoint or an exported folder, or the one `given` with --recipe. Raises `UserError` for anything else."""
     if not model.is_dir():
         raise UserError(f"--model {model}: no such folder; give a run, one of its checkpoints, or an exported folder")
-    if (model / CARD).is_file():
-        return recipe_of(model)
+    if given is not None or (model / CARD).is_file():
+        return recipe_of(model, given)
     from finetune import checkpoint
 
-    return str(checkpoint.read_state(checkpoint.find(model))["recipe"])
+    return recipe_of(checkpoint.find(model), None)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from finetune import files
+from finetune.checkpoint_state import LAST_STEP
+from finetune.config_diff import NO_NUMBER, Change
 from finetune.errors import UserError
 from finetune.recipe import Answer
 
@@ -20,7 +22,8 @@ QUIET_SECONDS = 10.0
 """Where there is no terminal, at most one line of progress in this time."""
 BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 """tqdm's own order would cut speed and memory off in 80 columns."""
-
+LARGEST = 3.5e38
+"""A loss in fp32 is no larger; matplotlib can place no axis around some larger numbers."""
 
 Listener = Callable[[str, int, dict[str, Any]], None]
 """Is told each event of this rank: its kind, its step, its facts."""
@@ -47,6 +50,17 @@ class Events:
             accelerator.init_trackers("tracking", config=settings, init_kwargs={"wandb": place})
         on_terminal = self._main and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
+
+    def resumed(self, step: int, changes: Sequence[Change], facts: dict[str, Any]) -> None:
+        """A run that continues from optimizer step `step`, and what of its configuration is another than at that step: for people, in the
+        log, and as a mark in the curve and in the trackers."""
+        lines = [str(change) for change in changes]
+        self.note("resumed", step, **facts, changes=lines, marked=[change.key for change in changes if change.effect != NO_NUMBER])
+        if lines:
+            self.say(f"the configuration is not that of step {step}:")
+            for line in lines:
+                self.say(f"  {line}")
+            self._track({"configuration changes": len(lines), "configuration": "\n\n".join(_verbatim(line) for line in lines)}, step)
 
     def step(self, step: int, numbers: dict[str, float]) -> None:
         """Numbers of optimizer step `step` (1 is the first)."""
@@ -79,8 +93,8 @@ class Events:
         for (prompt, answer), place in zip(pairs, places, strict=True):
             self.say(f"step {step}: {prompt!r} → {f'{place}: {answer.text}' if place else repr(answer.text)}")
         values = {**_texts(step, pairs), **_means([answer.numbers for _, answer in pairs])}
+        self._track(values, step)
         for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
-            tracker.log(values, step=None if tracker.name == "wandb" else step)  # wandb drops what comes for a step gone by
             if tracker.name == "tensorboard" and self._main:
                 _show(tracker.writer, step, [answer for _, answer in pairs])
 
@@ -105,6 +119,11 @@ class Events:
         if self._accelerator.log_with:
             for tracker in self._accelerator.trackers:  # not `end_training`, which would also take the process group away
                 tracker.finish()
+
+    def _track(self, values: dict[str, Any], step: int) -> None:
+        """To the trackers: what belongs to a step that may have gone by."""
+        for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
+            tracker.log(values, step=None if tracker.name == "wandb" else step)  # wandb drops what comes for such a step
 
     def _record(self, kind: str, step: int, numbers: dict[str, float]) -> None:
         self.note(kind, step, **numbers)
@@ -145,15 +164,24 @@ def _verbatim(text: str) -> str:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Events of a log. Of a step that was logged twice (redone after a crash) the last stands; a torn last line is dropped."""
+    """Events of a log. Of a step that was logged twice (redone after a crash) the last stands. A torn last line is dropped, and so is every
+    line that this module did not write: a log is a text file, in which people and other programs leave theirs."""
     events: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in path.read_text().splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        events[event["event"], event["step"]] = event
+    for line in path.read_bytes().split(b"\n"):
+        event = _event_of(line)
+        if event is not None:
+            events[event["event"], event["step"]] = event
     return list(events.values())
+
+
+def _event_of(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str) or type(event.get("step")) is not int:
+        return None
+    return event if 0 <= event["step"] <= LAST_STEP else None
 
 
 def draw_curve(log_path: Path, picture: Path) -> None:
@@ -164,14 +192,27 @@ def draw_curve(log_path: Path, picture: Path) -> None:
 
     events = read_log(log_path)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot(xlabel="optimizer step", ylabel="loss", title=str(log_path.parent))
+    axes = figure.add_subplot(xlabel="optimizer step", ylabel="loss")
+    axes.set_title(_drawable(str(log_path.parent)), parse_math=False)  # a folder's name may hold a $, which would begin a formula
     for kind, key, style in (("step", "loss", "-"), ("evaluation", "val/loss", "o-")):
-        points = [(event["step"], event[key]) for event in events if event["event"] == kind]
+        found = [(event["step"], event.get(key)) for event in events if event["event"] == kind]
+        points = [(step, value) for step, value in found if isinstance(value, float) and abs(value) <= LARGEST]
         if points:
             axes.plot(*zip(*sorted(points), strict=True), style, label="training" if kind == "step" else "validation", linewidth=1)
-    if axes.lines:  # a log without a step: of a run that was at its end when its folder was lost
+    for event in events:
+        if event["event"] == "resumed" and (marked := event.get("marked")) and isinstance(marked, list):
+            text = ", ".join(_drawable(str(key)) for key in marked[:2]) + (", …" if len(marked) > 2 else "")
+            axes.axvline(event["step"], color="gray", linestyle=":", linewidth=1)
+            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right", "fontsize": 7}
+            axes.annotate(text[:60], (event["step"], 1), **place, parse_math=False)
+    if axes.get_legend_handles_labels()[0]:  # a log without a step: of a run that was at its end when its folder was lost
         axes.legend()
     axes.grid(alpha=0.3)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     files.write_bytes(picture, buffer.getbuffer())
+
+
+def _drawable(text: str) -> str:
+    """Without halves of characters, which no font has."""
+    return text.encode(errors="replace").decode()

@@ -1,5 +1,5 @@
 """python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
-                                                     [--adapter-only] [--push-to-hub NAME [--private]]
+                                                     [--recipe PATH] [--adapter-only] [--push-to-hub NAME [--private]]
 
 Turns a checkpoint into the folder that the model's own package loads: trained tensors from the checkpoint, the rest from the base, LoRA
 merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename. Of a run with
@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any
 from finetune import __version__, files, publish, remote
 from finetune.config import Lora
 from finetune.errors import UserError, exit_code
-from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe
+from finetune.layers import read_layer
+from finetune.model_gate import copy_for_export
+from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe, recipe_named_in
 
 if TYPE_CHECKING:
     import torch
@@ -64,12 +66,13 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights; by default each tensor keeps the base's")
     parser.add_argument("--adapter-only", action="store_true", help="of a LoRA run, the adapter alone, in peft's layout, without the base")
     parser.add_argument("--base", type=Path, metavar="FOLDER", help="where the base lies now, if it has moved since the training")
+    parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, for a run whose recipe does not come with the package")
     parser.add_argument("--push-to-hub", metavar="NAME", help="then upload it to this repository of the Hugging Face hub")
     parser.add_argument("--private", action="store_true", help="with --push-to-hub: a repository that is made is private")
     arguments = parser.parse_args(argv)
     check_hub(arguments)
     with brought_here(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
-        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only)
+        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe)
         if remote.is_url(arguments.to):
             remote.upload(target, arguments.to, CARD)
         print(f"{arguments.to} is ready")
@@ -127,20 +130,25 @@ def export(
     dtype: str | None = None,
     moved_base: Path | None = None,
     adapter_only: bool = False,
+    recipe: str | None = None,
 ) -> Path:
-    """Export a checkpoint to `target`; raises `UserError` before any work if something does not fit. Nothing is left behind on failure."""
+    """Export a checkpoint to `target`; raises `UserError` before any work if something does not fit. Nothing is left behind on failure.
+
+    `recipe`: its name or folder, for a run of a recipe that does not come with the package; otherwise the checkpoint's own name counts.
+    """
     from finetune import checkpoint, models, shards
 
     if target.exists():
         raise UserError(f"--to {target} exists already; choose another folder or remove that one")
     chosen = checkpoint.find(place, step)
     state = checkpoint.read_state(chosen)
-    recipe = load_recipe(find_recipe(state["recipe"]))
-    form = choose_format(recipe, form)
-    base = find_base(state, moved_base)
+    maker = load_recipe(find_recipe(recipe_named_in(chosen / "state.json", state.get("recipe"), recipe)))
+    form = choose_format(maker, form)
+    base = find_base(state, maker.base_folders, moved_base)
     with shards.open_shards(chosen) as (trained, shapes), models.open_base(base) as read_base:
+        check_pieces(chosen, state, shapes, base)
         buffers = {name: trained(name, None) for name in state["buffers"]}
-        plan = introduced(recipe.export(base, state["recipe_state"], buffers, form), chosen, state)
+        plan = introduced(maker.export(base, state["recipe_state"], buffers, form), chosen, state)
         source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
         # Only the end of the path: where it lies on this machine is nobody's business, should the folder be published.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
@@ -154,10 +162,25 @@ def export(
     return target
 
 
+def check_pieces(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
+    """Raises `UserError` for a checkpoint whose files contradict each other or the base: what is exported from one would be neither."""
+    from finetune import models
+
+    if missing := sorted(set(state["buffers"]) - set(shapes)):
+        raise UserError(f"{chosen}: state.json names {', '.join(missing[:4])}, which no file of it holds; choose another checkpoint")
+    whole = models.tensor_shapes(base)
+    other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in shapes.items() if shape != whole.get(name, shape)]
+    if other:
+        raise UserError(f"{chosen} holds other shapes than its base ({'; '.join(other[:4])}); choose another checkpoint")
+
+
 def introduced(plan: ExportPlan, chosen: Path, state: dict[str, Any]) -> ExportPlan:
     """With the README.md that the recipe writes from what the checkpoint knows."""
     if plan.readme is None:
         return plan
+    settings = read_layer(chosen / "config.yaml").values
+    if strange := [name for name in ("model", "data", "train", "options") if not isinstance(settings.get(name), dict)]:
+        raise UserError(f"{chosen / 'config.yaml'} has no section {', '.join(strange)}; choose another checkpoint")
     text = plan.readme(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
     return replace(plan, files={**plan.files, "README.md": text.encode()})
 
@@ -168,19 +191,28 @@ def choose_format(recipe: Recipe, form: str | None) -> str:
     return form or recipe.formats[0]
 
 
-def find_base(state: dict[str, Any], moved: Path | None = None) -> Path:
-    """The base that the checkpoint was trained on, where it was or where it has `moved`, and no other."""
-    from finetune import models
+def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None) -> Path:
+    """The base that the checkpoint was trained on, where it was or where it has `moved`, and no other. `inside`: `Recipe.base_folders`."""
+    from finetune import checkpoint, models
 
-    told = state["base"]
+    known = state["base"]
     try:
-        base = models.resolve_source(str(moved) if moved else told["source"], told["revision"])
+        base = models.resolve_source(str(moved) if moved else known["source"], known["revision"])
     except UserError as error:
         raise UserError(f"the base that was trained on: {error}; if it has moved, say where it is with --base FOLDER") from None
-    if (found := models.content_digest(base)) != told["digest"]:
+    found = models.file_digests(base, inside)
+    changed = checkpoint.changed_files(known["files"], found)
+    if changed or (digest := models.content_digest(found)) != known["digest"]:
+        named = ", ".join(changed) or f"digest {digest[:12]}…, expected {known['digest'][:12]}…"
         raise UserError(
-            f"the base at {base} is not the one that was trained on "
-            f"(digest {found[:12]}…, expected {told['digest'][:12]}…); bring that one back, or say where it is with --base FOLDER"
+            f"the base at {base} is not the one that was trained on ({named}); bring that one back, or say where it is with --base FOLDER"
+        )
+    if known["files"] is None:
+        print(
+            "warning: the checkpoint was saved by an earlier version, which knew the base by its weights and config.json alone: whether "
+            f"tokenizer and chat template in {base} are those that were trained on cannot be checked",
+            file=sys.stderr,
+            flush=True,
         )
     return base
 
@@ -235,7 +267,7 @@ def write(source: Source, entries: list[Entry], weights: str, base: Path, target
         digests = write_weights(source, entries, weights, temporary)
         for name in source.plan.copy:
             for path in every_file(base / name):
-                files.copy_into(path, temporary / path.relative_to(base))
+                copy_for_export(path, base, temporary / path.relative_to(base))
         documents = {**retyped(source.plan.files, source.dtype), CARD: describe(source.state, card, digests)}
         for name, content in documents.items():
             files.make_folder((temporary / name).parent)

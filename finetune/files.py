@@ -72,6 +72,42 @@ def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
     sync_folder(path.parent)
 
 
+def write_first(path: Path, data: bytes) -> bool:
+    """As `write_bytes`, but of all that write this file the first one wins; returns whether it was this one."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
+    try:
+        write_in_place(temporary, data)
+        _about_to("rename", path)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in WITHOUT_LINKS:
+                raise
+            if path.exists():
+                return False
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
+
+
+def write_volatile(path: Path, data: bytes) -> None:
+    """As `write_bytes` without a sync, for what is written every few seconds and has to outlive this process, not the machine."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
+    try:
+        with _opened(temporary, "wb") as file:
+            file.write(data)
+        _rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def write_in_place(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Write and sync a file of a folder that is still temporary (see `fresh_folder`). Not atomic by itself."""
     with no_space_explained(path, len(data)), _opened(path, "wb") as file:
@@ -123,6 +159,12 @@ def link_into(source: Path, target: Path) -> None:
         copy_into(source, target)
 
 
+def point_at(source: Path, target: Path) -> None:
+    """Make `target`, in a temporary folder, a symbolic link to `source`."""
+    _about_to("write", target)
+    target.symlink_to(source)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a UTF-8 text file in one step."""
     write_bytes(path, text.encode("utf-8"))
@@ -169,12 +211,12 @@ def append_line(path: Path, line: str) -> None:
         file.write(data)
 
 
-def fresh_folder(parent: Path, name: str) -> Path:
+def fresh_folder(parent: Path, name: str, mode: int = 0o777) -> Path:
     """An empty temporary folder inside `parent`, to be filled and then given its name by `commit_folder`."""
     make_folder(parent)
     folder = parent / f".{name}{TEMPORARY}{secrets.token_hex(4)}"
     _about_to("mkdir", folder)
-    folder.mkdir()
+    folder.mkdir(mode)
     return folder
 
 
@@ -207,11 +249,12 @@ def discard(path: Path) -> None:
 def own(folder: Path) -> int:
     """Take a folder for this process until it ends, however it ends; returns the descriptor that holds the lock.
 
-    Raises `UserError` naming the owner if another process has it: two runs in one folder would write over each other. A file system
-    without locks cannot tell; there a warning names the risk and the run goes on.
+    Raises `UserError` naming the owner if another process has it: two runs in one folder would write over each other. So it does for a
+    folder that cannot be written to. On a file system without locks nobody is refused; a warning names the risk.
     """
-    path = make_folder(folder) / OWNER
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with no_writing_explained(folder):
+        path = make_folder(folder) / OWNER
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -228,9 +271,24 @@ def own(folder: Path) -> int:
             file=sys.stderr,
             flush=True,
         )
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()} since {time.strftime('%F %T')}\n".encode(), 0)
+    with no_writing_explained(folder):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()} since {time.strftime('%F %T')}\n".encode(), 0)
     return descriptor
+
+
+@contextlib.contextmanager
+def no_writing_explained(folder: Path) -> Iterator[None]:
+    """Turn the system's refusal to change what is in `folder` (read-only, another user's, not a folder at all) into a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        if folder.is_file():
+            raise UserError(f"{folder} is a file, not a folder; choose another folder") from error
+        at = f" at {error.filename}" if error.filename is not None and Path(os.fsdecode(error.filename)) != folder else ""
+        raise UserError(
+            f"{folder} cannot be written to ({error.strerror or error}{at}); choose another folder, or get the right to write there"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from finetune.config import Config, on_disk
 from finetune.errors import UserError
 from finetune.memory import Outline, outline
 from finetune.recipe import Batch, Recipe, Sample, Sketch
-from finetune.rows import parse_row
 from finetune.strategies import TENSOR_SIZES, Work
+from finetune.strict_json import loads_object
 
 DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
 """What is fetched of a hub repository for a plan: no weights."""
@@ -119,7 +119,11 @@ def some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
         apart = max(1, lines // LOOKED_AT)
         for number, raw in enumerate(file, start=1):
             if (number - 1) % apart == 0 and raw.strip():
-                yield number, parse_row(raw)
+                try:
+                    row = loads_object(raw)
+                except UserError as problem:
+                    raise UserError(f"{path}:{number}: {problem}") from None
+                yield number, row
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import argparse
-import json
 from dataclasses import dataclass
 
 from finetune import shipped
 from finetune.errors import UserError, exit_code
 from finetune.export import CARD
-from finetune.recipe import find_recipe, load_recipe
+from finetune.recipe import find_recipe, load_recipe, recipe_named_in
+from finetune.strict_json import read_object
 
 
 def main(argv: list[str]) -> int:
@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     if chosen is None:
         return 0
     model, name, rest = chosen
-    return load_recipe(find_recipe(name)).generate(exported(model), rest)
+    return load_recipe(find_recipe(name)).generate(exported(model, name), rest)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Asked:
     models: list[Path]
     """One or more, as they were given."""
     recipe: str | None
-    """If it was named."""
+    """If it was named: what stands in the models' own files then does not matter."""
     rest: list[str]
     """What only the recipe knows."""
 
@@ -61,7 +61,7 @@ def ask(verb: str, about: str | None, argv: list[str]) -> Asked | None:
         metavar="FOLDER",
         help="what `finetune export` made; or a run or a checkpoint, of which an export is made; or the name of a demo model",
     )
-    parser.add_argument("--recipe", help="for a folder that another tool made")
+    parser.add_argument("--recipe", help="for a folder that another tool made, or a recipe that does not come with the package")
     arguments, rest = parser.parse_known_args(argv)
     if arguments.model is not None:
         return Asked(arguments.model, arguments.recipe, rest)
@@ -77,7 +77,7 @@ def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, li
     if asked is None:
         return None
     model = located(asked.models[-1])
-    return model, asked.recipe or recipe_of(model), asked.rest
+    return model, recipe_of(model, asked.recipe), asked.rest
 
 
 def located(given: Path) -> Path:
@@ -93,8 +93,8 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "state.json").is_file() and not (folder / CARD).is_file()
 
 
-def exported(model: Path) -> Path:
-    """What `located` found, as an exported folder: that of a checkpoint is made once, and kept in the cache of the run."""
+def exported(model: Path, recipe: str) -> Path:
+    """What `located` found, as an exported folder: that of a checkpoint is made once by its recipe, and kept in the cache of the run."""
     if not is_checkpoint(model):
         return model
     from finetune import export, files
@@ -102,22 +102,28 @@ def exported(model: Path) -> Path:
     # Another run in the same folder may reach the same step; what the checkpoint holds is in its manifest.
     target = model.parent.parent / "cache" / "exports" / f"{model.name}-{files.digest(model / 'manifest.json')[:8]}"
     if not target.exists():
-        export.export(model, target)
+        export.export(model, target, recipe=recipe)
     return target
 
 
-def recipe_of(folder: Path) -> str:
-    """The recipe of an exported folder or a checkpoint. Raises `UserError` for anything else."""
+def recipe_of(folder: Path, given: str | None) -> str:
+    """The recipe of an exported folder or a checkpoint: the one `given` with --recipe, or the built-in one that its file names.
+
+    Raises `UserError` for a folder that names none, and for any other name.
+    """
+    if given is not None:
+        return given
     if is_checkpoint(folder):
         from finetune import checkpoint
 
-        return str(checkpoint.read_state(folder)["recipe"])
+        return recipe_named_in(folder / "state.json", checkpoint.read_state(folder).get("recipe"), None)
     try:
-        return str(json.loads((folder / CARD).read_text())["recipe"])
-    except (OSError, ValueError, KeyError, TypeError):
+        name = read_object(folder / CARD)["recipe"]
+    except (UserError, KeyError):
         raise UserError(
             f"--model {folder} is no exported model ({CARD} is missing or unreadable); export one, or name its recipe with --recipe"
         ) from None
+    return recipe_named_in(folder / CARD, name, None)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -109,50 +109,71 @@ def no_notice() -> str | None:
     return None
 
 
+class Signals:
+    """While open, gives each signal of these numbers to `received`, on a thread: a handler of Python's own would wait until a collective
+    of the main thread returns, which it may never do. May be opened inside another one, which then waits for it to close.
+
+    A SIGHUP that the process ignores, as nohup has it, stays ignored.
+
+    Opened on another thread than the main one (Ray trains on one), it leaves the signals to the owner of the process, as Python wants it.
+    """
+
+    def __init__(self, numbers: Sequence[int], received: Callable[[int], None]) -> None:
+        self._numbers, self._received, self._is_open = numbers, received, False
+
+    def __enter__(self) -> Signals:
+        self._is_open = threading.current_thread() is threading.main_thread()
+        if self._is_open:
+            self._read, self._write = socket.socketpair()
+            self._write.setblocking(False)
+            heeded = [number for number in self._numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, lambda *_: None) for number in heeded}
+            self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+            self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_open:
+            signal.set_wakeup_fd(self._wakeup)
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            self._write.close()  # the thread reads the end and ends
+            self._thread.join()
+            self._read.close()
+
+    def _listen(self) -> None:
+        while data := self._read.recv(64):
+            for number in data:
+                if number in self._numbers:
+                    self._received(number)
+
+
 class StopRequests:
     """While open, notes whatever asks this rank to stop: SIGTERM, SIGINT, SIGUSR1, a file STOP in the run's folder, a spent time budget,
     word of whoever lends the machine.
 
-    A second signal ends the process at once. Signals are noted on a thread: a handler of Python's own would wait until a collective of the
-    main thread returns, which it may never do. Opened on another thread than the main one (Ray trains on one), it leaves the signals to
-    the owner of the process, as Python wants it.
+    A second signal ends the process at once, and so does SIGHUP, after which nobody may read what a run prints.
     """
 
     def __init__(self, folder: Path | None = None, minutes: float | None = None, notice: Callable[[], str | None] = no_notice) -> None:
         """`minutes`: wall-clock budget, counted from now. `notice`: why the machine will be taken away, once it is known; it is called on
-        all ranks alike, between steps, so it may be collective."""
+        every rank between steps, so it may be collective."""
         self._stop_file = None if folder is None else folder / STOP_FILE
         self._minutes, self._opened, self._notice = minutes, time.monotonic(), notice
-        self._hears_signals = False
+        self._signals = Signals((*SIGNALS, signal.SIGHUP), self._on_signal)
         self.received: str | None = None
         """The signal that came."""
         self._received_at = 0.0
+        self.end: Callable[[int], None] = lambda number: os._exit(128 + number)
+        """Ends the process, after a second signal or SIGHUP."""
 
     def __enter__(self) -> StopRequests:
-        self._hears_signals = threading.current_thread() is threading.main_thread()
-        if self._hears_signals:
-            self._take_signals()
+        self._signals.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._hears_signals:
-            self._give_signals_back()
-
-    def _take_signals(self) -> None:
-        self._read, self._write = socket.socketpair()
-        self._write.setblocking(False)
-        self._before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
-        self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
-        self._thread.start()
-
-    def _give_signals_back(self) -> None:
-        signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._write.close()  # the thread reads the end and ends
-        self._thread.join()
-        self._read.close()
+        self._signals.__exit__()
 
     def asked(self) -> tuple[str, float | None] | None:
         """What asks this rank to stop, if anything does; and seconds since a signal came, after which the launcher does not wait long."""
@@ -173,14 +194,10 @@ class StopRequests:
     def note(self, name: str) -> None:
         self.received, self._received_at = name, time.monotonic()
 
-    def _listen(self) -> None:
-        while data := self._read.recv(64):
-            for number in data:
-                if number not in SIGNALS:
-                    continue
-                if self.received is not None:
-                    os._exit(128 + number)
-                self.note(signal.Signals(number).name)
+    def _on_signal(self, number: int) -> None:
+        if self.received is not None or number == signal.SIGHUP:
+            self.end(number)
+        self.note(signal.Signals(number).name)
 
 
 @dataclass(frozen=True)

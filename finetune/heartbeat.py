@@ -8,44 +8,80 @@ main thread: building an index or a long save does not silence it. Another one s
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import platform
+import re
 import secrets
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any, NoReturn
 
+import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public, but missing in the module's __all__
 
-from finetune import files
+from finetune import files, vital_signs
 from finetune.errors import ElsewhereError, UserError
-from finetune.world import World, share, sums
+from finetune.peers import Death, Peers, identity
+from finetune.world import World, gather, share, sums
 
 BEAT_SECONDS = 1.0
 MISSING_SECONDS = 7.0
 """A rank that is silent for so long is taken for dead."""
 PATIENCE_SECONDS = 3.0
 """How long a rank may take to end by itself once it knows that another has failed: it may be telling the same failure."""
+LOOK_SECONDS = 2.0
+"""How long to look for a death on this machine that may explain a broken collective or a signal."""
+SIGNS_SECONDS = 2.0
+"""Between two records of a rank's vital signs."""
+BROKEN = re.compile(r"(?i)connection|peer|socket|nccl|gloo|timed? ?out|store")
+"""In the errors of a collective in which another rank is missing."""
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What ended the run, as the rank says that noticed it first."""
+
+    message: str
+    rank: int | None = None
+    """Whose end it is, if that is known."""
+    signal: str | None = None
+    """What ended that rank's process."""
+    reason: str = "failed"
+    """In a word or two."""
+    reported: bool = False
+    """Whether that rank says so itself."""
 
 
 class Heartbeat:
-    """While open, the end of any rank is the end of all: within MISSING_SECONDS + PATIENCE_SECONDS + 3 beats, wherever they are.
+    """While open, the end of any rank is the end of all: at once on the same machine, and within MISSING_SECONDS + PATIENCE_SECONDS + 3
+    beats wherever they are. Whoever is left leaves word of it, and each rank keeps its vital signs in the run's folder.
 
-    Collective: open and close it on every rank. In a world of one it does nothing.
+    Collective: open and close it on every rank.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._left = threading.Event()
         self._store: Store | None = None
+        self._store_answers = True
+        self._peers: Peers | None = None
         self._folder: Path | None = None
-        self._word: Callable[[str], None] = lambda _: None
-        self._reason: str | None = None
+        self._word: Callable[[Loss], None] = lambda _: None
+        self._loss: Loss | None = None
         self._beats = 0
+        self._kills_before = vital_signs.out_of_memory_kills()
+        self.step = 0
+        """The last one that this rank has seen an event of."""
 
     def __enter__(self) -> Heartbeat:
         if self._world.size > 1:
@@ -54,41 +90,137 @@ class Heartbeat:
             )
             self._store = PrefixStore(f"heartbeat {share(self._world, secrets.token_hex(4))}", client)
             self._store.set(_beat_of(self._world.rank), "0")
+            self._peers = Peers(
+                self._world.rank, [(host, boot, space, process) for host, boot, space, process in gather(self._world, identity())]
+            )
             sums(self._world, [0.0])  # every key is there before anyone reads its neighbour's
             self._thread = threading.Thread(target=self._watch, args=(self._store,), name="heartbeat", daemon=True)
             self._thread.start()
             threading.Thread(target=self._watch_the_store, name="watch of the store", daemon=True).start()
+            threading.Thread(target=self._watch_the_processes, args=(self._peers,), name="watch of the processes", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._store is None:
-            return
         if error is None:
-            sums(self._world, [0.0])  # who is done early goes on watching the others
+            if self._store is not None:
+                sums(self._world, [0.0])  # who is done early keeps watching the others
             self._stop()
             return
-        self.fail(error)
-        if isinstance(error, UserError) and self._all_tell(self._store):
+        loss = self.fail(error)
+        in_order = self._store is None or (isinstance(error, UserError) and self._all_tell(self._store))
+        if self._world.is_main or not in_order:
+            self._leave_word(loss)
+        if in_order:
             self._stop()
         # Otherwise the thread stays: it ends the process if this exception does not get it to its end, as a stalled disk may prevent.
 
     def _stop(self) -> None:
         self._left.set()
-        self._thread.join()  # a thread that is inside the store when the interpreter goes aborts the process
+        if self._store is not None:
+            self._thread.join()  # a thread that is inside the store when the interpreter goes aborts the process
+        if self._peers is not None:
+            self._peers.close()
 
-    def leave_traces_in(self, folder: Path, word: Callable[[str], None]) -> None:
-        """From now on tracebacks are kept in `folder`, which this run must own, and `word` is told what ends a rank that cannot."""
+    def leave_traces_in(self, folder: Path, word: Callable[[Loss], None]) -> None:
+        """From now on vital signs and tracebacks are kept in `folder`, which this run must own, and `word` gets what ended the run."""
         self._folder, self._word = folder, word
+        self._record_signs(folder)
+        threading.Thread(target=self._keep_recording, args=(folder,), name="vital signs", daemon=True).start()
 
-    def fail(self, error: BaseException) -> str:
-        """Tell all ranks that this one is about to end, and keep its traceback; returns the first failure of the run, in one line."""
-        if self._reason is None:
-            own = f"rank {self._world.rank} failed: {type(error).__name__}: {error}"
+    def note_event(self, _kind: str, step: int, _facts: dict[str, Any]) -> None:
+        """An event of the run."""
+        self.step = max(self.step, step)
+
+    def fail(self, error: BaseException) -> Loss:
+        """Report to all ranks that this one is about to end, and keep its traceback; returns what failed first in the run."""
+        if self._loss is None:
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            if self._world.size > 1 and not isinstance(error, ElsewhereError):  # which names its rank
+                text = f"rank {self._world.rank} failed: {text}"
+            own = Loss(text, self._world.rank, reason=getattr(error, "reason", "failed"), reported=True)
             if self._folder is not None and not isinstance(error, ElsewhereError):
                 text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
-                files.write_text(self._folder / f"failure-rank-{self._world.rank}.txt", f"{time.strftime('%F %T')}\n{text}\n")
-            self._reason = own if self._store is None else self._first(self._store, own)
-        return self._reason
+                with contextlib.suppress(OSError, UserError):  # the disk may be what failed
+                    files.write_text(self._folder / f"failure-rank-{self._world.rank}.txt", f"{time.strftime('%F %T')}\n{text}\n")
+            broken = isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
+            self._loss = self._first_loss(own, self._looking_seconds() if broken else 0.0)
+        return self._loss
+
+    def end_by_signal(self, number: int) -> None:
+        """End this process, as a signal wants where no step can heed it, and leave word: of the rank whose death may be the reason."""
+        name = signal.Signals(number).name
+        loss = self._first_loss(Loss(f"rank {self._world.rank} was ended by {name}", self._world.rank, name), LOOK_SECONDS)
+        own = loss.signal == name and loss.rank == self._world.rank
+        self._end_now(loss, loss.message if own else f"rank {self._world.rank} ends by {name}: {loss.message}", 128 + number)
+
+    def _looking_seconds(self) -> float:
+        """How long to look for the rank whose death has broken a collective: its connections close before its process has ended, and on
+        another machine its silence has to be noticed."""
+        near = self._peers is None or self._peers.all_near
+        return LOOK_SECONDS if near else MISSING_SECONDS + 3 * BEAT_SECONDS
+
+    def _first_loss(self, own: Loss, seconds: float) -> Loss:
+        """Of all losses the one that came first: what another rank has reported, the death of one, or this one's `own`."""
+        if self._store is None or self._peers is None:
+            return own
+        deadline = time.monotonic() + seconds
+        while (reported := self._reported(self._store)) is None:
+            if self._peers.wait(0.05 if seconds else 0.0):
+                own = self._loss_of(self._peers.deaths)
+                break
+            if time.monotonic() >= deadline:
+                break
+        return reported or self._first(self._store, own)
+
+    def _reported(self, store: Store) -> Loss | None:
+        try:
+            if self._store_answers and store.check(["gone"]):
+                return Loss(**json.loads(store.get("gone")))
+        except RuntimeError:  # it went with the rank or the launcher that held it, and each question would print a trace of C++
+            self._store_answers = False
+        return None
+
+    def _loss_of(self, deaths: Sequence[Death]) -> Loss:
+        """The first death that was not the launcher's doing, which ends all ranks by SIGTERM when one has died."""
+        death = min(deaths, key=lambda each: each.signal == "SIGTERM")
+        signs = None if self._folder is None else vital_signs.read(self._folder, death.rank)
+        who = f"rank {death.rank} (process {death.process} on {platform.node()})"
+        if death.code is not None:
+            return Loss(f"{who} ended by itself, with exit code {death.code} and without a word", death.rank)
+        cause = "likely out of memory, unless somebody sent the signal" if signs is None else vital_signs.cause_of_kill(signs)
+        reached = max(self.step, 0 if signs is None else signs.step)
+        where = f"after step {reached}" if reached else "before its first step"
+        if death.signal is None:
+            return Loss(f"{who} ended {where}, and how is not known (the launcher's lines may say); if it was killed: {cause}", death.rank)
+        if death.signal != "SIGKILL":
+            crash = ": a crash inside a library" if death.signal in CRASHES else ""
+            return Loss(f"{who} was ended by {death.signal}{crash}", death.rank, death.signal)
+        return Loss(f"{who} was killed (SIGKILL) {where}: {cause}", death.rank, "SIGKILL")
+
+    def _leave_word(self, loss: Loss) -> None:
+        with contextlib.suppress(Exception):  # a full disk must not keep the process alive
+            self._word(loss)
+
+    def _record_signs(self, folder: Path) -> None:
+        device = self._world.device
+        signs = vital_signs.Signs(
+            rank=self._world.rank,
+            ranks=self._world.size,
+            host=platform.node(),
+            boot=vital_signs.boot_id(),
+            process=os.getpid(),
+            step=self.step,
+            peak_gib=vital_signs.peak_gib(),
+            gpu_peak_gib=torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
+            out_of_memory_kills=self._kills_before,
+            time=time.time(),
+        )
+        with contextlib.suppress(OSError, UserError):  # no run ends for want of these
+            vital_signs.record(folder, signs)
+
+    def _keep_recording(self, folder: Path) -> None:
+        while not self._left.wait(SIGNS_SECONDS):
+            self._record_signs(folder)
 
     def _all_tell(self, store: Store) -> bool:
         """Whether all ranks end alike, with a mistake that all of them have seen."""
@@ -101,10 +233,12 @@ class Heartbeat:
             return told == self._world.size
         return False
 
-    def _first(self, store: Store, own: str) -> str:
-        """Of all failures that ranks report, the one that came first."""
+    def _first(self, store: Store, own: Loss) -> Loss:
+        """Of all losses that ranks report, the one that came first."""
+        if not self._store_answers:
+            return own
         try:
-            return store.compare_set("gone", "", own).decode()
+            return Loss(**json.loads(store.compare_set("gone", "", json.dumps(asdict(own)))))
         except RuntimeError:  # the store went with the rank or the launcher that held it
             return own
 
@@ -116,15 +250,28 @@ class Heartbeat:
             try:
                 store.set(_beat_of(self._world.rank), str(self._beats))
                 if store.check(["gone"]):
-                    return self._end(store.get("gone").decode(), PATIENCE_SECONDS)
+                    return self._end(Loss(**json.loads(store.get("gone"))), PATIENCE_SECONDS)
                 latest = store.get(_beat_of(watched))
             except RuntimeError as error:
-                return self._end(f"the launcher's store does not answer: {error}", PATIENCE_SECONDS)
+                return self._end(self._first_loss(Loss(f"the launcher's store does not answer: {error}"), LOOK_SECONDS), PATIENCE_SECONDS)
             if latest != seen:
                 seen, changed = latest, time.monotonic()
             elif time.monotonic() - changed > MISSING_SECONDS:
-                return self._end(self._first(store, f"rank {watched} is missing: no sign of life for {MISSING_SECONDS:.0f} s"), 0.0)
+                return self._end(self._first(store, self._loss_of_silent(watched)), 0.0)
         return None
+
+    def _loss_of_silent(self, rank: int) -> Loss:
+        """Of a rank on another machine, or one that stands still."""
+        signs = None if self._folder is None else vital_signs.read(self._folder, rank)
+        what = "" if signs is None else f" on {signs.host}, after step {signs.step}; if it was killed: {vital_signs.cause_of_kill(signs)}"
+        return Loss(f"rank {rank} is missing: no sign of life for {MISSING_SECONDS:.0f} s{what}", rank)
+
+    def _watch_the_processes(self, peers: Peers) -> None:
+        while not self._left.is_set():
+            if peers.wait(BEAT_SECONDS):
+                if not self._left.wait(BEAT_SECONDS):  # in good order all have left by now
+                    self._end(self._first_loss(self._loss_of(peers.deaths), 0.0), PATIENCE_SECONDS)
+                return
 
     def _watch_the_store(self) -> None:
         """A machine that stands still, or whose network is gone, closes no connection: who asks its store waits without an end."""
@@ -133,16 +280,19 @@ class Heartbeat:
             time.sleep(BEAT_SECONDS)
             silent, seen = 0.0 if self._beats != seen else silent + BEAT_SECONDS, self._beats
             if silent > MISSING_SECONDS:
-                self._end(f"the launcher's store does not answer: no word for {MISSING_SECONDS:.0f} s", 0.0)
+                self._end(Loss(f"the launcher's store does not answer: no word for {MISSING_SECONDS:.0f} s"), 0.0)
 
-    def _end(self, loss: str, patience: float) -> None:
+    def _end(self, loss: Loss, patience: float) -> None:
         if self._left.wait(patience):
             return
-        print(f"error: rank {self._world.rank} ends, because {loss}", file=sys.stderr, flush=True)
-        with contextlib.suppress(Exception):  # a full disk must not keep the process alive
-            self._word(loss)
-        sys.stdout.flush()
-        os._exit(1)  # nothing less ends a process whose main thread waits in a collective
+        self._end_now(loss, f"rank {self._world.rank} ends, because {loss.message}", 1)
+
+    def _end_now(self, loss: Loss, message: str, code: int) -> NoReturn:
+        self._leave_word(loss)
+        with contextlib.suppress(OSError, ValueError):  # of a closed terminal or pipe
+            print(f"error: {message}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+        os._exit(code)  # nothing less ends a process whose main thread waits in a collective
 
 
 def _beat_of(rank: int) -> str:

@@ -11,6 +11,13 @@ from typing import Any, ClassVar
 import yaml
 
 from finetune.errors import UserError
+from finetune.strict_json import DEEPEST, TOO_DEEP, one_line
+
+LARGEST = 2**63 - 1
+"""Whole numbers of more bits fit neither a tensor nor a random generator."""
+TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null"))
+UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
+"""What YAML can spell ("\\0", "\\ud800") and no path, and no file in UTF-8, can hold: the zero byte, and half a character."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +76,25 @@ class Yaml12(yaml.SafeLoader):
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
+    _depth = 0
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Without aliases: ten lines of them can mean a billion values, or a value that holds itself."""
+        """Without aliases: ten lines of them can mean a billion values, or a value that holds itself. And not too deep to recurse."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
-        return super().compose_node(parent, index)
+        if self._depth > DEEPEST:
+            raise yaml.composer.ComposerError(None, None, TOO_DEEP, self.peek_event().start_mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        return int(node.value)  # PyYAML's own reads 010 as eight, and stumbles over 089
+        value = int(node.value)  # PyYAML's own reads 010 as eight, and stumbles over 089
+        if abs(value) > LARGEST:
+            raise ValueError("a whole number of more than 64 bits")
+        return value
 
 
 class Dumper(yaml.SafeDumper):
@@ -105,31 +123,50 @@ def read_layer(path: Path) -> Layer:
     """One YAML file with the line of each key. Raises `UserError` for bad syntax, duplicate keys and a top level that is no mapping."""
     try:
         text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=Yaml12)
     except FileNotFoundError:
         raise UserError(f"--config {path}: no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as YAML: {error}") from None
     origins: dict[str, str] = {}
+    node = _compose(text, str(path))
     values = {} if node is None else _construct(node, "", str(path), origins)
     if not isinstance(values, dict):
         raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
     return Layer(values, origins)
 
 
+def load_yaml(text: str, name: str) -> Any:
+    """The value of a YAML document by the same rules. Raises `UserError` that begins with `name`."""
+    node = _compose(text, name)
+    return None if node is None else _construct(node, "", name, {})
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=Yaml12)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{name}{line}: not readable as YAML: {one_line(error)}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: "\\UFFFFFFFF", which is beyond all characters
+        raise UserError(f"{name}: not readable as YAML: {one_line(error)}") from None
+    return node
+
+
 def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> Any:
-    if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+    place, kind = f"{file}:{node.start_mark.line + 1}", node.tag.removeprefix("tag:yaml.org,2002:")
+    if isinstance(node, yaml.SequenceNode) and kind == "seq":
         return [_construct(item, f"{prefix}{number}.", file, origins) for number, item in enumerate(node.value)]
-    if not isinstance(node, yaml.MappingNode):
-        try:
-            return Yaml12("").construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError) as error:
-            place = f"{file}:{node.start_mark.line + 1}"
-            raise UserError(f"{place}: {prefix.rstrip('.')} is no value that a config can hold: {error}") from None
+    if isinstance(node, yaml.ScalarNode) and node.tag in TAGS:
+        return _scalar(node, place, prefix)
+    if not isinstance(node, yaml.MappingNode) or kind != "map":
+        what = f"{place}: {prefix.rstrip('.')} is no value that a config can hold"
+        raise UserError(f"{what}: the tag {node.tag} is not supported; write the value without it")
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        key = str(key_node.value)
         place = f"{file}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UserError(f"{place}: {prefix.rstrip('.') or 'the file'} has a list or a section as a key; a key is a name")
+        key = key_node.value
         if key in result:
             raise UserError(f"{place}: {prefix}{key} stands here and at {origins[prefix + key]}; remove one of them")
         origins[prefix + key] = place
@@ -137,15 +174,24 @@ def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str])
     return result
 
 
+def _scalar(node: yaml.ScalarNode, place: str, prefix: str) -> Any:
+    try:
+        value = Yaml12("").construct_object(node, deep=True)
+        if isinstance(value, str) and (found := UNWRITABLE.search(value)):
+            raise ValueError(f"it contains {found.group()!a}, a character that no path and no text file can hold")
+    except (yaml.YAMLError, ValueError, LookupError) as error:  # LookupError: `!!bool 3`
+        raise UserError(f"{place}: {prefix.rstrip('.')} is no value that a config can hold: {one_line(error)}") from None
+    return value
+
+
 def command_line(overrides: Iterable[tuple[str, str]]) -> Layer:
     """Dotted overrides as a layer; values are YAML (`--log.trackers "[wandb]"`)."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, text in overrides:
-        try:
-            node = yaml.compose(text, Loader=Yaml12)
-        except yaml.YAMLError as error:
-            raise UserError(f"--{key} {text}: not readable as YAML: {error}") from None
+        if key.count(".") > DEEPEST:
+            raise UserError(f"--{key[:60]}…: {TOO_DEEP}; keys are `section.key`")
+        node = _compose(text, f"--{key} {text}")
         value = None if node is None else _construct(node, f"{key}.", f"--{key}", origins)
         for part in reversed(key.split(".")):
             value = {part: value}

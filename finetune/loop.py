@@ -151,6 +151,8 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
         "validation_loss": progress.validation_loss,
         "world": training.world.size,
         "strategy": training.strategy,
+        "device": training.world.device.type,
+        "validation": None if training.val is None else training.val.digest,
     }
     saver.begin(progress.step, tensors, state, config.dump(training.config))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -16,10 +16,17 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from finetune import files, quantized, shipped
 from finetune.adapters import fresh, fresh_lengths, is_adapter, is_length, layer_of
 from finetune.errors import UserError
+from finetune.hub_download import download
 from finetune.parallel import own_part, plain_name
 
-HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "README.md", "LICENSE"]
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE"]
 """What is fetched of a hub repository: data only, never code and never pickled weights."""
+
+
+SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
+"""Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""
+DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "overtone.json", "trainer_state.json", "*_results.json")
+"""Of these types, what shapes nothing: documents, the list of which file holds which tensor, records of how a base was trained."""
 
 
 def resolve_source(source: str | None, revision: str | None, patterns: list[str] = HUB_PATTERNS) -> Path:
@@ -39,22 +46,32 @@ def resolve_source(source: str | None, revision: str | None, patterns: list[str]
         return shipped.folder_of(source)
     if source.startswith((".", "/")) or source.count("/") != 1:
         raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){shipped.among()}")
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
+        return download(source, revision, patterns)
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there" and "no network"
         raise UserError(
             f"model.source {source}: no such folder here, and the hub could not deliver it: {type(error).__name__}: {error}"
         ) from error
 
 
-def content_digest(folder: Path) -> str:
-    """SHA-256 over the weights and config of a base: what a checkpoint of trainable parts refers to."""
-    total = hashlib.sha256()
-    for path in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
-        total.update(f"{path.name} {files.digest(path)}\n".encode())
-    return total.hexdigest()
+def file_digests(folder: Path, inside: Iterable[str] = ()) -> dict[str, str]:
+    """SHA-256 of each file of a base that shapes a sample, the model or an export, by its path in `folder`.
+
+    The rule: every file of a type that a loader reads (`SHAPING`) at the top of the folder, and those at any depth of the folders `inside`
+    (`Recipe.base_folders`); no documents and no records of a training (`DESCRIBING`). By type and not by name, since each class of
+    tokenizer has names of its own. Other folders do not count: a base may have runs, exports and checkpoints beside it.
+    """
+    paths = [*folder.iterdir(), *(path for name in inside for path in (folder / name).rglob("*"))]
+    named = {path.relative_to(folder).as_posix(): path for path in paths if path.suffix in SHAPING and path.is_file()}
+    if "config.json" not in named:
+        raise UserError(f"{folder} holds no config.json, so it is no model; fetch it again, or give another model.source")
+    return {name: files.digest(path) for name, path in sorted(named.items()) if not any(path.match(pattern) for pattern in DESCRIBING)}
+
+
+def content_digest(digests: Mapping[str, str]) -> str:
+    """SHA-256 over weights and config.json alone, from `file_digests`: by it a base is known to checkpoints that do not list its files."""
+    weights = sorted(name for name in digests if name.endswith(".safetensors") and "/" not in name)
+    return hashlib.sha256("".join(f"{name} {digests[name]}\n" for name in ["config.json", *weights]).encode()).hexdigest()
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:

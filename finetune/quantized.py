@@ -61,6 +61,11 @@ def check(config: Config) -> None:
         raise UserError("model.quantization: nf4 freezes the weights, so there must be something else to train: give model.lora too")
     if config.model.lora.dora:
         raise UserError("model.quantization: nf4 with model.lora.dora: DoRA measures the base's own weights, which are not there; drop one")
+    if torch.__version__ < "2.12":  # by the rules of versions, which torch gives its strings
+        raise UserError(
+            f"model.quantization: nf4 needs torch 2.12 or newer, and this is torch {torch.__version__}, whose fully_shard cannot shard the "
+            "bytes of quantized weights (pytorch#177844); install a newer torch, or drop model.quantization and train with model.lora alone"
+        )
     try:
         import bitsandbytes  # noqa: F401 - is it there?
     except ImportError as error:

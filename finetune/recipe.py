@@ -169,6 +169,8 @@ class Recipe:
     """The means of a step or an evaluation, with what the log shows besides (a perplexity from a mean log-likelihood)."""
     show: Callable[[Sample, Any], str] | None = None
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
+    base_folders: tuple[str, ...] = ()
+    """Folders in a base that `load`, `read` or `export` reads besides the files at its top; a base is known by the content of both."""
     sketch: Callable[[Config], Sketch] | None = None
     """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
 
@@ -179,10 +181,31 @@ def find_recipe(name: str) -> Path:
     for folder in places:
         if (folder / "recipe.py").is_file():
             return folder.resolve()
-    known = ", ".join(sorted({path.parent.name for root in _recipe_roots() for path in root.glob("*/recipe.py")}))
+    known = ", ".join(built_in_recipes())
     raise UserError(
         f"--recipe {name}: no recipe.py in {' or '.join(map(str, places))}; known recipes: {known}, or give the path of a folder"
     )
+
+
+def recipe_named_in(place: Path, name: object, given: str | None) -> str:
+    """The recipe of a run or an export: `given` on the command line, or else the `name` that stands in the file `place`.
+
+    A file comes from anywhere, and to import a folder is to run it; so from a file only the name of a built-in recipe counts. Raises
+    `UserError` for any other.
+    """
+    if given is not None:
+        return given
+    if isinstance(name, str) and name in built_in_recipes():
+        return name
+    raise UserError(
+        f"{place} names the recipe {name!r}, which is not one of {', '.join(built_in_recipes())}; a recipe from outside of the package is "
+        "code, and a file may not choose which code runs: if you trust it, give its folder yourself with --recipe PATH"
+    )
+
+
+def built_in_recipes() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted({path.parent.name for root in _recipe_roots() for path in root.glob("*/recipe.py")})
 
 
 def load_recipe(folder: Path) -> Recipe:

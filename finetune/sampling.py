@@ -127,7 +127,7 @@ class Sampler:
         self._wanted = None
         try:
             snapshot = checkpoint.snapshot_of(committed, files.fresh_folder(self._cache, NAME))
-            self._child = _Child(step, snapshot, self._config.sample.prompts)
+            self._child = _Child(step, snapshot, self._config.recipe, self._config.sample.prompts)
         except (OSError, UserError) as error:  # what is left of it goes at the next start
             self._fail(step, str(error))
 
@@ -147,7 +147,7 @@ class Sampler:
 class _Child:
     """The process that answers, with the temporary folder around its checkpoint."""
 
-    def __init__(self, step: int, snapshot: Path, prompts: tuple[str, ...]) -> None:
+    def __init__(self, step: int, snapshot: Path, recipe: str, prompts: tuple[str, ...]) -> None:
         self.step, self._folder = step, snapshot.parent
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`; a pipe that nobody reads would fill up
         # A session of its own, since Ctrl-C in the terminal is meant for the run, which ends this process itself.
@@ -159,7 +159,7 @@ class _Child:
             env=alone(os.environ),
             start_new_session=True,
         )
-        request = {"checkpoint": str(snapshot), "folder": str(self._folder), "prompts": prompts}
+        request = {"checkpoint": str(snapshot), "folder": str(self._folder), "recipe": recipe, "prompts": prompts}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()  # and left open: when it closes, by whatever end of this process, the other one ends
@@ -222,12 +222,12 @@ def _keep_one(place: Path, answer: Answer) -> Path | None:
 
 def answer(request: Mapping[str, Any]) -> None:
     """Export, answer, and leave the answers beside the export."""
-    from finetune import checkpoint, export
+    from finetune import export
 
-    chosen, folder = Path(request["checkpoint"]), Path(request["folder"])
-    recipe = load_recipe(find_recipe(checkpoint.read_state(chosen)["recipe"]))
+    folder = Path(request["folder"])
+    recipe = load_recipe(find_recipe(request["recipe"]))
     assert recipe.sample is not None  # `check` made sure
-    exported = export.export(chosen, folder / "export")
+    exported = export.export(Path(request["checkpoint"]), folder / "export", recipe=request["recipe"])
     told = []
     for number, one in enumerate(recipe.sample(exported, [*request["prompts"]]), 1):
         for kind, data in zip(KINDS, (one.sound, one.picture), strict=True):

@@ -26,11 +26,11 @@ def run(argv: list[str]) -> int:
     if asked is None:
         return 0
     models = found(asked.models)
-    name = asked.recipe or recipe_of_all(models)
+    name = recipe_of_all(models, asked.recipe)
     recipe = load_recipe(find_recipe(name))
     if recipe.serve is None:
         raise UserError(f"the recipe {name} serves nothing; use `python -m finetune generate --model {asked.models[0]}`")
-    return recipe.serve([exported(model) for model in models], asked.rest)
+    return recipe.serve([exported(model, name) for model in models], asked.rest)
 
 
 def found(given: list[Path]) -> list[Path]:
@@ -41,9 +41,9 @@ def found(given: list[Path]) -> list[Path]:
     return [located(folder) for folder in given]
 
 
-def recipe_of_all(models: list[Path]) -> str:
-    """The recipe of the exported folders and checkpoints. Raises `UserError` if it is not one and the same."""
-    names = {folder: recipe_of(folder) for folder in models}
+def recipe_of_all(models: list[Path], given: str | None) -> str:
+    """The recipe of the exported folders and checkpoints, or the `given` one. Raises `UserError` if it is not one and the same."""
+    names = {folder: recipe_of(folder, given) for folder in models}
     if len(set(names.values())) > 1:
         told = ", ".join(f"{folder} of {name}" for folder, name in names.items())
         raise UserError(f"models of different recipes ({told}) are not served together; start one server for each recipe")

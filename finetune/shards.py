@@ -14,13 +14,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from finetune import files
+from finetune.errors import UserError
 from finetune.models import Reader, local_slices
 from finetune.parallel import own_part
 
@@ -134,17 +136,21 @@ class _Piece:
 
 @contextlib.contextmanager
 def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...]]]]:
-    """A reader over all ranks' files of a checkpoint, and the whole shape of each tensor. Any slice can be read on any world size."""
+    """A reader over all ranks' files of a checkpoint, and the whole shape of each tensor. Any slice can be read on any world size.
+
+    Raises `UserError` for files that are no such shards, or not all of them.
+    """
     with contextlib.ExitStack() as stack:
-        handles = {path: stack.enter_context(safe_open(path, framework="pt")) for path in sorted(folder.glob("*.safetensors"))}
+        handles: dict[Path, Any] = {}
         pieces: dict[str, list[_Piece]] = {}
-        for path, handle in handles.items():
-            offsets = json.loads(handle.metadata()[OFFSETS_KEY])
-            for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
-                pieces.setdefault(name, []).append(
-                    _Piece(path, tuple(offsets[name]["saved_offsets"]), tuple(handle.get_slice(name).get_shape()))
-                )
-        shapes = {name: _whole(of_name) for name, of_name in pieces.items()}
+        for path in sorted(folder.glob("*.safetensors")):
+            try:
+                handles[path] = stack.enter_context(safe_open(path, framework="pt"))
+                for name, piece in _pieces_in(path, handles[path]).items():
+                    pieces.setdefault(name, []).append(piece)
+            except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                raise UserError(f"{path} is no shard of a checkpoint ({type(error).__name__}: {error}); choose another one") from None
+        shapes = {name: _whole(folder, name, of_name) for name, of_name in pieces.items()}
 
         def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
             wanted = slices if slices is not None else tuple(slice(0, size) for size in shapes[name])
@@ -164,8 +170,26 @@ def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...
         yield read, shapes
 
 
-def _whole(pieces: list[_Piece]) -> tuple[int, ...]:
-    return tuple(max(piece.offset[axis] + piece.shape[axis] for piece in pieces) for axis in range(len(pieces[0].shape)))
+def _pieces_in(path: Path, handle: Any) -> dict[str, _Piece]:
+    """What one rank's file holds. Raises `ValueError`, `KeyError` or `TypeError` if it does not say where in the whole that is."""
+    offsets, found = json.loads(handle.metadata()[OFFSETS_KEY]), {}
+    for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
+        offset, shape = tuple(offsets[name]["saved_offsets"]), tuple(handle.get_slice(name).get_shape())
+        if len(offset) != len(shape) or not all(type(start) is int and start >= 0 for start in offset):
+            raise ValueError(f"{name} of shape {shape} would begin at {offset}")
+        found[name] = _Piece(path, offset, shape)
+    return found
+
+
+def _whole(folder: Path, name: str, pieces: list[_Piece]) -> tuple[int, ...]:
+    """Shape of a tensor of which all pieces are here."""
+    if len({len(piece.shape) for piece in pieces}) == 1:
+        whole = tuple(max(piece.offset[axis] + piece.shape[axis] for piece in pieces) for axis in range(len(pieces[0].shape)))
+        if sum(math.prod(piece.shape) for piece in pieces) == math.prod(whole):
+            return whole
+    raise UserError(
+        f"{folder}: the pieces of {name} make no whole tensor, so a rank's file is missing or of another run; choose another one"
+    )
 
 
 def _overlap(piece: _Piece, wanted: tuple[slice, ...]) -> tuple[slice, ...] | None:

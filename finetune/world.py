@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 
+from finetune import sdpa
 from finetune.errors import ElsewhereError, UserError
 
 PATIENCE = timedelta(hours=6)
@@ -63,6 +64,7 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
         check_gpus(int(os.environ["LOCAL_RANK"]), torch.cuda.device_count())
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backends("cuda"))
+    sdpa.disable_cudnn()
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
     if not dist.is_initialized():
         _world_of_one(accelerator.device)
@@ -100,6 +102,20 @@ def check_gpus(local_rank: int, gpus: int) -> None:
             f"more processes than GPUs were launched: {platform.node()} has {gpus}, and this is its process number {local_rank + 1}; "
             "--num_processes counts those of all machines together, one for each GPU"
         )
+
+
+def idle_gpus(world: World) -> list[str]:
+    """A line for each machine that has more visible GPUs than processes of this run. Collective: call on every rank."""
+    machines: dict[str, list[int]] = {}
+    for machine, gpus in gather(world, [platform.node(), torch.cuda.device_count()]):
+        machines.setdefault(machine, []).append(gpus)
+    return [
+        f"{max(gpus) - len(gpus)} of the {max(gpus)} visible GPUs of {machine} stay idle: {len(gpus)} of the run's processes are there; "
+        "configs/fsdp2.yaml and ddp.yaml start one on each unless --num_processes says otherwise (over all machines together); "
+        "CUDA_VISIBLE_DEVICES hides GPUs that are not for this run"
+        for machine, gpus in machines.items()
+        if len(gpus) < max(gpus)
+    ]
 
 
 def sums(world: World, values: list[float]) -> list[float]:
@@ -162,7 +178,10 @@ def _outcome(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 def _report(failure: Exception | None) -> list[Any] | None:
     """Whether it is a `UserError`, and its words."""
-    return None if failure is None else [isinstance(failure, UserError), f"{type(failure).__name__}: {failure}"]
+    if failure is None:
+        return None
+    by_user = isinstance(failure, UserError)
+    return [by_user, str(failure) if by_user else f"{type(failure).__name__}: {failure}"]
 
 
 def _fail_alike(world: World, failure: Exception | None, reports: list[Any]) -> None:

@@ -18,8 +18,8 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"files", "layers", "explain", "gpus", "cluster", "remote"}),
-    frozenset({"config", "shipped", "lease"}),
+    frozenset({"files", "layers", "explain", "gpus", "cluster", "remote", "strict_json", "sdpa"}),
+    frozenset({"config", "shipped", "lease", "model_gate", "hub_download"}),
     frozenset({"recipe"}),
     frozenset({"world"}),
     frozenset(
@@ -29,7 +29,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"memory"}),
     frozenset({"strategies"}),
     frozenset({"launch_file"}),
-    frozenset({"shards"}),
+    frozenset({"shards", "checkpoint_state", "config_diff", "vital_signs", "peers"}),
     frozenset({"guards", "events", "heartbeat", "intake"}),
     frozenset({"checkpoint"}),
     frozenset({"preflight", "copies"}),
@@ -38,7 +38,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"loop"}),
     frozenset({"assembly"}),
     frozenset({"foresight"}),
-    frozenset({"prospect"}),
+    frozenset({"prospect", "out_of_memory"}),
     frozenset({"train", "export", "generate", "eval_voice", "chat", "serve", "sampling", "publish", "check", "where"}),
     frozenset({"plan", "ray_worker"}),
     frozenset({"ray_train"}),
@@ -46,10 +46,27 @@ ORDER: tuple[frozenset[str], ...] = (
 )
 """The rooms of finetune/. A module imports from its own row and from rows above, never from below."""
 
-FOR_DATA_PREP = frozenset(f"finetune.{name}" for name in ("errors", "files", "config", "cluster", "shipped", "remote"))
+FOR_DATA_PREP = frozenset(
+    f"finetune.{name}"
+    for name in ("errors", "files", "config", "cluster", "shipped", "remote", "model_gate", "hub_download", "strict_json", "sdpa")
+)
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNER = "finetune/files.py"
+GATE = "finetune/model_gate.py"
+ALLOWED_DANGERS: dict[tuple[str, str], str] = {
+    (GATE, "torch.load"): "the one reader of pickled weights, with weights_only=True",
+    ("finetune/recipe.py", "importlib.import_module"): "a built-in recipe",
+    ("finetune/recipe.py", "importlib.util.spec_from_file_location"): "a recipe whose folder was given on the command line",
+    ("finetune/recipe.py", "spec.loader.exec_module"): "likewise",
+    ("finetune/__main__.py", "importlib.import_module"): "a verb from a fixed list",
+    ("data_prep/__main__.py", "importlib.import_module"): "a verb from a fixed list",
+    ("data_prep/qwen.py", "importlib.import_module"): "an installed package by its fixed name",
+    ("data_prep/rosa.py", "importlib.import_module"): "an installed package by its fixed name",
+}
+"""(file, call) → why it may stand there."""
+STRICT_READERS = ("finetune/strict_json.py", "finetune/layers.py")
+LENIENT = re.compile(r"json\.loads?|json\.JSONDecoder|yaml\.(safe_load|safe_load_all|compose|compose_all|parse|scan)")
 
 
 def read_house(root: Path) -> House:
@@ -167,11 +184,11 @@ def _defines(source: str) -> bool:
 
 
 def dangerous_calls(house: House) -> list[str]:
-    """What runs code that came as data: pickles, unsafe YAML, eval, exec, shells, remote code."""
-    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _dangers(ast.parse(source))]
+    """What runs code that came as data: pickles, unsafe YAML, eval, exec, shells, remote code, imports by path."""
+    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _dangers(path, ast.parse(source))]
 
 
-def _dangers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _dangers(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
@@ -179,15 +196,55 @@ def _dangers(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"imports {name}") for name in names if name.partition(".")[0] in PICKLERS)
             yield from ((node.lineno, f"imports {name}") for name in imported if _is_dangerous(name))
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load) and _is_dangerous(_dotted(node)):
-            yield node.lineno, _dotted(node)
+            if (path, _dotted(node)) not in ALLOWED_DANGERS:
+                yield node.lineno, _dotted(node)
         elif isinstance(node, ast.keyword) and _is_dangerous_keyword(node):
             yield node.value.lineno, f"passes {node.arg}"
-        elif isinstance(node, ast.Constant) and node.value == "trust_remote_code":
+        elif isinstance(node, ast.Constant) and node.value == "trust_remote_code" and path != GATE:
             yield node.lineno, "names trust_remote_code"
+
+
+def ungated_loaders(house: House) -> list[str]:
+    """Calls of `from_pretrained` on anything but a folder that passed the gate: `with admit(…) as clean: X.from_pretrained(clean, …)`.
+
+    A call on None builds from a config and weights that are in memory already. Each call says that it trusts no remote code.
+    """
+    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _ungated(ast.parse(source))]
+
+
+def _ungated(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    gated = {id(call) for node in ast.walk(tree) if isinstance(node, ast.With) for call in _calls_on_clean_folders(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "from_pretrained":
+            call = next((each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.func is node), None)
+            if call is None or (id(call) not in gated and not (call.args and _is_none(call.args[0]))):
+                yield node.lineno, f"{_dotted(node)}: not on a folder that passed the gate"
+            elif not any(keyword.arg == "trust_remote_code" for keyword in call.keywords):
+                yield node.lineno, f"{_dotted(node)}: does not say trust_remote_code=False"
+
+
+def _calls_on_clean_folders(node: ast.With) -> Iterator[ast.Call]:
+    names = {
+        item.optional_vars.id
+        for item in node.items
+        if isinstance(item.context_expr, ast.Call) and _dotted(item.context_expr.func) == "admit"
+        if isinstance(item.optional_vars, ast.Name)
+    }
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call) and inner.args and isinstance(inner.args[0], ast.Name) and inner.args[0].id in names:
+            yield inner
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_dangerous(name: str) -> bool:
     if name in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"):
+        return True
+    if name.startswith("importlib.") and name.rpartition(".")[2] in ("import_module", "spec_from_file_location", "SourceFileLoader"):
+        return True
+    if name.rpartition(".")[2] == "exec_module" or name.startswith("runpy."):
         return True
     if re.fullmatch(r"(torch|yaml)\.(load|load_all|unsafe_load|full_load)|torch\.(jit|package|hub)\.\w+", name):
         return True
@@ -197,7 +254,9 @@ def _is_dangerous(name: str) -> bool:
 def _is_dangerous_keyword(node: ast.keyword) -> bool:
     if node.arg in ("shell", "allow_pickle"):
         return not (isinstance(node.value, ast.Constant) and node.value.value is False)
-    return node.arg == "trust_remote_code" or (node.arg == "weights_only" and not _is_true(node.value))
+    if node.arg == "trust_remote_code":
+        return not (isinstance(node.value, ast.Constant) and node.value.value is False)
+    return node.arg == "weights_only" and not _is_true(node.value)
 
 
 def _is_true(node: ast.expr) -> bool:
@@ -250,6 +309,16 @@ def _changes_disk(call: ast.Call, buffers: set[str]) -> bool:
     return SAVERS.fullmatch(name) is not None and not into_memory
 
 
+def lenient_readers(house: House) -> list[str]:
+    """Where JSON or YAML is parsed past the two strict readers, which refuse what nothing later can handle: `path: call`."""
+    return [
+        f"{path}: {name}"
+        for path, source in house.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and LENIENT.fullmatch(name := _dotted(node)) and path not in STRICT_READERS
+    ]
+
+
 def _texts(call: ast.Call) -> list[str]:
     values = [*call.args, *(keyword.value for keyword in call.keywords)]
     return [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
@@ -299,3 +368,62 @@ def _module_level_calls(tree: ast.Module) -> set[str]:
 
 def _asserts_length(node: ast.AST) -> bool:
     return isinstance(node, ast.Assert) and any(isinstance(part, ast.Call) and _dotted(part.func) == "len" for part in ast.walk(node.test))
+
+
+def unstable_parameters(tests: House) -> list[str]:
+    """Parameters that differ from one collection to the next: the clock, chance, the process, the order of a set.
+
+    Two workers of xdist that collect different ids end the run before its first test.
+    """
+    return [f"{path}:{line}: {fault}" for path, source in tests.items() for line, fault in _unstable_in(ast.parse(source))]
+
+
+UNSTABLE = re.compile(
+    r"(random|secrets|uuid|time|tempfile)\.(?!Random$)\w+|(np|numpy|torch)\.(random\.)?rand\w*"
+    r"|(datetime\.)?(datetime|date)\.(now|utcnow|today)|os\.(urandom|getpid|times)|urandom|uuid[14]|token_(bytes|hex)|id|hash|object"
+)
+
+
+def _unstable_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    bound = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and _dotted(call.func).rpartition(".")[2] == "parametrize":
+            for part in (part for value in _with_bound_names(call, bound) for part in ast.walk(value)):
+                if isinstance(part, ast.Call) and UNSTABLE.fullmatch(_dotted(part.func)):
+                    yield part.lineno, f"a parameter from {_dotted(part.func)}"
+                elif isinstance(part, ast.Call) and _dotted(part.func) == "gzip.compress" and not _has_mtime(part):
+                    yield part.lineno, "a parameter from gzip.compress without mtime=0: it writes the time of day"
+            if len(call.args) > 1 and _is_set(call.args[1], bound):
+                yield call.lineno, "parametrised over a set, whose order differs between processes; sort it"
+
+
+def _with_bound_names(call: ast.Call, bound: Mapping[str, ast.expr]) -> list[ast.AST]:
+    """The call, and the values of all module-level names that it reads, directly or through others."""
+    reached: dict[str, ast.expr] = {}
+    waiting: list[ast.AST] = [call]
+    while waiting:
+        names = {node.id for node in ast.walk(waiting.pop()) if isinstance(node, ast.Name)}
+        fresh = {name: bound[name] for name in names & set(bound) - set(reached)}
+        reached |= fresh
+        waiting += fresh.values()
+    return [call, *reached.values()]
+
+
+def _has_mtime(call: ast.Call) -> bool:
+    return any(keyword.arg == "mtime" and isinstance(keyword.value, ast.Constant) and keyword.value.value == 0 for keyword in call.keywords)
+
+
+def _is_set(value: ast.expr, bound: Mapping[str, ast.expr]) -> bool:
+    if isinstance(value, ast.Name) and value.id in bound:
+        return _is_set(bound[value.id], {name: other for name, other in bound.items() if name != value.id})
+    if isinstance(value, ast.List | ast.Tuple) and len(value.elts) == 1 and isinstance(value.elts[0], ast.Starred):
+        return _is_set(value.elts[0].value, bound)
+    if isinstance(value, ast.Call) and _dotted(value.func) in ("list", "tuple") and value.args:
+        return _is_set(value.args[0], bound)
+    return isinstance(value, ast.Set | ast.SetComp) or (isinstance(value, ast.Call) and _dotted(value.func) in ("set", "frozenset"))

@@ -29,6 +29,38 @@ ALLOWED_WRITES: dict[str, str] = {
 }
 """`path: call` → why it may touch the disk without `finetune.files`."""
 
+MESSAGES, OURS, MODELS, STUDIO = (
+    "messages between own processes",
+    "written by this program",
+    "of a model's folder",
+    "run by hand, on own files",
+)
+ALLOWED_JSON: dict[str, str] = {
+    "data_prep/decoder.py": MESSAGES,
+    "finetune/checkpoint_state.py": "read into types, with bounds of its own",
+    "finetune/copies.py": OURS,
+    "finetune/events.py": OURS,
+    "finetune/export.py": OURS,
+    "finetune/heartbeat.py": MESSAGES,
+    "finetune/lease.py": OURS,
+    "finetune/model_gate.py": MODELS,
+    "finetune/rows.py": "bytes that the strict reader has accepted, as their checksum says",
+    "finetune/sampling.py": MESSAGES,
+    "finetune/shards.py": OURS,
+    "finetune/shipped.py": OURS,
+    "finetune/world.py": MESSAGES,
+    "recipes/llm_sft/demo.py": OURS,
+    "recipes/llm_sft/make_tokenizer.py": OURS,
+    "recipes/llm_sft/tiny.py": OURS,
+    "recipes/voice_clone/demo_clips.py": OURS,
+    "recipes/voice_clone/demo_outcome.py": OURS,
+    "recipes/voice_clone/speakers.py": OURS,
+    "recipes/voice_clone/tiny.py": OURS,
+    **{f"recipes/voice_clone/studio/{name}.py": STUDIO for name in ("make_corpus", "pack_base", "remeasure", "splices", "whisper_windows")},
+}
+"""Path → what it parses with Python's own reader of JSON; what people wrote goes through `finetune.strict_json`, YAML through
+`finetune.layers`."""
+
 
 def test_the_listings_found_the_house() -> None:
     assert len(HOUSE) >= 30
@@ -115,7 +147,12 @@ def test_nothing_runs_what_came_as_data() -> None:
         "import os\nos.system(text)",
         "subprocess.run(text, shell=True)",
         "subprocess.run(text, shell=wanted)",
-        "AutoModel.from_pretrained(name, trust_remote_code=False)",
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "AutoModel.from_pretrained(name, trust_remote_code=trusted)",
+        "import importlib\nimportlib.import_module(name)",
+        "importlib.util.spec_from_file_location(name, path)",
+        "spec.loader.exec_module(module)",
+        "runpy.run_path(path)",
         "options = {'trust_remote_code': True}",
         "np.load(path, allow_pickle=True)",
         "load(path, weights_only=False)",
@@ -124,6 +161,41 @@ def test_nothing_runs_what_came_as_data() -> None:
 )
 def test_running_data_is_seen(source: str) -> None:
     assert len(house.dangerous_calls({"finetune/a.py": source})) == 1
+
+
+def test_every_exception_is_still_needed() -> None:
+    calls = {f"{path}: {call}" for path, call in house.ALLOWED_DANGERS}
+    strict = dict.fromkeys(HOUSE, "")
+    found = set()
+    for path in {path for path, _ in house.ALLOWED_DANGERS}:
+        without = house.dangerous_calls({**strict, f"elsewhere/{path}": HOUSE[path]})
+        found |= {f"{path}: {line.rpartition(': ')[2]}" for line in without}
+    assert calls <= found
+
+
+def test_models_are_loaded_through_the_gate_alone() -> None:
+    assert sum("from_pretrained(" in source for source in HOUSE.values()) >= 6, "the rule sees real loaders"
+    assert house.ungated_loaders(HOUSE) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "AutoModel.from_pretrained(folder, trust_remote_code=False)",
+        "with admit(folder, KIND) as clean:\n    AutoModel.from_pretrained(folder, trust_remote_code=False)",
+        "with admit(folder, KIND) as clean:\n    AutoModel.from_pretrained(clean)",
+        "with admit(folder, KIND) as clean:\n    pass\nAutoModel.from_pretrained(clean, trust_remote_code=False)",
+        "with other(folder) as clean:\n    AutoModel.from_pretrained(clean, trust_remote_code=False)",
+        "load = AutoModel.from_pretrained",
+    ],
+)
+def test_a_loader_past_the_gate_is_seen(source: str) -> None:
+    assert len(house.ungated_loaders({"finetune/a.py": source})) == 1
+
+
+def test_a_loader_behind_the_gate_is_left_alone() -> None:
+    source = "with admit(folder, KIND) as clean:\n    AutoModel.from_pretrained(clean, trust_remote_code=False)"
+    assert house.ungated_loaders({"finetune/a.py": source}) == []
 
 
 def test_what_only_looks_dangerous_is_left_alone() -> None:
@@ -138,6 +210,22 @@ def test_the_disk_is_changed_in_one_place() -> None:
     writes = {f"{line.split(':')[0]}: {line.split(': ')[1]}" for line in house.disk_writes(HOUSE)}
     assert writes == set(ALLOWED_WRITES)
     assert house.disk_writes({"elsewhere.py": HOUSE[house.DISK_OWNER]}), "the owner does write, so the rule sees real code"
+
+
+def test_what_people_wrote_is_parsed_by_the_strict_readers() -> None:
+    found = house.lenient_readers(HOUSE)
+    assert [each for each in found if each.partition(": ")[0] not in ALLOWED_JSON or "yaml" in each] == []
+    assert len(found) > 10, "the rule sees real code"
+
+
+def test_a_lenient_reader_is_seen() -> None:
+    sources = ["json.loads(line)", "map(json.loads, lines)", "json.load(file)", "yaml.safe_load(text)", "yaml.compose(text)"]
+    broken = {f"finetune/a{number}.py": source for number, source in enumerate(sources)}
+    assert [each.partition(": ")[0] for each in house.lenient_readers(broken)] == list(broken)
+    assert (
+        house.lenient_readers({house.STRICT_READERS[0]: "json.loads(text)", "finetune/a.py": "strict_json.loads(text)\njson.dumps(1)"})
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,6 +289,49 @@ def test_an_uncounted_listing_is_seen() -> None:
     listing = "FOUND = list(ROOT.glob('*'))\n@pytest.mark.parametrize('path', FOUND)\ndef test_one(path): assert path\n"
     assert len(house.uncounted_listings({"tests/test_a.py": listing})) == 1
     assert house.uncounted_listings({"tests/test_a.py": listing + "def test_all(): assert len(FOUND) == 3\n"}) == []
+
+
+def test_ids_of_parameters_are_stable() -> None:
+    tests = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    assert sum("parametrize(" in source for source in tests.values()) >= 50
+    assert house.unstable_parameters(tests) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ("[gzip.compress(b'a')]", "gzip.compress without mtime=0"),
+        ("[gzip.compress(b'a', mtime=None)]", "gzip.compress without mtime=0"),
+        ("[1, random.random()]", "random.random"),
+        ("[np.random.rand()]", "np.random.rand"),
+        ("[time.time()]", "time.time"),
+        ("[datetime.datetime.now()]", "datetime.datetime.now"),
+        ("[str(uuid.uuid4())]", "uuid.uuid4"),
+        ("[os.urandom(4)]", "os.urandom"),
+        ("[id(a)]", "id"),
+        ("{'a', 'b'}", "over a set"),
+        ("[*{'a', 'b'}]", "over a set"),
+        ("list(set(NAMES))", "over a set"),
+    ],
+)
+def test_an_unstable_parameter_is_seen(values: str, fault: str) -> None:
+    directly = f"@pytest.mark.parametrize('value', {values})\ndef test_one(value): ...\n"
+    by_name = f"CASES = {values}\nALL = CASES\n@pytest.mark.parametrize('value', ALL)\ndef test_one(value): ...\n"
+    for source in (directly, by_name):
+        (found,) = house.unstable_parameters({"tests/test_a.py": source})
+        assert fault in found and found.startswith("tests/test_a.py:")
+
+
+@pytest.mark.parametrize(
+    "values", ["[gzip.compress(b'a', mtime=0)]", "sorted({'a', 'b'})", "[{'a', 'b'}, set()]", "[datetime.date(2020, 1, 1)]"]
+)
+def test_a_stable_parameter_is_left_alone(values: str) -> None:
+    assert house.unstable_parameters({"tests/test_a.py": f"@pytest.mark.parametrize('value', {values})\ndef test_one(value): ...\n"}) == []
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b", b"\x1f\x8c"])
+def test_bytes_are_no_part_of_an_id(content: bytes, request: pytest.FixtureRequest) -> None:
+    assert request.node.name == f"test_bytes_are_no_part_of_an_id[content{content[1] - 0x8B}]"
 
 
 def test_every_config_key_is_explained() -> None:

@@ -29,6 +29,7 @@ def own_voice() -> list[str]:
 def small(command: str, home: Path) -> list[str]:
     """The same command on small things: the embedded sample with its transcripts, a tiny model, five steps, a place of its own."""
     replaced = {
+        "configs/fsdp2.yaml": "configs/fsdp2.yaml --num_processes 2 --gpu_ids=-1,-1",  # on the CPU, where nothing else says how many
         "my_recordings/": str(ROOT / "recipes" / "voice_clone" / "sample" / "slt"),
         "--whisper small": "--transcripts",
         "Qwen/Qwen3-TTS-12Hz-1.7B-Base": str(home / "base"),

@@ -6,14 +6,17 @@ python -m finetune generate --model exports/mine --prompt "Good day. Who are you
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune import sdpa
 from finetune.errors import UserError
+from finetune.model_gate import admit, require_safetensors
+from finetune.strict_json import loads_object
 
+from .causal_model import language_model
 from .cutting import beginning, ids_of
 from .rendering import Chat, template_of
 from .rows import messages_of, tools_of
@@ -140,9 +143,9 @@ def _row_in(line: str, place: str, system: str | None) -> str | dict[str, Any]:
     if not line.lstrip().startswith("{"):
         return line
     try:
-        row = json.loads(line)
+        row = loads_object(line)
         messages, _ = messages_of({"messages": row.get("messages")})
-    except (ValueError, UserError) as error:
+    except UserError as error:
         raise UserError(f"{place}: {error}") from None
     if messages[-1]["role"] == "assistant":
         raise UserError(f"{place}: the last message is the assistant's, which is what the model is to write; take it out")
@@ -184,11 +187,14 @@ def load(folder: Path) -> Answerer:
         )
     transformers.logging.set_verbosity_error()  # it would remark on every default that generation takes
     tokenizer = load_tokenizer(folder, None)
+    require_safetensors(folder, "--model")
+    sdpa.disable_cudnn()
     placed = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, **placed).eval()
-    except (OSError, ValueError) as error:
-        raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
+    with admit(folder, language_model()) as clean:
+        try:
+            model = transformers.AutoModelForCausalLM.from_pretrained(clean, trust_remote_code=False, use_safetensors=True, **placed).eval()
+        except (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
     return Answerer(model, tokenizer, stop_ids(tokenizer, model.generation_config.eos_token_id))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from finetune import __version__
+from finetune.layers import load_yaml
 
 CHAT = """messages = [{"role": "user", "content": "Good day. Who are you?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)"""
@@ -19,7 +20,7 @@ LEARNED = {"assistant": "every turn of the assistant", "last": "the assistant's 
 
 def model_card(state: dict[str, Any], config: str, licence: str | None, chats: bool) -> str:
     """Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `chats`: whether there is a chat template."""
-    settings = yaml.safe_load(config)
+    settings = load_yaml(config, "config.yaml")
     table = "\n".join(f"| {key} | {value} |" for key, value in facts(state, settings).items())
     return f"""---
 {yaml.safe_dump(header(state, licence), sort_keys=False).strip()}
@@ -59,7 +60,7 @@ def facts(state: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
     return {
         "Base": name + (f"@{state['base']['revision']}" if state["base"]["revision"] else ""),
         "Base's weights": f"SHA-256 `{state['base']['digest']}`",
-        "Data": f"`{Path(settings['data']['train']).name}`, {data['rows']:,} rows, {data['positions']:,} tokens",
+        "Data": f"`{Path(str(settings['data'].get('train'))).name}`, {data['rows']:,} rows, {data['positions']:,} tokens",
         "Data's content": f"SHA-256 `{data['digest']}`",
         "Learned": LEARNED[state["recipe_state"]["supervise"]],
         "Trained": trained(state),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,13 @@ from torch import Tensor, nn
 
 from finetune.errors import UserError
 from finetune.loss_head import LossHead, Shaping
+from finetune.model_gate import Kind, admit
 
 from .proof import check_ends
 from .samples import IGNORE
+
+BUILT_FROM_OTHERS = frozenset({"moshi", "musicgen", "musicgen_melody"})
+"""Types that transformers counts among the causal language models, and whose config is made of other models' (they sing and speak)."""
 
 
 class CausalModel(nn.Module):
@@ -62,19 +65,31 @@ def shaping_of(config: Any) -> Shaping:
     return Shaping(scale, getattr(config, "final_logit_softcapping", None))
 
 
-def read_config(base: Path) -> Any:
-    """The base's own config. Raises `UserError` for a model that transformers does not carry itself: code of a repository is never run."""
-    from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+def language_model() -> Kind:
+    """The folders that llm_sft reads."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    kind = json.loads((base / "config.json").read_text()).get("model_type")
-    if kind not in CONFIG_MAPPING:
-        raise UserError(f"{base}: model_type {kind!r} is not one of transformers' own; code that comes with a model is never run")
-    config = AutoConfig.from_pretrained(base)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise UserError(f"{base}: transformers has no causal language model of model_type {kind!r}; llm_sft trains no other kind")
-    return config
+    types = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - BUILT_FROM_OTHERS
+    return Kind("a causal language model of transformers", types, is_part)
+
+
+def is_part(kind: str, inner: str) -> bool:
+    """Whether a type's own config holds one of the type `inner`, as gemma3's holds that of its vision part."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    parts = getattr(CONFIG_MAPPING[kind], "sub_configs", {}).values()
+    return inner in {getattr(part, "model_type", "") for part in parts}
+
+
+def read_config(base: Path) -> Any:
+    """The base's own config. Raises `UserError` for anything but a causal language model that transformers itself carries."""
+    from transformers import AutoConfig
+
+    with admit(base, language_model()) as clean:
+        try:
+            return AutoConfig.from_pretrained(clean, trust_remote_code=False)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{base}: config.json cannot be used ({type(error).__name__}: {error}); fetch the model again") from error
 
 
 def on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossHead) -> CausalModel:
@@ -84,7 +99,10 @@ def on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossH
 
     config = read_config(base)
     with init_empty_weights(include_buffers=False):
-        whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        try:
+            whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{base}: config.json cannot be built ({type(error).__name__}: {error}); fetch the model again") from error
         if not isinstance(whole.get_output_embeddings(), nn.Linear):
             raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
         model = CausalModel(whole, loss_head)

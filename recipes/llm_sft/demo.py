@@ -18,6 +18,7 @@ from typing import Any
 
 from finetune import files
 from finetune.events import read_log
+from finetune.model_gate import admit
 from finetune.where import configs_folder
 
 HERE = Path(__file__).resolve().parent
@@ -76,8 +77,11 @@ def exact_match(model: Path, chats: Path) -> float:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
-    answering = AutoModelForCausalLM.from_pretrained(model).eval()
+    from .causal_model import language_model
+
+    with admit(model, language_model()) as clean:
+        tokenizer = AutoTokenizer.from_pretrained(clean, padding_side="left", trust_remote_code=False)
+        answering = AutoModelForCausalLM.from_pretrained(clean, trust_remote_code=False, use_safetensors=True).eval()
     turns = [turn for line in chats.read_text(encoding="utf-8").splitlines() for turn in turns_of(json.loads(line)["messages"])]
     right = 0
     for start in range(0, len(turns), QUESTIONS_AT_ONCE):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import yaml
-
+from finetune.checkpoint_state import Part, check_recipe_state
+from finetune.errors import UserError
+from finetune.layers import load_yaml
+from finetune.model_gate import CONFIG, cleaned
 from finetune.recipe import ExportPlan
 
 from .card import model_card
@@ -25,21 +27,31 @@ COPIED = (
 """By name and not all there is: a folder that somebody trains from may hold more than may be passed on."""
 
 
+class Trained(Part):
+    """What `recipe.state_of` writes."""
+
+    supervise: Literal["assistant", "last", "everything"]
+    chat_template: str | None
+
+
 def plan(base: Path, state: dict[str, Any]) -> ExportPlan:
     """`state`: `recipe.state_of`. Raises `UserError` for a base that llm_sft cannot train."""
+    check_recipe_state(Trained, state)
     tokenizer, head = load_tokenizer(base, None), tied_head(base)
     template: str | None = state["chat_template"]
     if template is not None:
         tokenizer.chat_template = template
+    copied = files_to_copy(base, template is not None)
     written = {
-        "config.json": (base / "config.json").read_bytes(),
+        CONFIG: (base / CONFIG).read_bytes(),
+        **without_code(base),
         **generation_settings(base, tokenizer),
         **({} if template is None else template_files(base, template)),
     }
     return ExportPlan(
         keep=lambda name: name != head,
         files=written,
-        copy=tuple(name for name in files_to_copy(base, template is not None) if name not in written),
+        copy=tuple(name for name in copied if name not in written),
         readme=partial(model_card, licence=licence_of(base), chats=tokenizer.chat_template is not None),
     )
 
@@ -59,15 +71,22 @@ def tied_head(base: Path) -> str | None:
 
 def generation_settings(base: Path, tokenizer: Any) -> dict[str, bytes]:
     """generation_config.json, if what the model was taught to stop at is not in the base's."""
-    path, config = base / GENERATION, _read(base / "config.json")
-    now = _read(path) if path.is_file() else {name: config[name] for name in ("bos_token_id", "eos_token_id") if name in config}
+    path, config = base / GENERATION, cleaned(base / CONFIG)[0]
+    now = cleaned(path)[0] if path.is_file() else {name: config[name] for name in ("bos_token_id", "eos_token_id") if name in config}
     known, wanted = now.get("eos_token_id"), stop_ids(tokenizer, now.get("eos_token_id"))
     return {} if wanted in (known, [known]) else {GENERATION: _json({**now, "eos_token_id": wanted})}
 
 
+def without_code(base: Path) -> dict[str, bytes]:
+    """config.json without what asks for code (`auto_map` of a repository with its own Python files), if it does: an export does not carry
+    that code, and whoever loads it must not be asked to trust any."""
+    document, dropped = cleaned(base / CONFIG)
+    return {CONFIG: _json(document)} if dropped else {}
+
+
 def template_files(base: Path, template: str) -> dict[str, bytes]:
     """A chat template in all places where it is looked for: its own file, and the older field, if the base has one there."""
-    settings = _read(base / TOKENIZER) if (base / TOKENIZER).is_file() else {}
+    settings = cleaned(base / TOKENIZER)[0] if (base / TOKENIZER).is_file() else {}
     field = {TOKENIZER: _json({**settings, "chat_template": template})} if "chat_template" in settings else {}
     return {TEMPLATE: template.encode(), **field}
 
@@ -82,15 +101,10 @@ def licence_of(base: Path) -> str | None:
     """What the base's own card states as its licence, if it can be read."""
     try:
         _, header, _ = (base / "README.md").read_text(encoding="utf-8").split("---", 2)
-        licence = yaml.safe_load(header)["license"]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        licence = load_yaml(header, "README.md")["license"]
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
     return licence if isinstance(licence, str) else None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
 
 
 def _json(value: Any) -> bytes:

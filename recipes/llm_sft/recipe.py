@@ -206,6 +206,7 @@ RECIPE = Recipe(
     truncate=truncate,
     verify=verify,
     report=report,
+    base_folders=("additional_chat_templates",),
     sketch=sketch,
     show=show,
 )

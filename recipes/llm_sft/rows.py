@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from finetune import strict_json
 from finetune.errors import UserError
 
 SHAPES = '{"messages": [{"role": …, "content": …}, …]}, or "prompt" and "completion", both text or both such lists'
@@ -54,7 +54,9 @@ def _readable(number: int, call: Any) -> Any:
     if not isinstance(arguments, str):
         return call
     try:
-        decoded = {**function, "arguments": json.loads(arguments)}
+        decoded = {**function, "arguments": strict_json.loads(arguments)}
     except ValueError as error:
-        raise UserError(f"messages[{number}]: the arguments of tool call {function['name']} are not JSON ({error})") from None
+        raise UserError(
+            f"messages[{number}]: the arguments of tool call {function['name']} are not JSON ({strict_json.one_line(error)})"
+        ) from None
     return {**call, "function": decoded} if "function" in call else decoded

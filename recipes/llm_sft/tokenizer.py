@@ -6,13 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import UserError
+from finetune.model_gate import admit
 
 
 def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
     """The base's tokenizer, with the chat template of the config if that has one. Raises `UserError` for one without places."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    from .causal_model import language_model
+
+    with admit(base, language_model()) as clean:
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(clean, trust_remote_code=False)
+        except Exception as error:  # the tokenizers' own errors have no class of their own
+            raise UserError(
+                f"{base}: its tokenizer cannot be loaded ({str(error).splitlines()[0]}); a tokenizer that comes as code is never run, "
+                "so a tokenizer.json that transformers reads by itself must be there"
+            ) from error
     if not tokenizer.is_fast:
         raise UserError(f"{base}: its tokenizer has no fast form (tokenizer.json), without which no token's place in the text is known")
     if chat_template is not None:

@@ -138,7 +138,9 @@ def at_once(
     bounds, longest = attention_mask.bounds, max(attention_mask.lengths)
     reach = -1 if attention_mask.window is None else attention_mask.window - 1
     q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-    found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(reach, 0), enable_gqa=True)
+    # torch 2.11 has no such flag and takes shared heads without it; torch 2.12 refuses them unless it is set.
+    shared: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+    found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(reach, 0), **shared)
     assert isinstance(found, Tensor)  # and not with the auxiliaries, which nobody asked for
     return found[None], None
 
@@ -156,7 +158,7 @@ def has_kernel(shape: Any) -> bool:
         return False
     from torch.nn.attention.varlen import varlen_attn
 
-    understood = {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys()  # in torch 2.10 it has neither
+    understood = {"scale", "window_size"} <= inspect.signature(varlen_attn).parameters.keys()  # torch 2.10 has neither
     head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     plain = not hasattr(shape, "v_head_dim") and not getattr(shape, "attention_dropout", 0.0)
     return understood and plain and head % 8 == 0 and head <= 256

@@ -18,9 +18,12 @@ from qwen_tts import Qwen3TTSModel
 
 model = Qwen3TTSModel.from_pretrained("path/of/this/folder")
 waves, rate = model.generate_voice_clone(
-    text="Hello, this is my voice.", language="{language}", ref_audio="clip.wav", ref_text="What the clip says.", non_streaming_mode=True
+    text="Hello, this is my voice.", language="{language}", ref_audio="clip.wav", x_vector_only_mode=True, non_streaming_mode=True
 )
 ```
+
+It speaks in the voice of the clip, which it takes from the sound alone, as in its training. It was **not** trained for in-context
+cloning, where the words of the clip are given as `ref_text`: what a released base model does with them, this one may have unlearned.
 
 It keeps the speaker encoder: give it as `--model.source` to train on.""",
 }

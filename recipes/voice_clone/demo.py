@@ -53,7 +53,8 @@ def commands(home: Path) -> dict[str, list[str]]:
     """What a user runs: voice, codes, train, export, generate, eval-voice."""
     python, data, export = [sys.executable, "-m"], home / "data", home / "export"
     launcher = shutil.which("accelerate", path=str(Path(sys.executable).parent)) or "accelerate"
-    launch = [launcher, "launch", "--config_file", configs_folder() / "fsdp2.yaml", "--num_processes", "2"]
+    processes = ["--num_processes", "2", "--gpu_ids=-1,-1"]  # on the CPU, which any machine has: two processes would need two GPUs
+    launch = [launcher, "launch", "--config_file", configs_folder() / "fsdp2.yaml", *processes]
     script = ["finetune/train.py"] if Path("finetune/train.py").is_file() else ["-m", "finetune.train"]  # a clone, or an installed copy
     rows = ["--data.train", data / "train.jsonl", "--data.val", data / "val.jsonl", "--run.dir", home / "run"]
     heard = ["--whisper", WHISPER, "--speaker-from", "folder", "--language", "en", "--target", "4"]

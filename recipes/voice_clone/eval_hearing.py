@@ -16,6 +16,7 @@ import soxr
 
 from data_prep import faster, languages, manifest, transcribe, vad
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Samples
+from data_prep.device import choose_device
 from data_prep.vad import Region
 from finetune.errors import UserError
 
@@ -86,7 +87,10 @@ def _normaliser(language: str) -> Callable[[str], str]:
 def check(name: str) -> None:
     """Raise `UserError` if no Whisper is called `name`; one of a published name is fetched. Loads nothing."""
     try:
-        faster.runs(name) or transcribe.weights_digest(name)
+        if faster.runs(name):
+            faster.check_device(name, choose_device(None))
+        else:
+            transcribe.weights_digest(name)
         transcribe.fetch(name)
     except UserError as error:
         raise UserError(str(error).replace("--whisper", "--asr")) from None
@@ -94,9 +98,7 @@ def check(name: str) -> None:
 
 def load(name: str) -> Any:
     """A Whisper, by its published name or from a .pt file."""
-    import torch
-
-    return transcribe.load_whisper(name, "cuda" if torch.cuda.is_available() else "cpu")
+    return transcribe.load_whisper(name, choose_device(None))
 
 
 def require_languages(model: Any, spoken: Iterable[str]) -> None:

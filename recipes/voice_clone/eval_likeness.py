@@ -20,11 +20,16 @@ from numpy.typing import NDArray
 
 from data_prep import speaker_encoder
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples
+from data_prep.hub import folder_of
 from data_prep.rosa import import_librosa
 from data_prep.voices import LONGEST
 from finetune.errors import UserError
+from finetune.model_gate import Kind, admit, load_pickled_weights
 
 Vector = NDArray[np.float32]
+PICKLED = "pytorch_model.bin"
+SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
+"""What is fetched of a speaker model on the hub."""
 OWN, SPECTRAL = "own encoder", "MFCC statistics"
 COEFFICIENTS = 20
 
@@ -58,12 +63,10 @@ def independent(name: str) -> Encoder:
     Raises `UserError` if it is none.
     """
     import torch
-    from transformers import AutoFeatureExtractor, AutoModelForAudioXVector
 
     try:
-        extractor: Any = AutoFeatureExtractor.from_pretrained(name)
-        model: Any = AutoModelForAudioXVector.from_pretrained(name).eval()
-    except (OSError, ValueError, KeyError) as error:
+        extractor, model = load_speaker_model(folder_of("--speaker-model", name, SPEAKER_MODEL_FILES))
+    except (OSError, ValueError, KeyError, UserError) as error:
         first = str(error).splitlines()[0]
         raise UserError(
             f"--speaker-model {name}: no speaker verification model of transformers ({first}); "
@@ -77,6 +80,25 @@ def independent(name: str) -> Encoder:
         return found.float().numpy().copy()
 
     return Encoder(Path(name).name, vector)
+
+
+def load_speaker_model(folder: Path) -> tuple[Any, Any]:
+    """(feature extractor, model with an x-vector head) of a folder. Raises `UserError`, and what transformers raises."""
+    from transformers import AutoConfig, AutoFeatureExtractor, AutoModelForAudioXVector
+    from transformers.models.auto.modeling_auto import MODEL_FOR_AUDIO_XVECTOR_MAPPING, MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES
+
+    kind = Kind("a speaker verification model of transformers", frozenset(MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES))
+    with admit(folder, kind) as clean:
+        extractor: Any = AutoFeatureExtractor.from_pretrained(clean, trust_remote_code=False)
+        model: Any
+        if any(folder.glob("*.safetensors")):
+            model = AutoModelForAudioXVector.from_pretrained(clean, trust_remote_code=False, use_safetensors=True)
+        else:  # most published speaker models have no other file
+            weights = load_pickled_weights(folder / PICKLED)
+            shape = AutoConfig.from_pretrained(clean, trust_remote_code=False)
+            built: Any = MODEL_FOR_AUDIO_XVECTOR_MAPPING[type(shape)]
+            model = built.from_pretrained(None, config=shape, state_dict=weights, trust_remote_code=False)
+        return extractor, model.eval()
 
 
 def mfcc_statistics(samples: Samples) -> Vector:

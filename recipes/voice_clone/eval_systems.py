@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_prep.audio import MASTER_RATE, Audio, flac
+from data_prep.qwen import CODEC_FOLDER
 from finetune import checkpoint, export, files, models
 from finetune.errors import UserError
+from finetune.strict_json import read_object
 
 from . import synthesis
 from .eval_rows import Item
@@ -21,6 +22,8 @@ from .exported import Exported
 from .sampling import Sampling
 from .synthesis import Request
 
+RECIPE = "voice_clone"
+"""Of the checkpoints that are evaluated here, whatever name stands in them."""
 RECORDINGS = "real recordings"
 
 
@@ -105,7 +108,7 @@ def opened(system: System, workspace: Path) -> Iterator[Path]:
     if system.step is None:
         yield system.folder
         return
-    made = export.export(system.folder, workspace / f"export-{system.step}")
+    made = export.export(system.folder, workspace / f"export-{system.step}", recipe=RECIPE)
     try:
         yield made
     finally:
@@ -144,14 +147,14 @@ def _keep(path: Path, wave: Any, rate: int) -> Path:
 def encoder_folder(system: System) -> Path:
     """The Base model whose speaker encoder a system's voices came from. Raises `UserError` if it is not known or not there."""
     if system.step is not None:
-        return export.find_base(state_of(system))
+        return export.find_base(state_of(system), (CODEC_FOLDER,))
     if _exported(system.folder).is_base:
         return system.folder
     try:
-        told = json.loads((system.folder / export.CARD).read_text(encoding="utf-8"))["base"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{system.folder} does not tell its base; give --base FOLDER") from None
-    return models.resolve_source(told["source"], told["revision"])
+        base = read_object(system.folder / export.CARD)["base"]
+        return models.resolve_source(str(base["source"]), base["revision"])
+    except (UserError, KeyError, TypeError) as error:
+        raise UserError(f"{system.folder}: the base in {export.CARD} cannot be used ({error}); give --base FOLDER") from None
 
 
 def _chosen(run: Path, asked: str | None) -> list[Path]:

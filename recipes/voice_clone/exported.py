@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import manifest
+from data_prep.qwen import VOICE_MODEL
 from finetune.errors import UserError
+from finetune.model_gate import check_config
+from finetune.strict_json import read_object
 
 from . import sampling
 
@@ -34,14 +36,13 @@ class Exported:
         from .exporting import VOICES
 
         try:
-            config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"--model {folder}: no model ({error}); `python -m finetune export RUN --to {folder}` makes one") from None
-        if config.get("model_type") != "qwen3_tts" or config.get("tts_model_type") not in ("custom_voice", "base"):
-            kinds = f"model_type {config.get('model_type')!r}, tts_model_type {config.get('tts_model_type')!r}"
-            raise UserError(f"--model {folder}: {kinds} is no voice to speak with; export a run of the voice_clone recipe")
-        told = folder / VOICES
-        trained = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+            config = check_config(folder, VOICE_MODEL)
+        except UserError as error:
+            raise UserError(f"--model {folder}: {error}; `python -m finetune export RUN --to {folder}` makes one") from None
+        if (kind := config.get("tts_model_type")) not in ("custom_voice", "base"):
+            raise UserError(f"--model {folder}: tts_model_type {kind!r} is no voice to speak with; export a run of the voice_clone recipe")
+        voices = folder / VOICES
+        trained = read_object(voices) if voices.is_file() else {}
         return cls(folder, config, trained, sampling.own(folder))
 
     @property
@@ -62,11 +63,9 @@ class Exported:
     @cached_property
     def processor(self) -> Processor:
         """The text tokenizer, as the stock package loads it, with the model's ids."""
-        from transformers import AutoTokenizer
+        from .layout import Processor, load_tokenizer
 
-        from .layout import Processor
-
-        return Processor(AutoTokenizer.from_pretrained(self.folder, fix_mistral_regex=True), self.ids, self.speakers)
+        return Processor(load_tokenizer(self.folder), self.ids, self.speakers)
 
     def speaker(self, given: str | None) -> str:
         """The speaker to use: the given one, or the only one. Raises `UserError` that lists what exists."""

@@ -7,10 +7,13 @@ voice from a reference clip. Both hold the speakers' rows and names, so that voi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from data_prep import speaker_encoder
 from finetune import files
+from finetune.checkpoint_state import Part, check_recipe_state
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
 
@@ -30,11 +33,41 @@ WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json
 """Not copied from the base: written here or by the export, and an older export as a base has its own."""
 
 
+class Speaker(Part):
+    name: str
+    row: Annotated[int, Field(ge=0)]
+    language: str | None
+    clips: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0)]
+
+
+class Data(Part):
+    name: str
+    sha256: str
+    clips: Annotated[int, Field(ge=0)]
+
+
+class Base(Part):
+    name: str
+    revision: str | None
+
+
+class Trained(Part):
+    """What `survey.describe` writes, as far as an export reads it."""
+
+    speakers: Annotated[list[Speaker], Field(min_length=1)]
+    data: Data
+    base: Base
+
+
 def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
     """The plan for `custom_voice` or `base`. Raises `UserError` for another format and for a base that lacks files."""
     if kind not in FORMATS:
         raise UserError(f"--format {kind}: voice_clone exports {' or '.join(FORMATS)}")
+    check_recipe_state(Trained, state)
     rows = [speaker["row"] for speaker in state["speakers"]]
+    if "speaker_vectors" not in buffers or len(buffers["speaker_vectors"]) != len(rows):
+        raise UserError("the checkpoint does not hold one vector for each of its speakers; choose another checkpoint")
     return ExportPlan(
         keep=lambda name: kind == "base" or not name.startswith(speaker_encoder.PREFIX),
         edit={CODEC_EMBEDDING: lambda table: with_rows(table, rows, buffers["speaker_vectors"])},
@@ -48,7 +81,12 @@ def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: st
 
 
 def with_rows(table: Tensor, rows: list[int], vectors: Tensor) -> Tensor:
-    """A copy of the [vocabulary, H] table with the speakers' vectors in their rows."""
+    """A copy of the [vocabulary, H] table with the speakers' vectors in their rows. Raises `UserError` for what does not fit into it."""
+    if max(rows) >= len(table) or vectors.shape[1:] != table.shape[1:]:
+        raise UserError(
+            f"speaker vectors of shape {tuple(vectors.shape)} for rows {rows} do not fit {CODEC_EMBEDDING} of shape {tuple(table.shape)}; "
+            "choose another checkpoint"
+        )
     table = table.clone()
     table[rows] = vectors.to(table)
     return table

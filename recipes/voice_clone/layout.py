@@ -19,6 +19,7 @@ The two channels are added. Source: `Qwen3TTSForConditionalGeneration.generate` 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from data_prep import manifest
+from data_prep.qwen import VOICE_MODEL
 from finetune.errors import UserError
+from finetune.model_gate import admit
 from finetune.recipe import Batch, Sample
 
 IGNORE = -100
@@ -85,6 +88,17 @@ class Ids:
         )
 
 
+def load_tokenizer(model: Path) -> Any:
+    """The text tokenizer of a model's folder, as the stock package loads it. Raises `UserError`."""
+    from transformers import AutoTokenizer
+
+    with admit(model, VOICE_MODEL) as clean:
+        try:
+            return AutoTokenizer.from_pretrained(clean, trust_remote_code=False, fix_mistral_regex=True)
+        except Exception as error:  # the tokenizers' own errors have no class of their own
+            raise UserError(f"{model}: its tokenizer cannot be loaded ({str(error).splitlines()[0]}); fetch the model again") from error
+
+
 @dataclass(frozen=True)
 class Processor:
     """What turns a row into a sample."""
@@ -104,13 +118,14 @@ def read(row: dict[str, Any], processor: Processor) -> Sample:
     """(row with `text`, `speaker`, `audio_codes`, and `language` or not) → the tensors of `arrange`; raises `UserError` for a bad row."""
     ids = processor.ids
     language = language_of(row, ids) if processor.use_language else None
-    return arrange(
-        text=text_tokens(row.get("text"), processor),
-        codes=checked_codes(row.get("audio_codes"), ids),
-        speaker=speaker_index(row, processor),
-        language=None if language is None else ids.languages[language],
-        ids=ids,
-    )
+    text, codes = text_tokens(row.get("text"), processor), checked_codes(row.get("audio_codes"), ids)
+    sample = arrange(text, codes, speaker_index(row, processor), None if language is None else ids.languages[language], ids)
+    if (length := len(sample["text"])) > ids.positions:  # it would be trained on positions that the model was not made for
+        raise UserError(
+            f"{len(codes)} frames and {len(text) - ROLE} tokens of text take {length} positions, and the model has {ids.positions}; "
+            "cut the clip and its text"
+        )
+    return sample
 
 
 def arrange(text: list[int], codes: Tensor, speaker: int, language: int | None, ids: Ids) -> Sample:
@@ -205,8 +220,6 @@ def checked_codes(codes: Any, ids: Ids) -> Tensor:
             f"audio_codes, frame {t}, codebook {book}: {array[t, book]} is outside of 0 … {ids.codebook_size - 1}; the codes come from "
             "another model: make them again with the one that is trained"
         )
-    if len(array) + ROLE + TAIL > ids.positions:
-        raise UserError(f"audio_codes: {len(array)} frames do not fit the model's {ids.positions} positions; cut the clip")
     return torch.from_numpy(array.astype(np.int64))
 
 

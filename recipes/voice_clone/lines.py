@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from finetune import strict_json
 from finetune.errors import UserError
 
 from .synthesis import Request
@@ -54,9 +54,9 @@ def of_texts(path: Path, lines: Iterable[tuple[int, str]], common: Request) -> I
 def of_rows(path: Path, lines: Iterable[tuple[int, str]], common: Request) -> Iterator[Line]:
     for number, line in lines:
         try:
-            row: Any = json.loads(line)
+            row: Any = strict_json.loads(line)
         except ValueError as error:
-            raise UserError(f'{path}:{number}: no JSON ({error}); write {{"text": …}}') from None
+            raise UserError(f'{path}:{number}: no JSON ({strict_json.one_line(error)}); write {{"text": …}}') from None
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
             raise UserError(
                 f'{path}:{number}: expected an object with "text", and "speaker" or "language" if they differ; found {line[:60]}'

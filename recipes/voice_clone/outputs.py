@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune import files
+from finetune import files, strict_json
 
 from .exported import Exported
 from .lines import Line
@@ -45,8 +45,9 @@ def key_of(request: Request, sampling: Sampling, model: str) -> str:
 
 
 def model_key(exported: Exported) -> str:
-    """What tells one model from another without reading its weights: names, sizes and times of its files."""
-    found = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(exported.folder.rglob("*")) if path.is_file()]
+    """Changes with the model, without reading its weights: names, sizes and times of its files, the change time among them."""
+    stats = [(path.name, path.stat()) for path in sorted(exported.folder.rglob("*")) if path.is_file()]
+    found = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
@@ -56,7 +57,7 @@ def made(folder: Path) -> dict[int, dict[str, Any]]:
     rows: dict[int, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
-            row = json.loads(line)
+            row = strict_json.loads(line)
             rows[row["line"]] = row
         except (ValueError, KeyError, TypeError):
             continue

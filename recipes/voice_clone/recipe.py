@@ -85,13 +85,11 @@ def adapted(config: Config, name: str) -> bool:
 
 def processor_of(config: Config, base: Path, ids: Ids, speakers: list[str]) -> Processor:
     """`speakers` are in the order of their vectors."""
-    from transformers import AutoTokenizer
-
-    from .layout import Processor
+    from .layout import Processor, load_tokenizer
 
     options: Any = config.options
     return Processor(
-        tokenizer=AutoTokenizer.from_pretrained(base, fix_mistral_regex=True),  # as the stock package loads it
+        tokenizer=load_tokenizer(base),
         ids=ids,
         speakers={name: index for index, name in enumerate(speakers)},
         default_speaker=options.speaker,
@@ -222,5 +220,6 @@ RECIPE = Recipe(
     # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,
+    base_folders=("speech_tokenizer",),
     sketch=sketch,
 )

@@ -6,7 +6,6 @@ A model says it in `generation_config.json`, under the stock package's names: th
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.errors import UserError
+from finetune.model_gate import read_object
 
 from .shapes import FRAME_RATE
 
@@ -91,10 +91,7 @@ def own(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         return {}
-    try:
-        told = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is no JSON object ({error}); take the file of the base model again") from None
+    told = read_object(path)
     said = {name: told[name] for name in STOCK if told.get(name) is not None}
     for name, value in said.items():
         if not sound(name, value):

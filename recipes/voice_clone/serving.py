@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-import signal
-import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep import web
-from finetune import files
 from finetune.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,11 +22,9 @@ if TYPE_CHECKING:
 
     from .exported import Exported
     from .serving_api import Limits
+    from .serving_clips import Clips
     from .serving_door import Door
     from .serving_queue import Speech
-
-GRACE = 2
-"""Seconds that answers in progress have once the server is to end; pages keep a connection open for ever."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +44,22 @@ def serve(folders: list[Path], argv: list[str]) -> int:
     asked = parse(argv)
     require_packages()
     from .serving_api import Limits
+    from .serving_clips import Clips
     from .serving_door import door
 
     exports = named([*folders, *([asked.base] if asked.base else [])])
     address, entry = Address(asked.host, asked.port), door(asked.host, asked.token_file)
     web.require_free(address.port, address.host)
     with ExitStack() as opened:
-        opened.enter_context(uploads(address))
+        folder = opened.enter_context(web.private_folder(f"overtone-serve-{address.host}-{address.port}"))
+        clips = Clips(folder / "clips")
+        opened.callback(clips.close)
         speech = speaking(exports, asked.queue)
         opened.callback(speech.close)
-        run(speech, Limits(asked.max_chars, asked.max_seconds), entry, address)
+        app = application(speech, Limits(asked.max_chars, asked.max_seconds), entry, clips)
+        guarded = ", behind its token" if entry.token else ""
+        announcement = f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)"
+        web.run(app, address.host, address.port, announcement)
     print("serve: ended", flush=True)
     return 0
 
@@ -104,20 +104,6 @@ def named(folders: Sequence[Path]) -> dict[str, Exported]:
     return found
 
 
-@contextmanager
-def uploads(address: Address) -> Iterator[Path]:
-    """A folder of this server alone for what browsers send to it; gone with the server, or else with the next one at that address."""
-    os.umask(0o077)  # nobody else on this machine is to hear a reference clip
-    place, name = Path(tempfile.gettempdir()), f"overtone-serve-{os.getuid()}-{address.host}-{address.port}"
-    files.sweep(place, name)
-    folder = files.fresh_folder(place, name)
-    os.environ |= {"GRADIO_TEMP_DIR": str(folder), "GRADIO_ANALYTICS_ENABLED": "False"}  # before gradio is imported, or it would call home
-    try:
-        yield folder
-    finally:
-        files.discard(folder)
-
-
 def speaking(exports: dict[str, Exported], room: int) -> Speech:
     """The models, loaded."""
     from .serving_queue import Speech
@@ -130,38 +116,29 @@ def speaking(exports: dict[str, Exported], room: int) -> Speech:
     return Speech(models, room)
 
 
-def application(speech: Speech, limits: Limits, entry: Door) -> FastAPI:
+def application(speech: Speech, limits: Limits, entry: Door, clips: Clips) -> FastAPI:
     """API and page in one app, behind the door."""
     import gradio
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from .serving_api import add_to
-    from .serving_door import guard
+    from data_prep.gradio_routes import add_files, page_routes
+    from data_prep.request_guard import guard
+
+    from . import serving_api, serving_uploads
+    from .serving_door import AccessControl
+    from .serving_errors import of_rejected
     from .serving_page import STYLE, Booth, build
 
     warnings.filterwarnings("ignore", module="gradio")  # its own calls of what its own dependencies deprecate
-    middleware = [Middleware(guard, door=entry), Middleware(web.closed)]
-    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
-    add_to(app, speech, limits)
-    page = build(Booth(speech, limits))
-    # A megabyte less than the door lets in: what is sent around a file counts there, too.
-    return gradio.mount_gradio_app(
-        app, page, "/", footer_links=[], ssr_mode=False, theme=web.theme(), css_paths=STYLE, max_file_size="15mb", show_error=True
-    )
-
-
-def run(speech: Speech, limits: Limits, entry: Door, address: Address) -> None:
-    """Blocks until SIGTERM or Ctrl-C."""
-    import uvicorn
-
-    app = application(speech, limits, entry)
-    config = uvicorn.Config(app, address.host, address.port, log_level="warning", timeout_graceful_shutdown=GRACE)
-    # uvicorn ends by SIGTERM in good order and then raises it again, which would end this process before it has cleaned up.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    listening = config.bind_socket()
-    listening.listen()  # before it is told: whoever comes from now on waits, and is not turned away
-    guarded = ", behind its token" if entry.token else ""
-    print(f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)", flush=True)
-    with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
+    page = build(Booth(speech, limits, clips))
+    routes = (*serving_api.ROUTES, *serving_uploads.ROUTES, *page_routes(page, clips.find))
+    middleware = [
+        Middleware(web.closed),
+        Middleware(guard, routes=routes, admit=AccessControl(entry).admit, answer=lambda rejected: of_rejected(rejected).response()),
+    ]
+    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
+    serving_api.add_to(app, speech, limits)
+    app.include_router(serving_uploads.upload_routes(clips))
+    add_files(app, clips.find)
+    return gradio.mount_gradio_app(app, page, "/", footer_links=[], ssr_mode=False, theme=web.theme(), css_paths=STYLE, show_error=True)

@@ -15,21 +15,25 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from data_prep.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
 
 from . import serving_audio
 from .sampling import Sampling
 from .serving_audio import FORMS, Encoder
-from .serving_errors import Refusal, of_validation
+from .serving_errors import Refusal, of_rejected, of_validation
 from .serving_queue import ClosedError, FullError, Speech
 from .synthesis import Request, Synthesizer
 
+LARGEST_SEED = 2**63 - 1
+ROUTES = (Route("GET", "/v1/.*"), Route("POST", "/v1/.*", largest=LARGEST_JSON, check=lambda value: value))
+"""What passes the guard; the router answers what is unknown below `/v1` in OpenAI's shape."""
 LISTENING = 0.2
 """Seconds between two looks at whether a client that waits is still there."""
 
@@ -64,7 +68,7 @@ class SpeechCall(BaseModel):
     instructions: str = ""
     language: str | None = None
     """Name, ISO code or `auto`; by default the one that the speaker was trained with."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
     """The same seed, the same speech."""
 
 
@@ -72,7 +76,7 @@ def add_to(app: FastAPI, speech: Speech, limits: Limits) -> None:
     """Put the routes into the app, and the shape of their errors."""
     app.include_router(routes(speech, limits))
     app.add_exception_handler(RequestValidationError, lambda _, error: of_validation(error.errors()).response())
-    app.add_exception_handler(HTTPException, _told)
+    app.add_exception_handler(HTTPException, _answer)
     app.add_exception_handler(Exception, lambda _, __: Refusal(500, "the server failed; its log says how").response())
 
 
@@ -91,7 +95,7 @@ def routes(speech: Speech, limits: Limits) -> APIRouter:
 
     @router.post("/audio/speech")
     async def create(asked: SpeechCall, call: Call) -> Response:
-        request, encoder = understood(asked, speech, limits)
+        request, encoder = await asyncio.to_thread(understood, asked, speech, limits)  # a long text takes a while to be cut into tokens
         chunks = speech.speak(asked.model, request, Sampling(seed=asked.seed, max_seconds=limits.seconds))
         body = encoded(chunks, encoder)
         first = await begun(call, anext(body))
@@ -121,6 +125,8 @@ def understood(asked: SpeechCall, speech: Speech, limits: Limits) -> tuple[Reque
 
 def refuse_unsupported(asked: SpeechCall, limits: Limits) -> None:
     """Raises `Refusal` for what no model here does."""
+    if not is_whole(asked.input):
+        raise Refusal(400, "input holds half a character (a lone surrogate, as \\ud800); send whole ones", "invalid_value", "input")
     if not asked.input.strip():
         raise Refusal(400, "input is empty; give the words to speak", "invalid_value", "input")
     if len(asked.input) > limits.chars:
@@ -132,6 +138,11 @@ def refuse_unsupported(asked: SpeechCall, limits: Limits) -> None:
         raise Refusal(400, f"stream_format {asked.stream_format!r} is not supported; use audio", "unsupported_value", "stream_format")
     if asked.instructions:
         raise Refusal(400, "instructions are not supported; leave them out", "unsupported_value", "instructions")
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8: JSON can hold half of a character, which no tokenizer reads."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def speaker_of(asked: SpeechCall, voice: Synthesizer) -> str:
@@ -162,8 +173,8 @@ async def encoded(chunks: AsyncGenerator[np.ndarray, None], encoder: Encoder) ->
     """The file's bytes while it is spoken. The first step takes as long as the first chunk of speech."""
     async with aclosing(chunks):
         async for wave in chunks:
-            yield encoder.feed(wave)
-    yield encoder.finish()
+            yield await asyncio.to_thread(encoder.feed, wave)
+    yield await asyncio.to_thread(encoder.finish)
 
 
 async def begun(call: Call, first: Awaitable[bytes]) -> bytes:
@@ -207,8 +218,6 @@ def _about(speech: Speech, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": made, "owned_by": "overtone", "voices": list(voice.speakers)}
 
 
-async def _told(_: Call, error: Exception) -> Response:
-    if not isinstance(error, Refusal):
-        assert isinstance(error, HTTPException)
-        error = Refusal(error.status_code, error.detail)
-    return error.response()
+async def _answer(_: Call, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return of_rejected(error).response()

@@ -1,33 +1,34 @@
-"""Who may come in: with the token where there is one, from the page itself and no other site, with no more than a bounded load."""
+"""Who is let in: with the token where there is one, from the page itself and no other site."""
 
 from __future__ import annotations
 
 import base64
-import binascii
+import hashlib
 import hmac
 import ipaddress
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from data_prep.request_guard import Caller, Rejected, is_loopback, require_own_site
 from finetune.errors import UserError
-
-from .serving_errors import Refusal
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN = "OVERTONE_TOKEN"
 """Environment variable; a file is the other way. A command line can be read by every user of the machine, a config by everybody."""
 SHORTEST = 16
 """Characters of a token: fewer could be guessed."""
-LARGEST_CALL = 2**18
-"""Bytes of a request to the API: the longest text, all of it escaped, and then some."""
-LARGEST_UPLOAD = 2**24
-"""Bytes of any other: two minutes of a reference clip in the worst format."""
+FREE_TRIES = 5
+"""Different wrong tokens of a client before it has to wait."""
+LONGEST_WAIT = 60.0
+"""Seconds."""
+FORGOTTEN = 900.0
+"""Seconds after a client's last wrong token."""
+REMEMBERED = 4096
+"""Clients; of more, those of the oldest failures are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Door:
 def door(host: str, token_file: Path | None, environment: Mapping[str, str] = os.environ) -> Door:
     """Raises `UserError` if others than this machine could come in without a token, and for a token that is none."""
     token = _token(token_file, environment)
-    local = host == "localhost" or _is_loopback(host)
+    local = host == "localhost" or is_loopback(host)
     if token is None and not local:
         raise UserError(
             f"--host {host} would let in whoever reaches it; set {TOKEN}, or give --token-file FILE, to {SHORTEST} characters or more, "
@@ -66,78 +67,76 @@ def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
     return token
 
 
-def _is_loopback(host: str) -> bool:
+@dataclass
+class _Failures:
+    """Of one client."""
+
+    tries: int = 0
+    last: bytes = b""
+    """Digest of the last wrong token: a page that was left open sends the same one again and again, and guesses nothing."""
+    at: float = 0.0
+    closed_until: float = 0.0
+
+
+class AccessControl:
+    """Owns the memory of wrong tokens. A client is an address; of IPv6 the network, since each machine has more addresses than fit."""
+
+    def __init__(self, door: Door, clock: Callable[[], float] = time.monotonic) -> None:
+        self._door, self._clock = door, clock
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+
+    def admit(self, caller: Caller) -> None:
+        """Raises `Rejected`. Never waits: the answer says how long the client has to, and its tokens are not compared before."""
+        require_own_site(caller.headers, self._door.local)
+        if self._door.token is None:
+            return
+        shown, client, now = read_token(caller.headers.get("authorization", "")), client_of(caller.address), self._clock()
+        failures = self._failures.get(client)
+        if shown and failures is not None and now < failures.closed_until:
+            wait = math.ceil(failures.closed_until - now)
+            message = f"too many wrong tokens from this address; try again in {wait} s"
+            raise Rejected(429, message, "too_many_attempts", {"retry-after": str(wait)})
+        if not same_secret(shown, self._door.token):
+            if shown:
+                self._remember(client, hashlib.sha256(shown.encode()).digest(), now)
+            message = "the token is missing or wrong; send it as the API key, or as the password that the page asks for"
+            raise Rejected(401, message, "invalid_api_key")
+
+    def _remember(self, client: str, token: bytes, now: float) -> None:
+        failures = self._failures.pop(client, _Failures())
+        if now > failures.at + FORGOTTEN:
+            failures = _Failures()
+        if token != failures.last:
+            failures.tries += 1
+            wait = min(LONGEST_WAIT, 2.0 ** min(failures.tries - FREE_TRIES, 10)) if failures.tries >= FREE_TRIES else 0.0
+            failures.last, failures.at, failures.closed_until = token, now, now + wait
+        self._failures[client] = failures
+        while len(self._failures) > REMEMBERED:
+            self._failures.popitem(last=False)
+
+
+def client_of(address: str) -> str:
+    """Under which name a client's failures are remembered."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        found = ipaddress.ip_address(address)
     except ValueError:
-        return False
+        return address
+    if found.version == 4:
+        return address
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
 
 
-def guard(app: ASGIApp, door: Door) -> ASGIApp:
-    """Middleware: what is refused here is seen by nothing behind it."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return await app(scope, receive, send)
-        if scope["type"] != "http":
-            return await send({"type": "websocket.close", "code": 1008})  # nothing here speaks by one
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        largest = LARGEST_CALL if scope["path"].startswith("/v1/") else LARGEST_UPLOAD
-        refusal = refused(door, headers, largest)
-        if refusal is not None:
-            return await refusal.response()(scope, receive, send)
-        return await app(scope, _bounded(receive, largest), send)
-
-    return answer
+def same_secret(shown: str, token: str) -> bool:
+    """Compares digests in constant time, so that neither the characters nor the length of the token can be measured."""
+    return hmac.compare_digest(hashlib.sha256(shown.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
-def refused(door: Door, headers: Mapping[str, str], largest: int) -> Refusal | None:
-    """Why a request with these headers (names in lower case) is not answered; None: it is."""
-    host = headers.get("host", "")
-    if door.local and not _is_this_machine(host):  # a site elsewhere that resolves its own name to this machine would pass for the page
-        return Refusal(400, f"host {host!r} is not this server's name", "invalid_host")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:  # the browser would send along what it knows of the token
-        return Refusal(403, f"requests from the site {origin} are not answered", "invalid_origin")
-    if door.token is not None and not hmac.compare_digest(_shown(headers.get("authorization", "")).encode(), door.token.encode()):
-        return Refusal(
-            401, "the token is missing or wrong; send it as the API key, or as the password that the page asks for", "invalid_api_key"
-        )
-    if int(headers.get("content-length") or 0) > largest:
-        return too_large(largest)
-    return None
-
-
-def too_large(largest: int) -> Refusal:
-    return Refusal(413, f"the request is larger than {largest} bytes", "request_too_large")
-
-
-def _is_this_machine(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    return name == "localhost" or _is_loopback(name)
-
-
-def _shown(authorization: str) -> str:
-    """The token as a client shows it: `Bearer TOKEN` by the API's clients, a password by browsers, under any name."""
+def read_token(authorization: str) -> str:
+    """The token as a client shows it: `Bearer TOKEN` by the API's clients, a password by browsers, under any name. Empty: none."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         return value.strip() if scheme.lower() == "bearer" else ""
     try:
-        return base64.b64decode(value, validate=True).decode("utf-8").partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
+        return base64.b64decode(value.strip(), validate=True).decode("utf-8").partition(":")[2]
+    except ValueError:  # not base64, not ASCII, not UTF-8
         return ""
-
-
-def _bounded(receive: Receive, largest: int) -> Receive:
-    """A body that does not tell its length is counted as it comes."""
-    seen = 0
-
-    async def counted() -> Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > largest:
-            raise too_large(largest)
-        return message
-
-    return counted

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+
+from data_prep.request_guard import Rejected
 
 RETRY_AFTER = 2
 """Seconds after which a client that found no room comes again."""
@@ -18,16 +20,26 @@ LOGIN = {"www-authenticate": 'Basic realm="overtone", charset="UTF-8"'}
 class Refusal(HTTPException):
     """An answer that is an error."""
 
-    def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, code: str | None = None, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         """`param`: the field of the request that is wrong."""
-        headers = {401: LOGIN, 429: {"retry-after": str(RETRY_AFTER)}}.get(status)
-        super().__init__(status, message, headers)
+        super().__init__(status, message, {401: LOGIN, 429: {"retry-after": str(RETRY_AFTER)}}.get(status, {}) | dict(headers or {}))
         self.code, self.param = code, param
 
     def response(self) -> JSONResponse:
         kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
-        error = {"message": self.detail, "type": kind, "param": self.param, "code": self.code}
+        # What a client wrote stands in some messages, and half a character would be no UTF-8.
+        error = {"message": _whole(self.detail), "type": kind, "param": self.param and _whole(self.param), "code": self.code}
         return JSONResponse({"error": error}, self.status_code, self.headers)
+
+
+def of_rejected(rejected: HTTPException) -> Refusal:
+    """A refusal that did not arise here, in that shape."""
+    if isinstance(rejected, Refusal):
+        return rejected
+    code = rejected.code if isinstance(rejected, Rejected) else None
+    return Refusal(rejected.status_code, rejected.detail, code, headers=rejected.headers)
 
 
 def of_validation(problems: Sequence[Any]) -> Refusal:
@@ -38,3 +50,7 @@ def of_validation(problems: Sequence[Any]) -> Refusal:
 
 def _place(problem: Any) -> str:
     return ".".join(str(part) for part in problem["loc"] if part != "body") or "body"
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

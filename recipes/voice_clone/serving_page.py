@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.audio import Audio, AudioError, flac, probe
+from data_prep.audio import Audio, flac
 from data_prep.report_sounds import data_uri, spectrogram
 from finetune.errors import UserError
 
 from .sampling import Sampling
-from .serving_api import Limits
+from .serving_api import LARGEST_SEED, Limits
+from .serving_clips import Clips
 from .serving_queue import ClosedError, FullError, Speech
 from .shapes import FRAME_RATE
 from .synthesis import Request
@@ -31,8 +32,8 @@ NOBODY = "– nobody –"
 CLIP = "the reference clip"
 """The voice of a base export that is not one of its own."""
 TRAINED = "as trained"
-LONGEST_CLIP = 60.0
-"""Seconds of a reference: more would only make the prompt longer than anything that was trained."""
+HOTTEST = 1.5
+"""Temperature."""
 HEAD = '<h1 class="head">Overtone</h1><p class="head">Hear what was learned: one voice, or two beside each other on the same text.</p>'
 EXAMPLE = "The morning train leaves at seven, and it is never late."
 
@@ -61,8 +62,8 @@ class Heard:
 class Booth:
     """What the page's controls do."""
 
-    def __init__(self, speech: Speech, limits: Limits) -> None:
-        self.speech, self.limits = speech, limits
+    def __init__(self, speech: Speech, limits: Limits, clips: Clips) -> None:
+        self.speech, self.limits, self.clips = speech, limits, clips
 
     def voices(self, model: str) -> list[str]:
         """Who can speak with a model."""
@@ -91,29 +92,49 @@ class Booth:
         from gradio import Error  # what a page shows as a message
 
         try:
-            sampling = Sampling(greedy=greedy, temperature=temperature, seed=int(seed), max_seconds=self.limits.seconds)
+            sampling = self._sampling(temperature, greedy, seed)
             asked = [(model, voice), *([(other_model, other_voice)] if other_model != NOBODY else [])]
-            wanted = [self._wanted(text, *side, clip, clip_text, language) for side in asked]
+            self._require_texts(text, clip_text)
+            reference = await self._reference(asked, clip)
+            wanted = [await asyncio.to_thread(self._wanted, text, *side, reference, clip_text, language) for side in asked]
             async with aclosing(self._shown(wanted, sampling)) as shown:
                 async for sides in shown:
                     yield sides
         except (UserError, FullError, ClosedError) as error:
             raise Error(str(error), print_exception=False) from error
 
-    def _wanted(self, text: str, model: str, voice: str | None, clip: str | None, clip_text: str, language: str) -> Wanted:
-        """Raises `UserError` for what cannot be spoken."""
-        if not text.strip():
+    def _sampling(self, temperature: float, greedy: bool, seed: float) -> Sampling:
+        """Raises `UserError` for settings that the page's own controls cannot have."""
+        if not isinstance(seed, int | float) or not 0 <= seed <= LARGEST_SEED:
+            raise UserError(f"the seed {seed!r} is not a number from 0 to {LARGEST_SEED}")
+        if not isinstance(temperature, int | float) or not 0 < temperature <= HOTTEST:
+            raise UserError(f"the temperature {temperature!r} is not above 0 and at most {HOTTEST:g}")
+        return Sampling(greedy=bool(greedy), temperature=temperature, seed=int(seed), max_seconds=self.limits.seconds)
+
+    def _require_texts(self, text: str, clip_text: str) -> None:
+        """Raises `UserError` for what is not spoken, and what is too long."""
+        if not isinstance(text, str) or not text.strip():
             raise UserError("write what is to be said")
-        if len(text) > self.limits.chars:
-            raise UserError(f"the text has {len(text)} characters; {self.limits.chars} are the most")
-        if voice not in self.voices(model):
-            raise UserError(f"{model} has no voice {voice!r}; choose one of its own")
+        for name, written in (("text", text), ("text of the clip", clip_text or "")):
+            if len(written) > self.limits.chars:
+                raise UserError(f"the {name} has {len(written)} characters; {self.limits.chars} are the most")
+
+    async def _reference(self, asked: Sequence[tuple[str, str | None]], clip: str | None) -> Path | None:
+        """The clip, decoded, if one of the two sides speaks with it. Raises `UserError`."""
+        for model, voice in asked:
+            if voice not in self.voices(model):
+                raise UserError(f"{model} has no voice {voice!r}; choose one of its own")
+        if not any(voice == CLIP for _, voice in asked):
+            return None
+        if clip is None:
+            raise UserError("record or upload a reference clip first, below the voices, or choose a voice by name")
+        return await self.clips.decode(clip)
+
+    def _wanted(self, text: str, model: str, voice: str | None, reference: Path | None, clip_text: str, language: str) -> Wanted:
+        """Raises `UserError` for what cannot be spoken."""
         tongue = None if language == TRAINED else language
         if voice == CLIP:
-            if clip is None:
-                raise UserError("record or upload a reference clip first, below the voices, or choose a voice by name")
-            require_short(Path(clip))
-            request = Request(text, None, tongue, Path(clip), clip_text.strip() or None)
+            request = Request(text, None, tongue, reference, (clip_text or "").strip() or None)
         else:
             request = Request(text, voice, tongue)
         self.speech.models[model].check(request)
@@ -132,16 +153,6 @@ class Booth:
             # Drawn aside: the others would wait for the picture as for the speech.
             done.append(await asyncio.to_thread(heard, one.title, np.concatenate(waves), self.speech.models[one.model].rate, sampling))
         yield sides(done)
-
-
-def require_short(clip: Path) -> None:
-    """Raises `UserError` for a file that is no sound or holds too much of it: before it is resampled."""
-    try:
-        track = probe(clip)
-    except (AudioError, OSError) as error:
-        raise UserError(f"the reference clip cannot be read ({error})") from error
-    if (seconds := track.frames / track.rate) > LONGEST_CLIP:
-        raise UserError(f"the reference clip lasts {seconds:.0f} s; {LONGEST_CLIP:.0f} s are the most, and 5 to 15 s are plenty")
 
 
 def heard(title: str, wave: np.ndarray, rate: int, sampling: Sampling) -> Heard:
@@ -176,8 +187,7 @@ def build(booth: Booth) -> gradio.Blocks:
 
     models = list(booth.speech.models)
     room = booth.speech.room
-    # What was uploaded is kept a quarter of an hour, to be spoken with again; what is spoken is never kept.
-    with gradio.Blocks(title="Overtone", analytics_enabled=False, delete_cache=(60, 900)) as page:
+    with gradio.Blocks(title="Overtone", analytics_enabled=False) as page:
         gradio.HTML(HEAD)
         text = gradio.Textbox(EXAMPLE, label="Text", lines=2, elem_id="text", max_length=booth.limits.chars)
         with gradio.Row():
@@ -195,19 +205,7 @@ def build(booth: Booth) -> gradio.Blocks:
         )
         stop.click(None, cancels=[speaking])
     page.queue(max_size=room + 1)
-    only_uploads(page)
     return page
-
-
-def only_uploads(page: gradio.Blocks) -> None:
-    """Let requests name no other files than those that were uploaded: gradio would copy any file of this machine to where it is served."""
-    from gradio import Error, processing_utils
-
-    async def refuse(url: str, **_: object) -> str:
-        raise Error(f"{url} is not fetched; upload the file instead", print_exception=False)
-
-    page.has_launched = True  # it checks the paths of files for pages that it launched by itself, and not for mounted ones
-    processing_utils.async_ssrf_protected_download = refuse  # type: ignore[assignment]  # called with keywords
 
 
 def _side(gradio: Any, booth: Booth, name: str, models: Sequence[str], first: str) -> list[Any]:
@@ -239,7 +237,7 @@ def settings(gradio: Any, booth: Booth) -> list[Any]:
     with gradio.Accordion("Settings", open=False), gradio.Row():
         language = gradio.Dropdown([TRAINED, *languages], value=TRAINED, label="Language")
         first = next(iter(booth.speech.models.values()))
-        temperature = gradio.Slider(0.1, 1.5, first.temperature, step=0.05, label="Temperature")
+        temperature = gradio.Slider(0.1, HOTTEST, first.temperature, step=0.05, label="Temperature")
         seed = gradio.Number(0, precision=0, label="Seed")
         greedy = gradio.Checkbox(not first.samples, label="always the most likely code")
     return [language, temperature, greedy, seed]

@@ -164,7 +164,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--speaker", help="a voice of the model; may be left out if there is only one")
     parser.add_argument("--language", help="language name, ISO code or auto; by default the one that the speaker was trained with")
     parser.add_argument("--reference", type=Path, help="clip of a voice to clone instead (base exports only)")
-    parser.add_argument("--reference-text", help="what the clip says; then its manner is continued too, otherwise only its voice is used")
+    parser.add_argument(
+        "--reference-text", help="what the clip says: a released base continues its manner then; an export was not trained for it"
+    )
     parser.add_argument("--out", type=Path, help="wav file to write, or - for stdout; of --text-file a folder (default speech.wav, wavs)")
     parser.add_argument("--stream", action="store_true", help="write the sound while it is spoken, for a player: --out - | ffplay -")
     parser.add_argument("--batch", type=int, default=8, help="texts of --text-file that are spoken together (default 8)")

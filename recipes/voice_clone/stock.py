@@ -17,12 +17,17 @@ def load(folder: Path) -> Any:
     import torch
     import transformers
 
-    from data_prep.qwen import import_qwen_tts
+    from data_prep.qwen import VOICE_MODEL, import_qwen_tts
+    from finetune.model_gate import admit, require_safetensors
 
     qwen_tts = import_qwen_tts()
     transformers.logging.set_verbosity_error()  # it would remark on every default that generation takes
     device, dtype = ("cuda:0", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
-    return qwen_tts.Qwen3TTSModel.from_pretrained(str(folder), device_map=device, dtype=dtype, attn_implementation="sdpa")
+    require_safetensors(folder, "--model")
+    with admit(folder, VOICE_MODEL) as clean:
+        return qwen_tts.Qwen3TTSModel.from_pretrained(
+            clean, trust_remote_code=False, use_safetensors=True, device_map=device, dtype=dtype, attn_implementation="sdpa"
+        )
 
 
 def stored_voice(tts: Any, row: int) -> Any:

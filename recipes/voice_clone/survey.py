@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from finetune import files
 from finetune.config import on_disk
 from finetune.errors import UserError
-from finetune.rows import SHOWN_PROBLEMS, parse_row
+from finetune.rows import SHOWN_PROBLEMS
+from finetune.strict_json import loads_object
 
 from .layout import Ids, language_of, speaker_name
 from .shapes import FRAME_RATE
@@ -82,7 +83,7 @@ def visit(path: Path, look: Callable[[dict[str, Any]], None]) -> None:
                 continue
             seen += 1
             try:
-                look(parse_row(line))
+                look(loads_object(line))
             except UserError as error:
                 problems.append(f"{path}:{number}: {error}")
     if problems:

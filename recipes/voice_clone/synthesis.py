@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from data_prep import manifest
+from finetune import files, sdpa
 from finetune.errors import UserError
 
 from .exported import Exported
@@ -100,11 +101,12 @@ class Synthesizer:
         from .decoding import Decoder
         from .prompting import Prompter
 
+        sdpa.disable_cudnn()
         self.exported = exported
         self._model: Any = stock.load(exported.folder).model
         self._decoder = Decoder(self._model.talker, exported.ids)
         self._prompter = Prompter(self._model.talker, exported.ids)
-        self._clones: dict[tuple[Path, int, int], tuple[Tensor, Tensor]] = {}
+        self._clones: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -230,8 +232,7 @@ class Synthesizer:
         """The speaker vector [H] and the codes [T, codebooks] of a clip."""
         from .speakers import SAMPLE_RATE, read_clip
 
-        found = reference.stat()
-        key = (reference.resolve(), found.st_mtime_ns, found.st_size)
+        key = files.digest(reference)
         if key not in self._clones:
             clip = read_clip(reference)
             codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]

@@ -54,7 +54,7 @@ def test_a_head_is_loaded_trained_saved_and_exported_as_often_as_it_exists(tmp_p
     with shards.open_shards(checkpoint.find(tmp_path / "run")) as (_, shapes):
         assert sum("lm_head" in name for name in shapes) == (0 if tied else 3), "weight and two moments, or nothing"
         assert sum("embed_tokens" in name for name in shapes) == 3
-    out = export.export(tmp_path / "run", tmp_path / "out")
+    out = export.export(tmp_path / "run", tmp_path / "out", recipe=str(FOLDER))
     exported = load_file(out / "model.safetensors")
     assert ("lm_head.weight" in exported) == (not tied)
     found = AutoModelForCausalLM.from_pretrained(out)

@@ -12,8 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep import formats
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, AudioError, faded, flac, load, probe, read, to_rate
+from data_prep.audio import (
+    MASTER_RATE,
+    SPEECH_RATE,
+    Audio,
+    AudioError,
+    Bounds,
+    faded,
+    flac,
+    load,
+    probe,
+    read,
+    read_unchanged,
+    to_rate,
+)
 from tests.data_prep.conftest import peak_frequency
+from tests.data_prep.crafted_flac import flac as crafted
 
 RATES = (8000, 16000, 22050, 24000, 44100, 48000)
 
@@ -123,8 +137,9 @@ def test_a_truncated_file_keeps_what_decodes_and_says_so(ending, tmp_path, write
     assert "truncated" in track.warning or "decoding stopped" in track.warning
     assert 1.0 < track.frames / track.rate < 4.0
     assert len(load(path, track, MASTER_RATE)[0].samples) == track.length
-    with pytest.raises(AudioError, match="truncated"):
-        read(path, MASTER_RATE)
+    for whole in (lambda: read(path, MASTER_RATE), lambda: read_unchanged(path)):
+        with pytest.raises(AudioError, match="truncated"):
+            whole()
 
 
 def test_a_truncated_m4a_has_no_table_of_contents_and_is_unreadable(tmp_path, write_sound) -> None:
@@ -133,6 +148,16 @@ def test_a_truncated_m4a_has_no_table_of_contents_and_is_unreadable(tmp_path, wr
     with pytest.raises(AudioError) as caught:
         probe(path)
     assert caught.value.reason == "unreadable"
+
+
+def test_an_offset_is_subtracted_unless_the_file_is_wanted_as_it_is(tmp_path, write_sound) -> None:
+    noise = (0.1 + np.random.default_rng(0).uniform(-0.5, 0.5, 5000)).astype(np.float32)
+    path = write_sound(tmp_path / "noise.flac", noise, 44100)
+    stored = soundfile.read(path, dtype="float32")[0]
+    found = read_unchanged(path)
+    np.testing.assert_array_equal(found.samples, stored)
+    assert found.rate == 44100 and abs(stored.mean()) > 0.09
+    np.testing.assert_allclose(read(path, 44100).samples, stored - stored.mean(), atol=1e-6)
 
 
 def test_flac_is_exact_repeatable_and_saturates() -> None:
@@ -150,3 +175,31 @@ def test_fades_touch_only_five_milliseconds() -> None:
     assert result[0] == result[-1] == 0
     assert (result[120:-120] == 1).all()
     assert ones.samples.min() == 1
+
+
+SHORT = Bounds(seconds=60, channels=2, samples=60 * 48_000)
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "stopped"),
+    [
+        ({"frames": 900 * 384_000, "rate": 384_000, "declared": None}, "900 s or more; at most 60 s", 900),
+        ({"frames": 100 * 16_000, "rate": 16_000, "declared": 0}, "60 s or more; at most 60 s", 60),  # the header does not say
+        ({"frames": 50 * 16_000, "rate": 16_000, "channels": 3}, "3 channels; at most 2", 50),
+        ({"frames": 50 * 96_000, "rate": 96_000, "channels": 2}, "9,600,000 samples or more at 96000 Hz in 2 channels; at most", 50),
+        ({"frames": 50 * 96_000, "rate": 96_000, "channels": 2, "declared": 0}, "samples or more at 96000 Hz in 2 channels", 15),
+    ],
+    ids=["long", "long-undeclared", "channels", "samples", "samples-undeclared"],
+)
+def test_bounds_hold_for_the_header_and_while_it_is_decoded(content: dict, message: str, stopped: float, tmp_path) -> None:
+    (tmp_path / "crafted.flac").write_bytes(crafted(**content))
+    blocks: list[None] = []
+    with pytest.raises(AudioError, match=message) as caught:
+        probe(tmp_path / "crafted.flac", lambda: blocks.append(None), SHORT)
+    assert caught.value.seconds == pytest.approx(stopped, abs=5), "it was decoded beyond the bound"
+    assert bool(blocks) == (content.get("declared") == 0), "a header that says too much is enough"
+
+
+def test_a_flac_that_declares_no_length_is_read_to_its_end(tmp_path) -> None:
+    (tmp_path / "piped.flac").write_bytes(crafted(20 * 16_000, 16_000, declared=0))
+    assert probe(tmp_path / "piped.flac").frames == 20 * 16_000

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from data_prep import check
 from data_prep.audio import MASTER_RATE
-from data_prep.codec import MODEL_TYPE, codec_digest
+from data_prep.codec import codec_digest
+from data_prep.qwen import CODEC_TYPE
 
 ROOT = Path(__file__).resolve().parents[2]
 CODES = [[1] * 16] * 13
@@ -116,7 +117,7 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
 def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     codec = tmp_path / "model" / "speech_tokenizer"
     codec.mkdir(parents=True)
-    (codec / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE, "encoder_config": {"codebook_size": 64}}))
+    (codec / "config.json").write_text(json.dumps({"model_type": CODEC_TYPE, "encoder_config": {"codebook_size": 64}}))
     (codec / "model.safetensors").write_bytes(b"weights")
     write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "ab"), row("c", audio_codes=[[64] * 16] * 13))
     write(data / "val.jsonl", row("d", audio_codes=CODES))
@@ -128,7 +129,7 @@ def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys:
     (codec / "model.safetensors").write_bytes(b"other weights")
     assert run(data, "--model", codec.parent) == 1
     assert f"    codes/summary.json: run: python -m data_prep codes {data} --model {codec.parent}\n" in capsys.readouterr().out
-    (codec / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE}))
+    (codec / "config.json").write_text(json.dumps({"model_type": CODEC_TYPE}))
     assert run(data, "--model", codec.parent) == 2
     assert "no encoder_config.codebook_size" in capsys.readouterr().err
 

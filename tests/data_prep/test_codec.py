@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep import codec
 from data_prep.codec import CodecError, codec_digest, encode, find_codec, frames_of, load_codec
+from data_prep.qwen import CODEC_FOLDER
 from finetune.errors import UserError
 
 
@@ -63,6 +63,17 @@ def test_codes_of_the_wrong_shape_or_range_are_refused(codes, message) -> None:
     assert message in str(caught.value)
 
 
+def test_codes_are_computed_without_tf32(tokenizer, monkeypatch) -> None:
+    """Or a GPU would give other codes under the same key; cuDNN allows it unless it is switched off."""
+    allowed = []
+    encode_frames = tokenizer.model.encode
+    monkeypatch.setattr(
+        tokenizer.model, "encode", lambda *given, **named: allowed.append(torch.backends.cudnn.allow_tf32) or encode_frames(*given, **named)
+    )
+    encode(tokenizer, [noise(3000, 0)])
+    assert allowed == [False] and torch.backends.cudnn.allow_tf32
+
+
 def test_the_digest_follows_the_content_and_not_the_place(nano, tmp_path) -> None:
     copy = shutil.copytree(nano / "speech_tokenizer", tmp_path / "copy")
     assert codec_digest(copy) == codec_digest(nano / "speech_tokenizer")
@@ -79,7 +90,7 @@ def test_what_is_no_model_is_named(tmp_path) -> None:
         find_codec(str(tmp_path))
     (tmp_path / "speech_tokenizer").mkdir()
     (tmp_path / "speech_tokenizer" / "config.json").write_text('{"model_type": "mimi"}')
-    with pytest.raises(UserError, match="says model_type 'mimi', expected"):
+    with pytest.raises(UserError, match="model_type 'mimi' is not the 12 Hz speech tokenizer of Qwen3-TTS"):
         find_codec(str(tmp_path))
     with pytest.raises(UserError, match="--model nowhere: there is no such folder"):
         find_codec("nowhere")
@@ -97,10 +108,10 @@ def test_from_the_hub_only_the_tokenizer_is_fetched(nano, monkeypatch) -> None:
 
     asked = []
 
-    def hub(name, allow_patterns):
-        asked.append((name, allow_patterns))
+    def hub(name, revision, allow_patterns):
+        asked.append((name, revision, allow_patterns))
         return str(nano)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
-    assert find_codec("Qwen/Qwen3-TTS-12Hz-0.6B-Base") == nano / codec.FOLDER
-    assert asked == [("Qwen/Qwen3-TTS-12Hz-0.6B-Base", ["speech_tokenizer/*"])]
+    assert find_codec("Qwen/Qwen3-TTS-12Hz-0.6B-Base") == nano / CODEC_FOLDER
+    assert asked == [("Qwen/Qwen3-TTS-12Hz-0.6B-Base", None, ["speech_tokenizer/*.json", "speech_tokenizer/*.safetensors"])]

@@ -16,9 +16,10 @@ import numpy as np
 import psutil
 import pytest
 
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, AudioError, load, probe
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, AudioError, Bounds, load, probe
 from data_prep.decoder import Decoder
 from finetune.errors import UserError
+from tests.data_prep.crafted_flac import flac as crafted
 
 
 @pytest.fixture
@@ -173,3 +174,18 @@ def test_the_child_ends_when_its_parent_is_killed(tmp_path) -> None:
     psutil.wait_procs([child], timeout=30)
     assert not child.is_running()
     assert list((tmp_path / "samples").iterdir()) == []
+
+
+def test_the_child_stops_at_the_bounds_of_its_request(tmp_path, decoder) -> None:
+    (tmp_path / "long.flac").write_bytes(crafted(900 * 16_000, 16_000, declared=0))
+    with pytest.raises(AudioError, match="at most 60 s are read") as caught:
+        decoder.probe(tmp_path / "long.flac", Bounds(seconds=60))
+    assert caught.value.seconds < 65
+    assert decoder.probe(tmp_path / "long.flac").frames == 900 * 16_000, "the next request has bounds of its own"
+
+
+def test_a_request_that_makes_progress_for_ever_is_ended(tmp_path) -> None:
+    (tmp_path / "long.flac").write_bytes(crafted(3600 * 48_000, 48_000))
+    with Decoder(tmp_path, longest=0.0) as decoder, pytest.raises(AudioError, match="not decoded after 0 s") as caught:
+        decoder.probe(tmp_path / "long.flac")
+    assert caught.value.reason == "decoder_stalled"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_prep import device
-from data_prep.device import choose_device, free_memory, one_thread, spread, threads_kept
+from data_prep.device import choose_device, free_memory, make_current, one_thread, spread, threads_kept, without_tf32
 from finetune.errors import UserError
 
 
@@ -40,6 +40,14 @@ def test_one_worker_for_each_core_or_gpu(monkeypatch) -> None:
     assert spread("cuda", 3, 1) == ["cuda:0", "cuda:1", "cuda:0"]
 
 
+def test_a_gpu_is_made_current_and_the_cpu_is_not(monkeypatch) -> None:
+    current = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    for name in ("cpu", "cuda:1", "cuda"):  # the last is Ray's, whose workers see their own GPU alone
+        make_current(name)
+    assert current == ["cuda:1", "cuda"]
+
+
 def test_memory_is_what_machine_and_container_leave(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(device, "GROUP", tmp_path)
     whole = free_memory()
@@ -56,3 +64,21 @@ def test_a_worker_computes_with_one_thread_and_puts_it_back() -> None:
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+def tf32() -> tuple[bool, bool, str]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
+
+
+@pytest.mark.parametrize("precision", ["high", "medium", "highest"])
+def test_without_tf32_products_are_fp32_and_the_flags_are_put_back_even_after_a_failure(precision: str) -> None:
+    torch.set_float32_matmul_precision(precision)
+    try:
+        before = tf32()
+        assert before == (True, precision != "highest", precision)
+        with pytest.raises(RuntimeError), without_tf32():
+            assert tf32() == (False, False, "highest")
+            raise RuntimeError
+        assert tf32() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")

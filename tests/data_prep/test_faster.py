@@ -6,7 +6,9 @@ import base64
 import importlib.util
 import itertools
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -179,11 +181,68 @@ def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
 
 
 @needs_faster_whisper
+def test_ctranslate2_opens_the_library_that_is_looked_for_and_no_other_of_cuda() -> None:
+    """By the names in its binaries: another release may want another version, or cuDNN."""
+    import ctranslate2
+
+    package = Path(ctranslate2.__file__).parent
+    binaries = [*package.glob("*.so"), *package.with_name("ctranslate2.libs").glob("*.so*")]
+    named = {name for path in binaries for name in re.findall(rb"lib(?:cublas|cudnn|cudart|curand)\w*\.so[.\d]*", path.read_bytes())}
+    assert named == {faster.CUBLAS.encode()}
+
+
+def no_library(_path: str) -> None:
+    raise OSError("libcublas.so.12: cannot open shared object file")
+
+
+def test_without_the_library_of_a_gpu_the_package_is_named_before_anything_is_fetched(monkeypatch) -> None:
+    monkeypatch.setattr(faster.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(faster, "files_of", lambda _package: None)
+    monkeypatch.setattr(faster, "fetch", lambda _name: pytest.fail("nothing is fetched"))
+    with pytest.raises(UserError, match="--whisper faster-whisper:small: .*libcublas.so.12.*pip install nvidia-cublas-cu12; or take"):
+        faster.check_device("faster-whisper:small", "cuda:1")
+    faster.check_device("faster-whisper:small", "cpu")
+
+
+def test_a_library_that_only_its_package_knows_is_opened_from_there(tmp_path, monkeypatch) -> None:
+    """The loader does not look into site-packages; once open, the library is found by its name."""
+    opened = []
+
+    def open_library(path: str) -> None:
+        opened.append(path)
+        if path == faster.CUBLAS:
+            no_library(path)
+
+    inside = SimpleNamespace(name=faster.CUBLAS, locate=lambda: tmp_path / faster.CUBLAS)
+    monkeypatch.setattr(faster.ctypes, "CDLL", open_library)
+    monkeypatch.setattr(faster, "files_of", lambda _package: [SimpleNamespace(name="LICENSE"), inside])
+    faster.check_device("faster-whisper:small", "cuda")
+    assert opened == [faster.CUBLAS, str(tmp_path / faster.CUBLAS)]
+    monkeypatch.setattr(faster.ctypes, "CDLL", no_library)
+    with pytest.raises(UserError, match="install nvidia-cublas-cu12 again"):
+        faster.check_device("faster-whisper:small", "cuda")
+
+
+@needs_faster_whisper
+def test_the_verb_looks_for_it_before_a_recording_is_read(folder, one_sentence, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
+    monkeypatch.setattr(faster.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(faster, "files_of", lambda _package: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(voice, "hear_all", lambda *_: pytest.fail("a recording is read"))
+    asked = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--whisper", f"faster-whisper:{folder}", "--device", "cuda"]
+    assert voice.main(asked) == 2
+    assert "pip install nvidia-cublas-cu12" in capsys.readouterr().err
+
+
+@needs_faster_whisper
 def test_each_worker_has_its_gpu(folder, monkeypatch) -> None:
     """torch says `cuda:1` in one word, CTranslate2 in two; what it does with them cannot be tried without a GPU."""
     import faster_whisper
 
     asked = []
+    monkeypatch.setattr(faster.ctypes, "CDLL", lambda _library: None)
     monkeypatch.setattr(faster_whisper, "WhisperModel", lambda *_args, **options: asked.append(options))
     for device in ("cpu", "cuda", "cuda:1"):
         faster.load(f"{faster.PREFIX}{folder}", device)

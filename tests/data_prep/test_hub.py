@@ -13,34 +13,34 @@ from finetune.errors import UserError
 
 
 def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert folder_of("--model", str(tmp_path), ["*"]) == tmp_path
+    assert folder_of("--model", str(tmp_path), ["*.json"]) == tmp_path
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./some/where", "/absent/folder", "a/b/c", "~/models"])
 def test_what_is_neither_a_folder_nor_a_name_is_refused_without_asking(name: str) -> None:
     with pytest.raises(UserError, match=f"--of {name}: there is no such folder, and it is not a name"):
-        folder_of("--of", name, ["*"])
+        folder_of("--of", name, ["*.json"])
 
 
 def test_only_the_files_that_are_needed_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = []
 
-    def hub(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
+    def hub(name: str, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, revision, allow_patterns))
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     assert folder_of("--model", "owner/name", ["config.json"]) == tmp_path
-    assert asked == [("owner/name", ["config.json"])]
+    assert asked == [("owner/name", None, ["config.json"])]
 
 
 def test_a_hub_that_does_not_answer_is_reported_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hub(name: str, allow_patterns: list[str]) -> str:
+    def hub(name: str, revision: str | None, allow_patterns: list[str]) -> str:
         raise OSError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     with pytest.raises(UserError, match=r"--model owner/name: .* did not give it .*no route.*give the folder"):
-        folder_of("--model", "owner/name", ["*"])
+        folder_of("--model", "owner/name", ["*.json"])
 
 
 def test_a_demo_model_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -50,6 +50,6 @@ def test_a_demo_model_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "toy.zip").write_bytes(shipped.pack(made))
     monkeypatch.setattr(shipped, "HERE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert (folder_of("--model", "toy", ["*"]) / "README.md").read_text() == "# toy\n"
+    assert (folder_of("--model", "toy", ["*.json"]) / "README.md").read_text() == "# toy\n"
     with pytest.raises(UserError, match=r"nor a demo model \(toy\)"):
-        folder_of("--model", "tiy", ["*"])
+        folder_of("--model", "tiy", ["*.json"])

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from data_prep import voice
+from data_prep import report_clips, voice
+from data_prep.review_page import Desk
+from data_prep.review_server import application
 from tests import loopback
+from tests.asgi import ANYTHING, HOME, App
 from tests.data_prep.conftest import MARKUP
 from tests.data_prep.test_report import CHROMIUM, ROOT
+from tests.page_client import PageClient
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +49,19 @@ def server(folder, port) -> Iterator[subprocess.Popen]:
     process.kill()
 
 
+@pytest.fixture(scope="module")
+def desk(mixed_dataset, tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(report_clips.read(Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("desk") / "dataset"))))
+
+
+@pytest.fixture(scope="module")
+def app(desk: Desk) -> Iterator[App]:
+    """The server's app in this process."""
+    app = App(application(desk))
+    yield app
+    app.close()
+
+
 def ask(port: int, path: str, data: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """Status, headers in lower case, body."""
     return loopback.ask(f"http://127.0.0.1:{port}{path}", data, **headers)
@@ -55,9 +78,12 @@ def written(folder: Path) -> list[dict]:
 def test_only_the_dataset_is_served_and_only_to_this_machine(server, port, folder) -> None:
     clip = rows(folder, "train.jsonl")[0]["audio"]
     (folder / "clips" / "link.txt").symlink_to("/etc/passwd")
-    assert ask(port, f"/gradio_api/file={folder / clip}")[2] == (folder / clip).read_bytes()
-    for path in ("/etc/passwd", ROOT / "pyproject.toml", f"{folder}/../dataset.txt", folder.parent, folder / "clips" / "link.txt"):
-        assert ask(port, f"/gradio_api/file={path}")[0] in (403, 404)
+    status, headers, sound = ask(port, f"/gradio_api/file={folder / clip}")
+    assert (status, sound) == (200, (folder / clip).read_bytes()) and headers["content-type"] == "audio/flac"
+    assert ask(port, f"/gradio_api/file={folder / clip}", Range="bytes=0-3")[2] == sound[:4]
+    others = ("/etc/passwd", ROOT / "pyproject.toml", f"{folder}/../dataset.txt", folder.parent, folder / "clips" / "link.txt")
+    for path in (*others, folder / "review.jsonl", folder / "train.jsonl", "http://attacker.example/", f"{folder / clip}%00"):
+        assert ask(port, f"/gradio_api/file={path}")[0] == 404
     status, headers, page = ask(port, "/")
     assert status == 200
     assert headers["content-security-policy"].startswith("default-src 'self'")
@@ -69,39 +95,87 @@ def test_only_the_dataset_is_served_and_only_to_this_machine(server, port, folde
 def test_another_site_in_the_same_browser_can_do_nothing(server, port) -> None:
     evil = "http://attacker.example"
     assert ask(port, "/", Host=f"attacker.example:{port}")[0] == 400, "a name that the site gave to this machine"
-    assert "access-control-allow-origin" not in ask(port, "/config", Origin=evil)[1], "its scripts cannot read the answer"
     call = json.dumps({"data": ["a", "b", "c"], "fn_index": 3, "session_hash": "x"}).encode()
-    assert ask(port, "/gradio_api/queue/join", call, Origin=evil, Content_Type="text/plain")[0] == 422, (
-        "all it can send without being asked"
-    )
+    for path, body in (("/gradio_api/queue/join", call), ("/gradio_api/cancel", b"{}"), ("/", None), ("/theme.css", None)):
+        for kind in ("text/plain", "application/json"):
+            assert ask(port, path, body, Origin=evil, Content_Type=kind)[0] == 403
+    for host, origin in (("[", ""), (f"127.0.0.1:{port}", "http://["), (f"127.0.0.1:{port}", "null")):
+        assert ask(port, "/", Host=host, Origin=origin)[0] in (400, 403)
+    assert ask(port, "/gradio_api/queue/join", call, Content_Type="text/plain")[0] == 415
+
+
+def test_nothing_of_gradio_is_open_but_what_the_page_sends(server, port) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
-    assert ask(port, "/gradio_api/upload", form, Origin=evil, Content_Type="multipart/form-data; boundary=x")[0] == 413
+    for name in ("upload", "process_recording", "component_server", "call/keep", "run/keep", "vibe-edit", "stream/x", "reset/"):
+        assert ask(port, f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
+    for name in (
+        "dev/reload",
+        "upload_progress?upload_id=a",
+        "info",
+        "app_id",
+        "token",
+        "proxy=http://attacker.example/",
+        "startup-events",
+    ):
+        assert ask(port, f"/gradio_api/{name}")[0] == 404
+    for path in (
+        "/config",
+        "/monitoring",
+        "/login",
+        "/docs",
+        "/openapi.json",
+        "/manifest.json",
+        "/svelte/svelte.js",
+        "/assets/../routes.py",
+    ):
+        assert ask(port, path)[0] == 404
+
+
+@pytest.mark.filterwarnings("ignore")  # gradio's own, of its own dependencies
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    name=st.sampled_from(range(7)),
+    values=st.dictionaries(st.integers(0, 3), ANYTHING, max_size=2),
+    headers=st.lists(st.tuples(st.sampled_from([b"origin", b"host", b"range", b"accept-encoding"]), st.binary(max_size=5)), max_size=1),
+)
+def test_whatever_a_client_makes_up_is_answered(
+    name: int, values: dict[int, Any], headers: list[tuple[bytes, bytes]], app: App, desk: Desk
+) -> None:
+    """With 4xx and without a traceback; and what was not decided is not written."""
+    id = next(iter(desk.queue.clips))
+    good = [["all clips", "worst first", ""], [None, id], [None, id], *[[None, id, "Text.", "note"]] * 4][name]
+    call = {"data": [values.get(at, value) for at, value in enumerate(good)], "fn_index": name, "session_hash": "fuzz"}
+    with contextlib.redirect_stderr(io.StringIO()) as log:
+        app.ask("GET", "/", b"", [one for one in (HOME,) if not headers or headers[0][0] != b"host"] + headers)
+        if app.ask("POST", "/gradio_api/queue/join", json.dumps(call).encode()).status == 200:
+            assert b"process_completed" in app.ask("GET", "/gradio_api/queue/data", query=b"session_hash=fuzz").body
+    assert log.getvalue().count("Traceback") == log.getvalue().count("gradio.exceptions.Error: "), log.getvalue()
+    assert set(desk.made) <= set(desk.queue.clips)
 
 
 def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, folder, mixed_recordings, capsys) -> None:
-    from gradio_client import Client
-
     (mistaken,) = [row for row in rows(folder, "rejects.jsonl") if "too_fast" in row["reasons"]]
     (noisy,) = [row for row in rows(folder, "rejects.jsonl") if "noisy" in row["reasons"]]
     unwanted, undone, *_ = rows(folder, "train.jsonl")
     right = "Fishermen drink their coffee standing."
-    page = Client(f"http://127.0.0.1:{port}/", verbose=False, download_files=False)
-    shown = page.predict("too_fast", "worst first", "", api_name="/choose")
+    page = PageClient(f"http://127.0.0.1:{port}")
+    shown = page.predict("choose", "too_fast", "worst first", "")[1:]
     assert (shown[0], shown[2], shown[-1]) == (mistaken["id"], mistaken["text"], "1 of 1")
-    page.predict(mistaken["id"], right, "", api_name="/text")
+    page.predict("text", None, mistaken["id"], right, "")
     assert written(folder) == [{"id": mistaken["id"], "action": "text", "text": right}]
-    page.predict(noisy["id"], noisy["text"], "room tone", api_name="/keep")
-    page.predict(unwanted["id"], unwanted["text"], "", api_name="/reject")
-    page.predict(undone["id"], undone["text"], "", api_name="/reject")
-    page.predict(undone["id"], undone["text"], "", api_name="/undo")
+    page.predict("keep", None, noisy["id"], noisy["text"], "room tone")
+    page.predict("reject", None, unwanted["id"], unwanted["text"], "")
+    page.predict("reject", None, undone["id"], undone["text"], "")
+    page.predict("undo", None, undone["id"], undone["text"], "")
     assert [(one["id"], one["action"]) for one in written(folder)[1:]] == [
         (noisy["id"], "keep"),
         (unwanted["id"], "reject"),
         (undone["id"], "reject"),
         (undone["id"], "undo"),
     ]
-    server.send_signal(signal.SIGINT)
+    server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=30) == 0
+    assert list(Path(tempfile.gettempdir()).glob(f".overtone-review-{port}-*")) == []
     assert voice.main([str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
     assert f"look and listen: python -m data_prep report {folder}\n" in capsys.readouterr().out
     kept = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl") for row in rows(folder, name)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.score import PRESETS, Candidate, Quality, Rule, failures, pace_ranges, voice_limits
+from data_prep.score import PACE_CLIPS, PRESETS, VOICE_CLIPS, Candidate, Quality, Rule, failures, pace_ranges, voice_limits
 from data_prep.segment import Lengths
 
 GOOD = {
@@ -146,6 +146,19 @@ def test_each_speaker_and_language_has_its_own_pace_inside_of_what_is_possible()
         ("even", "chinese"): (3.5, 6.5),
         ("wrong texts", "english"): (4.0, 30.0),
     }
+
+
+@pytest.mark.parametrize(("clips", "known"), [(PACE_CLIPS - 1, False), (PACE_CLIPS, True), (PACE_CLIPS + 1, True)])
+def test_eight_clips_say_what_a_speakers_pace_is(clips: int, known: bool) -> None:
+    assert PACE_CLIPS == 8
+    (found,) = pace_ranges([("a", "english", 15.0)] * clips).values()
+    assert found == ((10.5, 19.5) if known else (4.0, 30.0))
+
+
+@pytest.mark.parametrize(("clips", "known"), [(VOICE_CLIPS - 1, False), (VOICE_CLIPS, True), (VOICE_CLIPS + 1, True)])
+def test_eight_clips_say_how_far_a_voice_may_be(clips: int, known: bool) -> None:
+    assert VOICE_CLIPS == 8
+    assert voice_limits([("a", 0.9)] * clips) == ({"a": pytest.approx(0.15)} if known else {})
 
 
 def test_how_far_a_voice_may_be_is_measured_on_the_speakers_own_clips() -> None:

@@ -42,6 +42,14 @@ def test_a_vector_is_the_stock_models_and_the_same_each_time(nano: Path, clip: n
     assert not np.allclose(found, speaker_encoder.vector(encoder, -0.1 * np.sign(clip)))
 
 
+def test_a_vector_is_computed_without_tf32(nano: Path, clip: np.ndarray) -> None:
+    """Or a GPU would give another vector under the same key."""
+    encoder, allowed = speaker_encoder.load(nano), []
+    encoder.register_forward_pre_hook(lambda *_: allowed.append(torch.backends.cudnn.allow_tf32))
+    speaker_encoder.vector(encoder, clip)
+    assert allowed == [False] and torch.backends.cudnn.allow_tf32
+
+
 def test_all_of_the_encoder_is_read_and_nothing_else(nano: Path) -> None:
     whole = load_file(nano / "model.safetensors")
     expected = {name.removeprefix("speaker_encoder."): tensor for name, tensor in whole.items() if name.startswith("speaker_encoder.")}
@@ -71,10 +79,10 @@ def test_the_digest_follows_the_encoder_and_nothing_else(nano: Path, tmp_path: P
             '{"model_type": "qwen3_tts", "tts_model_type": "custom_voice"}',
             r"tts_model_type 'custom_voice'\); only those have .* --format base",
         ),
-        ('{"model_type": "whisper"}', "no Qwen3-TTS Base model .model_type 'whisper'"),
-        ("[]", "no Qwen3-TTS Base model .model_type None"),
+        ('{"model_type": "whisper"}', "model_type 'whisper' is not a Qwen3-TTS model"),
+        ("[]", "holds no JSON object but a list"),
         ("{", "config.json is not JSON"),
-        (None, "config.json: No such file"),
+        (None, "config.json: no model there .No such file"),
     ],
 )
 def test_a_model_without_an_encoder_is_named(config: str | None, message: str, tmp_path: Path) -> None:
@@ -109,7 +117,7 @@ def test_from_the_hub_the_kind_of_model_is_asked_first_and_the_codec_never(
 
     asked = []
 
-    def hub(name: str, allow_patterns: list[str]) -> str:
+    def hub(name: str, revision: str | None, allow_patterns: list[str]) -> str:
         asked.append((name, *allow_patterns))
         return str(tmp_path / name)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soxr
+import torch
 
 from data_prep import packs, transcribe
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, to_rate
@@ -46,6 +47,12 @@ def speaking(whisper_that_says):
 @pytest.fixture(scope="module")
 def babbling(random_whisper):
     return load_whisper(str(random_whisper), "cpu")
+
+
+def test_a_whisper_keeps_cudnn_out_of_sdpa(random_whisper) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_whisper(str(random_whisper), "cpu")
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "a cache that grows would need another plan for each token"
 
 
 def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hearing) -> None:

@@ -59,7 +59,7 @@ def test_times_win_over_plain_text(tmp_path) -> None:
         ("talk.json", "[]", "holds no utterance"),
         ("talk.json", '[{"start": 0, "end": 1}]', "talk.json: 0.text"),
         ("talk.json", '[{"start": -1, "end": 1, "text": "a"}]', "talk.json: 0.start"),
-        ("talk.json", '[{"start": NaN, "end": 1, "text": "a"}]', "talk.json: 0.start"),
+        ("talk.json", '[{"start": NaN, "end": 1, "text": "a"}]', "talk.json: not JSON that can be used (NaN is not JSON"),
         ("talk.json", '[{"start": 2, "end": 1, "text": "a"}]', "talk.json: 0: end 1.0 is not after start 2.0"),
         ("talk.json", '[{"start": 2, "end": 3, "text": "a"}, {"start": 1, "end": 2, "text": "b"}]', "talk.json: 1: starts at 1.0"),
         ("talk.txt", " \n", "talk.txt is empty"),

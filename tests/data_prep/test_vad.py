@@ -101,6 +101,28 @@ def test_mapped_samples_are_heard_as_those_in_memory(vad, one_sentence, tmp_path
     assert find_speech(vad, mapped, len(one_sentence.samples)) == find_speech(vad, sound, len(one_sentence.samples))
 
 
+@pytest.mark.parametrize(
+    ("detected", "length", "found"),
+    [
+        ([(160, 1600)], 2400, [(240, 2400)]),
+        ([(160, 1600)], 2399, [(240, 2399)]),
+        ([(160, 1600)], 300, [(240, 300)]),
+        ([(160, 1600)], 240, []),
+        ([(0, 800), (1600, 3200)], 2400, [(0, 1200)]),
+        ([(0, 800), (1600, 3200)], 2401, [(0, 1200), (2400, 2401)]),
+    ],
+)
+def test_no_region_ends_after_the_last_sample(
+    detected: list[tuple[int, int]], length: int, found: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The 16 kHz sound may last a sample longer than the master, and the detector's padding reaches to its end."""
+    import silero_vad
+
+    monkeypatch.setattr(silero_vad, "get_speech_timestamps", lambda *_, **__: [{"start": start, "end": stop} for start, stop in detected])
+    sound = Audio(np.zeros(max(stop for _, stop in detected), np.float32), SPEECH_RATE)
+    assert find_speech(None, sound, length) == [Region(*edges) for edges in found]
+
+
 @st.composite
 def spans(draw) -> tuple[list[Region], int]:
     """Regions in order, with pauses between them, and a length that holds them."""

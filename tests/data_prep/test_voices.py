@@ -211,7 +211,7 @@ def test_a_wrong_model_is_told_before_anything_is_heard(
     (custom / "config.json").write_text(json.dumps(config | {"tts_model_type": "custom_voice"}))
     for wrong, message in (
         (custom, f"--speaker-check {custom}: {custom} is no Qwen3-TTS Base model"),
-        (recordings, f"--speaker-check {recordings}: {recordings / 'config.json'}: No such file"),
+        (recordings, f"--speaker-check {recordings}: {recordings / 'config.json'}: no model there"),
         ("nowhere", "--speaker-check nowhere: there is no such folder"),
     ):
         assert run(recordings, "--out", out, "--speaker-check", wrong) == 2

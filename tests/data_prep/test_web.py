@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +41,44 @@ def test_every_answer_tells_the_browser_to_stay_here() -> None:
         sent.append(message)
 
     asyncio.run(web.closed(app)({"type": "http"}, None, send))
-    assert sent[0]["headers"] == [(b"x-own", b"1"), (b"content-security-policy", web.POLICY.encode())]
+    assert sent[0]["headers"] == [(b"x-own", b"1"), *web.HEADERS]
     assert sent[1] == {"type": "http.response.body", "body": b"hello"}
-    assert "http" not in web.POLICY
+    assert "http" not in web.POLICY and "frame-ancestors 'self'" in web.POLICY
+
+
+OWNER = """
+import sys, tempfile
+from pathlib import Path
+from data_prep import web
+with web.private_folder("overtone-test-1"):
+    tempfile.NamedTemporaryFile(delete=False).write(b"left behind")
+    print(tempfile.gettempdir(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_temporary_files_go_with_the_process(ending: signal.Signals, tmp_path: Path) -> None:
+    """Those of every library in it, at whatever point of its work it is ended."""
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(web.__file__).parents[1])}
+    (tmp_path / f".overtone-test-1-{os.getuid()}.tmp-dead").mkdir()  # of one that was killed
+    (tmp_path / ".overtone-test-2.tmp-other").mkdir()
+    process = subprocess.Popen([sys.executable, "-c", OWNER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().strip())
+    assert folder.parent == tmp_path and folder.stat().st_mode & 0o077 == 0 and len(list(folder.iterdir())) == 1
+    process.send_signal(ending)
+    process.communicate(timeout=60)
+    assert [path.name for path in tmp_path.iterdir()] == [".overtone-test-2.tmp-other"]
+
+
+def test_a_folder_that_someone_else_made_under_that_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    (tmp_path / "precious").mkdir()
+    link = tmp_path / f".overtone-test-1-{os.getuid()}.tmp-link"
+    link.symlink_to(tmp_path / "precious")
+    with web.private_folder("overtone-test-1") as folder:
+        assert tempfile.gettempdir() == str(folder) == os.environ["GRADIO_TEMP_DIR"]
+    assert (tmp_path / "precious").is_dir() and link.is_symlink() and not folder.exists()
+    assert tempfile.gettempdir() == str(tmp_path) and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -6,8 +6,10 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from data_prep import codes, device, workers
 from data_prep.pool import Stop
@@ -24,6 +26,31 @@ def test_without_other_processes_one_device_does_all() -> None:
     with Stop() as stop:
         found = dict(workers.share_out([5, 6, 7], on, Workers(0, "cpu"), 1, stop))
     assert found == {0: "5 on cpu", 1: "6 on cpu", 2: "7 on cpu"}
+
+
+def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise Whisper's kernels of worker 1 are launched on GPU 0, where its tensors are not."""
+    current = ["cuda:0"]
+    seen: list[tuple[str, str]] = []
+
+    @contextlib.contextmanager
+    def loading(place: str) -> Iterator[Callable[[int], int]]:
+        seen.append((place, current[-1]))
+        yield lambda item: item
+
+    def in_workers(_items: object, make: Callable[[int], Any], count: int, _stop: Stop) -> Iterator[Any]:
+        for number in range(count):
+            with make(number):
+                pass
+        return iter(())
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(workers.pool, "run", in_workers)
+    with Stop() as stop:
+        list(workers.share_out([5, 6, 7], loading, Workers(3), 1, stop))
+    assert seen == [("cuda:0", "cuda:0"), ("cuda:1", "cuda:1"), ("cuda:0", "cuda:0")]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""The far side of an upload: the few endpoints of the hub that its client speaks to, on this machine."""
+"""The far side of uploads and downloads: the few endpoints of the hub that its client speaks to, on this machine."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 TOKEN = "hf_right"
+COMMIT = "0123456789" * 4
+"""Of every repository."""
 
 
 class Hub(ThreadingHTTPServer):
@@ -44,8 +47,31 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._take()
-        repository = self.path.removeprefix("/api/models/").partition("/")[0]
-        self._give(404, {"error": f"no {repository}"})
+        if self.path.startswith("/api/models/"):
+            name = "/".join(self.path.removeprefix("/api/models/").split("/")[:2])
+            held = self.server.repositories.get(name)
+            listed = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": path} for path in held or ()]}
+            return self._give(404, {"error": f"no {name}"}) if held is None else self._give(200, listed)
+        return self._give_file()
+
+    def do_HEAD(self) -> None:
+        self._take()
+        self._give_file()
+
+    def _give_file(self) -> None:
+        """`/OWNER/NAME/resolve/REVISION/PATH`."""
+        name, _, rest = self.path.lstrip("/").partition("/resolve/")
+        data = self.server.repositories.get(name, {}).get(rest.partition("/")[2])
+        if data is None:
+            return self._give(404, {"error": f"no {self.path}"})
+        self.send_response(200)
+        self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+        return None
 
     def do_POST(self) -> None:
         body = self._take()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from finetune import assembly, checkpoint, files
+from finetune.assembly import identify
 from finetune.errors import UserError
 from finetune.events import Events, read_log
 from finetune.loop import Progress
@@ -60,7 +62,7 @@ def test_the_same_run_is_adopted_on_another_strategy(tmp_path: Path, world: Worl
         ([("train.global_batch_tokens", "200")], "order was .*300.*, now .*200"),
         (list(tiny.LORA), "lora was None, now .*'rank': 3"),
         ([("data.train", "other.jsonl")], "data was .*'rows': 20.*, now .*'rows': 8"),
-        ([("model.source", "other")], "base was .*'digest'.*, now .*other"),
+        ([("model.source", "other")], r"base was .*base \(\w{12}…\), now .*other \(\w{12}…\): model.safetensors was changed"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_and_the_difference_named(
@@ -86,6 +88,60 @@ def test_a_changed_base_under_the_same_name_is_noticed(tmp_path: Path, world: Wo
     save_file(tensors, tmp_path / "base" / "model.safetensors")
     with pytest.raises(UserError, match="base was"):
         tiny.built(world, config)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "special_tokens_map.json"])
+def test_another_tokenizer_or_template_is_refused_by_its_name(tmp_path: Path, world: World, name: str) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "1"))
+    (tmp_path / "base" / name).write_text('{"a": 1, "b": 2}')
+    tiny.trained(world, config)
+    (tmp_path / "base" / name).write_text('{"a": 2, "b": 1}')
+    with pytest.raises(UserError, match=rf"\n  base {tmp_path}/base: {name} was changed\n"):
+        tiny.built(world, config)
+
+
+def test_a_checkpoint_that_does_not_list_the_base_s_files_is_adopted_with_a_warning(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "2"), ("checkpoint.every", "1"))
+    monkeypatch.setattr(assembly, "identify", without_files)
+    tiny.trained(world, config)
+    monkeypatch.undo()
+    tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "3")))
+    assert "step-00000002 was saved by an earlier version, which knew the base by its weights and config.json" in capsys.readouterr().err
+    states = [checkpoint.read_state(path) for path in checkpoint.steps_in(checkpoint.folder_of(config.run.dir))]
+    assert [(state["step"], sorted(state["base"]["files"] or ())) for state in states] == [
+        (3, ["config.json", "model.safetensors"]), (2, []), (1, []),
+    ]  # fmt: skip
+    tiny.built(world, tiny.config_in(tmp_path, ("train.steps", "3")))
+    assert "earlier version" not in capsys.readouterr().err
+    (tmp_path / "base" / "vocab.txt").write_text("a")
+    with pytest.raises(UserError, match=rf"base {tmp_path}/base: vocab.txt was added \(move vocab.txt out of that folder\)\nRun with"):
+        tiny.built(world, config)
+
+
+def without_files(*arguments: Any) -> dict[str, Any]:
+    identity = identify(*arguments)
+    return {**identity, "base": {key: value for key, value in identity["base"].items() if key != "files"}}
+
+
+def test_fewer_steps_than_the_run_has_taken_are_refused(tmp_path: Path, world: World) -> None:
+    tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "8")))
+    with pytest.raises(UserError, match=r"^train.steps: 5, but .*step-00000008 is of step 8 already; give --train.steps 8 or more"):
+        tiny.built(world, tiny.config_in(tmp_path, ("train.steps", "5")))
+    with pytest.raises(UserError, match=r"^train.epochs: 1, which are 2 steps, but .*step-00000008 is of step 8 already"):
+        tiny.built(world, tiny.config_in(tmp_path, ("train.steps", "null"), ("train.epochs", "1")))
+    assert tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "8")))[1].step == 8
+
+
+def test_a_command_that_names_a_folder_with_a_space_can_be_copied(tmp_path: Path, world: World) -> None:
+    training = tiny.built(world, tiny.config_in(tmp_path, ("run.dir", str(tmp_path / "my run"))))[0]
+    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in assembly.too_few_steps(training, tmp_path, 9)
+
+
+def test_of_two_states_of_the_data_only_what_differs_is_shown() -> None:
+    was = {"digest": "equal", "rows": 3, "positions": 40}
+    assert assembly.difference("data", was, {**was, "positions": 50}) == "data was {'positions': 40}, now {'positions': 50}"
 
 
 def test_a_damaged_newest_is_passed_over_aloud(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,13 +181,47 @@ def test_lengths_are_measured_anew_for_other_options_or_another_base(tmp_path: P
     assert len(keys) == len(set(keys)) == 2
 
 
+def test_what_changed_since_the_checkpoint_is_printed_logged_and_marked(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    val = (("data.val", str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(4)))),)
+    tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "3"), ("train.lr", "4e-3"), *val))
+    tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(5))
+    over = (("train.steps", "5"), ("train.lr", "1e-3"), ("parallel.strategy", "fsdp"), ("log.every", "2"), *val)
+    training, progress = tiny.built(world, tiny.config_in(tmp_path, *over))
+    capsys.readouterr()
+    assembly.introduce(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 3, {}))
+    _, title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "the configuration is not that of step 3:"
+    assert [re.sub(r"\w{64}", "…", line) for line in lines] == [
+        "  train.steps: 3 → 5",
+        "  train.lr: 0.004 → 0.001",
+        "  parallel.strategy: auto → fsdp (by rounding alone)",
+        "  launch.strategy: ddp → fsdp (by rounding alone)",
+        "  log.every: 1 → 2 (changes no number of the training)",
+        "  launch.validation_data: … → … (changes no number of the training)",
+    ]
+    event = read_log(tmp_path / "run" / "log.jsonl")[-1]
+    assert event["event"] == "resumed" and [f"  {change}" for change in event["changes"]] == lines
+    assert event["marked"] == ["train.steps", "train.lr", "parallel.strategy", "launch.strategy"]
+
+
+def test_a_config_that_cannot_be_read_stops_no_run(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
+    (checkpoint.find(tmp_path / "run") / "config.yaml").write_text("[")
+    assembly.introduce(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 1, {}))
+    assert "warning: what was changed since step 1 is not known: " in capsys.readouterr().out
+    assert read_log(tmp_path / "run" / "log.jsonl")[-1]["event"] == "resumed"
+
+
 def test_the_introduction_says_what_will_happen(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    training, progress = tiny.built(world, tiny.config_in(tmp_path, *tiny.LORA))
+    training, progress = tiny.trained(world, tiny.config_in(tmp_path, *tiny.LORA))
+    capsys.readouterr()
     training = replace(training, loaded=replace(training.loaded, remarks=("Bytes are learned.",)))
     events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
+    assembly.introduce(training, Progress(), events)
     assembly.introduce(training, progress, events)
-    assembly.introduce(training, Progress(step=4), events)
     first, remark, second, _ = capsys.readouterr().out.splitlines()
     assert "2,166 of 16,148 parameters train, ddp on 1 × cpu, fp32; 20 rows, 6 steps; a fresh start in" in first, first
-    assert remark == "Bytes are learned." and second.endswith("going on from step 4")
-    assert [(event["event"], event["step"]) for event in read_log(tmp_path / "run" / "log.jsonl")] == [("started", 0), ("resumed", 4)]
+    assert remark == "Bytes are learned." and second.endswith("resuming from step 6")
+    assert [(event["event"], event["step"]) for event in read_log(tmp_path / "run" / "log.jsonl")][-2:] == [("started", 0), ("resumed", 6)]

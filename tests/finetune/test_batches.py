@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from finetune import batches
 from finetune.batches import Loader, MicroBatch, Order, Place, Step
 from finetune.errors import UserError
-from finetune.rows import Measured, Rows, build_index, open_rows
+from finetune.rows import DataFile, Measured, Rows, build_index, checksum_of, open_rows
 from tests.finetune import tiny
 
 orders = st.builds(
@@ -138,6 +139,23 @@ def order_of(order: Order, lengths: np.ndarray, epoch: int) -> list[int]:
     return [row for window in windows for micro in batches.micro_batches(order, lengths, epoch, window) for row in micro.ids]
 
 
+def turns_of(order: Order, lengths: np.ndarray, epoch: int, window: int) -> tuple[int, ...]:
+    """For each turn of a window, which of its micro-batches it trains, counted from the shortest."""
+    tokens = [micro.tokens for micro in batches.micro_batches(order, lengths, epoch, window)]
+    assert len(set(tokens)) == len(tokens), "sizes that are equal would hide who takes which turn"
+    return tuple(np.argsort(np.argsort(tokens)).tolist())
+
+
+def test_micro_batches_take_turns_differently_in_every_epoch_and_window_and_with_every_seed() -> None:
+    """Rows of as many lengths as there are rows lie in the same micro-batches in every epoch: only their turns can differ."""
+    lengths = np.arange(1, 41)
+    order = Order(seed=0, window=40, micro_tokens=1, global_batch_tokens=1)  # a micro-batch for each row
+    assert len({turns_of(order, lengths, epoch, 0) for epoch in range(20)}) == 20
+    assert len({turns_of(replace(order, seed=seed), lengths, 0, 0) for seed in range(20)}) == 20
+    windows = replace(order, window=20)
+    assert len({turns_of(windows, np.arange(1, 401), 0, window) for window in range(20)}) == 20
+
+
 def test_a_window_is_not_trained_from_short_to_long() -> None:
     lengths = np.arange(1, 1001)
     micros = batches.micro_batches(Order(0, 1000, 4000, 1), lengths, 0, 0)
@@ -168,8 +186,12 @@ def test_ranks_share_each_step_exactly(order: Order, lengths: list[int], size: i
 def rows_in_memory(texts: list[str]) -> Rows:
     lines = [json.dumps({"text": text}).encode() for text in texts]
     starts = np.cumsum([0, *map(len, lines)])[:-1]
-    index = np.array([[start, len(line), len(text), number + 1] for number, (start, line, text) in enumerate(zip(starts, lines, texts))])
-    return Rows(Path("memory.jsonl"), b"".join(lines), index, "")
+    entries = enumerate(zip(starts, lines, texts))
+    index = np.array([[start, len(line), len(text), number + 1, checksum_of(line)] for number, (start, line, text) in entries])
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(lines))
+        file.flush()
+        return Rows(Path("memory.jsonl"), DataFile(Path(file.name)), index, "")
 
 
 def test_the_loader_reads_one_step_ahead_and_in_order() -> None:

@@ -50,6 +50,17 @@ def test_damage_is_named_and_the_exit_code_tells(run: Path, capsys: pytest.Captu
     assert said.endswith("the run can go on from step-00000004\n")
 
 
+def test_a_state_that_makes_no_sense_is_damage_and_names_its_key(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newest, middle, _ = checkpoint.steps_in(run / "checkpoints")
+    tiny.reseal(newest, strategy=["fsdp"])
+    tiny.reseal(middle, step=6)
+    assert check.main([str(run)]) == 2
+    said = capsys.readouterr().out
+    assert "step-00000006  damaged: state.json cannot be read (strategy: Input should be a valid string (found ['fsdp']))\n" in said
+    assert "step-00000004  damaged: state.json is of step 6\n" in said
+    assert said.endswith("the run can go on from step-00000002\n")
+
+
 def test_nothing_good_and_nothing_at_all(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in checkpoint.steps_in(run / "checkpoints"):
         (path / "manifest.json").write_text("{}")

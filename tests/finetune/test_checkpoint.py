@@ -53,7 +53,8 @@ def steps(run: Path) -> list[int]:
 def fake(folder: Path, step: int, validation_loss: float | None = None, data: str = "mine") -> Path:
     """A small committed checkpoint without tensors."""
     temporary = files.fresh_folder(folder, f"step-{step:08d}")
-    state = json.dumps({"format": checkpoint.FORMAT, "step": step, "validation_loss": validation_loss, "data": data}).encode()
+    rows = {"digest": data, "rows": 20, "positions": 400}
+    state = json.dumps(tiny.state(step, validation_loss=validation_loss, data=rows)).encode()
     written = files.write_blocks(temporary / "state.json", [state])
     entries = {"state.json": {"bytes": written.bytes, "digest": written.digest}}
     manifest = checkpoint.seal({"format": checkpoint.FORMAT, "step": step, "files": entries})
@@ -398,10 +399,25 @@ def test_what_makes_a_run_is_in_its_state(run: Path) -> None:
     state = checkpoint.read_state(find(run))
     assert set(checkpoint.SAME_RUN) <= set(state)
     moved = {**state, "base": {**state["base"], "source": "/elsewhere"}, "recipe": "other/place/byte_model"}
-    assert checkpoint.identity_of(moved) == checkpoint.identity_of(state)
+    assert checkpoint.differences(state, moved) == []
     for key in checkpoint.SAME_RUN:
-        other = {"digest": "another"} if key == "base" else "another"
-        assert checkpoint.identity_of({**state, key: other}) != checkpoint.identity_of(state), key
+        other = {**state["base"], "digest": "another"} if key == "base" else "another"
+        assert checkpoint.differences(state, {**state, key: other}) == [key]
+
+
+def test_bases_are_compared_by_their_files_where_both_list_them(run: Path) -> None:
+    state = checkpoint.read_state(find(run))
+    known = state["base"]["files"]
+    assert known.keys() == {"config.json", "model.safetensors"}
+    for changed, words in (
+        ({**known, "config.json": "other"}, ["config.json was changed"]),
+        ({**known, "tokenizer.json": "new"}, ["tokenizer.json was added"]),
+        ({"config.json": known["config.json"]}, ["model.safetensors is gone"]),
+    ):
+        other = {**state, "base": {**state["base"], "files": changed}}
+        assert checkpoint.differences(state, other) == ["base"] and checkpoint.changed_files(known, changed) == words
+    earlier = {**state, "base": {**state["base"], "files": None}}
+    assert checkpoint.differences(earlier, state) == checkpoint.differences(state, earlier) == []
 
 
 # --- prune

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from finetune.config import Config, Names, Section, dump, help_text, on_disk, re
 from finetune.errors import UserError
 from finetune.explain import fields
 from finetune.layers import parse_arguments
+from tests.finetune.hostile import YAML_PIECES, broken, value_replaced
 
 ROOT = Path(__file__).parents[2]
+CASES = 120
 
 
 class Options(Section):
@@ -168,6 +172,15 @@ def test_precedence(tmp_path: Path) -> None:
         ("run: {dir: !!python/name:os.system }\n", ":1: run.dir is no value that a config can hold"),
         ("run: {dir: !!python/object/apply:os.system [touch canary]}\n", ":1: run.dir is no value that a config can hold"),
         ("run: {seed: !!int abc}\n", ":1: run.seed is no value"),
+        ("run: {seed: !!timestamp 2020}\n", ":1: run.seed is no value that a config can hold: the tag tag:yaml.org,2002:timestamp is not"),
+        ("model: {source: !!bool 3}\n", ":1: model.source is no value that a config can hold"),
+        ('run:\n  dir: "a\\0b"\n', ":2: run.dir is no value that a config can hold: it contains '\\x00', a character that no path"),
+        ('model: {source: "\\ud800"}\n', ":1: model.source is no value that a config can hold: it contains '\\ud800'"),
+        ("run:\n  seed: " + "9" * 5000, ":2: run.seed is no value that a config can hold: Exceeds the limit"),
+        ("run: {seed: 9223372036854775808}\n", ":1: run.seed is no value that a config can hold: a whole number of more than 64 bits"),
+        ("run:\n  dir: " + "[" * 3000, ":2: not readable as YAML: nested more than 100 deep"),
+        ("- " * 3000, ":1: not readable as YAML: nested more than 100 deep"),
+        ("run: {[a, b]: c}\n", ":1: run has a list or a section as a key"),
         ("run: &a {dir: *a}\n", "aliases (*name) are not supported"),
         ("run: &a {dir: x}\nmodel: *a\n", "aliases (*name) are not supported"),
         ("\0", "not readable as YAML"),
@@ -183,6 +196,40 @@ def test_a_bad_file_is_named_and_nothing_in_it_runs(tmp_path: Path, text: str, t
     message = problems(files=(path,))
     assert str(path) in message and told.format(path=path) in message
     assert not Path("canary").exists() and not (tmp_path / "canary").exists()
+
+
+def test_whatever_stands_in_a_file_it_is_refused_or_can_be_written_and_read_again(tmp_path: Path) -> None:
+    sound = b"run: {dir: x, seed: 3}\ntrain:\n  lr: 1e-3\n  epochs: 2\nmodel: {source: abc, lora: {rank: 4}}\ndata:\n  train: a.jsonl\n"
+    path, again = tmp_path / "broken.yaml", tmp_path / "again.yaml"
+    ends: Counter[str] = Counter()
+    for number in range(CASES):
+        chance = random.Random(number)
+        lines = chance.random() < 0.5
+        path.write_bytes(value_replaced(chance, sound.split(b"\n")[:-1], YAML_PIECES) if lines else broken(chance, sound, YAML_PIECES))
+        try:
+            config = resolved(files=(path,))
+        except UserError as error:
+            ends["refused"] += 1
+            assert str(path) in str(error), f"case {number}: {error}"
+        else:
+            ends["kept"] += 1
+            again.write_bytes(dump(config).encode())
+            assert dump(resolved(files=(again,))) == dump(config), f"case {number}"
+            config.run.dir.exists()
+    assert min(ends["refused"], ends["kept"]) > CASES / 20, ends
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("run.dir", "[" * 3000, "not readable as YAML: nested more than 100 deep"),
+        ("a" + ".a" * 3000, "1", "nested more than 100 deep; keys are `section.key`"),
+        ("run.seed", "!!timestamp x", "run.seed is no value that a config can hold"),
+        ("model.source", '"\\UFFFFFFFF"', "not readable as YAML"),
+    ],
+)
+def test_odd_values_on_the_command_line_are_refused(key: str, value: str, words: str) -> None:
+    assert words in problems((key, value))
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in read_log(folder / "run" / "log.jsonl") if event["event"] == kind]
 
 
+OTHER = {"digest": "other", "rows": 8, "positions": 90}
+"""The data of another run."""
+
+
 def local(folder: Path, step: int) -> Path:
     return folder / "run" / "checkpoints" / f"step-{step:08d}"
 
@@ -69,6 +73,22 @@ def test_each_checkpoint_is_copied_and_the_place_is_free_again(made: Path) -> No
     assert all(remote.read(f"{elsewhere(made)}/step-00000006/{path.name}") == path.read_bytes() for path in local(made, 6).iterdir())
     assert [event["step"] for event in events(made, "copied")][-1] == 6
     assert not [*(made / "run" / "cache").glob(".copy*")]
+
+
+def test_the_manifest_is_sent_when_all_else_has_arrived(copied: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then there is no checkpoint: a process that is killed on the way leaves none that looks whole."""
+    url, sent, put = elsewhere(copied), list[tuple[str, bool]](), LocalFileSystem.put_file
+
+    def noted(self: LocalFileSystem, source: str, target: str, **more: Any) -> None:
+        sent.append((Path(source).name, any(MANIFEST in inside for inside in copies_at(url).values())))
+        put(self, source, target, **more)
+
+    remote.remove(url, MANIFEST)
+    monkeypatch.setattr(LocalFileSystem, "put_file", noted)
+    assert trained(world, config_in(copied)) == "finished"
+    names = [name for name, _ in sent]
+    assert names[-1] == MANIFEST and sorted(names) == sorted(path.name for path in local(copied, 6).iterdir()) and len(names) >= 4
+    assert not any(whole for _, whole in sent), "with the manifest there while a file is still to come it would look whole"
 
 
 def test_a_run_whose_folder_is_lost_goes_on_from_its_copies_to_the_same_weights(
@@ -136,7 +156,7 @@ def test_copies_are_pruned_as_the_runs_own_folder_is_and_what_was_left_unfinishe
     url = elsewhere(copied)
     for step in (4, 6):
         remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
-    for step, changes in ((2, {"validation_loss": 0.5}), (3, {}), (5, {"data": "of another run"})):
+    for step, changes in ((2, {"validation_loss": 0.5}), (3, {}), (5, {"data": OTHER})):
         state = json.dumps({**checkpoint.read_state(local(copied, 6)), "step": step, **changes})
         remote.write(f"{url}/step-{step:08d}/state.json", state.encode())
         remote.write(f"{url}/step-{step:08d}/{MANIFEST}", b"{}")
@@ -150,7 +170,7 @@ def test_another_runs_checkpoint_is_not_replaced(copied: Path) -> None:
     assert copies.is_there(mine, url)
     remote.write(f"{url}/{mine.name}/{MANIFEST}", b"{}")
     assert not copies.is_there(mine, url), "the same run's, made another time"
-    remote.write(f"{url}/{mine.name}/state.json", json.dumps({**checkpoint.read_state(mine), "data": "other"}).encode())
+    remote.write(f"{url}/{mine.name}/state.json", json.dumps({**checkpoint.read_state(mine), "data": OTHER}).encode())
     with pytest.raises(UserError, match="step-00000006 is a checkpoint of another run; give this one another checkpoint.copy_to"):
         copies.is_there(mine, url)
 

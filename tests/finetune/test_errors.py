@@ -34,3 +34,11 @@ def test_any_other_error_goes_on() -> None:
 
     with pytest.raises(KeyError):
         exit_code(verb, [])
+
+
+def test_a_terminal_obeys_nothing_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: list[str]) -> int:
+        raise UserError("the key \x1b]0;title\x07 of \u2028é\ud800\n  next line")
+
+    assert exit_code(fail, []) == 2
+    assert capsys.readouterr().err == "error: the key \\x1b]0;title\\x07 of \\u2028é\\ud800\n  next line\n"

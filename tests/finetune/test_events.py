@@ -163,6 +163,32 @@ def ink(picture: Path) -> int:
     return int((imread(picture)[..., :3].min(axis=-1) < 0.9).sum())
 
 
+FOREIGN = (
+    *(b"", b"looks good so far", b"3", b"null", b"[]", b"{}", b'"event"', b'{"event": "step"}', b'{"step": 3}', b"\xff\xfe", b"[" * 10**5),
+    *(b'{"event": "step", "step": "3", "loss": 1.0}', b'{"event": [], "step": 3}', b'{"event": "step", "step": true}', b"\x00\x00"),
+    b'{"event": "step", "step": 1' + b"0" * 400 + b', "loss": 1.0}',
+)
+"""Lines that this program did not write, and that are no event."""
+HALF = (
+    *(b'{"event": "step", "step": 7}', b'{"event": "step", "step": 8, "loss": "low"}', b'{"event": "step", "step": 9, "loss": 1e999}'),
+    *(b'{"event": "step", "step": 10, "loss": 1.7e308}', rb'{"event": "resumed", "step": 11, "marked": ["\ud800"]}'),
+)
+"""Events, but no point of a curve."""
+
+
+def test_foreign_lines_are_no_events_and_no_points(tmp_path: Path, world: World) -> None:
+    events = Events(tmp_path / "$a_{run} \udcff", world.accelerator, 3, 0, {})
+    for line in (*FOREIGN, *HALF):
+        events.log_path.parent.mkdir(exist_ok=True)
+        with events.log_path.open("ab") as file:
+            file.write(line + b"\n")
+    events.step(1, NUMBERS)
+    found = read_log(events.log_path)
+    assert [event["step"] for event in found] == [7, 8, 9, 10, 11, 1] and len(FOREIGN) == 16
+    draw_curve(events.log_path, tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_curve_is_a_picture_of_the_losses(tmp_path: Path, world: World) -> None:
     events = opened(tmp_path, world)
     events.note("started", 0)

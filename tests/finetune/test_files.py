@@ -301,6 +301,57 @@ def test_space_is_asked_for_where_the_folder_will_be(tmp_path: Path) -> None:
     files.require_space(Path("relative/folder"), 1, "a test")
 
 
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("file/run", "file/run cannot be written to (Not a directory); choose another folder"),
+        ("file", "file is a file, not a folder; choose another folder"),
+        ("taken", "taken cannot be written to (Is a directory at {folder}/taken/.owner); choose another folder"),
+        ("/proc/run", "/proc/run cannot be written to (No such file or directory); choose another folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_owned_is_named_with_the_reason(tmp_path: Path, place: str, words: str) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "taken" / files.OWNER).mkdir(parents=True)
+    with pytest.raises(UserError) as caught:
+        files.own(tmp_path / place)
+    assert words.format(folder=tmp_path) in str(caught.value)
+
+
+def test_of_two_words_the_first_is_kept(tmp_path: Path) -> None:
+    assert files.write_first(tmp_path / "new" / "word", b"one") and not files.write_first(tmp_path / "new" / "word", b"two")
+    assert (tmp_path / "new" / "word").read_bytes() == b"one" and [path.name for path in (tmp_path / "new").iterdir()] == ["word"]
+
+
+@pytest.mark.parametrize("code", files.WITHOUT_LINKS)
+def test_the_first_word_is_kept_on_a_disk_without_links(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refused)
+    assert files.write_first(tmp_path / "word", b"one") and not files.write_first(tmp_path / "word", b"two")
+    assert (tmp_path / "word").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_need_not_outlive_the_machine_is_replaced_whole(tmp_path: Path) -> None:
+    for content in (b"one", b"two"):
+        seen = operations_of(lambda content=content: files.write_volatile(tmp_path / "new" / "signs", content))
+        assert "sync" not in seen and (tmp_path / "new" / "signs").read_bytes() == content
+    with pytest.raises(OSError, match="a full disk"), files.watch(failing_at(1, OSError("a full disk"))):
+        files.write_volatile(tmp_path / "new" / "signs", b"three")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["signs"] and (tmp_path / "new" / "signs").read_bytes() == b"two"
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_read_only_folder_is_named(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, *_: object) -> int:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(UserError, match=rf"run cannot be written to \({os.strerror(code)} at .*/run/\.owner\); choose another folder, or"):
+        files.own(tmp_path / "run")
+
+
 def test_a_folder_has_one_owner_until_that_process_ends(tmp_path: Path) -> None:
     script = f"""
 import sys, time

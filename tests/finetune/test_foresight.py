@@ -89,6 +89,12 @@ def test_bad_rows_and_rows_without_targets_are_found(tmp_path: Path) -> None:
     assert len(found.problems) == 1 and "train.jsonl:2" in found.problems[0]
 
 
+def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "fine"}\n{"text": "\\ud800"}\n')
+    with pytest.raises(UserError, match=r"train\.jsonl:2: not a line of JSON \(half of a character"):
+        glance(tiny.config_in(tmp_path), tiny.RECIPE, None)
+
+
 @pytest.mark.slow
 def test_seventy_billion_parameters_by_their_config_alone(tmp_path: Path) -> None:
     recipe = load_recipe(find_recipe("llm_sft"))

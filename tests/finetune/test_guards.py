@@ -21,6 +21,7 @@ from finetune.guards import (
     WINDOW,
     NotFiniteError,
     Recent,
+    Signals,
     Stop,
     StopRequests,
     agree_to_stop,
@@ -109,6 +110,26 @@ def test_a_signal_is_noted_and_the_handlers_come_back(number: signal.Signals) ->
         assert name == number.name and age is not None and 0 <= age < 10
     assert [signal.getsignal(each) for each in SIGNALS] == before
     assert signal.set_wakeup_fd(-1) == -1 and "signals" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_closed_terminal_ends_the_process_at_once() -> None:
+    ended, received = list[int](), threading.Event()
+    requests = StopRequests()
+    requests.end = lambda number: (ended.append(number), received.set())[0]
+    with requests:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert received.wait(60) and ended == [signal.SIGHUP]
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    """As nohup starts a run."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals((signal.SIGHUP, signal.SIGUSR1), lambda _: None):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and signal.getsignal(signal.SIGUSR1) != signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_second_signal_ends_the_process_at_once_even_in_a_call_that_does_not_return() -> None:

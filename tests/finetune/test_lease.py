@@ -56,6 +56,25 @@ def test_who_lost_the_place_learns_of_it_and_leaves_the_others_object(place: str
     assert "/runs/second" in remote.read(f"{place}/{OBJECT}").decode()
 
 
+def test_who_takes_over_looks_again_before_it_begins(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one may have waited for the same silence, and written its name after this one."""
+    other = json.dumps({"run": "/runs/other", "token": "y"}).encode()
+    written, write = [], remote.write
+
+    def write_and_be_overwritten(url: str, content: bytes) -> None:
+        write(url, content)
+        written.append(json.loads(content)["run"])
+        write(url, other)
+
+    write(f"{place}/{OBJECT}", json.dumps({"run": "/runs/dead", "token": "x"}).encode())
+    monkeypatch.setattr(remote, "write", write_and_be_overwritten)
+    late = Lease(place, "/runs/late")
+    with pytest.raises(UserError, match="has been taken over by /runs/other"):
+        late.__enter__()
+    assert written == ["/runs/late"] and remote.read(f"{place}/{OBJECT}") == other, "it has written once, and leaves the other's name"
+    assert not late._thread.is_alive(), "and renews nothing"
+
+
 def test_of_two_that_take_over_at_once_one_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "LOOK_SECONDS", 1.0)  # a busy machine may keep one of the two waiting for a while
     remote.write(f"{place}/{OBJECT}", json.dumps({"run": "/runs/dead", "token": "x"}).encode())

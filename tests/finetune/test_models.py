@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -61,7 +63,7 @@ def test_a_demo_model_is_a_source_by_its_name(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "toy.zip").write_bytes(shipped.pack(base))
     monkeypatch.setattr(shipped, "HERE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert models.content_digest(models.resolve_source("toy", None)) == models.content_digest(base)
+    assert models.file_digests(models.resolve_source("toy", None)) == models.file_digests(base)
     with pytest.raises(UserError, match=r"toyy: no such folder, and not a hub name \(owner/model\) nor a demo model \(toy\)"):
         models.resolve_source("toyy", None)
 
@@ -100,20 +102,64 @@ def test_only_data_is_fetched() -> None:
 
 def test_the_digest_follows_every_byte_and_name_of_weights_and_config(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base")
-    seen = {models.content_digest(base)}
-    (base / "README.md").write_text("not weights")
-    assert models.content_digest(base) in seen
+
+    def digest() -> str:
+        return models.content_digest(models.file_digests(base))
+
+    seen = {digest()}
+    (base / "tokenizer.json").write_text("not weights")
+    assert digest() in seen
     weights = bytearray((base / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (base / "model.safetensors").write_bytes(weights)
-    seen.add(models.content_digest(base))
+    seen.add(digest())
     (base / "config.json").write_text((base / "config.json").read_text() + " ")
-    seen.add(models.content_digest(base))
+    seen.add(digest())
     (base / "model.safetensors").rename(base / "other.safetensors")
-    seen.add(models.content_digest(base))
+    seen.add(digest())
     save_file({"more": torch.ones(1)}, base / "more.safetensors")
-    seen.add(models.content_digest(base))
+    seen.add(digest())
     assert len(seen) == 5
+
+
+SHAPING = (
+    *("config.json", "model.safetensors", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.4.0.0.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "bpe.codes", "dict.txt"),
+    *("chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja", "speech_tokenizer/model.safetensors"),
+)
+"""What the loaders of transformers and of our recipes read."""
+
+
+def test_a_base_is_all_that_loaders_read_and_nothing_else(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base")
+    beside = ("README.md", "LICENSE.txt", "model.safetensors.index.json", "trainer_state.json", "runs/me/exit.json", ".cache/refs.json")
+    for name in (*SHAPING, *beside):
+        path = base / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        if not path.exists():
+            path.write_text(name)
+    before = models.file_digests(base, ("additional_chat_templates", "speech_tokenizer", "not_there"))
+    assert before.keys() == set(SHAPING) and len(before) == 22
+    for name in (*SHAPING, *beside):
+        with (base / name).open("ab") as file:
+            file.write(b" ")
+        after = models.file_digests(base, ("additional_chat_templates", "speech_tokenizer"))
+        assert [key for key in before if before[key] != after[key]] == ([name] if name in SHAPING else []), name
+        before = after
+
+
+def test_every_file_of_a_tokenizer_of_transformers_is_of_a_type_that_counts() -> None:
+    """But of `prophetnet.tokenizer`, which has no fast form and so trains in no recipe."""
+    folder = Path(transformers.__file__).parent / "models"
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*/tokenization_*.py"))
+    names = set(re.findall(r'"\w+_file": ?"([\w.-]+)"', text)) - {"prophetnet.tokenizer"}
+    assert len(names) > 15 and {Path(name).suffix for name in names} <= models.SHAPING
+
+
+def test_a_folder_without_config_json_is_no_base(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no config.json, so it is no model"):
+        models.file_digests(tmp_path)
 
 
 def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def test_constant_landmarks() -> None:
 def test_edges_of_the_schedule() -> None:
     assert learning_rate(0, 1, Train(lr=1.0, warmup=0.0)) == 1.0
     assert learning_rate(0, 1, Train(lr=1.0, warmup=1.0)) == 1.0
-    assert learning_rate(0, 1000, Train(lr=1.0, warmup=0.0001)) == 1.0, "a warm-up of a fraction of a step is one step"
+    rounded_up = Train(lr=1.0, warmup=0.0015)
+    assert [learning_rate(step, 1000, rounded_up) for step in (0, 1, 2)] == [0.5, 1.0, 1.0], "a warm-up of 1.5 steps takes two"
     assert learning_rate(200, 100, Train(lr=1.0, final_lr=0.0)) == pytest.approx(0.0), "not back up again after the end"
 
 

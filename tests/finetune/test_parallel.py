@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -295,6 +296,70 @@ def test_reshard_gives_gathered_parameters_back(tmp_path: Path, world: World) ->
 def test_plain_names() -> None:
     assert plain_name("talker.blocks.0._checkpoint_wrapped_module.up.weight") == "talker.blocks.0.up.weight"
     assert plain_name("head.weight") == "head.weight"
+
+
+IMPORTS = """
+import copy, json, sys, tempfile
+from pathlib import Path
+import torch
+import torch._dynamo  # which each rank would import later, by itself
+from torch import nn
+from finetune import parallel, tensor_parallel
+from finetune.config import Config, Parallel, Train
+from finetune.world import join, leave
+"""
+NORMS = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 10), nn.Linear(10, 6)
+
+    def forward(self, hidden):
+        return hidden + self.down(torch.tanh(self.up(self.norm(hidden))))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.blocks, self.head = nn.Embedding(50, 6), nn.ModuleList([Block(), Block()]), nn.Linear(6, 3)
+
+    def forward(self, ids):
+        hidden = self.embedding(ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden).clone()  # no view: fully_shard warns of those
+
+tensor_parallel.PLANS[tensor_parallel.class_of(Block())] = {"up": "outputs", "down": "inputs"}
+world, found = join((), Path(tempfile.mkdtemp())), {}
+torch.manual_seed(0)
+whole = Model()
+rows = torch.arange(24).reshape(4, 6)
+for name, more in {"tensor": {"tensor": 2}, "hsdp": {"replicate": 2}, "fsdp": {}, "ddp": {}}.items():
+    strategy = "fsdp" if name == "tensor" else name
+    plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
+    config = Config.model_construct(train=Train(precision="fp32"), parallel=Parallel(strategy=strategy, **more))
+    parallel.shard(model, (Block,), strategy, config, world)
+    shares, group = 4 // config.parallel.tensor, world.rank // config.parallel.tensor  # who shares matrices sees the same rows
+    plain(rows).square().sum().backward()
+    (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares
+    right = float(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5))
+    norm = parallel.clip_gradients(model.parameters(), 0.5)
+    clipped = zip(model.named_parameters(), plain.parameters(), strict=True)
+    wrong = [key for (key, own), other in clipped if not torch.allclose(own.grad.full_tensor(), other.grad, rtol=1e-4, atol=1e-6)]
+    found[name] = {"norm": norm, "right": right, "wrong": wrong, "axes": sorted({len(own.placements) for own in model.parameters()})}
+sys.stdout.write(json.dumps(found) + chr(10))
+leave()
+"""
+
+
+def test_on_four_ranks_the_norm_is_that_of_one_process() -> None:
+    """Under tensor parallelism a matrix lies over both axes of the ranks, its norms over one; under hsdp a shard lies on two ranks."""
+    ranks = [json.loads(output) for output in tiny.forked(IMPORTS, NORMS, 4)]
+    assert all(found == ranks[0] for found in ranks), "every rank clips by the same norm"
+    assert [*ranks[0]] == ["tensor", "hsdp", "fsdp", "ddp"]
+    for name, found in ranks[0].items():
+        assert found["norm"] == pytest.approx(found["right"], rel=1e-5), name
+        assert found["right"] > 1 and found["wrong"] == [], name
+    assert {name: found["axes"] for name, found in ranks[0].items()} == {"tensor": [1, 2], "hsdp": [2], "fsdp": [1], "ddp": [2]}
 
 
 class Words(nn.Module):

@@ -59,7 +59,7 @@ from finetune import models, train
 
 folder = Path(FOLDER, os.environ["RANK"])
 folder.mkdir()
-models.content_digest = lambda *_: sys.exit("weights were read")
+models.file_digests = lambda *_: sys.exit("weights were read")
 sys.exit(0 if train.main([*ARGUMENTS, "--run.dir", "/proc/self/cwd/run"] if not os.chdir(folder) else []) == 2 else 1)
 """
 

@@ -51,8 +51,8 @@ def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -
 
     tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, ("train.steps", "1")))
     leave()
-    out = tmp_path / "out"
-    done = run(hub, tmp_path, "-m", "finetune", "export", tmp_path / "run", "--to", out, "--push-to-hub", "me/tiny", "--private")
+    out, pushed = tmp_path / "out", ("--push-to-hub", "me/tiny", "--private")
+    done = run(hub, tmp_path, "-m", "finetune", "export", tmp_path / "run", "--to", out, "--recipe", tiny.FOLDER, *pushed)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{out} is ready\nuploaded to {hub.address}/me/tiny\n"
     assert hub.repositories["me/tiny"] == {path.name: path.read_bytes() for path in out.iterdir()} and hub.private["me/tiny"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.torch_version import TorchVersion
 
 from finetune import adapters, config, export, quantized, recipe, train
 from finetune.config import Config, Lora
@@ -73,6 +76,18 @@ def test_what_cannot_work_is_refused_with_the_reason(tmp_path: Path, overrides: 
     with pytest.raises(UserError, match=told):
         quantized.check(settings(tmp_path, ("model.quantization", "nf4"), *overrides))
     quantized.check(settings(tmp_path))
+
+
+@pytest.mark.parametrize(("version", "works"), [("2.9.1", False), ("2.11.0+cu130", False), ("2.12.0+cu130", True), ("3.0.0", True)])
+def test_a_torch_that_cannot_shard_bytes_is_refused_by_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, works: bool
+) -> None:
+    """`fully_shard` before torch 2.12 makes each shard a parameter that wants gradients, which bytes cannot have."""
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    qlora = settings(tmp_path, ("model.quantization", "nf4"), ("model.lora", "{rank: 2}"))
+    with contextlib.nullcontext() if works else pytest.raises(UserError, match=re.escape(f"this is torch {version}, whose fully_shard")):
+        quantized.check(qlora)
+    quantized.check(settings(tmp_path, ("model.lora", "{rank: 2}")))
 
 
 def test_a_layer_whose_rows_blocks_do_not_divide_is_named() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_recipe, recipe_named_in
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +30,17 @@ def test_an_unknown_one_lists_those_that_are_there(name: str, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"--recipe .*: no recipe\.py in .*; known recipes: .*voice_clone.*, or give the path"):
         find_recipe(name)
+
+
+def test_a_file_may_name_a_built_in_recipe_and_no_other(tmp_path: Path) -> None:
+    shutil.copytree(tiny.FOLDER, tmp_path / "mine")
+    place = tmp_path / "state.json"
+    assert {"voice_clone", "llm_sft"} <= set(built_in_recipes())
+    assert recipe_named_in(place, "voice_clone", None) == "voice_clone"
+    for name in (str(tmp_path / "mine"), "./mine", "voice_clone/", "../recipes/voice_clone", "Voice_Clone", "", None, 3, ["voice_clone"]):
+        with pytest.raises(UserError, match=r"state\.json names the recipe .*give its folder yourself with --recipe PATH"):
+            recipe_named_in(place, name, None)
+        assert recipe_named_in(place, name, str(tmp_path / "mine")) == str(tmp_path / "mine"), "what a person gives counts"
 
 
 def test_a_file_without_a_recipe_says_what_it_must_define(tmp_path: Path) -> None:

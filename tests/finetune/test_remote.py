@@ -119,6 +119,16 @@ def test_a_file_is_brought_once_and_again_when_it_has_changed(place: str, tmp_pa
     assert second.read_bytes() == b"two\n" and first.read_bytes() == b"one\n"
 
 
+def test_a_file_of_the_same_size_and_times_is_brought_again(tmp_path: Path) -> None:
+    path = tmp_path / "share" / "train.jsonl"
+    files.write_bytes(path, b"one\n")
+    times = path.stat()
+    first = remote.fetch(f"file://{path}", tmp_path / "cache")
+    path.write_bytes(b"two\n")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert remote.fetch(f"file://{path}", tmp_path / "cache").read_bytes() == b"two\n" and first.read_bytes() == b"one\n"
+
+
 @pytest.mark.parametrize("operation", ["write", "sync", "rename"])
 def test_a_download_that_ends_early_is_begun_again(place: str, tmp_path: Path, operation: str) -> None:
     url, cache = f"{place}/train.jsonl", tmp_path / "cache"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from finetune import files, rows
@@ -81,8 +86,10 @@ def test_an_index_is_used_again_until_file_or_key_change(tmp_path: Path) -> None
     before = path.stat()
     tiny.write_rows(path, ["abcd", "efg"])
     assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert build("b") == [4, 3] and len(measured) == 2, "the same size and time, other content"
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert build("b") == [4, 3] and len(measured) == 2, "the same size, another time"
+    assert build("b") == [4, 3] and measured == [], "the same content, another time"
     tiny.write_rows(path, ["abcd", "efg", "hij"])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert build("b") == [4, 3, 3], "the same time, another size"
@@ -94,3 +101,140 @@ def test_two_files_of_one_name_do_not_share_an_index(tmp_path: Path) -> None:
     second = opened(tiny.write_rows(tmp_path / "b" / "train.jsonl", ["defg"]), cache)
     assert first.read(0) == {"text": "abc"} and second.read(0) == {"text": "defg"}
     assert rows.open_rows(tmp_path / "a" / "train.jsonl", cache).lengths.tolist() == [3]
+
+
+def test_a_file_too_large_to_digest_counts_as_the_same_while_its_times_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    monkeypatch.setattr(rows, "DIGESTED_BYTES", 10)
+    digested: list[Path] = []
+    whole = files.digest
+    monkeypatch.setattr(rows.files, "digest", lambda path: digested.append(path) or whole(path))
+    opened(path, cache)
+    opened(path, cache)
+    assert digested == []
+    before = path.stat()
+    tiny.write_rows(path, ["abcd", "efg"])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert opened(path, cache).lengths.tolist() == [4, 3] and digested == [path], "its change time gave it away"
+
+
+def of_an_older_format(place: Path) -> None:
+    """As it was before: four columns, no checksums."""
+    head, begins = rows.read_head(place)
+    numbers = np.frombuffer(place.read_bytes()[begins:], np.int64).reshape(-1, 5)[:, :4]
+    old = json.dumps({key: value for key, value in head.items() if key not in ("format", "changed_ns", "index_digest")})
+    place.write_bytes(f"{old}{' ' * (-(len(old) + 1) % 8)}\n".encode() + numbers.tobytes())
+
+
+def with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(place: Path) -> None:
+        place.write_bytes(change(place.read_bytes()))
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "empty": (with_bytes(lambda _: b""), "cannot be read (Expecting value"),
+    "cut in its numbers": (with_bytes(lambda data: data[:-20]), "does not match its own digest"),
+    "cut in its head": (with_bytes(lambda data: data[:40]), "cannot be read ("),
+    "garbage": (with_bytes(lambda data: bytes(range(256)) * 4), "cannot be read ("),
+    "zeros": (with_bytes(lambda data: bytes(len(data))), "cannot be read ("),
+    "brackets": (with_bytes(lambda data: b"[" * 100_000), "cannot be read (nested more than 100 deep)"),
+    "a list": (with_bytes(lambda data: b"[]\n"), "cannot be read (its first line is no object)"),
+    "no keys": (with_bytes(lambda data: b'{"format": 2}\n'), "cannot be read ('index_digest')"),
+    "a number changed": (with_bytes(lambda data: data[:-33] + bytes([data[-33] ^ 1]) + data[-32:]), "does not match its own digest"),
+    "its head changed": (with_bytes(lambda data: data.replace(b'"cut": 0', b'"cut": 1')), "does not match its own digest"),
+    "another format": (of_an_older_format, "has the format of another version"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_index_is_made_again_and_that_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    opened(path, cache)
+    place = rows.index_path(path, cache)
+    sound = place.read_bytes()
+    assert capsys.readouterr().err == ""
+    damage, reason = DAMAGES[name]
+    damage(place)
+    assert place.read_bytes() != sound
+    found = opened(path, cache)
+    assert [found.read(row)["text"] for row in (0, 1)] == ["abc", "defg"] and found.lengths.tolist() == [3, 4] and found.cut == 0
+    assert place.read_bytes() == sound
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"indexing {path} again: its index ") and reason in printed and printed.count("\n") == 1
+
+
+def test_an_index_that_is_gone_before_it_is_opened_is_named(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"])
+    rows.build_index(path, tmp_path / "cache", "key", measure)
+    rows.index_path(path, tmp_path / "cache").unlink()
+    with pytest.raises(UserError, match=r"rows\.jsonl or its index .*\.index cannot be read \(No such file .*on a disk that all"):
+        rows.open_rows(path, tmp_path / "cache")
+
+
+def test_a_row_that_is_rewritten_during_the_run_is_refused(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg", "hij"])
+    found, before = opened(path, tmp_path / "cache"), path.stat()
+    tiny.write_rows(path, ["abc", "dEfg", "hij"])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (found.read(0), found.read(2)) == ({"text": "abc"}, {"text": "hij"})
+    with pytest.raises(UserError, match="not the one that was indexed: the file was rewritten .*Restore the file .*another --run.dir"):
+        found.read(1)
+
+
+@pytest.mark.parametrize(("left", "words"), [(30, r"16 bytes from byte 16 on, 14 are left"), (3, "16 bytes from byte 16 on, 0 are left")])
+def test_a_row_that_is_cut_off_during_the_run_is_refused(left: int, words: str, tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "def"])
+    found = opened(path, tmp_path / "cache")
+    os.truncate(path, left)
+    with pytest.raises(UserError, match=f"the file was truncated after it was indexed: of this row, {words}; nothing was trained on it"):
+        found.read(1)
+
+
+def test_a_file_that_grows_or_is_replaced_during_the_run_is_read_as_it_was(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "def"])
+    found = opened(path, tmp_path / "cache")
+    with path.open("a") as file:
+        file.write('{"text": "more"}\n')
+    assert len(found) == 2 and found.read(1) == {"text": "def"}
+    tiny.write_rows(tmp_path / "other.jsonl", ["xyz", "uvw"]).replace(path)
+    assert found.read(1) == {"text": "def"}, "the descriptor holds the old file"
+    assert opened(path, tmp_path / "cache").read(1) == {"text": "uvw"}, "the next start finds the new one"
+
+
+def test_a_disk_that_fails_names_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache")
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(UserError, match=r"this row cannot be read any more \(Stale file handle\); nothing was trained on it"):
+        found.read(0)
+
+
+def test_a_read_that_comes_in_parts_is_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, whole = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defghi"]), tmp_path / "cache"), os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: whole(descriptor, min(size, 4), offset))
+    assert found.read(1) == {"text": "defghi"}
+
+
+def test_descriptors_are_closed_with_their_rows(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"])
+    held = opened(path, tmp_path / "cache")
+    assert len(descriptors_of(path)) == 1
+    for _ in range(5):
+        opened(path, tmp_path / "cache")
+    assert len(descriptors_of(path)) == 1
+    del held
+    assert descriptors_of(path) == []
+
+
+def descriptors_of(path: Path) -> list[str]:
+    """This process's open descriptors of a file. Others come and go with what earlier tests left to the garbage collector."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            found += [descriptor.name] if descriptor.readlink() == path else []
+    return found

@@ -95,7 +95,7 @@ def waiting(tmp_path: Path, world: World) -> Iterator[tuple[Sampler, Config]]:
 def commit(config: Config, step: int, **state: Any) -> Path:
     folder = checkpoint.folder_of(config.run.dir) / f"step-{step:08d}"
     folder.mkdir(parents=True)
-    (folder / "state.json").write_text(json.dumps({"format": checkpoint.FORMAT, "step": step, **state}))
+    (folder / "state.json").write_text(json.dumps(tiny.state(step, **state)))
     return folder
 
 
@@ -169,7 +169,7 @@ def test_a_killed_run_takes_it_along(waiting: tuple[Sampler, Config]) -> None:
 import os, sys, time
 from pathlib import Path
 from finetune.sampling import _Child
-child = _Child(10, Path({str(checkpoint.folder_of(waiting[1].run.dir) / "step-00000010")!r}), ("x",))
+child = _Child(10, Path({str(checkpoint.folder_of(waiting[1].run.dir) / "step-00000010")!r}), "nowhere", ("x",))
 print(child._process.pid, flush=True)
 time.sleep(600)
 """
@@ -187,6 +187,7 @@ time.sleep(600)
 
 def test_what_goes_wrong_is_told_and_stops_nothing(waiting: tuple[Sampler, Config], capsys: pytest.CaptureFixture[str]) -> None:
     sampler, config = waiting
+    sampler._config = config.model_copy(update={"recipe": "nowhere"})
     commit(config, 20, recipe="nowhere")
     sampler.after_step(20)
     assert within(60, lambda: (sampler.after_step(21), sampler._child is None)[1])

@@ -53,13 +53,14 @@ def test_checkpoints_are_served_beside_each_other(
 
 def test_what_is_no_model_is_told(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    (folders[1] / CARD).write_text(json.dumps({"recipe": "nothing_of_that_name"}))
+    (folders[1] / CARD).write_text(json.dumps({"recipe": "llm_sft"}))
     for argv, told in (
         ([], "which model? give --model FOLDER"),
         (["--model", f"{tmp_path}/missing"], f"--model {tmp_path}/missing: no such folder"),
         (["--model", f"{tmp_path}/empty"], "is no exported model"),
         (["--model", str(folders[0]), "--model", str(folders[1])], "models of different recipes"),
-        (["--model", str(folders[1])], "--recipe nothing_of_that_name: no recipe.py"),
+        (["--model", str(folders[1])], "the recipe llm_sft serves nothing"),
+        (["--model", str(folders[1]), "--recipe", "nothing_of_that_name"], "--recipe nothing_of_that_name: no recipe.py"),
     ):
         assert serve.main(argv) == 2
         assert told in capsys.readouterr().err

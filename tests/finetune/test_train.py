@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from finetune import checkpoint, export, generate, loop, train
+from finetune import checkpoint, export, files, generate, loop, train
 from finetune.batches import Turn
 from finetune.errors import UserError
 from finetune.events import read_log
 from finetune.guards import NotFiniteError
+from finetune.heartbeat import Loss
 from finetune.recipe import Term
 from finetune.step import Training
 from finetune.world import World, leave
@@ -140,25 +141,29 @@ def test_a_recipe_outside_the_tree_trains_and_exports_without_an_edit_elsewhere(
     argv = ["--recipe", str(folder), *inputs(tmp_path)]
     done = run_as([sys.executable, str(ROOT / "finetune" / "train.py"), *argv], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (
-        "finished at step 2; next: python -m finetune export" in done.stdout and "my.own-recipe: 13,982 of 13,982 parameters" in done.stdout
-    )
+    assert "my.own-recipe: 13,982 of 13,982 parameters" in done.stdout
     run = tmp_path / "run"
+    assert f"finished at step 2; next: python -m finetune export {run} --to exports/run --recipe {folder}\n" in done.stdout
     monkeypatch.chdir(tmp_path)
-    assert export.main([str(run), "--to", "out"]) == generate.main(["--model", "out"]) == 0
-    assert capsys.readouterr().out == "out is ready\nout says nothing\n"
+    assert export.main([str(run), "--to", "out"]) == 2 and "give its folder yourself with --recipe PATH" in capsys.readouterr().err
+    named = ["--recipe", str(folder)]
+    assert export.main([str(run), "--to", "out", *named]) == generate.main(["--model", "out", *named]) == 0
+    assert generate.main(["--model", str(run), *named]) == 0, "and of a run, whose export is made by the same recipe"
+    assert capsys.readouterr().out.startswith("out is ready\nout says nothing\nstep-00000002-")
     assert len(before) > 40 and tree(ROOT) == before
 
 
-def test_a_run_leaves_log_curve_and_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_log_curve_and_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     argv = [*RECIPE, *inputs(tmp_path, "--log.trackers", "[]")]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     assert train.main(argv) == 0
     run = tmp_path / "run"
     assert json.loads((run / "exit.json").read_text()).items() >= {"reason": "finished", "step": 2, "last_commit": "step-00000002"}.items()
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
     events = [(event["event"], event["step"]) for event in read_log(run / "log.jsonl")]
     assert events == [("started", 0), ("step", 1), ("step", 2), ("committed", 2), ("stopped", 2)]
-    assert "finished at step 2" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "finished at step 2" in out and err.startswith("warning: 2 of the 3 visible GPUs of ")
     tiny.let_go(run)
     assert train.main([*argv[:-4], "--train.steps", "3", "--log.trackers", "[]"]) == 0
     events = [(event["event"], event["step"]) for event in read_log(run / "log.jsonl")]
@@ -192,6 +197,75 @@ def test_a_bad_number_leaves_word_and_the_checkpoint_in_flight(tmp_path: Path, w
         train.train_in(world, config, tiny.RECIPE)
     word = json.loads((config.run.dir / "exit.json").read_text())
     assert (word["reason"], word["step"], word["last_commit"]) == ("not finite", 2, "step-00000002")
+
+
+def test_a_launch_that_left_no_word_is_reported_by_the_next(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "2"))
+    train.train_in(world, config, tiny.RECIPE)
+    tiny.let_go(config.run.dir)
+    (config.run.dir / "exit.json").unlink()
+    train.train_in(world, config, tiny.RECIPE)
+    account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a word (killed, crashed, "
+    assert f"warning: {account}" in capsys.readouterr().out
+    (event,) = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "killed"]
+    assert event["account"].startswith(account)
+    tiny.let_go(config.run.dir)
+    train.train_in(world, config, tiny.RECIPE)
+    assert "left no exit.json" not in capsys.readouterr().out, "that one left its word"
+
+
+def test_a_failure_before_the_first_step_leaves_word(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path)
+    with pytest.raises(UserError, match="bad rows"):
+        tiny.write_rows(tmp_path / "train.jsonl", ["x"])
+        train.train_in(world, config, tiny.RECIPE)
+    left = json.loads((config.run.dir / "exit.json").read_text())
+    assert (left["reason"], left["rank"], left["step"]) == ("failed", 0, None), "no step was reached"
+    assert "text must hold at least three bytes" in left["message"]
+
+
+def test_a_folder_that_is_another_run_s_keeps_its_word(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "1"))
+    train.train_in(world, config, tiny.RECIPE)
+    before = (config.run.dir / "exit.json").read_text()
+    with pytest.raises(UserError, match="belongs to a run that is going on"):
+        train.train_in(world, config, tiny.RECIPE)
+    assert (config.run.dir / "exit.json").read_text() == before
+
+
+def test_an_end_in_good_order_replaces_a_word_that_is_not_of_this_launch(tmp_path: Path) -> None:
+    """A rank of an earlier launch, on a machine that was cut off, may write its word late. Of failures the first one stands."""
+    (tmp_path / "exit.json").write_text('{"reason": "failed", "message": "rank 3 is missing"}')
+    train.leave_word(tmp_path, 4, "failed", Loss("a second one"))
+    assert json.loads((tmp_path / "exit.json").read_text())["message"] == "rank 3 is missing"
+    train.leave_word(tmp_path, 4, "finished", Loss(""))
+    assert json.loads((tmp_path / "exit.json").read_text()).items() >= {"reason": "finished", "message": None, "step": 4}.items()
+
+
+def test_a_picture_that_cannot_be_drawn_fails_no_finished_run(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def undrawable(*_: object) -> None:
+        raise TypeError("not a sequence of Unicode points")
+
+    monkeypatch.setattr("finetune.events.draw_curve", undrawable)
+    assert train.train_in(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE) == "finished"
+    assert "warning: no loss.png (TypeError: not a sequence of Unicode points)" in capsys.readouterr().out
+
+
+def test_a_word_that_the_disk_refuses_fails_no_finished_run(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = files.write_bytes
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "exit.json":
+            raise UserError(f"the disk is full: {path}")
+        write(path, data)
+
+    monkeypatch.setattr(files, "write_bytes", full)
+    assert train.train_in(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE) == "finished"
+    assert "exit.json cannot be written (the disk is full: " in capsys.readouterr().err
 
 
 def test_a_defect_leaves_word_and_goes_on(tmp_path: Path, world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from finetune.errors import ElsewhereError, UserError
-from finetune.world import World, backends, check_world, data_sums, gather, join, leave, once, share, sums, together
+from finetune.world import World, backends, check_world, data_sums, gather, idle_gpus, join, leave, once, share, sums, together
 from tests.finetune import tiny
 
 TWO_RANKS = """
@@ -64,6 +65,23 @@ def test_a_world_of_one_agrees_with_itself(world: World) -> None:
         together(world, lambda: {}["ours"])
 
 
+def test_gpus_that_stay_idle_are_named_machine_by_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {"a": (8, 2), "b": (4, 4), "c": (1, 1), "d": (2, 1), "cpu": (0, 3)}
+    ranks = [[machine, gpus] for machine, (gpus, processes) in seen.items() for _ in range(processes)]
+    monkeypatch.setattr("finetune.world.gather", lambda *_: ranks)
+    first, second = idle_gpus(world)
+    assert first.startswith("6 of the 8 visible GPUs of a stay idle: 2 of the run's processes are there; configs/fsdp2.yaml and ddp.yaml ")
+    assert second.startswith("1 of the 2 visible GPUs of d stay idle: 1 of the run's processes are there; ")
+
+
+def test_a_process_alone_sees_what_stays_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert idle_gpus(world) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    (line,) = idle_gpus(world)
+    assert line.startswith(f"7 of the 8 visible GPUs of {platform.node()} stay idle")
+
+
 def test_sums_are_exact_for_counts_beyond_single_precision(world: World) -> None:
     assert sums(world, [float(2**53 - 1)]) == [2**53 - 1]
 
@@ -96,7 +114,7 @@ def test_two_ranks_agree_and_fail_together() -> None:
     assert first["gather"] == second["gather"] == ["", "long"]
     assert (first["together"], second["together"]) == (0, 1)
     assert second["user error on 1"] == "UserError: the disk is full"
-    assert first["user error on 1"] == "ElsewhereError: rank 1 failed: UserError: the disk is full"
+    assert first["user error on 1"] == "ElsewhereError: rank 1 failed: the disk is full"
     assert first["defect on 0"] == "KeyError: 'ours'" and second["defect on 0"] == "RuntimeError: rank 0 failed: KeyError: 'ours'"
     assert first["once"] == second["once"] == ["computed on", 0]
     assert "no such file" in first["once fails"] and second["once fails"].startswith("ElsewhereError: rank 0 failed")

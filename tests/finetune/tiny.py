@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,26 @@ def config_in(folder: Path, *overrides: tuple[str, str]) -> Config:
     return resolve(str(FOLDER), RECIPE.Options, [FOLDER / "config.yaml"], [*own, *overrides])
 
 
+def state(step: int, **changes: Any) -> dict[str, Any]:
+    """What `state.json` of a checkpoint holds, for tests that make one without training."""
+    return {
+        **{"format": checkpoint.FORMAT, "step": step, "recipe": str(FOLDER), "recipe_state": {}, "buffers": [], "lora": None},
+        **{"data": {"digest": "mine", "rows": 20, "positions": 400}, "base": {"source": "base", "revision": None, "digest": "base"}},
+        **{"order": {"seed": 0}, "quantization": None, "place": {"epoch": 0, "window": 0, "micro": step}, "optimizer_steps": step},
+        **{"validation_loss": None, "world": 1, "strategy": "ddp"},
+        **changes,
+    }
+
+
+def reseal(path: Path, **changes: Any) -> None:
+    """Change keys of a checkpoint's `state.json` as somebody could who knows the format: its manifest fits again."""
+    manifest = checkpoint.unseal((path / "manifest.json").read_bytes())
+    data = json.dumps({**json.loads((path / "state.json").read_text()), **changes}).encode()
+    (path / "state.json").write_bytes(data)
+    manifest["files"]["state.json"] = {"bytes": len(data), "digest": files.digest(path / "state.json")}
+    (path / "manifest.json").write_bytes(checkpoint.seal(manifest))
+
+
 def let_go(run_dir: Path) -> None:
     """Close what holds the folder's lock, as the end of the process that trained in it would."""
     owner = run_dir / files.OWNER
@@ -82,6 +103,28 @@ def ranks(script: str, count: int = 2) -> list[str]:
         outputs = [process.communicate(timeout=90)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * count
     return outputs
+
+
+FORK = """
+import os, signal, sys
+children = []
+for rank in range({count}):
+    children.append(os.fork())
+    if not children[-1]:
+        break
+if children[-1]:
+    sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
+os.environ.update(WORLD_SIZE="{count}", RANK=str(rank), LOCAL_RANK=str(rank))
+signal.alarm(80)  # a rank that waits for one that is gone ends by itself
+"""
+
+
+def forked(imports: str, work: str, count: int) -> list[str]:
+    """The line that each rank prints, in no order. What they import, most of their time, is imported once."""
+    (output,) = ranks(imports + FORK.format(count=count) + work, 1)
+    lines = output.splitlines()
+    assert len(lines) == count
+    return lines
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 usage (through accelerate launch): first_steps.py CASES.json, a list of {"name", "recipe", "overrides"}; also "left_out": modules that plans
 of tensor parallelism forget, to show what that would do. Leaves beside it, for each case, NAME.safetensors (`gradient.*` before the first
-clipping, `start.*` of what is trained) and NAME.json (losses, turns a step, equal ranks)
+clipping, `start.*` of what is trained) and NAME.json (losses, norms before clipping, turns a step, equal ranks)
 """
 
 from __future__ import annotations
@@ -44,18 +44,26 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
 
     loader = loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
-    losses, turns = [], []
+    losses, norms, turns = [], [], []
     parallel.clip_gradients = clip_and_keep
     try:
         for number, step in zip(range(training.total), todo, strict=False):
             mine = loader.turns(step.micros)
             turns.append(len(mine))
-            losses.append(train_step(training, mine, number)["loss"])
+            numbers = train_step(training, mine, number)
+            losses.append(numbers["loss"])
+            norms.append(numbers["grad_norm"])
     finally:
         parallel.clip_gradients = clip
         loader.close()
     digests = world.gather(joined, hashlib.sha256(b"".join(value.numpy().tobytes() for value in seen[0].values())).hexdigest())
-    return kept | seen[0], {"losses": losses, "turns": turns, "ranks_agree": len(set(digests)) == 1, "strategy": training.strategy}
+    return kept | seen[0], {
+        "losses": losses,
+        "norms": norms,
+        "turns": turns,
+        "ranks_agree": len(set(digests)) == 1,
+        "strategy": training.strategy,
+    }
 
 
 @contextmanager

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed.run
 import yaml
+from accelerate.commands import launch
 
 from tests.loopback import free_port
 
@@ -68,6 +71,70 @@ def test_a_launch_file_owns_processes_and_the_preset_only(name: str) -> None:
     assert set(values.get("fsdp_config", {})) <= PRESET
     assert values["mixed_precision"] == "no"
     assert values["distributed_type"] != "MULTI_CPU", "accelerate would start one process, whatever num_processes says"
+
+
+class Started:
+    """What accelerate would start: processes on this machine, and their environment. `None` processes: one, without torchrun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+        self.processes: int | None = None
+        self.environment: dict[str, str] = {}
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.distributed.run, "run", self._by_torchrun)
+        monkeypatch.setattr(launch.subprocess, "Popen", self._alone)
+        for key in ("CUDA_VISIBLE_DEVICES", *(key for key in os.environ if key.startswith(("ACCELERATE_", "FSDP_")))):
+            monkeypatch.delenv(key, raising=False)
+
+    def _by_torchrun(self, args: Any) -> None:
+        config, _, _ = torch.distributed.run.config_from_args(args)
+        self.processes, self.environment = config.nproc_per_node, dict(os.environ)
+
+    def _alone(self, command: list[str], env: dict[str, str]) -> Any:
+        self.environment = env
+        return SimpleNamespace(wait=lambda: 0, returncode=0)
+
+
+def started(monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, *arguments: str) -> Started:
+    """By accelerate's own parser and launcher, on a machine with so many visible GPUs."""
+    found = Started(monkeypatch, gpus)
+    script = ["finetune/train.py", "--recipe", "voice_clone"]
+    launch.launch_command(launch.launch_command_parser().parse_args(["--config_file", str(CONFIGS[name]), *arguments, *script]))
+    return found
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_offload"])
+def test_a_process_is_started_for_each_visible_gpu(name: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = started(monkeypatch, name, gpus)
+    assert found.processes == gpus
+    assert found.environment.get("ACCELERATE_USE_FSDP", "false") == str(name != "ddp").lower()
+    assert found.environment.get("FSDP_VERSION", "2") == "2"
+    assert found.environment.get("FSDP_OFFLOAD_PARAMS", "false") == str(name == "fsdp2_offload").lower()
+    assert "CUDA_VISIBLE_DEVICES" not in found.environment, "what is visible is the user's choice"
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_offload", "cpu"])
+def test_the_command_line_says_otherwise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for processes in (1, 3):
+        assert started(monkeypatch, name, 8, "--num_processes", str(processes)).processes == processes
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_files_with_a_number_keep_it(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = started(monkeypatch, "cpu", gpus)
+    assert (cpu.processes, cpu.environment["CUDA_VISIBLE_DEVICES"]) == (2, "-1,-1")
+    alone = started(monkeypatch, "one_gpu", gpus)
+    assert alone.processes is None and "CUDA_VISIBLE_DEVICES" not in alone.environment, "CUDA_VISIBLE_DEVICES=3 would be overridden"
+    for name in ("hsdp", "two_nodes"):
+        assert started(monkeypatch, name, gpus, "--machine_rank", "1").processes == 8
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_offload"])
+def test_without_a_gpu_a_file_for_gpus_starts_nothing_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="Cuda is not available"):
+        started(monkeypatch, name, 0)
+    assert started(monkeypatch, name, 0, "--num_processes", "2").processes == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Loss and gradients of every strategy are those of one process in fp64, whatever they are combined with.
+"""Loss, gradients and their norm under every strategy are those of one process in fp64, whatever they are combined with.
 
 A covering array: few cases, in which every possible pair of settings appears, and a triple.
 `pytest -s -m "" tests/launch/test_covering.py` prints the worst differences.
@@ -156,6 +156,8 @@ def differences(case: Case, sources: Path, tensors: dict[str, torch.Tensor], fac
     assert found.keys() == gradients.keys() and len(found) > 10
     for step, (loss, right) in enumerate(zip(facts["losses"], losses, strict=True)):
         yield abs(loss / right - 1) / LOSS[case["precision"]], f"loss of step {step + 1}"
+    norm = float(torch.stack([right.norm() for right in gradients.values()]).norm())
+    yield abs(facts["norms"][0] / norm - 1) / GRADIENT[case["precision"]], "norm of step 1"
     for name, right in gradients.items():
         distance = float((found[name].double() - right).norm())
         yield distance / max(float(right.norm()), 1e-12) / GRADIENT[case["precision"]], f"gradient of {name}"
@@ -187,7 +189,7 @@ def test_first_steps_are_those_of_one_process_in_fp64(sources: Path, size: int) 
         assert facts["strategy"] == overrides(case, sources)["parallel.strategy"] and facts["ranks_agree"], case
         assert {turns > 1 for turns in facts["turns"]} == {case["micro_batches"] == "several"}, (case, facts["turns"])
         found = sorted(differences(case, sources, tensors, facts), reverse=True)
-        for kind, tolerated in (("loss", LOSS), ("gradient", GRADIENT)):
+        for kind, tolerated in (("loss", LOSS), ("norm", GRADIENT), ("gradient", GRADIENT)):
             share, what = next(each for each in found if each[1].startswith(kind))
             worst.append((share, f"{share * tolerated[case['precision']]:.1e} {what}: {name_of(case)}"))
     print("\n".join(text for _, text in worst))

@@ -28,7 +28,7 @@ class Affliction:
     number: int
     """At which coming by, from 0, counted in this launch."""
     what: str
-    """Names of signals to itself one after the other, or `stop file`, `stall`, `raise`."""
+    """Names of signals to itself one after the other, or `stop file`, `stall`, `raise`, or a key of `DATA`."""
 
 
 def begin(witness: Path, argv: list[str], *afflictions: Affliction, size: int = 2) -> list[ForkServerProcess]:
@@ -90,7 +90,34 @@ def suffer(what: str, run: Path) -> None:
         raise KeyError("a defect")
     elif what == "stop file":
         (run / "STOP").touch()
+    elif what in DATA:
+        DATA[what](run.with_name("train.jsonl"))
     else:
         for name in what.split():
             os.kill(os.getpid(), signal.Signals[name])
             time.sleep(0.3)
+
+
+def rewrite(path: Path) -> None:
+    """Other texts of the same lengths, in place, and the old times."""
+    stat = path.stat()
+    with path.open("r+b") as file:
+        file.write(path.read_bytes().translate(SHIFTED))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def replace(path: Path) -> None:
+    """The same by another file under this name."""
+    other = path.with_name("other.jsonl")
+    other.write_bytes(path.read_bytes().translate(SHIFTED))
+    other.replace(path)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 5)
+
+
+SHIFTED = bytes.maketrans(b"abcdfghijk", b"bcdfghijka")
+"""Without the letters of the key `text`."""
+DATA: dict[str, Callable[[Path], None]] = {"rewrite data": rewrite, "truncate data": truncate, "replace data": replace}
+"""What befalls the file train.jsonl beside the run's folder."""

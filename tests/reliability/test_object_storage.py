@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.finetune import tiny
 from tests.reliability import object_storage, victims
 from tests.reliability.object_storage import BUCKET, HeldLine, Server, run, served, start
 
@@ -62,10 +63,11 @@ def test_killed_and_its_folder_lost_it_goes_on_from_the_copy_and_is_exported_fro
         assert victims.weights(folder / "run") == expected
         assert len(steps(server)) <= 2 and "step-00000060" in steps(server) and "runs/me/owner.json" not in server.names()
 
-        run(server.port, "export", COPIES, "--to", f"s3://{BUCKET}/exports/me", "--base", folder / "base")
-        run(server.port, "export", folder / "run", "--to", folder / "export", "--base", folder / "base")
+        given = ["--base", folder / "base", "--recipe", tiny.FOLDER]
+        run(server.port, "export", COPIES, "--to", f"s3://{BUCKET}/exports/me", *given)
+        run(server.port, "export", folder / "run", "--to", folder / "export", *given)
         assert server.get("exports/me/model.safetensors") == (folder / "export" / "model.safetensors").read_bytes()
-        again = run(server.port, "export", COPIES, "--to", f"s3://{BUCKET}/exports/me", "--base", folder / "base", code=2)
+        again = run(server.port, "export", COPIES, "--to", f"s3://{BUCKET}/exports/me", *given, code=2)
         assert f"--to s3://{BUCKET}/exports/me exists already" in again
 
 

@@ -14,6 +14,7 @@ from finetune import checkpoint
 from recipes.llm_sft import tiny as tiny_chat
 from recipes.voice_clone import tiny
 from tests import loopback
+from tests.finetune import tiny as byte_model
 from tests.launch.launching import ALONE, ROOT, command, voice_rows
 from tests.ledger import record
 from tests.reliability import audited, victims
@@ -45,7 +46,9 @@ def test_nothing_is_unpickled_in_train_resume_and_export(tmp_path: Path) -> None
     train(2, 2)
     train(1, 4)
     assert checkpoint.read_state(checkpoint.find(run))["step"] == 4 and victims.events(run, "resumed")
-    exporting = victims.begin(audited.export_once, tmp_path / "notes", [str(run), "--to", str(tmp_path / "exported")])
+    exporting = victims.begin(
+        audited.export_once, tmp_path / "notes", [str(run), "--to", str(tmp_path / "exported"), "--recipe", str(byte_model.FOLDER)]
+    )
     assert victims.wait([exporting]) == [0], victims.said(tmp_path / "notes")
     assert audited.found(tmp_path / "notes", "train") == [[], [], []]
     assert audited.found(tmp_path / "notes", "export") == [[]]

@@ -119,7 +119,7 @@ def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str], 
 def export_once(witness: Path, run: Path, target: Path, fault: Fault | None) -> None:
     become(0, 1, 0, witness)
     with befallen(0, witness, fault):
-        export.export(run, target)
+        export.export(run, target, recipe=str(tiny.FOLDER))
     os._exit(0)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import soundfile
 
 from data_prep import speaker_encoder
-from data_prep.codec import FOLDER as TOKENIZER
 from data_prep.codec import codebook_size, find_codec
+from data_prep.qwen import CODEC_FOLDER as TOKENIZER
 from finetune import files
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone import tiny

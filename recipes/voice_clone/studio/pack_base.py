@@ -18,6 +18,7 @@ from typing import Any
 
 from data_prep import codec, whisper_demo
 from data_prep.audio import Samples
+from data_prep.qwen import CODEC_FOLDER
 from finetune import checkpoint, export, files, shipped
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone import eval_systems, exporting, sampling
@@ -88,9 +89,9 @@ def exported(run: Path, target: Path) -> Path:
     nameless(target)
     settings = target / sampling.CONFIG
     files.write_json(settings, json.loads(settings.read_text(encoding="utf-8")) | SAMPLED)
-    files.discard(target / codec.FOLDER)
+    files.discard(target / CODEC_FOLDER)
     for path in sorted(codec.find_codec(pack_codec.NAME).iterdir()):
-        files.copy_into(path, target / codec.FOLDER / path.name)
+        files.copy_into(path, target / CODEC_FOLDER / path.name)
     return target
 
 
@@ -104,7 +105,7 @@ def nameless(base: Path) -> None:
 
 def measure(base: Path, corpus: Path, sentences: int, asked: dict[str, Judge]) -> dict[str, Any]:
     """Wrong words in percent, by each judge: of real sound, of the same through the codec, of what the base says; the last by voice too."""
-    tokenizer = codec.load_codec(base / codec.FOLDER, "cpu")
+    tokenizer = codec.load_codec(base / CODEC_FOLDER, "cpu")
     items = held_out(corpus, sentences)
     originals = [samples_of(item.recording) for item in items if item.recording]
     takes = list(eval_systems.speak(eval_systems.untrained(base), base, items, Sampling(max_seconds=LONGEST_S), 8, base.parent / "said"))
@@ -154,8 +155,8 @@ def packed(made: Path, figures: dict[str, Any]) -> bytes:
     files.write_json(made / shipped.FIGURES, figures)
     table = _columns(figures["wrong_words"])
     files.write_text(made / shipped.CARD, CARD.format(words=len(grammar.vocabulary()), parameters=parameters / 1e6, **told, **table))
-    files.write_json(made / shipped.BUILT_ON, {codec.FOLDER: pack_codec.NAME})
-    files.discard(made / codec.FOLDER)
+    files.write_json(made / shipped.BUILT_ON, {CODEC_FOLDER: pack_codec.NAME})
+    files.discard(made / CODEC_FOLDER)
     return shipped.pack(made)
 
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from data_prep.codec import FOLDER as TOKENIZER
+from data_prep.qwen import CODEC_FOLDER as TOKENIZER
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import codec_books, codec_decoder, codec_encoder, codec_model, judges, measure_codec, train_codec

@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from data_prep.codec import FOLDER as TOKENIZER
+from data_prep.qwen import CODEC_FOLDER as TOKENIZER
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import judges, make_base, make_corpus, measure_codec, pack_base, pack_codec

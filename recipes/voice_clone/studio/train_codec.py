@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.codec import FOLDER as TOKENIZER
 from data_prep.codec import load_codec
+from data_prep.qwen import CODEC_FOLDER as TOKENIZER
 from finetune import files
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import codec_books, codec_decoder, codec_encoder, codec_model

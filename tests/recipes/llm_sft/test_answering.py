@@ -35,6 +35,12 @@ def told(folder: Path, *argv: str) -> str:
     return str(caught.value)
 
 
+def test_answers_keep_cudnn_out_of_sdpa(exported: Path) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    answering.load(exported)
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "a cache that grows would need another plan for each token"
+
+
 def test_the_verb_prints_the_answer_that_was_learned(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for asked, said in tiny_runs.CHATS:
         assert generate.main(["--model", str(exported), "--prompt", asked]) == 0
@@ -139,4 +145,4 @@ def test_the_answer_stays_within_the_positions(answerer: Answerer) -> None:
 def test_a_folder_that_holds_no_model_is_named(exported: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(exported, tmp_path / "export")
     (folder / "model.safetensors").unlink()
-    assert "cannot be loaded" in told(folder, "--prompt", "Hi.")
+    assert "no *.safetensors weights in there" in told(folder, "--prompt", "Hi.")

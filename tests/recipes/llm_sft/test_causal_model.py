@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from finetune.errors import UserError
 from finetune.loss_head import Shaping
@@ -52,8 +56,11 @@ def test_loss_and_gradients_are_those_of_the_stock_model(tmp_path: Path, kind: s
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"model_type": "home_made", "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "code that comes with a model is never run"),
-        ({"model_type": "vit"}, "has no causal language model of model_type 'vit'"),
+        (
+            {"model_type": "home_made", "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}},
+            "is not a causal .*; the folder brings its own code for it, which is never run",
+        ),
+        ({"model_type": "vit"}, "model_type 'vit' is not a causal language model of transformers"),
     ],
 )
 def test_another_kind_of_model_is_refused_before_anything_of_it_runs(tmp_path: Path, changes: dict[str, object], told: str) -> None:
@@ -71,3 +78,16 @@ def test_what_configs_say_about_logits_is_read() -> None:
 
     assert causal_model.shaping_of(Config()) == Shaping(0.125, 30.0)
     assert causal_model.shaping_of(object()) == Shaping()
+
+
+def test_types_that_are_made_of_other_models_are_left_out() -> None:
+    """As the installed transformers has them: a config that builds or opens other models' configs."""
+    kinds = causal_model.language_model().types
+    assert len(kinds) > 100 and {"qwen3", "llama", "phi3", "gemma3"} <= set(kinds)
+    assert [kind for kind in kinds if _opens_others(CONFIG_MAPPING[kind])] == []
+
+
+def _opens_others(config: type) -> bool:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config)))
+    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return any(call in ("AutoConfig.from_pretrained", "AutoConfig.for_model") for call in calls)

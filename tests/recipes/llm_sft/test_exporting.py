@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from finetune import adapters, checkpoint, export, shards
+from finetune.errors import UserError
 from recipes.llm_sft import exporting
 from tests.recipes.llm_sft import families, tiny_runs
 
@@ -71,6 +72,12 @@ def test_the_base_own_template_goes_along_as_it_is(exported: Path, full_run: Pat
     assert AutoTokenizer.from_pretrained(exported).chat_template == families.template("chatml")
 
 
+@pytest.mark.parametrize("state", [{}, {"supervise": "all", "chat_template": None}, {"supervise": "last", "chat_template": 3}])
+def test_a_state_that_no_training_writes(tmp_path: Path, state: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"the checkpoint's state.json: recipe_state\.(supervise|chat_template): "):
+        exporting.plan(tiny_runs.write_base(tmp_path / "base"), state)
+
+
 @pytest.mark.parametrize("kept_in", ["file", "field", "both", "nowhere"])
 def test_the_template_that_was_trained_with_replaces_all_others(tmp_path: Path, kept_in: str) -> None:
     base = tiny_runs.write_base(tmp_path / "base")
@@ -100,7 +107,7 @@ def test_a_type_that_is_asked_for_is_what_transformers_loads(full_run: Path, tmp
 def test_only_what_is_known_by_name_is_copied(tmp_path: Path) -> None:
     base = tiny_runs.write_base(tmp_path / "base")
     for name in ("chats.json", "notes.txt", "modeling_mine.py", "LICENSE", "model.safetensors.index.json", "tokenizer.model"):
-        (base / name).write_text("{}")
+        (base / name).write_text('{"weight_map": {}}')
     (base / "additional_chat_templates").mkdir()
     copied = set(exporting.plan(base, STATE).copy)
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "tokenizer.model", "LICENSE"} <= copied

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from finetune import checkpoint, export, models
 from finetune.config import resolve
 from finetune.errors import UserError
 from recipes.llm_sft import recipe
 from recipes.llm_sft.recipe import RECIPE, Processor
+from tests.finetune.tiny import let_go
 from tests.recipes.llm_sft import tiny_runs
 
 CHAT = tiny_runs.rows()[0]
@@ -70,3 +74,55 @@ def test_the_loss_has_one_weighted_term_and_one_that_is_watched(tmp_path: Path) 
     assert terms.keys() == batch.targets.keys()
     assert RECIPE.report({"nll": 2.0, "loss": 2.0})["perplexity"] == math.exp(2.0)
     assert math.isfinite(RECIPE.report({"nll": 1e9})["perplexity"])
+
+
+def permuted(base: Path) -> str:
+    """Six tokens have each other's ids, as after a careless repair."""
+    path = base / "tokenizer.json"
+    content = json.loads(path.read_text())
+    words = content["model"]["vocab"]
+    six = [word for word, number in words.items() if 100 <= number < 106]
+    words |= dict(zip(six, [words[word] for word in [*six[1:], six[0]]], strict=True))
+    path.write_text(json.dumps(content))
+    return "tokenizer.json"
+
+
+def another_special_token(base: Path) -> str:
+    # From version 5 on, transformers writes special tokens into the other file.
+    name = next(each for each in ("special_tokens_map.json", "tokenizer_config.json") if (base / each).is_file())
+    path = base / name
+    path.write_text(path.read_text().replace("<|im_end|>", "<|im_start|>"))
+    return name
+
+
+def another_template(base: Path) -> str:
+    path = base / "chat_template.jinja"
+    path.write_text(path.read_text() + "\n")
+    return "chat_template.jinja"
+
+
+def a_template_for_tools(base: Path) -> str:
+    (base / "additional_chat_templates").mkdir()
+    (base / "additional_chat_templates" / "tool_use.jinja").write_text("{{ messages }}")
+    return "additional_chat_templates/tool_use.jinja"
+
+
+def test_a_run_does_not_adopt_another_tokenizer_or_template_nor_export_with_it(tmp_path: Path) -> None:
+    run = tiny_runs.trained(tmp_path, ("train.steps", "1"))
+    shutil.move(tmp_path / "base", tmp_path / "kept")
+    changes = (permuted, another_special_token, another_template, a_template_for_tools)
+    for number, change in enumerate(changes):
+        base = shutil.copytree(tmp_path / "kept", tmp_path / "base")
+        before = models.file_digests(base, RECIPE.base_folders)
+        name = change(base)
+        assert models.file_digests(base, RECIPE.base_folders) != before, name
+        let_go(run)
+        refusal = rf"{name} was (changed|added \(move .* out of that folder\))\n"
+        with pytest.raises(UserError, match=rf"belongs to a run with other(?s:.*): {refusal}"):
+            tiny_runs.trained(tmp_path, ("train.steps", "2"))
+        with pytest.raises(UserError, match=rf"is not the one that was trained on \({name} was (changed|added)\)"):
+            export.export(run, tmp_path / f"out-{number}")
+        shutil.rmtree(base)
+    shutil.copytree(tmp_path / "kept", tmp_path / "base")
+    let_go(run)
+    assert checkpoint.find(tiny_runs.trained(tmp_path, ("train.steps", "2"))).name == "step-00000002", "the same files, copied back"

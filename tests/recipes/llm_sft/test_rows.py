@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from finetune.errors import UserError
+from finetune.strict_json import loads_object
+from recipes.llm_sft.chat import tokenise
 from recipes.llm_sft.rows import is_plain, messages_of, tools_of
+from tests.finetune.hostile import JSON_PIECES, broken
+from tests.recipes.llm_sft.families import tokenizer
 
+CASES = 400
 ASKED, SAID = {"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "Cold."}
 
 
@@ -75,3 +83,32 @@ def test_tools() -> None:
     for wrong in ("weather", ["weather"], {"name": "weather"}):
         with pytest.raises(UserError, match="tools must be a list of JSON schemas"):
             tools_of({"tools": wrong})
+
+
+def test_arguments_of_a_call_that_no_file_can_hold_are_refused() -> None:
+    for arguments in ("[" * 100_000, '{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1, "a": 2}'):
+        call = {"function": {"name": "f", "arguments": arguments}}
+        with pytest.raises(UserError, match=r"messages\[0\]: the arguments of tool call f are not JSON \("):
+            messages_of({"messages": [{"role": "assistant", "tool_calls": [call]}]})
+
+
+def test_whatever_stands_in_a_row_it_is_refused_or_becomes_tokens() -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": '{"x": [1]}'}}]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    sound: list[dict[str, Any]] = [
+        {"messages": [ASKED, call, {"role": "tool", "content": "t"}, SAID], "tools": tools},
+        {"messages": [ASKED, SAID]},
+        {"prompt": "Oslo?", "completion": "Cold."},
+    ]
+    ends: Counter[str] = Counter()
+    for number in range(CASES):
+        chance = random.Random(number)
+        raw = broken(chance, json.dumps(chance.choice(sound)).encode(), JSON_PIECES)
+        try:
+            ids, supervised = tokenise(loads_object(raw), tokenizer("qwen3"), "assistant")
+        except UserError:
+            ends["refused"] += 1
+        else:
+            ends["kept"] += 1
+            assert len(ids) == len(supervised) and any(supervised), f"case {number}"
+    assert min(ends["refused"], ends["kept"]) > CASES / 20, ends

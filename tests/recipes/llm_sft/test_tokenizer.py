@@ -15,6 +15,7 @@ from tests.recipes.llm_sft import families
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     families.tokenizer("chatml").save_pretrained(tmp_path / "base")
+    (tmp_path / "base" / "config.json").write_text('{"model_type": "llama"}')
     return tmp_path / "base"
 
 
@@ -35,6 +36,6 @@ def test_a_template_that_cannot_be_read_is_named(base: Path, tmp_path: Path) -> 
 def test_a_tokenizer_without_places_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer"}))
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "canine"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(UserError, match="no fast form"):
         load_tokenizer(tmp_path, None)

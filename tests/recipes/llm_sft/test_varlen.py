@@ -143,6 +143,29 @@ def test_the_kernel_is_for_the_heads_that_it_takes(
     assert varlen.has_kernel(LlamaConfig(**SHAPE, **changes)) == fits
 
 
+def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):
+    raise AssertionError("it knows neither scale nor window")
+
+
+def of_torch_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size=(-1, -1)):
+    return torch.full_like(query, scale * window_size[0])
+
+
+@pytest.mark.parametrize(("kernel", "usable"), [(of_torch_2_10, False), (of_torch_2_11, True)])
+def test_the_kernel_of_an_older_torch_is_used_where_it_knows_scale_and_window(
+    kernel: Callable[..., torch.Tensor], usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By signature alone: what torch 2.11 computes for shared heads without `enable_gqa`, only a GPU can say (`docs/gpu.md`)."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    assert varlen.has_kernel(LlamaConfig(**SHAPE)) == usable
+    if usable:
+        made = [torch.randn(1, heads, 58, 64, dtype=torch.bfloat16) for heads in (8, 2, 2)]
+        attended, _ = varlen.at_once(nn.Module(), *made, Spans((17, 1, 40), 5, CPU), scaling=0.125)
+        assert attended.shape == (1, 58, 8, 64) and (attended == 0.5).all(), "the scale, and four positions before each one's own"
+
+
 @pytest.mark.parametrize("window", [None, 5])
 def test_the_kernel_is_given_what_it_takes(window: int | None) -> None:
     """In shape only."""

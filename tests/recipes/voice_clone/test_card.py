@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from data_prep.qwen import import_qwen_tts
 from finetune import shipped
 from recipes.voice_clone.card import model_card
+from recipes.voice_clone.sampling import CONFIG
 
 
 def state(name: str, revision: str | None = None) -> dict[str, Any]:
@@ -27,7 +33,7 @@ def state(name: str, revision: str | None = None) -> dict[str, Any]:
     ("kind", "call"),
     [
         ("custom_voice", 'generate_custom_voice(text="Hello, this is my voice.", speaker="abe", language="german")'),
-        ("base", "generate_voice_clone("),
+        ("base", 'ref_audio="clip.wav", x_vector_only_mode=True, non_streaming_mode=True'),
     ],
 )
 def test_consent_synthesis_data_and_base(kind: str, call: str) -> None:
@@ -42,6 +48,27 @@ def test_consent_synthesis_data_and_base(kind: str, call: str) -> None:
         call,
     ):
         assert said in card
+
+
+def test_only_a_base_says_what_it_was_not_trained_for() -> None:
+    assert "**not** trained for in-context cloning" in model_card(state("Qwen/Base"), "base").replace("\n", " ")
+    assert "ref_text" not in model_card(state("Qwen/Base"), "custom_voice")
+
+
+@pytest.mark.parametrize("kind", ["custom_voice", "base"])
+def test_the_cards_own_code_speaks(kind: str, fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a stranger would run it: beside a clip, in the stock package, on an export of a model of the real classes."""
+    folder = export(fresh, kind, tmp_path / "export")
+    settings = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(settings | {"max_new_tokens": 8}))  # a model that knows nothing hardly ever ends by itself
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    shutil.copy(fresh.config.data.train.parent / "low.flac", tmp_path / "clip.wav")  # by its content, not by its name, it is FLAC
+    monkeypatch.chdir(tmp_path)
+    import_qwen_tts()
+    found: dict[str, Any] = {}
+    exec(code.replace("path/of/this/folder", str(folder)), found)
+    (wave,) = found["waves"]
+    assert found["rate"] == 24000 and len(wave) in range(1920, 9 * 1920) and np.isfinite(wave).all()
 
 
 @pytest.mark.parametrize(("revision", "shown"), [(None, "Qwen/Base"), ("abc", "Qwen/Base@abc")])

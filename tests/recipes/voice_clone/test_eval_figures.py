@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from recipes.voice_clone import eval_figures as figures
@@ -66,6 +67,19 @@ def test_a_real_difference_is_found_and_noise_is_not() -> None:
     assert back is not None and back.verdict == "worse"
     same = figures.difference(figures.WER, noisy, before)
     assert same is not None and same.verdict == "no clear difference"
+
+
+def test_the_interval_holds_95_percent_of_what_chance_makes_of_it() -> None:
+    """Of many texts a mean is normally distributed: 1.96 standard errors to each side. 90 % would be 1.645, 99 % 2.576."""
+    chance = np.random.default_rng(0)
+    wrong = chance.integers(0, 100, 400)
+    own = [clip(str(number), wrong=int(errors), words=100) for number, errors in enumerate(wrong)]
+    right = [clip(str(number), wrong=0, words=100) for number in range(len(wrong))]
+    found = figures.difference(figures.WER, own, right)
+    assert found is not None and found.change == pytest.approx(wrong.mean())
+    error = wrong.std() / np.sqrt(len(wrong))
+    assert (found.high - found.low) / (2 * error) == pytest.approx(1.96, abs=0.1)
+    assert (found.high + found.low) / 2 == pytest.approx(found.change, abs=0.2 * error), "as much on one side as on the other"
 
 
 def test_few_texts_give_no_verdict_however_clear() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import soxr
+import torch
+from safetensors.torch import load_file
 
 from finetune.errors import UserError
 from recipes import voice_clone
@@ -70,6 +73,21 @@ def test_swapped_speakers_lower_the_similarity(kind: str, nano: Path, tiny_speak
     right, swapped = voices.likeness(spoken, "low"), voices.likeness(spoken, "high")
     assert right is not None and swapped is not None
     assert 1 - right < (1 - swapped) / 3, "even with random weights, whose cosines are all high"
+
+
+def test_a_published_speaker_model_without_safetensors_gives_the_same_vectors(tiny_speaker_model: Path, tmp_path: Path) -> None:
+    """As microsoft/wavlm-base-plus-sv is: one pickle, with the names of weights from before torch had parametrizations."""
+    folder = shutil.copytree(tiny_speaker_model, tmp_path / "published")
+    old = {"parametrizations.weight.original0": "weight_g", "parametrizations.weight.original1": "weight_v"}
+    weights = load_file(folder / "model.safetensors")
+    for new, name in old.items():
+        weights = {key.replace(new, name): value for key, value in weights.items()}
+    assert any(key.endswith("weight_g") for key in weights)
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    wave = made.voice(*VOICES["low"], 1.0)
+    first, second = (likeness.independent(str(each)).vector(wave) for each in (tiny_speaker_model, folder))
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-12)
 
 
 def test_statistics_tell_two_speakers_of_the_sample_apart_in_other_recordings() -> None:

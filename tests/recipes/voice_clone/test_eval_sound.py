@@ -20,6 +20,17 @@ def test_pauses_count_and_quiet_speech_does_not() -> None:
     assert found.seconds == 2.0 and found.silent_seconds == 0.5 and found.voiced_seconds == 1.5 and found.clipped_seconds == 0.0
 
 
+@pytest.mark.parametrize("odd", [1, 100, 479])
+def test_the_last_frame_counts_only_as_long_as_it_is(odd: int) -> None:
+    """20 ms are 480 samples; a clip seldom ends with a frame."""
+    quiet_end = np.concatenate([tone(1.0), np.zeros(480 + odd, np.float32)])
+    assert eval_sound.silent_samples(quiet_end) == 480 + odd
+    found = eval_sound.measure(np.zeros(480 + odd, np.float32))
+    assert found.silent_seconds == found.seconds == (480 + odd) / RATE and found.voiced_seconds == 0.0
+    loud_end = np.concatenate([np.zeros(480, np.float32), np.full(odd, 0.02, np.float32)])
+    assert eval_sound.silent_samples(loud_end) == 480, "a short frame is as loud as its own samples, not as those and silence"
+
+
 def test_a_hiss_below_40_db_is_silence() -> None:
     hiss = (0.5 * 10 ** (-45 / 20) * np.random.default_rng(0).standard_normal(RATE) / np.sqrt(2)).astype(np.float32)
     assert eval_sound.measure(np.concatenate([tone(1.0), hiss])).silent_seconds == pytest.approx(1.0, abs=0.05)

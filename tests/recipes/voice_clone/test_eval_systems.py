@@ -15,6 +15,7 @@ from finetune.export import CARD
 from recipes.voice_clone import eval_systems as systems
 from recipes.voice_clone.eval_rows import Item
 from recipes.voice_clone.sampling import Sampling
+from tests.finetune import tiny
 
 BRIEF = Sampling(max_seconds=0.3)
 
@@ -30,7 +31,7 @@ def run_with(folder: Path, *steps: int) -> Path:
     for step in steps:
         checkpoint = folder / "checkpoints" / f"step-{step:08d}"
         checkpoint.mkdir(parents=True)
-        state = {"format": 1, "step": step, "recipe": "voice_clone", "recipe_state": {"speakers": [{"name": "anna"}]}}
+        state = tiny.state(step, recipe="voice_clone", recipe_state={"speakers": [{"name": "anna"}]})
         (checkpoint / "state.json").write_text(json.dumps(state))
     return folder
 
@@ -79,7 +80,7 @@ def test_who_may_say_what(untrained: Path, nano: Path, tmp_path: Path) -> None:
 
 def test_the_encoder_is_the_base_that_the_card_names(untrained: Path, nano: Path, tmp_path: Path) -> None:
     (named,) = systems.find(untrained, None)
-    with pytest.raises(UserError, match="does not tell its base; give --base FOLDER"):
+    with pytest.raises(UserError, match=r"the base in overtone\.json cannot be used .*; give --base FOLDER"):
         systems.encoder_folder(named)
     (untrained / CARD).write_text(json.dumps({"recipe": "voice_clone", "base": {"source": str(nano), "revision": None}}))
     assert systems.encoder_folder(named) == nano.resolve()

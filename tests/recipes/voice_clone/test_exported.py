@@ -30,7 +30,7 @@ def test_speakers_are_found_by_any_case(two_voices: Any, one_voice: Any) -> None
 
 
 def test_folders_that_are_no_voice(tmp_path: Path, nano: Path) -> None:
-    with pytest.raises(UserError, match="no model"):
+    with pytest.raises(UserError, match="no model there"):
         Exported.of(tmp_path)
     shutil.copy(nano / "config.json", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

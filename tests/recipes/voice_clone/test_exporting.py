@@ -79,6 +79,29 @@ def test_unknown_format_and_broken_base(nano: Path, tmp_path: Path) -> None:
         exporting.plan(tmp_path, STATE, VECTORS, "base")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"speakers": None}, "recipe_state.speakers: Input should be a valid list"),
+        ({"speakers": []}, "recipe_state.speakers: List should have at least 1 item"),
+        ({"speakers": [{"name": "abe"}]}, "recipe_state.speakers.0.row: Field required"),
+        ({"speakers": [{**STATE["speakers"][0], "row": -1}]}, "recipe_state.speakers.0.row: Input should be greater than or equal to 0"),
+        ({"base": "mine"}, "recipe_state.base: "),
+        ({"speakers": STATE["speakers"][:1]}, "does not hold one vector for each of its speakers"),
+    ],
+)
+def test_a_state_that_no_training_writes(nano: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        exporting.plan(nano, {**STATE, **changes}, VECTORS, "base")
+
+
+def test_rows_outside_of_the_table(nano: Path) -> None:
+    far = [{**speaker, "row": 10**12} for speaker in STATE["speakers"]]
+    edit = exporting.plan(nano, {**STATE, "speakers": far}, VECTORS, "base").edit[exporting.CODEC_EMBEDDING]
+    with pytest.raises(UserError, match=r"do not fit .* of shape \(8, 32\); choose another checkpoint"):
+        edit(torch.zeros(8, 32))
+
+
 def test_an_older_exports_own_files_are_not_copied(two_voices: Any) -> None:
     (two_voices.base / "overtone.json").write_text("{}")
     assert set(exporting.files_to_copy(two_voices.base)).isdisjoint({"overtone.json", "voices.json", "config.json"})

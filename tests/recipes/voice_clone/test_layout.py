@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
 from finetune.errors import UserError
+from finetune.strict_json import loads_object
 from recipes.voice_clone import layout, shapes
 from recipes.voice_clone.layout import IGNORE, Ids
+from tests.finetune.hostile import JSON_PIECES, broken
+
+CASES = 400
 
 PAD, BOS, EOS = 151671, 151672, 151673
 """Text ids of the released models."""
@@ -136,7 +143,14 @@ def test_collate_pads_to_nothing(fresh: Any) -> None:
         ({"audio_codes": [[1] * 16, [-1] + [1] * 15]}, "frame 1, codebook 0: -1 is outside"),
         ({"audio_codes": [[1.0] * 16]}, "every code is an integer"),
         ({"audio_codes": [[True] * 16]}, "every code is an integer"),
-        ({"audio_codes": [[1] * 16] * 2048}, "do not fit the model's 2048 positions"),
+        (
+            {"audio_codes": [[1] * 16] * 2048},
+            "2048 frames and 4 tokens of text take 2063 positions, and the model has 2048; cut the clip and its text",
+        ),
+        (
+            {"text": "Hello." * 600},
+            "2 frames and 2400 tokens of text take 2413 positions, and the model has 2048; cut the clip and its text",
+        ),
         ({"speaker": None}, "--options.speaker NAME"),
         ({"speaker": 7}, "names no speaker"),
         ({"speaker": "Zoe"}, "speaker 'zoe' is not among those of the training data: anna, bert"),
@@ -148,6 +162,32 @@ def test_bad_rows_are_refused(change: dict[str, Any], message: str, fresh: Any) 
     with pytest.raises(UserError) as caught:
         layout.read(row, fresh.loaded.processor)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("language", ["english", None])
+@pytest.mark.parametrize("words", [1, 40])
+def test_text_and_frames_together_fill_the_models_positions_and_no_more(language: str | None, words: int, fresh: Any) -> None:
+    row = {"text": "Hello " * words, "speaker": "anna", "language": language}
+    one_frame = layout.read({**row, "audio_codes": [[1] * 16]}, fresh.loaded.processor)
+    most = 2048 - len(one_frame["text"]) + 1
+    assert len(layout.read({**row, "audio_codes": [[1] * 16] * most}, fresh.loaded.processor)["text"]) == 2048
+    with pytest.raises(UserError, match=rf"{most + 1} frames and \d+ tokens of text take 2049 positions, and the model has 2048"):
+        layout.read({**row, "audio_codes": [[1] * 16] * (most + 1)}, fresh.loaded.processor)
+
+
+def test_whatever_stands_in_a_row_it_is_refused_or_becomes_a_sample(fresh: Any) -> None:
+    row = {"text": "Hello.", "speaker": "anna", "language": "en", "audio": "a.wav", "audio_codes": [[1] * 16] * 2, "duration": 0.2}
+    ends: Counter[str] = Counter()
+    for number in range(CASES):
+        raw = broken(random.Random(number), json.dumps(row).encode(), JSON_PIECES)
+        try:
+            sample = layout.read(loads_object(raw), fresh.loaded.processor)
+        except UserError:
+            ends["refused"] += 1
+        else:
+            ends["kept"] += 1
+            assert len(sample["text"]) == len(sample["labels"]) > 8, f"case {number}"
+    assert min(ends["refused"], ends["kept"]) > CASES / 20, ends
 
 
 @pytest.mark.parametrize(("given", "prefix"), [("English", 4), ("en", 4), ("Auto", 3), (None, 3), ("", 3)])

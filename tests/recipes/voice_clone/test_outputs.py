@@ -45,7 +45,11 @@ def test_another_model_in_the_same_place_is_another(tmp_path: Path) -> None:
     model = Exported(tmp_path, {}, {})
     before = outputs.model_key(model)
     os.utime(weights, (1, 1))
-    assert before != outputs.model_key(model) == outputs.model_key(model)
+    touched = outputs.model_key(model)
+    assert before != touched == outputs.model_key(model)
+    weights.write_bytes(b"2")
+    os.utime(weights, (1, 1))
+    assert outputs.model_key(model) != touched, "the same size and times, as `rsync -t` leaves them"
 
 
 def test_rows_are_kept_and_settled(tmp_path: Path, model: Exported) -> None:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import json
+import os
 import re
 import signal
 import socket
@@ -24,7 +25,11 @@ import soundfile
 
 from finetune.errors import UserError
 from recipes.voice_clone import serving
+from recipes.voice_clone.serving_page import CLIP, NOBODY
+from tests import loopback
+from tests.data_prep.crafted_flac import flac
 from tests.data_prep.test_report import CHROMIUM
+from tests.page_client import PageClient
 from tests.recipes.voice_clone.served import ROOT, Served, carded, server
 
 HELLO = "It is never late!"
@@ -86,7 +91,7 @@ def test_another_site_in_the_same_browser_can_do_nothing(served: Served) -> None
     evil = "http://attacker.example"
     call = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO}).encode()
     assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400, "a name that the site gave to this machine"
-    for path, body in (("/v1/audio/speech", call), ("/gradio_api/upload", b"x"), ("/gradio_api/queue/join", b"{}"), ("/config", None)):
+    for path, body in (("/v1/audio/speech", call), ("/gradio_api/upload", b"x"), ("/gradio_api/queue/join", b"{}"), ("/", None)):
         assert served.ask(path, body, Origin=evil, Content_Type="text/plain")[0] == 403
     assert served.ask("/v1/models", Origin=served.url)[0] == 200
     assert "default-src 'self'" in served.ask("/")[1]["content-security-policy"]
@@ -94,58 +99,119 @@ def test_another_site_in_the_same_browser_can_do_nothing(served: Served) -> None
     assert listening == ["127.0.0.1"]
 
 
-def test_the_page_compares_two_and_keeps_nothing(served: Served, exports: dict[str, Path], fresh: Any) -> None:
-    from gradio_client import Client, handle_file
+SETTINGS = ["as trained", 0.9, False, 0]
 
-    page = Client(served.url, verbose=False, download_files=False)
-    settings = ["as trained", 0.9, False, 0]
-    left, right = page.predict(HELLO, "tuned", "anna", "fresh-base", "bert", None, "", *settings, api_name="/speak")
+
+def test_the_page_compares_two_and_keeps_nothing(served: Served, exports: dict[str, Path], fresh: Any) -> None:
+    page = PageClient(served.url)
+    left, right = page.predict("speak", HELLO, "tuned", "anna", "fresh-base", "bert", None, "", *SETTINGS)
     for title, card in (("tuned · anna", left), ("fresh-base · bert", right)):
         assert title in card and card.count("data:image/png;base64,") == 1
         assert soundfile.info(io.BytesIO(sound_in(card))).duration == pytest.approx(1.04, abs=0.01)
     assert kept(served) == [], "speech is never written to the disk"
     clip = fresh.config.data.train.parent / "low.flac"
-    page.predict("fresh-base", "anna", api_name="/voices_a")  # as choosing the model in the page does
-    only = page.predict(HELLO, "fresh-base", "the reference clip", "– nobody –", None, handle_file(clip), "", *settings, api_name="/speak")
-    assert "the reference clip" in only[0] and only[1] == ""
-    (upload,) = kept(served)
-    assert upload.read_bytes() == clip.read_bytes() and upload.stat().st_mode & 0o077 == 0
+    page.predict("voices_a", "fresh-base", "anna")  # as choosing the model in the page does
+    sound = page.uploaded(clip)
+    only = page.predict("speak", HELLO, "fresh-base", CLIP, NOBODY, None, sound, "", *SETTINGS)
+    assert CLIP in only[0] and only[1] == ""
+    upload = Path(sound["path"])
+    assert upload.read_bytes() == clip.read_bytes() and private(upload, served.temporary)
+    status, headers, heard = served.ask(f"/gradio_api/file={upload}")
+    assert (status, headers["content-type"], heard) == (200, "audio/flac", clip.read_bytes())
     for path in ("/etc/passwd", exports["tuned"] / "config.json", ROOT / "pyproject.toml", f"{upload.parent.parent}", f"{upload}/../../x"):
-        assert served.ask(f"/gradio_api/file={path}")[0] in (403, 404)
+        assert served.ask(f"/gradio_api/file={path}")[0] == 404
 
 
 def test_a_request_can_name_no_file_that_was_not_uploaded(served: Served, exports: dict[str, Path]) -> None:
-    """In any of its fields: gradio copies what looks like a file to where it is served."""
+    """In any of its fields: gradio would copy what looks like a file to where it is served."""
+    page = PageClient(served.url)
+    for path in (str(exports["tuned"] / "config.json"), "/etc/passwd", "http://127.0.0.1:1/x.wav"):
+        file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
+        for text, clip, message in ((HELLO, file, "was not uploaded"), (file, None, "sends a string"), ([file], None, "sends a string")):
+            status, answer = page.join("speak", text, "tuned", "anna", NOBODY, None, clip, "", *SETTINGS)
+            assert status == 400 and message in answer["error"]["message"]
+    assert all(path.name in ("clip.flac", "decoded.wav") for path in kept(served))
 
-    def outcome(text: Any, clip: Any) -> str:
-        asked = [text, "tuned", "anna", "– nobody –", None, clip, "", "as trained", 0.9, False, 0]
-        event = json.loads(served.ask("/gradio_api/call/speak", json.dumps({"data": asked}).encode(), Content_Type="application/json")[2])
-        return served.ask(f"/gradio_api/call/speak/{event['event_id']}")[2].decode()
 
-    def file(path: Path | str) -> dict[str, Any]:
-        return {"path": str(path), "meta": {"_type": "gradio.FileData"}}
+def test_a_clip_that_would_stop_the_server_is_refused(served: Served) -> None:
+    """15 minutes at 384 kHz in 8 channels, in 190 kB: two gigabytes of samples."""
+    page = PageClient(served.url)
+    page.predict("voices_a", "fresh-base", "anna")
+    for declared, message in ((None, "900 s or more; at most 60 s are read"), (0, "samples or more at 384000 Hz in 8 channels; at most")):
+        status, clip = page.upload(flac(15 * 60 * 384_000, 384_000, 8, declared))
+        assert status == 200
+        done = page.call("speak", HELLO, "fresh-base", CLIP, NOBODY, None, clip, "", *SETTINGS)
+        assert not done["success"] and message in done["output"]["error"]
 
-    assert "event: complete" in outcome(HELLO, None)
-    for path, told in (
-        (exports["tuned"] / "config.json", "not uploaded by a user"),
-        ("/etc/passwd", "not uploaded by a user"),
-        ("http://127.0.0.1:1/x.wav", "is not fetched"),
+
+def test_nothing_of_gradio_is_open_but_what_the_page_sends(served: Served) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="video"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
+    for name in ("process_recording", "component_server", "call/speak", "run/speak", "api/speak", "vibe-edit", "stream/x", "reset/"):
+        assert served.ask(f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
+    for name in (
+        "dev/reload",
+        "info",
+        "app_id",
+        "token",
+        "proxy=http://attacker.example/",
+        "file=http://attacker.example/",
+        "queue/status",
     ):
-        for told_back in (outcome(HELLO, file(path)), outcome(file(path), None)):
-            assert "event: error" in told_back and "event: complete" not in told_back and told in told_back
-    assert kept(served) == [] or {path.name for path in kept(served)} == {"low.flac"}
+        assert served.ask(f"/gradio_api/{name}")[0] == 404
+    for path in (
+        "/config",
+        "/monitoring",
+        "/login",
+        "/docs",
+        "/openapi.json",
+        "/manifest.json",
+        "/svelte/svelte.js",
+        "/assets/../routes.py",
+    ):
+        assert served.ask(path)[0] == 404
+    assert served.ask("/?page=x&deep_link=../../x")[0] == 200, "what the page does not need is not passed on"
+
+
+def test_what_no_client_sends_is_answered_with_a_sentence(served: Served) -> None:
+    """Each of these was a traceback in the log."""
+
+    def say(**fields: Any) -> tuple[int, str]:
+        body = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO} | fields).encode()
+        status, _, answer = served.ask("/v1/audio/speech", body, Content_Type="application/json")
+        return status, json.loads(answer)["error"]["message"]
+
+    assert say(seed=-1) == (400, "seed: Input should be greater than or equal to 0")
+    assert say(input="\ud800")[0] == 400 and "half of a character" in say(input="\ud800")[1]
+    assert served.ask("/", Host="[")[0] == 400 and served.ask("/", Origin="http://[")[0] == 403
+    assert served.ask("/", Authorization="Basic \xe9")[0] == 200, "no token is wanted here"
+    assert PageClient(served.url).upload(b"x", "a\r\nX-Evil: 1")[0] in (200, 400)
+    assert served.ask("/gradio_api/queue/data?session_hash=unknown")[0] == 400
 
 
 def test_it_ends_in_good_order(served: Served) -> None:
     """After the other tests here; what was uploaded goes with the server."""
     assert served.process.stdout is not None
+    children = psutil.Process(served.process.pid).children(recursive=True)
+    assert len(children) == 1, "the one that decodes clips"
     assert served.end(signal.SIGTERM) == 0
     rest = served.process.stdout.read()
     assert rest.endswith("serve: ended\n")
-    # Requests that named files of others, and a browser's connection that was still open.
-    expected = ("InvalidPathError: Cannot move", "CancelledError: Task cancelled, timeout graceful shutdown exceeded")
-    assert rest.count("Traceback") == sum(rest.count(each) for each in expected), rest
-    assert kept(served) == [] and list(served.temporary.glob(".overtone-serve-*")) == []
+    # A browser's connection that was still open.
+    assert rest.count("Traceback") == rest.count("CancelledError: Task cancelled, timeout graceful shutdown exceeded"), rest
+    assert list(served.temporary.iterdir()) == [] and not children[0].is_running()
+
+
+def test_a_server_that_is_ended_while_it_loads_leaves_nothing(exports: dict[str, Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "finetune", "serve", "--port", str(loopback.free_port()), "--model", str(exports["tuned"])]
+    surroundings = os.environ | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("serve: loading"):
+        assert process.poll() is None
+    assert len(list(tmp_path.glob(".overtone-serve-*"))) == 1
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +273,7 @@ def test_with_a_token_others_are_served_too(exports: dict[str, Path], tmp_path: 
     with server(
         [exports["tuned"]], tmp_path / "tmp", "--host", "0.0.0.0", "--queue", "0", "--max-seconds", "20", OVERTONE_TOKEN=SECRET
     ) as served:
-        for path in ("/", "/config", "/v1/models", "/gradio_api/info"):
+        for path in ("/", "/theme.css", "/v1/models"):
             status, headers, _ = served.ask(path)
             assert status == 401 and headers["www-authenticate"].startswith("Basic")
             assert served.ask(path, Authorization=basic("wrong"))[0] == 401
@@ -250,9 +316,7 @@ def test_who_goes_away_keeps_nobody_waiting(exports: dict[str, Path], tmp_path: 
 
         def leave_page(seed: int) -> None:
             asked = [HELLO, "tuned", "anna", "– nobody –", None, None, "", "as trained", 0.9, False, seed]
-            (speak,) = [one["id"] for one in json.loads(served.ask("/config")[2])["dependencies"] if one["api_name"] == "speak"]
-            call = {"data": asked, "fn_index": speak, "session_hash": f"session{seed}"}
-            assert served.ask("/gradio_api/queue/join", json.dumps(call).encode(), Content_Type="application/json")[0] == 200
+            assert PageClient(served.url, f"session{seed}").join("speak", *asked)[0] == 200
             with urllib.request.urlopen(f"{served.url}/gradio_api/queue/data?session_hash=session{seed}", timeout=60) as gone:
                 while b"is speaking" not in gone.readline():
                     pass
@@ -359,6 +423,11 @@ def basic(password: str) -> str:
 def sound_in(card: str) -> bytes:
     (data,) = re.findall(r'src="data:audio/flac;base64,([^"]+)"', card)
     return base64.b64decode(data)
+
+
+def private(path: Path, above: Path) -> bool:
+    """Whether a folder on the way to it keeps all other users out."""
+    return any(folder.stat().st_mode & 0o077 == 0 for folder in path.parents if folder.is_relative_to(above) and folder != above)
 
 
 def kept(served: Served) -> list[Path]:

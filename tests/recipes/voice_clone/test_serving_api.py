@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import soundfile
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from recipes.voice_clone import serving_audio
 from recipes.voice_clone.serving_api import Limits, add_to
 from recipes.voice_clone.serving_audio import FORMS
 from recipes.voice_clone.serving_queue import Speech
@@ -63,6 +66,9 @@ def test_every_format_under_its_own_name(client: TestClient, speech: Speech) -> 
         ({"language": "latin"}, 400, "language", "known: chinese"),
         ({"loudness": 3}, 400, "loudness", "Extra inputs are not permitted"),
         ({"input": None}, 400, "input", "should be a valid string"),
+        ({"seed": -1}, 400, "seed", "greater than or equal to 0"),
+        ({"seed": 2**63}, 400, "seed", "less than or equal to"),
+        ({"seed": "x"}, 400, "seed", "valid integer"),
     ],
 )
 def test_what_cannot_be_done_is_refused(wrong: dict, status: int, param: str, told: str, client: TestClient) -> None:
@@ -95,3 +101,46 @@ def test_a_failure_of_the_model_is_a_server_error(client: TestClient, speech: Sp
     answer = client.post("/v1/audio/speech", json=GOOD)
     assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error"
     assert speech.inside == 0
+
+
+@pytest.mark.parametrize("wrong", [{"input": "\ud800"}, {"voice": "\ud800"}, {"model": "\ud800"}, {"language": "\ud800"}, {"\udfff": 1}])
+def test_half_a_character_is_refused(wrong: dict, client: TestClient) -> None:
+    """The guard refuses it before; the API does not depend on that."""
+    body = json.dumps(GOOD | wrong)
+    answer = client.post("/v1/audio/speech", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 404) and answer.json()["error"]["message"]
+
+
+def test_what_takes_long_is_done_aside(client: TestClient, speech: Speech, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a long text nor the encoding of a long speech keeps the loop from other requests."""
+    threads: list[str] = []
+    check, encoder = speech.models["tuned"].check, serving_audio.encoder
+
+    class Watched:
+        def __init__(self, name: str, rate: int) -> None:
+            self._encoder = encoder(name, rate)
+
+        def feed(self, wave: Any) -> bytes:
+            threads.append("feed" if in_the_loop() else "")
+            return self._encoder.feed(wave)
+
+        def finish(self) -> bytes:
+            threads.append("finish" if in_the_loop() else "")
+            return self._encoder.finish()
+
+    def watched(request: Any) -> None:
+        threads.append("check" if in_the_loop() else "")
+        check(request)
+
+    monkeypatch.setattr(speech.models["tuned"], "check", watched)
+    monkeypatch.setattr(serving_audio, "encoder", Watched)
+    assert client.post("/v1/audio/speech", json=GOOD | {"response_format": "flac"}).status_code == 200
+    assert len(threads) > 3 and set(threads) == {""}
+
+
+def in_the_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

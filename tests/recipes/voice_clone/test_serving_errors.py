@@ -6,9 +6,11 @@ import json
 
 import pytest
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 
+from data_prep.request_guard import Rejected
 from recipes.voice_clone.serving_api import SpeechCall
-from recipes.voice_clone.serving_errors import Refusal, of_validation
+from recipes.voice_clone.serving_errors import Refusal, of_rejected, of_validation
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,17 @@ def test_everything_that_pydantic_found_is_told() -> None:
     refusal = of_validation([{**problem, "loc": ("body", *problem["loc"])} for problem in caught.value.errors()])
     assert refusal.status_code == 400 and refusal.param == "input"
     assert refusal.detail == "input: Input should be a valid string; loudness: Extra inputs are not permitted"
+
+
+def test_what_the_guard_refuses_has_the_same_shape() -> None:
+    answer = of_rejected(Rejected(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
+    error = json.loads(answer.body)["error"]
+    assert (answer.status_code, answer.headers["retry-after"], error["code"]) == (429, "60", "too_many_attempts")
+    assert json.loads(of_rejected(HTTPException(404)).response().body)["error"]["message"] == "Not Found"
+    refusal = Refusal(400, "no")
+    assert of_rejected(refusal) is refusal
+
+
+def test_half_a_character_of_a_client_does_not_break_the_answer() -> None:
+    answer = Refusal(400, "no \ud800", None, "\udfff").response()
+    assert json.loads(answer.body)["error"] == {"message": "no \\ud800", "type": "invalid_request_error", "param": "\\udfff", "code": None}

@@ -15,6 +15,7 @@ import soundfile
 
 from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.serving_api import Limits
+from recipes.voice_clone.serving_clips import Clips
 from recipes.voice_clone.serving_page import CLIP, NOBODY, TRAINED, Booth, Heard, card, heard, settings, sides
 from recipes.voice_clone.serving_queue import Speech
 from recipes.voice_clone.synthesis import open_synthesizer
@@ -27,9 +28,10 @@ PLAIN = ["", TRAINED, 0.9, False, 0]
 def booth(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booth]:
     folder = tmp_path_factory.mktemp("page")
     models = {kind: open_synthesizer(export(fresh, kind, folder / kind)) for kind in ("custom_voice", "base")}
-    speech = Speech(models, room=2)
-    yield Booth(speech, Limits(chars=100, seconds=0.5))
+    speech, clips = Speech(models, room=2), Clips(folder / "clips")
+    yield Booth(speech, Limits(chars=100, seconds=0.5), clips)
     speech.close()
+    clips.close()
 
 
 def shown(booth: Booth, *asked: Any) -> list[list[str]]:
@@ -37,6 +39,11 @@ def shown(booth: Booth, *asked: Any) -> list[list[str]]:
         return [each async for each in booth.speak(*asked)]
 
     return asyncio.run(collect())
+
+
+def kept(booth: Booth, clip: Path) -> str:
+    """As an upload of the file would leave it."""
+    return str(booth.clips.keep(clip.read_bytes(), clip.name))
 
 
 def test_two_are_shown_beside_each_other_as_they_come(booth: Booth) -> None:
@@ -59,8 +66,8 @@ def test_the_settings_begin_with_what_the_model_says_of_itself(booth: Booth, mon
 
 
 def test_a_clip_is_cloned_by_a_base(booth: Booth, fresh: Any) -> None:
-    clip = fresh.config.data.train.parent / "low.flac"
-    last = shown(booth, HELLO, "base", CLIP, NOBODY, None, str(clip), "It is late.", *PLAIN[1:])[-1]
+    clip = kept(booth, fresh.config.data.train.parent / "low.flac")
+    last = shown(booth, HELLO, "base", CLIP, NOBODY, None, clip, "It is late.", *PLAIN[1:])[-1]
     assert f"base · {CLIP}" in last[0] and last[1] == ""
 
 
@@ -82,7 +89,9 @@ def test_what_cannot_be_spoken_is_told_before_anything_is(booth: Booth, tmp_path
 
     soundfile.write(tmp_path / "long.flac", np.random.default_rng(0).normal(0, 0.1, 61 * 8000), 8000)
     (tmp_path / "none.wav").write_bytes(b"no sound")
+    long, none = kept(booth, tmp_path / "long.flac"), kept(booth, tmp_path / "none.wav")
     good = {"text": HELLO, "model": "custom_voice", "voice": "anna", "other": NOBODY, "whose": None, "clip": None}
+    good |= dict(zip(("said", "language", "temperature", "greedy", "seed"), PLAIN, strict=True))
     for wrong, told in (
         ({"text": " "}, "write what is to be said"),
         ({"text": "a" * 101}, "101 characters; 100 are the most"),
@@ -91,11 +100,20 @@ def test_what_cannot_be_spoken_is_told_before_anything_is(booth: Booth, tmp_path
         ({"model": "gone"}, "gone has no voice"),
         ({"other": "base", "whose": None}, "base has no voice None"),
         ({"model": "base", "voice": CLIP}, "record or upload a reference clip first"),
-        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/long.flac"}, "lasts 61 s; 60 s are the most"),
-        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/none.wav"}, "cannot be read"),
+        ({"model": "base", "voice": CLIP, "clip": long}, "61 s or more; at most 60 s are read"),
+        ({"model": "base", "voice": CLIP, "clip": none}, "cannot be used"),
+        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/long.flac"}, "no longer here; upload it again"),
+        ({"said": "a" * 101}, "text of the clip has 101 characters; 100 are the most"),
+        ({"text": None}, "write what is to be said"),
+        ({"seed": -1}, "the seed -1 is not a number from 0"),
+        ({"seed": None}, "the seed None is not a number"),
+        ({"seed": float("nan")}, "the seed nan is not a number"),
+        ({"seed": 2**63}, "is not a number from 0"),
+        ({"temperature": 0}, "the temperature 0 is not above 0"),
+        ({"temperature": "hot"}, "the temperature 'hot' is not above 0"),
     ):
         with pytest.raises(Error, match=told):
-            shown(booth, *(good | wrong).values(), *PLAIN)
+            shown(booth, *(good | wrong).values())
 
 
 def test_a_card_is_as_wide_as_it_is_long_and_escapes() -> None:

@@ -134,8 +134,9 @@ def test_closing_cuts_off_and_says_so() -> None:
         chunks = speaking(speech, "a")
         voice.go.release()
         await anext(chunks)
+        await until(lambda: voice.begun == 2)  # the thread has looked at `_closing` after the first chunk, and is making the second
         closing = asyncio.create_task(asyncio.to_thread(speech.close))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(speech._closing.wait)
         voice.go.release()
         await anext(chunks)
         with pytest.raises(ClosedError):

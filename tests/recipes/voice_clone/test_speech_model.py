@@ -91,6 +91,40 @@ def test_what_is_not_heard_is_still_learned(fresh: Any) -> None:
     fresh.model.train()
 
 
+def test_frames_that_are_not_heard_condition_the_other_codebooks_all_the_same(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout is of the talker's input. The code predictor reads each frame's own codebooks: zeros there would be another task."""
+    model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 1.0, 0.5).train()
+    given: list[torch.Tensor] = []
+    other_codebooks = speech_model.other_codebooks
+
+    def noted(predictor: Any, states: torch.Tensor, embedded: torch.Tensor, codes: torch.Tensor) -> Any:
+        given.append(embedded)
+        return other_codebooks(predictor, states, embedded, codes)
+
+    monkeypatch.setattr(speech_model, "other_codebooks", noted)
+    monkeypatch.setattr(speech_model, "dropped", lambda embedded, _: torch.zeros_like(embedded))
+    with torch.no_grad():
+        sums(model, fresh.batch)
+        codes = fresh.batch.tensors["codes"][fresh.batch.tensors["frame_mask"]]
+        (found,) = given
+        assert torch.equal(found, speech_model.frame_embeddings(model.talker, codes)) and found.abs().sum(dim=(1, 2)).min() > 0
+
+
+def test_each_frame_that_is_drawn_stands_for_others_in_the_loss_and_in_the_hits(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are divided by the count of all frames. Of two halves each stands for both: together they are twice the whole."""
+    model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 0.5).train()
+    frames = int(fresh.batch.tensors["frame_mask"].sum())
+    halves = [slice(None, frames // 2), slice(frames // 2, None)]
+    monkeypatch.setattr(speech_model, "drawn", lambda *_: (halves.pop(), 2.0))
+    with torch.no_grad():
+        one, other = sums(model, fresh.batch), sums(model, fresh.batch)
+        monkeypatch.undo()
+        whole = sums(fresh.model, fresh.batch)
+    assert not halves and 0 < float(one["sub_accuracy"]) < 2 * float(whole["sub_accuracy"])
+    assert float(one["sub_accuracy"] + other["sub_accuracy"]) == 2 * float(whole["sub_accuracy"])
+    torch.testing.assert_close(one["sub"] + other["sub"], 2 * whole["sub"], rtol=1e-5, atol=0)
+
+
 def test_a_frame_is_heard_whole_or_not_at_all() -> None:
     torch.manual_seed(0)
     kept = speech_model.dropped(torch.ones(4000, 16, 2), 0.25)

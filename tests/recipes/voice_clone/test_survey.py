@@ -35,6 +35,25 @@ def test_counts_per_speaker(tmp_path: Path, corpus: Any) -> None:
     assert [path.name for path in zoe.references(1)] == ["high.flac"]
 
 
+def test_the_longest_clips_are_the_references_whatever_their_names_and_places() -> None:
+    """A short clip says little about a voice. Of equally long ones the first by name, so that the choice stays."""
+    clips = [(2.0, "b"), (9.0, "c"), (1.0, "a"), (5.0, "e"), (5.0, "d")]
+    speaker = Speaker("zoe", own=[(seconds, Path(name)) for seconds, name in clips])
+    assert [str(path) for path in speaker.references(8)] == ["c", "d", "e", "b", "a"]
+    assert [str(path) for path in speaker.references(2)] == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("languages", "found"),
+    [(["en", "de", "de"], "german"), (["de", "en", "de"], "german"), (["en", None, None], None), (["en"], "english")],
+)
+def test_the_language_of_a_speaker_is_that_of_most_clips(
+    tmp_path: Path, corpus: Any, languages: list[str | None], found: str | None
+) -> None:
+    rows = [{"audio": "low.flac", "text": "a", "speaker": "zoe", "language": language, "audio_codes": CODES} for language in languages]
+    assert surveyed(tmp_path, corpus, rows)[0].language == found
+
+
 def test_named_references_go_before_own_clips(tmp_path: Path, corpus: Any) -> None:
     rows = [
         {"audio": "high.flac", "text": "a", "speaker": "zoe", "audio_codes": CODES * 9},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
+import torch
 
 from finetune.errors import UserError
 from recipes.voice_clone import stock
@@ -48,6 +52,12 @@ def named(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
 def base(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
     with open_synthesizer(two_voices.base) as voice:
         yield Stock(two_voices.base), voice
+
+
+def test_speech_keeps_cudnn_out_of_sdpa(two_voices: Any) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    open_synthesizer(two_voices.base).close()
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "each batch of texts has sizes of its own, and would need plans of its own"
 
 
 def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
@@ -113,6 +123,37 @@ def test_clones_are_the_stock_packages(two_voices: Any, base: tuple[Stock, Synth
     for one, wave in zip(spoken, waves, strict=True):
         np.testing.assert_allclose(one.wave, wave, atol=1e-4)
     np.testing.assert_allclose(np.concatenate(chunks), spoken[0].wave, atol=1e-4)
+
+
+def test_a_base_says_what_it_learned_in_the_voice_of_a_clip_and_not_with_the_clips_words(
+    two_voices: Any, base: tuple[Stock, Synthesizer]
+) -> None:
+    """What the export's card shows, and what it warns of: the layout of in-context cloning is none that was trained."""
+    theirs, _ = base
+    clips, came_back = {"Anna": "high.flac", "Bert": "low.flac"}, {True: 0, False: 0}
+    for vector_only, row in itertools.product(came_back, two_voices.rows):
+        theirs.tts.generate_voice_clone(
+            row["text"],
+            row["language"],
+            ref_audio=str(two_voices.ready.config.data.train.parent / clips[row["speaker"]]),
+            ref_text=None if vector_only else "The boats.",
+            x_vector_only_mode=vector_only,
+            non_streaming_mode=True,
+            **stock.GREEDY,
+            **MOST,
+        )
+        came_back[vector_only] += theirs.codes[0][0 if vector_only else 13 :] == row["audio_codes"]  # 13: a second of reference
+    assert came_back == {True: 4, False: 0}
+
+
+def test_another_clip_under_the_same_name_is_another_voice(base: tuple[Stock, Synthesizer], tmp_path: Path) -> None:
+    clip, spoken = tmp_path / "clip.wav", []
+    for seed in (1, 2):
+        noise = np.random.default_rng(seed).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
+        soundfile.write(clip, np.cumsum(noise) * 0.02 if seed == 2 else noise, SAMPLE_RATE, subtype="PCM_16")
+        os.utime(clip, (1, 1))
+        spoken.append(said(base[1], [Request(TEXTS[0], None, None, clip, "The boats.")]))
+    assert spoken[0] != spoken[1], "the same size and time"
 
 
 def test_stored_voices_of_a_base_speak(two_voices: Any, base: tuple[Stock, Synthesizer]) -> None:

@@ -206,14 +206,14 @@ def mean_loss(head: LossHead, hidden: Tensor, targets: Tensor) -> tuple[Tensor, 
     return nll / len(targets), hits
 
 
-def without_end(**given: Any) -> Sample:
-    sample = ORIGINAL["arrange"](**given)
+def without_end(*given: Any) -> Sample:
+    sample = ORIGINAL["arrange"](*given)
     sample["labels"][-1] = IGNORE
     return sample
 
 
-def voice_one_late(**given: Any) -> Sample:
-    sample = ORIGINAL["arrange"](**given)
+def voice_one_late(*given: Any) -> Sample:
+    sample = ORIGINAL["arrange"](*given)
     slot = int(sample["speaker_mask"].nonzero())
     for name in ("codec", "codec_mask", "speaker_mask"):
         sample[name][[slot, slot + 1]] = sample[name][[slot + 1, slot]]

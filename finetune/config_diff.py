@@ -1,0 +1,74 @@
+"""What of a configuration is another than it was when a checkpoint was saved, key by key, and what that means for the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+NO_NUMBER: Final = "changes no number of the training"
+Effect = Literal["", "by rounding alone", "changes no number of the training"]
+EFFECTS: Final[tuple[Effect, ...]] = ("", "by rounding alone", NO_NUMBER)
+"""In the order in which people want to see them."""
+
+ABSENT = "not there"
+ROUNDING = ("parallel.", "train.compile", "train.activation_checkpointing", "launch.")
+"""Beginnings of keys that decide where and in which order the same sums are computed."""
+NEUTRAL = (
+    *("launch.validation_data", "run.dir", "run.deadline_minutes", "checkpoint.", "eval.", "sample.", "log."),
+    *("model.source", "model.revision", "data.train", "data.val"),
+)
+"""Beginnings of keys that decide what is kept, measured and reported; and names of things whose content is compared by its digest."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key with another value."""
+
+    key: str
+    was: Any
+    now: Any
+
+    @property
+    def effect(self) -> Effect:
+        """What it can do to the numbers of the training; nothing is said of a key that can change them in any way."""
+        if self.key.startswith(NEUTRAL):
+            return NO_NUMBER
+        return "by rounding alone" if self.key.startswith(ROUNDING) else ""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown(self.was)} → {_shown(self.now)}{f' ({self.effect})' if self.effect else ''}"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of nested mappings; lists are values, and so is an empty mapping."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        flat |= flatten(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
+    return flat
+
+
+def changes(was: Mapping[str, Any], now: Mapping[str, Any], chosen: Collection[str] | None = None) -> list[Change]:
+    """Between two configurations as `flatten` takes them. Those that can change numbers in any way come first, then those that do so by
+    rounding alone, each in the order of the keys.
+
+    `chosen`: keys of `now` whose value is not their default. A key that is new, as in a newer version, and has its default, is no change.
+    """
+    old, new = flatten(was), flatten(now)
+    old = {key: value for key, value in old.items() if value != {} or not _inside(new, key)}
+    found = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in [*new, *(key for key in old if key not in new)]]
+    if chosen is not None:
+        replaced = [key for key in old if key not in new]
+        found = [each for each in found if each.key in old or each.key in chosen or any(_inside((each.key,), key) for key in replaced)]
+    return sorted((each for each in found if each.was != each.now), key=lambda each: EFFECTS.index(each.effect))
+
+
+def _inside(keys: Iterable[str], section: str) -> bool:
+    return any(key.startswith(f"{section}.") for key in keys)
+
+
+def _shown(value: Any) -> str:
+    """As it is written in YAML, where that is a word: null, true."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)

@@ -1,0 +1,64 @@
+"""Two configurations, key by key: what is another, and what it can do to the numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.config import dump
+from finetune.config_diff import Change, changes, flatten
+from finetune.explain import fields
+from finetune.layers import read_layer
+from tests.finetune import tiny
+
+
+def test_what_is_equal_has_no_line(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path, *tiny.LORA, ("train.lr", "1e-5"), ("sample.prompts", '["a: b", "5e123"]'), ("log.trackers", "[]"))
+    (tmp_path / "config.yaml").write_text(dump(config))
+    assert changes(read_layer(tmp_path / "config.yaml").values, config.model_dump(mode="json")) == []
+
+
+def test_each_key_has_its_line_and_those_that_decide_come_first() -> None:
+    was = {"log": {"every": 1}, "train": {"lr": 4e-3, "steps": None, "compile": False}, "run": {"dir": "a"}, "options": {"gone": 1}}
+    now = {"log": {"every": 5}, "train": {"lr": 1e-3, "steps": 9, "compile": True}, "run": {"dir": "b"}, "options": {}, "new": {"key": []}}
+    assert [str(change) for change in changes(was, now)] == [
+        "train.lr: 0.004 → 0.001",
+        "train.steps: null → 9",
+        "options: not there → {}",
+        "new.key: not there → []",
+        "options.gone: 1 → not there",
+        "train.compile: false → true (by rounding alone)",
+        "log.every: 1 → 5 (changes no number of the training)",
+        "run.dir: a → b (changes no number of the training)",
+    ]
+
+
+def test_a_key_that_is_new_and_has_its_default_is_no_change(tmp_path: Path) -> None:
+    """A checkpoint of an earlier version does not have the key."""
+    config = tiny.config_in(tmp_path, ("train.steps", "3"), ("train.spike", "9"))
+    now, chosen = config.model_dump(mode="json"), flatten(config.model_dump(mode="json", exclude_defaults=True))
+    was = {**now, "options": {}, "train": {key: value for key, value in now["train"].items() if key not in ("spike", "clip")}}
+    assert [str(change) for change in changes(was, now, chosen)] == ["train.spike: not there → 9.0"]
+    lines = [str(change) for change in changes({"lora": None}, {"lora": {"rank": 16}}, ())]
+    assert lines == ["lora.rank: not there → 16", "lora: null → not there"], "the section was not there, and what it means is new"
+
+
+@pytest.mark.parametrize(
+    "key", ["train.lr", "train.schedule", "train.weight_decay", "train.precision", "train.steps", "train.clip", "run.seed"]
+)
+def test_what_decides_the_numbers_has_no_excuse(key: str) -> None:
+    assert Change(key, 1, 2).effect == ""
+
+
+def test_every_key_of_the_schedule_and_the_update_counts(tmp_path: Path) -> None:
+    """A new key of `train` decides numbers unless somebody says why not."""
+    keys = [key for key, _, _ in fields(type(tiny.config_in(tmp_path))) if key.startswith(("train.", "data.", "model.", "options."))]
+    excused = {key for key in keys if Change(key, 1, 2).effect}
+    assert excused == {
+        "train.compile", "train.activation_checkpointing", "data.train", "data.val", "model.source", "model.revision",
+    } and len(keys) > 25  # fmt: skip
+
+
+def test_flat() -> None:
+    assert flatten({"a": {"b": {"c": 1}, "d": {}}, "e": [1, {"f": 2}]}) == {"a.b.c": 1, "a.d": {}, "e": [1, {"f": 2}]}

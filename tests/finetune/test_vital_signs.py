@@ -1,0 +1,87 @@
+"""What a rank recorded last says what became of it, to other ranks or to the next launch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import pytest
+
+from finetune import vital_signs
+from finetune.vital_signs import Signs
+
+
+def signs(**changes: object) -> Signs:
+    own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": vital_signs.boot_id(), "process": os.getpid(), "step": 12}
+    return Signs.model_validate({**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes})
+
+
+def test_what_is_recorded_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
+    for one in (signs(rank=1, ranks=2), signs(ranks=2)):
+        vital_signs.record(tmp_path, one)
+        assert vital_signs.read(tmp_path, one.rank) == one
+    assert [one.rank for one in vital_signs.read_all(tmp_path)] == [0, 1]
+    path = vital_signs.path_of(tmp_path, 1)
+    for content in (
+        signs(rank=1).model_dump_json().replace('"time":', '"time":1e300,"was":').encode(),
+        b"",
+        b"[",
+        b"{}",
+        path.read_bytes()[:40],
+        b"\xff",
+        b"[" * 10**5,
+    ):
+        path.write_bytes(content)
+        assert vital_signs.read(tmp_path, 1) is None and len(vital_signs.read_all(tmp_path)) == 1
+
+
+FAR = {"host": "another", "boot": "another"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kills", "words"),
+    [
+        ({}, 4, "likely out of memory, unless somebody sent the signal; its peak of host memory was 3.2 GiB of "),
+        ({}, 5, f"out of memory: the kernel's out-of-memory killer has struck on {platform.node()} since the run began; its peak"),
+        ({}, None, "likely out of memory, unless"),
+        (
+            {"boot": "another"},
+            5,
+            f"likely out of memory, unless {platform.node()} was started again since, is another machine, or somebody sent the signal; "
+            "its peak of host memory was 3.2 GiB when",
+        ),
+        (FAR, 5, "likely out of memory, unless somebody sent the signal; its peak of host memory was 3.2 GiB when"),
+        ({"gpu_peak_gib": 70.5}, 4, "likely out of memory"),
+    ],
+)
+def test_the_likely_cause(changes: dict[str, object], kills: int | None, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vital_signs, "out_of_memory_kills", lambda: kills)
+    cause = vital_signs.cause_of_kill(signs(**changes))
+    assert cause.startswith(words) and ("of GPU memory 70.5 GiB" in cause) == ("gpu_peak_gib" in changes)
+
+
+def test_an_account_of_a_launch_without_a_word(tmp_path: Path) -> None:
+    assert vital_signs.account_of_killed(tmp_path) is None
+    made = signs(time=1.7e9)
+    vital_signs.record(tmp_path, made)
+    alone = vital_signs.account_of_killed(tmp_path)
+    assert alone is not None
+    assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a word (killed, crashed, ")
+    assert "closed) after at least step 12; rank 0 on " in alone and " if it was killed: likely out of memory" in alone
+    assert alone.endswith(f" when last recorded, {time.strftime('%F %T', time.localtime(made.time))}")
+    vital_signs.record(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
+    both = vital_signs.account_of_killed(tmp_path)
+    assert (
+        both is not None
+        and "all of its 2 processes ended without a word" in both
+        and "at least step 13; rank 1 on " in both
+        and "9.0 GiB" in both
+    )
+
+
+def test_this_machine_says_what_it_has() -> None:
+    assert vital_signs.boot_id() == vital_signs.boot_id() and 0 < vital_signs.peak_gib() < vital_signs.host_memory_gib()
+    kills = vital_signs.out_of_memory_kills()
+    assert kills is None or kills >= 0

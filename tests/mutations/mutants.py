@@ -1,0 +1,174 @@
+"""One-line faults of the product, each with the test that notices it. `make mutants` tries them all.
+
+A fault that the tests once did not see comes here together with its test, so that neither can be lost.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One fault."""
+
+    file: str
+    """Of the product, relative to the root."""
+    old: str
+    """Part of the source that stands in the file exactly once."""
+    new: str
+    """What stands there instead."""
+    test: str
+    """Id of the test that fails then, `tests/…/test_x.py::test_y`, with all its parameters; none that is marked slow."""
+    fault: str
+    """What the change would mean for a user."""
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "finetune/parallel.py",
+        "dist.all_reduce(square, group=mesh.get_group(axis))",
+        "dist.all_reduce(square, group=mesh.get_group(0))",
+        "tests/finetune/test_parallel.py::test_on_four_ranks_the_norm_is_that_of_one_process",
+        "the clip norm is summed over one axis of the mesh only",
+    ),
+    Mutant(
+        "finetune/parallel.py",
+        "if not placement.is_replicate():",
+        "if placement is not None:",
+        "tests/finetune/test_parallel.py::test_on_four_ranks_the_norm_is_that_of_one_process",
+        "what is the same on several ranks counts several times in the clip norm",
+    ),
+    Mutant(
+        "recipes/voice_clone/speech_model.py",
+        "states[chosen], embedded[chosen], codes[chosen]",
+        "states[chosen], heard[chosen], codes[chosen]",
+        "tests/recipes/voice_clone/test_speech_model.py::test_frames_that_are_not_heard_condition_the_other_codebooks_all_the_same",
+        "frames that the talker does not hear are hidden from the code predictor, too",
+    ),
+    Mutant(
+        "recipes/voice_clone/speech_model.py",
+        '"sub_accuracy": sub_hits * scale',
+        '"sub_accuracy": sub_hits',
+        "tests/recipes/voice_clone/test_speech_model.py::test_each_frame_that_is_drawn_stands_for_others_in_the_loss_and_in_the_hits",
+        "sub_accuracy is too low by the share of options.sub_frames",
+    ),
+    Mutant(
+        "finetune/evaluation.py",
+        "(turn.batch.targets[name] if turn.counts else 0)",
+        "turn.batch.targets[name]",
+        "tests/finetune/test_evaluation.py::test_what_a_rank_without_rows_runs_along_counts_for_nothing",
+        "fillers are counted in the validation loss of several ranks",
+    ),
+    Mutant(
+        "finetune/evaluation.py",
+        "(float(term.sum) if turn.counts else 0.0)",
+        "float(term.sum)",
+        "tests/finetune/test_evaluation.py::test_what_a_rank_without_rows_runs_along_counts_for_nothing",
+        "fillers are summed in the validation loss of several ranks",
+    ),
+    Mutant(
+        "finetune/copies.py",
+        'remote.upload(snapshot, f"{url}/{snapshot.name}", MANIFEST)',
+        'remote.upload(snapshot, f"{url}/{snapshot.name}", "state.json")',
+        "tests/finetune/test_copies.py::test_the_manifest_is_sent_when_all_else_has_arrived",
+        "a copy that was cut off looks whole",
+    ),
+    Mutant(
+        "finetune/lease.py",
+        "            self.require()\n        self._thread.start()",
+        "        self._thread.start()",
+        "tests/finetune/test_lease.py::test_who_takes_over_looks_again_before_it_begins",
+        "two runs that take over a dead one's place both begin",
+    ),
+    Mutant(
+        "finetune/batches.py",
+        "turns = permute(np.arange(len(groups)), len(groups), keyed(order.seed, epoch, window))",
+        "turns = permute(np.arange(len(groups)), len(groups), keyed(order.seed, window))",
+        "tests/finetune/test_batches.py::test_micro_batches_take_turns_differently_in_every_epoch_and_window_and_with_every_seed",
+        "micro-batches come in the same order in every epoch",
+    ),
+    Mutant(
+        "finetune/optim.py",
+        "warmup = math.ceil(train.warmup * total)",
+        "warmup = int(train.warmup * total)",
+        "tests/finetune/test_optim.py::test_edges_of_the_schedule",
+        "a warm-up is rounded down, and one of less than a step is none",
+    ),
+    Mutant(
+        "recipes/voice_clone/survey.py",
+        "key=lambda clip: (-clip[0], str(clip[1]))",
+        "key=lambda clip: (clip[0], str(clip[1]))",
+        "tests/recipes/voice_clone/test_survey.py::test_the_longest_clips_are_the_references_whatever_their_names_and_places",
+        "the shortest clips are the references",
+    ),
+    Mutant(
+        "recipes/voice_clone/survey.py",
+        "(self.languages.most_common(1)[0][0] or None)",
+        "(next(iter(self.languages)) or None)",
+        "tests/recipes/voice_clone/test_survey.py::test_the_language_of_a_speaker_is_that_of_most_clips",
+        "a speaker's language is that of the first clip",
+    ),
+    Mutant(
+        "recipes/voice_clone/eval_figures.py",
+        "INTERVAL = (2.5, 97.5)",
+        "INTERVAL = (5.0, 95.0)",
+        "tests/recipes/voice_clone/test_eval_figures.py::test_the_interval_holds_95_percent_of_what_chance_makes_of_it",
+        "intervals of 90 % are called intervals of 95 %",
+    ),
+    Mutant(
+        "recipes/voice_clone/eval_sound.py",
+        "lengths = np.diff(np.append(edges, len(samples)))",
+        "lengths = np.full(len(edges), FRAME)",
+        "tests/recipes/voice_clone/test_eval_sound.py::test_the_last_frame_counts_only_as_long_as_it_is",
+        "the last, partial frame counts as a whole one, and a clip may have more silence than it lasts",
+    ),
+    Mutant(
+        "data_prep/vad.py",
+        "Region(region.start, min(region.stop, length))",
+        "Region(region.start, region.stop)",
+        "tests/data_prep/test_vad.py::test_no_region_ends_after_the_last_sample",
+        "a region of speech ends after the last sample",
+    ),
+    Mutant(
+        "data_prep/score.py",
+        "len(paces) < PACE_CLIPS or",
+        "len(paces) <= PACE_CLIPS or",
+        "tests/data_prep/test_score.py::test_eight_clips_say_what_a_speakers_pace_is",
+        "a speaker with exactly eight clips is held to no pace",
+    ),
+    Mutant(
+        "data_prep/score.py",
+        "if len(distances) >= VOICE_CLIPS",
+        "if len(distances) > VOICE_CLIPS",
+        "tests/data_prep/test_score.py::test_eight_clips_say_how_far_a_voice_may_be",
+        "a speaker with exactly eight clips is not checked for strangers",
+    ),
+    Mutant(
+        "recipes/voice_clone/layout.py",
+        '(length := len(sample["text"])) > ids.positions',
+        "(length := len(codes)) > ids.positions",
+        "tests/recipes/voice_clone/test_layout.py::test_text_and_frames_together_fill_the_models_positions_and_no_more",
+        "a clip and its text may take more positions than the model has",
+    ),
+    Mutant(
+        "data_prep/audio.py",
+        '_probe_whole(path).model_copy(update={"offset": 0.0})',
+        "_probe_whole(path)",
+        "tests/recipes/voice_clone/test_speakers.py::test_the_vector_of_a_file_is_the_stock_packages",
+        "a reference clip's offset is subtracted, and a speaker's vector is not the stock package's",
+    ),
+    Mutant(
+        "recipes/voice_clone/speakers.py",
+        'SAMPLE_RATE, quality="HQ")',
+        'SAMPLE_RATE, quality="VHQ")',
+        "tests/recipes/voice_clone/test_speakers.py::test_the_vector_of_a_file_is_the_stock_packages",
+        "a reference clip of another rate gives another vector than in the stock package",
+    ),
+    Mutant(
+        "recipes/voice_clone/card.py",
+        'ref_audio="clip.wav", x_vector_only_mode=True, non_streaming_mode=True',
+        'ref_audio="clip.wav", non_streaming_mode=True',
+        "tests/recipes/voice_clone/test_card.py::test_the_cards_own_code_speaks",
+        "the code that a base export's card shows does not run",
+    ),
+)
