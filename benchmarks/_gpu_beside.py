@@ -142,7 +142,7 @@ def chat_training(folder: Path, scale: Scale, joined: world.World) -> Training:
 
 def exported(folder: Path, training: Training) -> None:
     """A row of the export's time, and of its memory beside the largest tensor."""
-    command = [sys.executable, ROOT / "benchmarks" / "_export_peak.py", training.config.run.dir, folder / "export"]
+    command = [sys.executable, ROOT / "benchmarks" / "_export_peak.py", training.config.run.dir, folder / "export", "llm_sft"]
     done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     largest = max(4 * parameter.numel() for parameter in training.model.parameters())

@@ -22,8 +22,10 @@ def tell(work: Callable[[], object]) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     began = time.process_time()
-    work()
+    try:
+        work()
+    finally:  # a watcher that still runs keeps a process alive whose work has failed
+        done.set()
+        watcher.join()
     seconds = time.process_time() - began
-    done.set()
-    watcher.join()
     print(json.dumps({"above_imports": (max(seen) - seen[0]) * 1024, "seconds": seconds, "looks": len(seen)}))

@@ -101,18 +101,18 @@ def train(folder: Path, way: str, ranks: int) -> Path:
 
 
 def export(run: Path) -> dict[str, Any]:
-    return watched("_export_peak.py", run, run.parent / f"{run.name}-out")
+    return watched("_export_peak.py", run, run.parent / f"{run.name}-out", RECIPE)
 
 
 def merge(folder: Path) -> dict[str, Any]:
     return watched("_merge_peak.py", folder / "sharded", folder / "merged")
 
 
-def watched(script: str, source: Path, target: Path) -> dict[str, Any]:
-    """What the script told of its work, whose result is removed again."""
-    told = start(sys.executable, ROOT / "benchmarks" / script, source, target)
+def watched(script: str, source: Path, target: Path, *more: object) -> dict[str, Any]:
+    """What the script reports of its work, whose result is removed again."""
+    printed = start(sys.executable, ROOT / "benchmarks" / script, source, target, *more)
     files.discard(target)
-    found: dict[str, Any] = json.loads(told.splitlines()[-1])
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     assert found["looks"] > 10, "it was over before it was looked at"
     return found
 
