@@ -16,8 +16,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,6 +30,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from finetune import batches
+from finetune.step import Training, train_step
 
 ROOT, TORCH = Path(__file__).parents[2], str(Path(torch.__file__).parent)
 aten = torch.ops.aten
@@ -58,6 +62,21 @@ def report(found: list[Synchronization]) -> str:
     return "\n".join([f"{len(found)} synchronizations:", *map(str, found)])
 
 
+def waits_of_steps(training: Training, steps: int) -> list[list[Synchronization]]:
+    """Of the first optimizer steps of a run, on one rank, whose batches the loader makes ahead and pins as for a GPU."""
+    waits: list[list[Synchronization]] = []
+    order, device = batches.Order.of(training.config), training.world.device
+    todo = islice(batches.steps(order, training.rows.lengths, batches.Place(), epochs=None), steps)
+    loader = batches.Loader(training.rows, training.recipe, training.loaded.processor, rank=0, size=1, pinned=True)
+    with closing(loader), synchronizations(device) as found:
+        for number, (_, turns) in enumerate(loader.over(todo)):
+            assert len(turns) >= 3 and all(tensor.is_pinned() for turn in turns for tensor in turn.batch.tensors.values())
+            train_step(training, turns, number)
+            waits.append(found[:])
+            found.clear()
+    return waits
+
+
 @contextmanager
 def synchronizations(device: torch.device, on_host: Iterable[Tensor] = ()) -> Iterator[list[Synchronization]]:
     """While open, collects every wait of this thread for the device. `on_host` are tensors, made before, that are in host memory."""
@@ -71,7 +90,9 @@ def _note(found: list[Synchronization], kind: str) -> None:
     frame, inner, outer = sys._getframe(1), "", ""
     while frame is not None and not outer:
         file, line = frame.f_code.co_filename, frame.f_lineno
-        if file.startswith(TORCH):
+        if file.startswith(f"{TORCH}/_dynamo"):
+            pass  # it stands between every operation and a dispatch mode
+        elif file.startswith(TORCH):
             inner = inner or f"{file.removeprefix(TORCH + '/')}:{line}"
         elif file not in (__file__, mock.__file__, warnings.__file__) and not file.startswith("<"):
             outer = f"{file.removeprefix(f'{ROOT}/')}:{line}"
