@@ -92,8 +92,8 @@ def terms_of(model: Any) -> dict[str, float]:
 
 
 def stock_heads() -> Any:
-    """While open, voice models are built with the package's own heads, which give logits."""
-    return mock.patch.object(speech_model, "ask_heads", lambda *_: None)
+    """While open, voice models are built with the package's own heads, which give logits, and with attention that heeds a mask."""
+    return mock.patch.multiple(speech_model, ask_heads=lambda *_: None, ATTENTION="sdpa")
 
 
 def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[str, Tensor]:
@@ -105,8 +105,8 @@ def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[s
     codes = tensors["codes"][tensors["frame_mask"]]
     inputs = input_embeddings(talker, model.speaker_vectors, tensors, frame_embeddings(talker, codes))
     hidden = talker.model(inputs_embeds=inputs, attention_mask=tensors["valid"].long(), use_cache=False).last_hidden_state
-    states, following = first_codebook(hidden, tensors["labels"])
-    before = states_before_frames(hidden, tensors["frame_mask"])
+    states, following = first_codebook(hidden, tensors["labels"], tensors["target_rows"])
+    before = states_before_frames(hidden, tensors["frame_rows"])
     calls = [slice(frame, frame + 1) for frame in range(len(codes))] if by_frame else [slice(None)]
     sub = torch.stack([stock_others(talker, before[each], codes[each]) for each in calls]).sum()
     return {"main": cross_entropy(talker.codec_head(states), following), "sub": sub}

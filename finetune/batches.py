@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -161,9 +161,10 @@ class Turn:
 class Loader:
     """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns."""
 
-    def __init__(self, rows: Rows, recipe: Recipe, processor: Any, rank: int, size: int) -> None:
+    def __init__(self, rows: Rows, recipe: Recipe, processor: Any, rank: int, size: int, pinned: bool = False) -> None:
+        """`pinned`: batches are for a GPU, in memory that it copies from while the host continues."""
         self._rows, self._recipe, self._processor = rows, recipe, processor
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._pinned = rank, size, pinned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
     def over(self, todo: Iterator[Step]) -> Iterator[tuple[Step, list[Turn]]]:
@@ -182,7 +183,10 @@ class Loader:
         filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed)
         rounds = range(self._rank, -(-len(micros) // self._size) * self._size, self._size)
         chosen = [(micros[number], True) if number < len(micros) else (filler, False) for number in rounds]
-        return [Turn(micro, self.batch(micro), counts) for micro, counts in chosen]
+        batches = [self.batch(micro) for micro, _ in chosen]
+        if self._pinned:
+            batches = [replace(batch, tensors={name: tensor.pin_memory() for name, tensor in batch.tensors.items()}) for batch in batches]
+        return [Turn(micro, batch, counts) for (micro, counts), batch in zip(chosen, batches, strict=True)]
 
     def batch(self, micro: MicroBatch) -> Batch:
         samples = [self.sample(row) for row in micro.ids]

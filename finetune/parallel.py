@@ -6,7 +6,6 @@ FSDP path falls back to DDP, or to lone processes, on a CPU.)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -206,21 +205,6 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-@torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> float:
-    """Scale gradients to the global L2 norm `largest` if they exceed it; returns the norm before. Collective: call on every rank."""
-    groups = by_layout(parameter.grad for parameter in parameters if parameter.grad is not None)
-    norm = math.sqrt(sum(squared_norm(*group) for group in groups.items()))
-    if len(groups) > 1:  # sums in another order may differ in the last bit, and with it what neighbours hold alike
-        agreed = torch.tensor(norm, device=next(iter(groups.values()))[0].device)
-        dist.broadcast(agreed, src=0)
-        norm = float(agreed)
-    if not norm <= largest:  # also if it is no number
-        for parts in groups.values():
-            torch._foreach_mul_(parts, largest / norm)
-    return norm
-
-
 Spread = tuple[DeviceMesh, tuple[Placement, ...]] | None
 """Over which ranks a tensor lies, and how; None: it is whole on each."""
 
@@ -233,16 +217,34 @@ def by_layout(tensors: Iterable[Tensor]) -> dict[Spread, list[Tensor]]:
     return groups
 
 
-def squared_norm(spread: Spread, parts: list[Tensor]) -> float:
-    """Of all these tensors as one vector, over all ranks that have a part. Collective: call on every rank."""
+def squared_norm(spread: Spread, parts: list[Tensor]) -> Tensor:
+    """Of all these tensors as one vector, over all ranks that have a part, fp64. Collective: call on every rank."""
     square = torch.nn.utils.get_total_norm(parts).double().square()
     if spread is None:
-        return float(square)
+        return square
     mesh, placements = spread
     for axis, placement in enumerate(placements):
         if not placement.is_replicate():  # what is the same on several ranks counts once
             dist.all_reduce(square, group=mesh.get_group(axis))
-    return float(square)
+    return square
+
+
+@torch.no_grad()
+def gradient_norm(gradients: dict[Spread, list[Tensor]]) -> Tensor:
+    """Global L2 norm of gradients `by_layout`, a scalar where they are; the host does not wait for it. Collective: call on every rank."""
+    norm = sum((squared_norm(*group) for group in gradients.items()), torch.zeros((), dtype=torch.float64)).sqrt()
+    if len(gradients) > 1:  # sums in another order may differ in the last bit, and with it the weights that several ranks hold
+        norm = norm.float()
+        dist.broadcast(norm, src=0)
+    return norm
+
+
+@torch.no_grad()
+def clip_gradients(gradients: dict[Spread, list[Tensor]], norm: float, largest: float) -> None:
+    """Scale gradients `by_layout`, whose global L2 norm is `norm`, to the norm `largest` if they exceed it."""
+    if not norm <= largest:  # also if it is NaN
+        for parts in gradients.values():
+            torch._foreach_mul_(parts, largest / norm)
 
 
 def own_part(tensor: Tensor) -> Tensor:

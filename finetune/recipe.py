@@ -56,7 +56,7 @@ class Batch:
     """One micro-batch as the recipe collated it."""
 
     tensors: dict[str, Tensor]
-    """What the model's forward takes; the first dimension is the sample."""
+    """What the model's forward takes; the first dimension is the sample, or of row numbers, which count through all samples, themselves."""
     targets: dict[str, int]
     """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
 

@@ -50,9 +50,10 @@ def train_step(training: Training, turns: list[Turn], step: int, recent: Recent 
     totals, weights = accumulate(training, turns, counts)
     if not training.optimizer.state:
         check_reached([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
-    norm = parallel.clip_gradients((parameter for parameter, _ in optim.pairs(training.optimizer)), train.clip)
-    own = float(sum(turn.micro.tokens for turn in turns if turn.counts))
-    *summed, tokens = data_sums(world, [*(float(total) for total in totals.values()), own])
+    gradients = parallel.by_layout(parameter.grad for parameter, _ in optim.pairs(training.optimizer) if parameter.grad is not None)
+    own_sums, norm = fetch(list(totals.values()), parallel.gradient_norm(gradients))
+    own_tokens = float(sum(turn.micro.tokens for turn in turns if turn.counts))
+    *summed, tokens = data_sums(world, [*own_sums, own_tokens])
     numbers = means(dict(zip(totals, summed, strict=True)), counts, weights)
     if not is_finite(numbers["loss"], norm):
         training.model.zero_grad(set_to_none=True)
@@ -60,6 +61,7 @@ def train_step(training: Training, turns: list[Turn], step: int, recent: Recent 
     if problem := unusual(numbers["loss"], norm, recent, train.spike):
         training.model.zero_grad(set_to_none=True)
         raise spiked(step + 1, problem, rows_of(training, turns))
+    parallel.clip_gradients(gradients, norm, train.clip)
     rate = optim.learning_rate(step, training.total, train)
     optim.update(training.optimizer, rate)
     speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
@@ -90,6 +92,16 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
     return totals, weights
 
 
+def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
+    """The values of scalars, exactly. The host waits for the device here, and nowhere else in a step.
+
+    What is added up is on the run's device; the norm is where the gradients are, which `parallel.offload` keeps on the host.
+    """
+    there = torch.stack([total.double() for total in totals]).to(norm.device)
+    *values, value = torch.cat([there, norm.double().unsqueeze(0)]).tolist()
+    return values, value
+
+
 def rows_of(training: Training, turns: list[Turn]) -> list[str]:
     """Where the rows of this step stand, on all ranks. Collective: call on every rank."""
     own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
@@ -109,7 +121,8 @@ def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str,
 
 
 def loader_of(training: Training, rows: Rows) -> Loader:
-    return Loader(rows, training.recipe, training.loaded.processor, training.world.data_rank, training.world.data_size)
+    world = training.world
+    return Loader(rows, training.recipe, training.loaded.processor, world.data_rank, world.data_size, world.device.type == "cuda")
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from data_prep import manifest
@@ -170,7 +171,11 @@ def monotonous(positions: int, ids: Ids) -> Sample:
 
 
 def collate(samples: list[Sample]) -> Batch:
-    """Pad on the right to [B, S]. Nothing real can look at padding then, since attention looks only to the left."""
+    """Pad on the right to [B, S]. Nothing real can look at padding then, since attention looks only to the left.
+
+    Two tensors more number positions through the whole batch, b·S + s: `frame_rows` [N], those of the frames, and `target_rows` [M], those
+    whose next label counts. A mask on the device could not say how many it chooses without a wait.
+    """
     fill = {"labels": IGNORE}
     tensors = {
         name: torch.stack([sample[name] for sample in samples])
@@ -178,9 +183,16 @@ def collate(samples: list[Sample]) -> Batch:
         else pad_sequence([sample[name] for sample in samples], batch_first=True, padding_value=fill.get(name, 0))
         for name in samples[0]
     }
+    followed = functional.pad(tensors["labels"][:, 1:] != IGNORE, (0, 1))
+    rows = {"frame_rows": row_numbers(tensors["frame_mask"]), "target_rows": row_numbers(followed)}
     first = int((tensors["labels"] != IGNORE).sum())
-    others = int(tensors["frame_mask"].sum()) * (tensors["codes"].shape[-1] - 1)
-    return Batch(tensors, targets={"main": first, "sub": others, "main_accuracy": first, "sub_accuracy": others})
+    others = len(rows["frame_rows"]) * (tensors["codes"].shape[-1] - 1)
+    return Batch({**tensors, **rows}, targets={"main": first, "sub": others, "main_accuracy": first, "sub_accuracy": others})
+
+
+def row_numbers(mask: Tensor) -> Tensor:
+    """Where a mask [B, S] is true, in order, as b·S + s."""
+    return mask.flatten().nonzero().squeeze(1)
 
 
 def prompt(text: str) -> str:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from finetune.loss_head import LossHead, of_logits
 
-from .layout import IGNORE
+ATTENTION = "overtone_causal"
+"""Name in transformers of sdpa without a mask. For the name `sdpa` itself it looks whether a mask is all true, and a GPU's host waits."""
 
 
 class SpeechModel(nn.Module):
@@ -43,17 +44,25 @@ class SpeechModel(nn.Module):
         If only some frames are drawn for the other codebooks, their sums are scaled up to what all would give, in expectation.
         """
         talker: Any = self.talker
-        codes = tensors["codes"][tensors["frame_mask"]]
+        codes = rows_of(tensors["codes"], tensors["frame_rows"])
         embedded = frame_embeddings(talker, codes)
         heard = dropped(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
         hidden = talker_states(talker, input_embeddings(talker, self.speaker_vectors, tensors, heard))
-        main, main_hits = asked(talker.codec_head, *first_codebook(hidden, tensors["labels"]))
-        states = states_before_frames(hidden, tensors["frame_mask"])
+        main, main_hits = asked(talker.codec_head, *first_codebook(hidden, tensors["labels"], tensors["target_rows"]))
+        states = states_before_frames(hidden, tensors["frame_rows"])
         # What is measured is measured on all frames.
         chosen, scale = drawn(len(codes), self.sub_frames if self.training else 1.0, codes.device)
         learned = other_codebooks(talker.code_predictor, states[chosen], embedded[chosen], codes[chosen])
         sub, sub_hits = by_book(talker.code_predictor.lm_head, *learned)
         return {"main": main, "sub": sub * scale, "main_accuracy": main_hits, "sub_accuracy": sub_hits * scale}
+
+
+def rows_of(positions: Tensor, rows: Tensor) -> Tensor:
+    """[B, S, …] and the numbers [N] of positions, counted through all samples → [N, …].
+
+    Not by a mask: on a GPU the host would wait to learn how many positions it chooses.
+    """
+    return positions.flatten(0, 1).index_select(0, rows)
 
 
 def frame_embeddings(talker: Any, codes: Tensor) -> Tensor:
@@ -77,28 +86,26 @@ def codec_channel(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tenso
     control = talker.model.codec_embedding(tensors["codec"]) * tensors["codec_mask"].unsqueeze(-1)
     # The buffer stays fp32 under mixed precision, and the sum would silently promote everything after it.
     voice = speaker_vectors[tensors["speaker"]].to(control.dtype).unsqueeze(1) * tensors["speaker_mask"].unsqueeze(-1)
-    return (control + voice).masked_scatter(tensors["frame_mask"].unsqueeze(-1), embedded.sum(1))
+    channel = control + voice
+    return channel.flatten(0, 1).index_copy(0, tensors["frame_rows"], embedded.sum(1)).view_as(channel)
 
 
 def talker_states(talker: Any, inputs: Tensor) -> Tensor:
     """Last hidden states after the final norm, [B, S, H].
 
-    Padding is on the right and attention causal, so padding needs no mask; saying "all valid" lets attention take its fast causal path.
+    Padding is on the right and attention causal, so padding needs no mask, and attention takes its fast causal path (`ATTENTION`).
     """
-    everything = torch.ones(inputs.shape[:2], dtype=torch.int64, device=inputs.device)
-    return talker.model(inputs_embeds=inputs, attention_mask=everything, use_cache=False).last_hidden_state
+    return talker.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
 
 
-def first_codebook(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """States [M, H] and targets [M] of codebook 0 and end of speech: position p predicts the label of p+1, one shift in all."""
-    following = labels[:, 1:]
-    counted = following != IGNORE
-    return hidden[:, :-1][counted], following[counted]
+def first_codebook(hidden: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """States [M, H] and targets [M] of codebook 0 and end of speech: position p, of `rows`, predicts the label of p+1, one shift in all."""
+    return rows_of(hidden, rows), rows_of(labels, rows + 1)
 
 
-def states_before_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
-    """For each frame, in order, the talker's state one position earlier, [N, H]: the one that predicted the frame's codebook 0."""
-    return hidden[:, :-1][frame_mask[:, 1:]]
+def states_before_frames(hidden: Tensor, rows: Tensor) -> Tensor:
+    """For each frame, of `rows`, the talker's state one position earlier, [N, H]: the one that predicted the frame's codebook 0."""
+    return rows_of(hidden, rows - 1)
 
 
 def dropped(embedded: Tensor, share: float) -> Tensor:
@@ -166,6 +173,8 @@ def on_meta(
     """The model of a `config.json` in shape only: parameters on meta; buffers real, since rotary frequencies are computed, not loaded.
     `adapted`: which output heads, by name, will get adapters."""
     from accelerate import init_empty_weights
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     from data_prep.qwen import import_qwen_tts
 
@@ -174,7 +183,8 @@ def on_meta(
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
 
     talker_config = Qwen3TTSTalkerConfig(**config["talker_config"])
-    talker_config._attn_implementation = "sdpa"
+    AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # and no mask under that name, so that none is made
+    talker_config._attn_implementation = ATTENTION
     with init_empty_weights(include_buffers=False):
         talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
     model = SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)

@@ -14,12 +14,14 @@ from finetune import batches, optim, parallel
 from finetune.batches import Loader, Place
 from finetune.errors import UserError
 from finetune.guards import NotFiniteError
+from finetune.loop import steps_left
 from finetune.parallel import plain_name
 from finetune.recipe import Batch, Term
-from finetune.step import Training, means, memory_gib, objective, train_step
+from finetune.step import Training, loader_of, means, memory_gib, objective, train_step
 from finetune.world import World
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, reference
+from tests.finetune.synchronizations import report, synchronizations, waits_of_steps
 
 
 def first_step(training: Training) -> tuple[list[batches.Turn], list[str]]:
@@ -36,9 +38,9 @@ def keep_gradients(training: Training, monkeypatch: pytest.MonkeyPatch) -> dict[
     kept: dict[str, Tensor] = {}
     clip = parallel.clip_gradients
 
-    def keep(parameters: object, largest: float) -> float:
+    def keep(gradients: dict[parallel.Spread, list[Tensor]], norm: float, largest: float) -> None:
         kept.update({plain_name(n): p.grad.full_tensor().clone() for n, p in training.model.named_parameters() if p.grad is not None})
-        return clip([p for p in training.model.parameters() if p.requires_grad], largest)
+        clip(gradients, norm, largest)
 
     monkeypatch.setattr(parallel, "clip_gradients", keep)
     return kept
@@ -174,6 +176,24 @@ def test_a_number_that_is_not_one_stops_before_the_update(tmp_path: Path, world:
         train_step(sick, turns, 0)
     assert all(torch.equal(before[name], p.full_tensor()) for name, p in training.model.named_parameters())
     assert not training.optimizer.state
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_step_waits_for_the_device_once(tmp_path: Path, world: World, strategy: str) -> None:
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("parallel.strategy", strategy), ("train.micro_tokens", "50")))
+    for found in waits_of_steps(training, 2):
+        assert [each.place.partition(":")[0] for each in found] == ["finetune/step.py"], report(found)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_batches_for_a_gpu_alone_are_pinned(tmp_path: Path, world: World, device: str) -> None:
+    training, progress = tiny.built(world, tiny.config_in(tmp_path))
+    step = next(steps_left(training, progress))
+    with synchronizations(world.device):  # which knows of pinned memory without a GPU
+        loader = loader_of(replace(training, world=replace(world, device=torch.device(device))), training.rows)
+        found = {tensor.is_pinned() for turn in loader.turns(step.micros) for tensor in turn.batch.tensors.values()}
+    loader.close()
+    assert found == {device == "cuda"}
 
 
 def test_what_the_loss_does_not_reach_is_told_before_the_first_update(tmp_path: Path, world: World) -> None:

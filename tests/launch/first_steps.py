@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune import assembly, batches, parallel, tensor_parallel, world
+from finetune import assembly, batches, optim, parallel, tensor_parallel, world
 from finetune.config import Config, resolve
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.step import loader_of, train_step
@@ -36,11 +36,11 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
     kept = {f"start.{names[id(p)]}": whole(p) for p in training.model.parameters() if p.requires_grad and ".lora_" in names[id(p)]}
     clip, seen = parallel.clip_gradients, list[dict[str, Tensor]]()
 
-    def clip_and_keep(parameters: Any, *rest: Any) -> float:
-        given: list[nn.Parameter] = list(parameters)
+    def clip_and_keep(gradients: Any, norm: float, largest: float) -> None:
         if not seen:
+            given = [parameter for parameter, _ in optim.pairs(training.optimizer)]
             seen.append({f"gradient.{names[id(parameter)]}": whole(parameter.grad) for parameter in given})
-        return clip(given, *rest)
+        clip(gradients, norm, largest)
 
     loader = loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)

@@ -127,6 +127,15 @@ def test_collate_pads_to_nothing(fresh: Any) -> None:
     assert batch.targets == {"main": frames + 4, "sub": 15 * frames, "main_accuracy": frames + 4, "sub_accuracy": 15 * frames}
 
 
+def test_row_numbers_choose_what_the_masks_mark(fresh: Any) -> None:
+    tensors = layout.collate(fresh.samples).tensors
+    frames, codes = tensors["frame_mask"], tensors["codes"]
+    assert torch.equal(codes.flatten(0, 1)[tensors["frame_rows"]], codes[frames]) and len(tensors["frame_rows"]) == frames.sum()
+    marked = torch.zeros_like(frames).flatten()
+    marked[tensors["target_rows"] + 1] = True
+    assert torch.equal(marked.view_as(frames), tensors["labels"] != IGNORE)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -201,7 +201,7 @@ def test_on_meta_only_buffers_are_real(size: str) -> None:
     assert sorted(buffers) == ["speaker_vectors", *rotary] and not any(buffer.is_meta for buffer in buffers.values())
     for name in rotary:  # theta^(-2i/128), i = 0 … 63
         torch.testing.assert_close(buffers[name], 1e6 ** (-torch.arange(0, 128, 2) / 128), rtol=1e-5, atol=0)
-    assert model.talker.config._attn_implementation == model.talker.code_predictor.config._attn_implementation == "sdpa"
+    assert model.talker.config._attn_implementation == model.talker.code_predictor.config._attn_implementation == speech_model.ATTENTION
     found = {name for name, module in model.named_modules() if isinstance(module, speech_model.block_classes())}
     expected = [f"talker.model.layers.{i}" for i in range(28)] + [f"talker.code_predictor.model.layers.{i}" for i in range(5)]
     assert found == set(expected)

@@ -178,7 +178,7 @@ def test_product_passes(check: Callable[[Case], None], case: Case) -> None:
 # ---- the bugs
 
 
-def double_shift(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def double_shift(hidden: Tensor, labels: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
     following = labels[:, 2:]
     return hidden[:, :-2][following != IGNORE], following[following != IGNORE]
 
@@ -189,8 +189,8 @@ def shifted_sub_labels(*given: Any) -> tuple[Tensor, Tensor]:
     return states, torch.cat([targets[:, 1:], targets[:, -1:]], dim=1)
 
 
-def states_at_frames(hidden: Tensor, frame_mask: Tensor) -> Tensor:
-    return hidden[frame_mask]
+def states_at_frames(hidden: Tensor, rows: Tensor) -> Tensor:
+    return speech_model.rows_of(hidden, rows)
 
 
 def text_without_projection(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
