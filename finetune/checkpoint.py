@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune import files, optim, shards
+from finetune import files, optim, shards, staging
 from finetune.checkpoint_state import FORMAT, parse_json, parse_manifest, parse_state, shown
 from finetune.errors import UserError
 from finetune.guards import check_sound
@@ -67,16 +67,21 @@ class _Pending:
 
 
 class Saver:
-    """Writes one checkpoint at a time, on a thread that it owns.
+    """Writes one checkpoint at a time, on a thread that it owns, from a copy in host memory whose buffer it keeps from save to save.
 
     The thread only writes this rank's file. All agreements stay on the main thread, where no other collective can interleave with them.
-    A disk that fails is a `UserError` on all ranks, earlier checkpoints are whole then, and the next save can be tried.
+    A disk that fails is a `UserError` on all ranks, earlier checkpoints are whole then, and the next save can be tried. Where host memory
+    has no room for the copy, each save holds the loop until it is written, as without `asynchronous`. `say` gets a line about that memory.
     """
 
-    def __init__(self, world: World, run_dir: Path, keep: int, asynchronous: bool) -> None:
+    def __init__(self, world: World, run_dir: Path, keep: int, asynchronous: bool, say: Callable[[str], None] = lambda _: None) -> None:
         self._world, self._folder, self._keep, self._asynchronous = world, folder_of(run_dir), keep, asynchronous
+        self._say = say
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._pending: _Pending | None = None
+        self._writing: Future[files.Written] | None = None
+        """The last write, whatever became of its checkpoint: until it ends, it reads the staging buffer."""
+        self._staging: staging.Staging | None = None
         self.seconds = 0.0
         """What the last save took this rank, from the copy to the commit, without the training in between."""
 
@@ -89,10 +94,24 @@ class Saver:
         temporary = Path(once(self._world, lambda: str(self._make_room(step, needed))))
         path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
         documents = {"config.yaml": config, "state.json": json.dumps({**state, "format": FORMAT, "step": step}, indent=1, allow_nan=False)}
-        written = self._thread.submit(self._write, path, shards.stage(parts) if self._asynchronous else parts)
-        self._pending = _Pending(temporary, step, needed, began, documents, written)
-        if not self._asynchronous:
-            wait([written])  # its failure, if any, is told to all ranks and cleared away by `finish`
+        if self._asynchronous and self._staging is None:
+            self._staging, account = staging.allocate(self._world, parts)
+            self._asynchronous = self._staging is not None
+            self._say(account)
+        if self._writing is not None:
+            wait([self._writing])
+        copied: Callable[[], None] | None = None
+        if self._staging is not None:
+            parts, copied = self._staging.copy(parts, volatile=state.get("buffers", ()))
+        self._writing = self._thread.submit(self._write, path, parts, copied)
+        self._pending = _Pending(temporary, step, needed, began, documents, self._writing)
+        if self._staging is None:
+            wait([self._writing])  # its failure, if any, is reported to all ranks and cleared away by `finish`
+
+    def before_update(self) -> None:
+        """Keep the next update from overwriting what a save is still copying. Call between a step's backward pass and its update."""
+        if self._staging is not None:
+            self._staging.fence()
 
     def poll(self) -> Path | None:
         """Commit what all ranks have written; returns the committed folder. Collective: call on every rank."""
@@ -124,9 +143,14 @@ class Saver:
 
     def close(self) -> None:
         self._thread.shutdown()
+        if self._staging is not None:
+            self._staging.release()
+            self._staging = None
 
-    def _write(self, path: Path, parts: Mapping[str, shards.Part]) -> files.Written:
-        """On the saver's thread."""
+    def _write(self, path: Path, parts: Mapping[str, shards.Part], copied: Callable[[], None] | None) -> files.Written:
+        """On the saver's thread. `copied` returns once all of a staged copy is there."""
+        if copied is not None:
+            copied()
         written = shards.write_shard(path, parts)
         self._poisoned = [name for name, part in parts.items() if not shards.is_finite(part.value)]
         self._written_at = time.monotonic()

@@ -7,9 +7,10 @@ from contextlib import closing
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from finetune import packing, parallel
-from finetune.batches import MicroBatch
+from finetune.batches import MicroBatch, Place, Step
 from finetune.guards import StopRequests
 from finetune.rows import Rows
 from finetune.step import Training, loader_of, means, on_device
@@ -18,31 +19,34 @@ from finetune.world import data_sums, sums
 
 @torch.no_grad()
 def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str, float] | None:
-    """Means over all of `rows`, with the exact counts of training; None if a stop was asked for before the end.
+    """Means over all of `rows`, with the exact counts of training; None if a stop was requested before the end.
 
-    Collective: call on every rank.
+    The next group's batches are loaded while one is computed, and the sums stay on the device until the end, in fp64: the host waits for
+    the device once. Collective: call on every rank.
     """
     world = training.world
     training.model.eval()
-    totals: dict[str, float] = {}
+    zero = torch.zeros((), dtype=torch.float64, device=world.device)
+    totals: dict[str, Tensor] = {}
     counts: dict[str, float] = {}
     weights: dict[str, float] = {}
     try:
         with closing(loader_of(training, rows)) as loader:
-            for group in _by(world.data_size, _in_order(rows, training.config.train.micro_tokens)):
+            for _, turns in loader.over(_rounds(world.data_size, _in_order(rows, training.config.train.micro_tokens))):
                 if sums(world, [float(requests.asked() is not None)])[0]:
                     return None
-                for turn in loader.turns(group):
+                for turn in turns:
                     terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
                     for name, term in terms.items():
                         weights[name] = term.weight
-                        totals[name] = totals.get(name, 0.0) + (float(term.sum) if turn.counts else 0.0)
+                        totals[name] = totals.get(name, zero) + (term.sum.double() if turn.counts else zero)
                         counts[name] = counts.get(name, 0.0) + (turn.batch.targets[name] if turn.counts else 0)
     finally:
         parallel.reshard(training.model)
         training.model.train()
     names = sorted(totals)
-    summed = data_sums(world, [totals[name] for name in names] + [counts[name] for name in names])
+    fetched: list[float] = torch.stack([totals[name] for name in names]).tolist() if names else []
+    summed = data_sums(world, fetched + [counts[name] for name in names])
     measured = means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
     return training.recipe.report(measured)
 
@@ -53,6 +57,7 @@ def _in_order(rows: Rows, micro_tokens: int) -> list[MicroBatch]:
     return [MicroBatch(tuple(int(row) for row in group), int(rows.lengths[group].sum()), 0) for group in groups]
 
 
-def _by(size: int, micros: list[MicroBatch]) -> Iterator[tuple[MicroBatch, ...]]:
+def _rounds(size: int, micros: list[MicroBatch]) -> Iterator[Step]:
+    """One micro-batch for each of `size` shares of the data, as the loader takes them; an evaluation has no place to resume from."""
     for start in range(0, len(micros), size):
-        yield tuple(micros[start : start + size])
+        yield Step(tuple(micros[start : start + size]), Place())

@@ -54,7 +54,7 @@ def fit(
         return progress, stop.reason
     with closing(loader_of(training, training.rows)) as loader:
         for step, turns in loader.over(todo):
-            progress = advance(training, progress, events, turns, step.after)
+            progress = advance(training, progress, events, turns, step.after, saver.before_update)
             progress, stop = look_up(training, progress, events, requests)
             unsaved = save_when_due(training, progress, events, saver, stop)
             after_step(progress.step)
@@ -98,12 +98,14 @@ def save_due(config: Config, step: int) -> bool:
     return any(step % every == 0 for every in (config.checkpoint.every, config.sample.every) if every)
 
 
-def advance(training: Training, progress: Progress, events: Events, turns: list[Turn], after: Place) -> Progress:
+def advance(
+    training: Training, progress: Progress, events: Events, turns: list[Turn], after: Place, before_update: Callable[[], None]
+) -> Progress:
     """Train one step, or skip its update if that is not finite, or a spike, and the budget allows. Collective: call on every rank."""
     chosen = training.config
     reached = replace(progress, step=progress.step + 1, place=after, validation_loss=None)
     try:
-        numbers = train_step(training, turns, progress.step, progress.recent)
+        numbers = train_step(training, turns, progress.step, progress.recent, before_update)
     except NotFiniteError as error:
         if progress.skipped >= chosen.train.skip_nonfinite:
             raise

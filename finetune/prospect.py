@@ -152,6 +152,8 @@ def of_run(prospect: Prospect) -> Iterator[str]:
     yield f"{of.total:,} parameters, {of.trained:,} trained"
     yield f"a step: {work.global_batch_tokens:,} positions, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
     yield f"a checkpoint: {size / 1e9:.2f} GB on disk; {foreseen.config.checkpoint.keep} are kept, and the next is written before one goes"
+    if foreseen.config.checkpoint.asynchronous:
+        yield f"host memory for the copy that a save is written from: {size / prospect.cluster.nodes / 1e9:.2f} GB on each machine"
     yield (
         f"time, roughly: {best.seconds.total:.2f} s a step, {best.tokens_per_second:,.0f} positions a second, if a GPU computes "
         f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and every position is filled"

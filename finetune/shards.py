@@ -67,11 +67,6 @@ def _writes(tensor: Tensor, number: int, rank: int, size: int) -> bool:
     return number % twins == int(mesh.mesh.min()) and all(number % mesh.size(axis) == coordinate[axis] for axis in copies)
 
 
-def stage(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Copies in host memory, which training may no longer change."""
-    return {name: Part(part.value.to("cpu", copy=True), part.offset) for name, part in parts.items()}
-
-
 def is_finite(value: Tensor) -> bool:
     """Whether there is no NaN or infinity in it, without memory of its own."""
     if not value.is_floating_point() or not value.numel():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,9 +39,13 @@ class Training:
     """What a checkpoint of this run must agree with (data, base, order, recipe)."""
 
 
-def train_step(training: Training, turns: list[Turn], step: int, recent: Recent = ()) -> dict[str, float]:
+def train_step(
+    training: Training, turns: list[Turn], step: int, recent: Recent = (), before_update: Callable[[], None] = lambda: None
+) -> dict[str, float]:
     """One optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
     depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank.
+
+    `before_update` is called when weights and optimizer state are about to change.
 
     Raises `NotFiniteError`, on all ranks and before anything has changed, if the loss or the gradient is not finite, or, under
     `train.spike`, far beyond the `recent` ones.
@@ -63,6 +68,7 @@ def train_step(training: Training, turns: list[Turn], step: int, recent: Recent 
         raise spiked(step + 1, problem, rows_of(training, turns))
     parallel.clip_gradients(gradients, norm, train.clip)
     rate = optim.learning_rate(step, training.total, train)
+    before_update()
     optim.update(training.optimizer, rate)
     speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
     return {**training.recipe.report(numbers), "grad_norm": norm, "lr": rate, **speed}

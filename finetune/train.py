@@ -178,7 +178,7 @@ def carry_through(
     from finetune.heartbeat import Loss
 
     config, world = training.config, training.world
-    saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
+    saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
     reason, loss = "failed", Loss("")
     try:
         with out_of_memory.explained(config, training.recipe, world, training):

@@ -19,6 +19,7 @@ from finetune import files
 
 FOLDER = Path("cache") / "ranks"
 """In the run's folder."""
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 GIB = 2**30
 
 
@@ -50,7 +51,7 @@ def boot_id() -> str:
 
 def out_of_memory_kills() -> int | None:
     """Processes that the kernel's out-of-memory killer has ended: in this process's control group, or else on this machine."""
-    for place in (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat")):
+    for place in (CONTROL_GROUP / "memory.events", Path("/proc/vmstat")):
         for line in _text(place).splitlines():
             name, _, number = line.partition(" ")
             if name == "oom_kill" and number.strip().isdigit():
@@ -60,9 +61,21 @@ def out_of_memory_kills() -> int | None:
 
 def host_memory_gib() -> float:
     """What this process may have: of the machine, or less if its control group has a limit."""
-    limit = _text(Path("/sys/fs/cgroup/memory.max")).strip()
+    limit = _text(CONTROL_GROUP / "memory.max").strip()
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(int(limit) if limit.isdigit() else physical, physical) / GIB
+
+
+def free_host_memory() -> int:
+    """Bytes that processes may still take, by the machine and by this process's control group; files that are only cached count as free."""
+    lines = [line.split() for line in _text(Path("/proc/meminfo")).splitlines()]
+    machine = next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), 0)
+    limit, used = (_text(CONTROL_GROUP / name).strip() for name in ("memory.max", "memory.current"))
+    if not (limit.isdigit() and used.isdigit()):
+        return machine
+    counts = (line.split() for line in _text(CONTROL_GROUP / "memory.stat").splitlines())
+    cached = next((int(words[1]) for words in counts if words[0] == "inactive_file"), 0)
+    return max(0, min(machine, int(limit) - int(used) + cached))
 
 
 def peak_gib() -> float:

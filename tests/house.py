@@ -29,7 +29,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"memory"}),
     frozenset({"strategies"}),
     frozenset({"launch_file"}),
-    frozenset({"shards", "checkpoint_state", "config_diff", "vital_signs", "peers"}),
+    frozenset({"shards", "staging", "checkpoint_state", "config_diff", "vital_signs", "peers"}),
     frozenset({"guards", "events", "heartbeat", "intake"}),
     frozenset({"checkpoint"}),
     frozenset({"preflight", "copies"}),

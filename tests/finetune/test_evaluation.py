@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from finetune import evaluation
+from finetune import batches, evaluation
 from finetune.evaluation import evaluate
 from finetune.guards import StopRequests
 from finetune.world import World
@@ -55,3 +60,85 @@ def test_what_a_rank_without_rows_runs_along_counts_for_nothing(
     *totals, after_next, following = (sum(values) for values in zip(*of_ranks, strict=True))
     assert {"after_next": after_next, "next": following} == counts
     assert totals == [pytest.approx(float(sums[name].detach()), rel=1e-6) for name in ("after_next", "next")]
+
+
+# --- the loader works ahead, and the host waits once
+
+
+def test_the_sums_are_those_of_python_s_floats_one_after_the_other(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: fp32 sums, added as doubles in the order of the micro-batches."""
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("train.micro_tokens", "80")))
+    assert training.val is not None
+    seen: dict[str, list[float]] = {}
+
+    def noting(model: Any, batch: Any) -> dict[str, Any]:
+        terms = training.recipe.loss(model, batch)
+        for name, term in terms.items():
+            seen.setdefault(name, []).append(float(term.sum))
+        return terms
+
+    summed: list[list[float]] = []
+    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: summed.append(values) or values)
+    noted = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, loss=noting))
+    evaluate(noted, training.val, StopRequests())
+    assert len(seen["next"]) == 5
+    in_order = []
+    for name in sorted(seen):
+        total = 0.0
+        for value in seen[name]:
+            total = total + value
+        in_order.append(total)
+    assert summed[0][:2] == in_order
+
+
+class Waits(TorchDispatchMode):
+    """Counts what makes the host wait for a value of the device: `item`, and `tolist`, which no dispatch shows."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        self.count += operation in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return operation(*arguments, **(named or {}))
+
+
+def test_the_host_waits_once_for_all_sums(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("train.micro_tokens", "80")))
+    assert training.val is not None
+    monkeypatch.setattr(evaluation, "sums", lambda _, values: values)  # votes are of the host's own memory
+    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: values)
+    lists: list[int] = []
+    tolist = Tensor.tolist
+
+    def counted(tensor: Tensor) -> Any:
+        if threading.current_thread() is threading.main_thread():  # the loader's thread waits for no device
+            lists.append(tensor.numel())
+        return tolist(tensor)
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    with Waits() as waits:
+        evaluate(training, training.val, StopRequests())
+    assert (waits.count, lists) == (0, [2])
+
+
+def test_the_next_batches_are_loaded_while_one_is_computed(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward waits here until the loader has begun on the micro-batch after it: without reading ahead, it never would."""
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("train.micro_tokens", "80")))
+    assert training.val is not None
+    begun = [threading.Event() for _ in range(5)]
+    loaded, computed = iter(begun), iter([*begun[1:], begun[-1]])
+    turns = batches.Loader.turns
+
+    def noting(loader: batches.Loader, micros: Any) -> Any:
+        next(loaded).set()
+        return turns(loader, micros)
+
+    def waiting(model: Any, batch: Any) -> Any:
+        assert next(computed).wait(20)
+        return training.recipe.loss(model, batch)
+
+    monkeypatch.setattr(batches.Loader, "turns", noting)
+    waited = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, loss=waiting))
+    assert evaluate(waited, training.val, StopRequests()) is not None

@@ -10,7 +10,7 @@ import pytest
 from finetune.errors import UserError
 from finetune.foresight import Foresight, foresee
 from finetune.gpus import Cluster, Gpu, cluster
-from finetune.memory import GIB, memory
+from finetune.memory import GIB, Unit, Weight, memory
 from finetune.prospect import Prospect, bars, consider, lines
 from tests.finetune import tiny
 
@@ -39,6 +39,18 @@ def test_a_plan_tells_all_that_was_asked(foreseen: Foresight) -> None:
         assert part in said
     assert said.count("  not ") == 3 and "before this can train: 2" in said and "strategy: ddp; distributed_type: MULTI_GPU" in said
     assert f"--train.micro_tokens {prospect.largest}" in said
+
+
+def test_a_plan_counts_the_host_memory_of_saves(foreseen: Foresight) -> None:
+    """The fp32 master and both moments of each trained parameter, once over all machines."""
+    outline = replace(foreseen.outline, root=Unit((Weight(1, 10**9, True, 4, 2),)))
+    for nodes in (1, 2):
+        said = text_of(consider(replace(foreseen, outline=outline), cluster("h100-80gb", 4, nodes)), [])
+        size = f"{12 * outline.trained / nodes / 1e9:.2f} GB"
+        assert f"host memory for the copy that a save is written from: {size} on each machine" in said
+    checkpoint = foreseen.config.checkpoint.model_copy(update={"asynchronous": False})
+    waiting = replace(foreseen, config=foreseen.config.model_copy(update={"checkpoint": checkpoint}))
+    assert "host memory" not in text_of(consider(waiting, MACHINE), [])
 
 
 def test_without_a_number_of_steps_some_rows_suggest_it(foreseen: Foresight) -> None:

@@ -138,13 +138,6 @@ def test_a_transposed_or_grad_requiring_tensor_is_written_in_its_own_order(tmp_p
         assert torch.equal(read("t", None), tensor)
 
 
-def test_staged_copies_do_not_follow_the_training() -> None:
-    tensor = torch.ones(3)
-    staged = shards.stage(whole({"t": tensor}))
-    tensor.zero_()
-    assert torch.equal(staged["t"].value, torch.ones(3))
-
-
 def test_plain_tensors_are_written_once_each_in_turn() -> None:
     tensors = {str(number): torch.ones(number + 1) for number in range(7)}
     shares = [shards.own_parts(tensors, rank, 3) for rank in range(3)]

@@ -85,3 +85,18 @@ def test_this_machine_says_what_it_has() -> None:
     assert vital_signs.boot_id() == vital_signs.boot_id() and 0 < vital_signs.peak_gib() < vital_signs.host_memory_gib()
     kills = vital_signs.out_of_memory_kills()
     assert kills is None or kills >= 0
+
+
+def test_free_host_memory_is_the_machine_s_or_what_the_control_group_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vital_signs, "CONTROL_GROUP", tmp_path)
+    machine = vital_signs.free_host_memory()
+    assert 0 < machine <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    assert vital_signs.free_host_memory() == 300000
+    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 150000\n")
+    assert vital_signs.free_host_memory() == 450000, "what is only cached is given up for it"
+    (tmp_path / "memory.current").write_text("2000000\n")
+    assert vital_signs.free_host_memory() == 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert vital_signs.free_host_memory() == pytest.approx(machine, rel=0.5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune import batches, checkpoint, loop, train
+from finetune import batches, checkpoint, evaluation, loop, train
+from finetune.rows import Rows
+from finetune.step import Training
 from tests import loopback
 from tests.reliability import victims
 
@@ -68,9 +69,17 @@ def afflict(affliction: Affliction, witness: Path, run: Path) -> None:
         before(loop, "train_step", come_by)
     elif affliction.place == "save":
         before(checkpoint.shards, "write_shard", come_by)
-    else:  # training's rows are read on a thread, those of an evaluation are not
-        on_thread = affliction.place == "data"
-        before(batches.Loader, "turns", lambda: (threading.current_thread() is threading.main_thread()) != on_thread and come_by())
+    elif affliction.place == "evaluation":
+        before(evaluation, "on_device", come_by)
+    else:  # an evaluation reads rows ahead too, with a loader of its own
+        loader_of = loop.loader_of
+
+        def afflicted(training: Training, rows: Rows) -> batches.Loader:
+            loader = loader_of(training, rows)
+            before(loader, "turns", come_by)
+            return loader
+
+        loop.loader_of = afflicted
 
 
 def before(owner: Any, name: str, act: Callable[[], object]) -> None:
