@@ -3,9 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 NEXT := .venv-next/.installed
+# The package index has torch 2.11 with its CUDA libraries only: 5 GB for each of the two environments.
+PYTHON312 ?= $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
+GPU_VERSIONS := .venv-gpu-chat/.installed .venv-gpu-voice/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo demo-llm test test-all test-next mutants check bench bench-check
+WITHOUT_VOICE := tests/recipes/llm_sft tests/finetune/test_model_gate.py tests/data_prep/test_text*.py tests/data_prep/test_export_audiofolder.py
+
+.PHONY: demo demo-llm test test-all test-next test-gpu-versions mutants check bench bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
@@ -24,7 +29,11 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	$(MAKE) test-next
 
 test-next: $(NEXT)  ## llm_sft on the newest transformers, accelerate and peft, in an environment without the voice packages
-	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile tests/recipes/llm_sft tests/finetune/test_model_gate.py tests/data_prep/test_text*.py tests/data_prep/test_export_audiofolder.py
+	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
+
+test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admits: llm_sft with transformers 5, everything with 4.57.3; not part of CI
+	OMP_NUM_THREADS=1 .venv-gpu-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
+	OMP_NUM_THREADS=1 .venv-gpu-voice/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 mutants: $(STAMP)  ## one-line faults of the product, each of which one test must notice; not part of CI
 	$(BIN)/python -m tests.mutations
@@ -66,4 +75,12 @@ $(NEXT): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/next.txt lo
 	! .venv-next/bin/python -c '$(OWN_TORCH)' || .venv-next/bin/python $(INSTALL) --require-hashes -r locked/cuda.txt
 	.venv-next/bin/python $(INSTALL) -e .
 	.venv-next/bin/python -m pip check
+	touch $@
+
+$(GPU_VERSIONS): .venv-gpu-%/.installed: pyproject.toml locked/build.txt locked/gpu-%.txt
+	test -x $(@D)/bin/python || $(PYTHON312) -m venv $(@D)
+	$(@D)/bin/python $(INSTALL) --require-hashes -r locked/build.txt
+	$(@D)/bin/python $(INSTALL) --require-hashes -r locked/gpu-$*.txt
+	$(@D)/bin/python $(INSTALL) -e .
+	$(@D)/bin/python -m pip check
 	touch $@

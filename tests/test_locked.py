@@ -14,6 +14,8 @@ PINS = {
     "torch-cpu.txt": "constraints.txt",
     "next.txt": "constraints-next.txt",
 }
+OLDEST = {"gpu-chat.txt": ("constraints-next.txt", "constraints-gpu-chat.txt"), "gpu-voice.txt": ("constraints.txt", "constraints-gpu-voice.txt")}
+"""Requirements of `make test-gpu-versions`: pinned as in the first file, but for what the second one pins."""
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -28,13 +30,23 @@ def test_the_locked_versions_are_the_pinned_ones(name: str) -> None:
     assert locked and locked == {package: pinned.get(package) for package in locked}
 
 
+@pytest.mark.parametrize("name", OLDEST)
+def test_the_oldest_torch_is_locked_beside_the_pinned_versions(name: str) -> None:
+    base, own = (pins(ROOT / path) for path in OLDEST[name])
+    locked, pinned = pins(ROOT / "locked" / name), base | own
+    assert own.keys() <= locked.keys() and "nvidia-nccl-cu13" in locked
+    assert {package: version for package, version in locked.items() if pinned.get(package, version) != version} == {}
+    floor = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert floor and locked["torch"] == f"{floor[1]}.0", "the oldest torch that pyproject.toml admits is the one that is tested"
+
+
 def test_all_that_is_pinned_is_locked() -> None:
     everything = {**pins(ROOT / "locked" / "main.txt"), **pins(ROOT / "locked" / "build.txt"), **pins(ROOT / "locked" / "cuda.txt")}
     assert len(everything) > 180
     assert set(pins(ROOT / "constraints.txt")) - set(everything) <= {"tzdata"}, "run locked/compile"
 
 
-@pytest.mark.parametrize("name", [*PINS, "cuda.txt"])
+@pytest.mark.parametrize("name", [*PINS, *OLDEST, "cuda.txt"])
 def test_every_entry_has_a_hash(name: str) -> None:
     entries = re.findall(r"^[^#\s].*(?:\n[ ]+.*)*", (ROOT / "locked" / name).read_text(encoding="utf-8"), re.MULTILINE)
     assert entries and all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
