@@ -44,6 +44,7 @@ def build(
     together(world, lambda: parallel.check_plan(strategy, config, world))
     together(world, lambda: intake.check_batching(config, recipe))
     together(world, lambda: quantized.check(config))
+    together(world, lambda: optim.check(config))
     world = replace(world, tensor=config.parallel.tensor)
     cache = config.run.dir / "cache"
     claimed(once(world, lambda: claim(config.run.dir)))
@@ -67,7 +68,7 @@ def build(
     together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
     parallel.check_sharding(loaded.model, loaded.blocks, layout, world, home)
     verify(loaded, config, recipe, world)
-    optimizer = optim.make_optimizer(loaded.model, config.train)
+    optimizer = together(world, lambda: optim.make_optimizer(loaded.model, config.train, loaded.blocks))
     total = config.train.steps or batches.count_steps(Order.of(config), rows.lengths, config.train.epochs)
     identity = identify(config, rows, base_files, loaded)
     training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity)
@@ -119,6 +120,7 @@ def identify(config: Config, rows: Rows, base_files: dict[str, str], loaded: Loa
         "order": Order.of(config).as_json(),
         "lora": None if config.model.lora is None else config.model.lora.model_dump(),
         "quantization": config.model.quantization,
+        "optimizer": config.train.optimizer,
         "recipe_state": loaded.state,
     }
 
@@ -155,6 +157,11 @@ def adopt(training: Training, path: Path) -> Progress:
     """Continue from a checkpoint. Raises `UserError` naming each difference if it belongs to another run."""
     state = checkpoint.read_state(path)
     now = training.identity
+    if state["optimizer"] != now["optimizer"]:
+        raise UserError(
+            f"{path} was saved with train.optimizer: {state['optimizer']}, whose state {now['optimizer']} cannot use; resume with "
+            f"--train.optimizer {state['optimizer']}, or choose another --run.dir (an export of this run can be its model.source)"
+        )
     if differences := [difference(key, state[key], now[key]) for key in checkpoint.differences(state, now)]:
         raise UserError(
             f"{path} belongs to a run with other data, base or order, and going on from it would not be the same run:\n  "
@@ -221,7 +228,7 @@ def introduce(training: Training, progress: Progress, events: Events) -> None:
         f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
     )
     accounts = [text for rows in (training.rows, training.val) if rows is not None for text in intake.account(rows)]
-    for text in (*training.loaded.remarks, *accounts):
+    for text in filter(None, (*training.loaded.remarks, optim.account(training.optimizer), *accounts)):
         events.say(text)
     facts = {"world": world.size, "strategy": training.strategy, "total": training.total}
     if progress.step:

@@ -29,9 +29,8 @@ from finetune.models import local_slices
 from finetune.parallel import own_part, plain_name
 from finetune.world import World, gather, once, sums, together
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP_FOLDER = re.compile(r"step-(\d{8})")
-SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "recipe_state")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state")
 """What of `state.json` says whose checkpoint it is."""
 
 
@@ -42,8 +41,8 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Ma
     """
     trained = {plain_name(name): parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     own = dict(model.named_buffers())
-    moments = {kind: optim.moments(optimizer, kind) for kind in MOMENTS}
-    named = {moment_name(kind, name): moments[kind][parameter] for name, parameter in trained.items() for kind in MOMENTS}
+    state = optim.sharded_state(optimizer)
+    named = {moment_name(kind, name): moment for name, parameter in trained.items() for kind, moment in state[parameter].items()}
     return {**trained, **named, **{name: own[name] for name in buffers}}
 
 

@@ -76,6 +76,8 @@ class State(Part):
     order: dict[str, int | bool]
     lora: Annotated[Lora, AfterValidator(_with_possible_rank)] | None
     quantization: str | None
+    optimizer: str = "adamw"
+    """`train.optimizer`; checkpoints from before there was this key are of AdamW."""
     recipe_state: dict[str, Any]
     buffers: list[str]
     place: Place

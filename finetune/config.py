@@ -109,6 +109,11 @@ class Train(Section):
     """Passes over the data."""
     steps: int | None = Field(default=None, ge=1)
     """Optimizer steps; if given, it decides instead of `epochs`."""
+    optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
+    """AdamW; AdamW with its moments in 8 bits (but for embeddings, vectors and short rows); or Muon for the matrices of blocks, scaled to
+    AdamW's learning rate and decay, and AdamW for the rest. A checkpoint resumes with the optimizer that wrote it."""
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Muon's Nesterov momentum; `beta1` and `beta2` are for what AdamW updates."""
     lr: float = Field(default=1e-5, gt=0)
     """Peak learning rate."""
     schedule: Literal["cosine", "constant"] = "cosine"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from finetune import files, quantized, shipped
@@ -190,12 +191,18 @@ def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
         return tuple(tensor.shape), tuple(slice(0, size) for size in tensor.shape)
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
-    slices = [slice(0, size) for size in tensor.shape]
+    slices = slices_at(tensor.shape, tensor.device_mesh, tensor.placements, coordinate)
+    return tuple(part.stop - part.start for part in slices), slices
+
+
+def slices_at(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement], coordinate: Sequence[int]) -> tuple[slice, ...]:
+    """Where the part of the rank at this coordinate of a mesh lies in the whole."""
+    slices = [slice(0, size) for size in shape]
     # `fully_shard` divides what tensor parallelism has cut, though its axis comes first; torch marks that as strided.
-    for axis, placement in sorted(enumerate(tensor.placements), key=lambda each: isinstance(each[1], _StridedShard)):
+    for axis, placement in sorted(enumerate(placements), key=lambda each: isinstance(each[1], _StridedShard)):
         if isinstance(placement, Shard | _StridedShard):
-            slices[placement.dim] = chunk(slices[placement.dim], tensor.device_mesh.size(axis), coordinate[axis])
-    return tuple(part.stop - part.start for part in slices), tuple(slices)
+            slices[placement.dim] = chunk(slices[placement.dim], mesh.size(axis), coordinate[axis])
+    return tuple(slices)
 
 
 def chunk(part: slice, count: int, number: int) -> slice:

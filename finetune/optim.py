@@ -1,34 +1,120 @@
-"""AdamW, and the learning rate as a pure function of the step."""
+"""The optimizer over this rank's shards, its state for checkpoints, and the learning rate as a pure function of the step.
+
+AdamW is torch's own. `adamw_8bit` and `muon` have the other rules; each of them updates some groups, and AdamW the rest.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Train
-from finetune.parallel import own_part, sharded_as
+from finetune import adamw_8bit, muon
+from finetune.adamw_8bit import AdamW8bit
+from finetune.config import Config, Train
+from finetune.errors import UserError
+from finetune.muon import Muon
+from finetune.parallel import own_part, plain_name, sharded_as
+from finetune.tensor_parallel import blocks_of
+
+Rule = Literal["adamw", "adamw_8bit", "muon"]
+"""How a parameter is updated."""
 
 
-def make_optimizer(model: nn.Module, train: Train) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019) over what is trained; only linear matrices decay. Build it after sharding.
+def check(config: Config) -> None:
+    """Refuse, with the reason, an optimizer that cannot work with the rest of the config. Raises `UserError`."""
+    adamw_8bit.check(config)
+    muon.check(config)
 
-    It is over this rank's own shards, as plain tensors: the update needs nobody else, and each operation on a sharded tensor costs Python
+
+def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module], ...] = ()) -> torch.optim.AdamW:
+    """`train.optimizer` over what is trained; only linear matrices decay (Loshchilov & Hutter 2019). Build it after sharding. `blocks`:
+    the classes of which Muon takes the matrices. Raises `UserError` where `check_rules` does.
+
+    It is over this rank's own shards, as plain tensors: AdamW needs nobody else, and each operation on a sharded tensor costs Python
     more time than a GPU takes for it. A group's `of` are the model's parameters, in the order of its `params`, which `update` fills.
     """
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decays = [parameter for parameter in trained if parameter.dim() > 1 and id(parameter) not in embeddings]
+    rules = rules_of(model, train.optimizer, blocks)
+    if train.optimizer != "adamw":
+        check_rules(model, train.optimizer, rules)
+    embeddings = embeddings_of(model)
+    decays = [parameter for parameter in rules if parameter.dim() > 1 and id(parameter) not in embeddings]
     chosen = {id(parameter) for parameter in decays}
-    rest = [parameter for parameter in trained if id(parameter) not in chosen]
+    shares: tuple[tuple[Rule, list[nn.Parameter], float], ...] = (
+        *((rule, [each for each in decays if rules[each] == rule], train.weight_decay) for rule in ("adamw_8bit", "muon", "adamw")),
+        ("adamw", [parameter for parameter in rules if id(parameter) not in chosen], 0.0),
+    )
     groups = [
-        {"params": [nn.Parameter(own_part(parameter).new_empty(0)) for parameter in parameters], "of": parameters, "weight_decay": decay}
-        for parameters, decay in ((decays, train.weight_decay), (rest, 0.0))
+        {
+            "params": [nn.Parameter(own_part(parameter).new_empty(0)) for parameter in parameters],
+            "of": parameters,
+            "weight_decay": decay,
+            "rule": rule,
+        }
+        for rule, parameters, decay in shares
         if parameters
     ]
-    return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
+    betas = train.beta1, train.beta2
+    match train.optimizer:
+        case "adamw_8bit":
+            return AdamW8bit(groups, train.lr, betas)
+        case "muon":
+            return Muon(groups, train.lr, betas, train.momentum, torch.bfloat16 if train.precision == "bf16" else torch.float32)
+    return torch.optim.AdamW(groups, lr=train.lr, betas=betas, fused=True)
+
+
+def rules_of(model: nn.Module, optimizer: Rule, blocks: tuple[type[nn.Module], ...]) -> dict[nn.Parameter, Rule]:
+    """The rule of each trained parameter, in the model's order. Sharded or not, and on meta, they are the same."""
+    embeddings = embeddings_of(model)
+    in_blocks = {id(parameter) for block in blocks_of(model, blocks) for parameter in block.parameters()}
+    takes: dict[Rule, Callable[[nn.Parameter], bool]] = {
+        "adamw": lambda _: True,
+        "adamw_8bit": adamw_8bit.fits,
+        "muon": lambda parameter: parameter.dim() == 2 and id(parameter) in in_blocks,
+    }
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {each: optimizer if id(each) not in embeddings and takes[optimizer](each) else "adamw" for each in trained}
+
+
+def embeddings_of(model: nn.Module) -> set[int]:
+    """Identities of the weights that are embeddings, tied ones among them."""
+    return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+
+
+def check_rules(model: nn.Module, optimizer: Rule, rules: Mapping[nn.Parameter, Rule]) -> None:
+    """Raises `UserError` naming a parameter that is sharded in a way that its rule cannot work with, or if no parameter has the rule."""
+    if optimizer not in rules.values():
+        wanted = {"adamw_8bit": f"rows of {adamw_8bit.BLOCK} values or more", "muon": "its place in a block"}
+        raise UserError(f"train.optimizer: {optimizer} would change nothing: no trained matrix has {wanted[optimizer]}; take adamw")
+    for name, parameter in model.named_parameters():
+        match rules.get(parameter):
+            case "adamw_8bit":
+                adamw_8bit.check_layout(plain_name(name), parameter)
+            case "muon":
+                muon.check_layout(plain_name(name), parameter)
+
+
+def state_bytes(parameter: nn.Parameter, rule: Rule) -> float:
+    """Of the optimizer's state for each element of a parameter."""
+    match rule:
+        case "adamw_8bit":
+            return adamw_8bit.state_bytes(parameter)
+        case "muon":
+            return muon.STATE_BYTES
+    return 8
+
+
+def account(optimizer: torch.optim.AdamW) -> str | None:
+    """How many parameters are updated by which rule; None if AdamW is the only one."""
+    counts: dict[str, int] = {}
+    for group in optimizer.param_groups:
+        counts[group["rule"]] = counts.get(group["rule"], 0) + sum(whole.numel() for whole in group["of"])
+    if set(counts) == {"adamw"}:
+        return None
+    return "optimizer: " + ", ".join(f"{rule} for {count:,} parameters" for rule, count in counts.items())
 
 
 def pairs(optimizer: torch.optim.AdamW) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
@@ -62,15 +148,33 @@ def update(optimizer: torch.optim.AdamW, rate: float) -> None:
 
 def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:
     """Give every parameter the state it has after `steps` updates, moments still zero: the tensors that a checkpoint is read into."""
-    for whole, own in pairs(optimizer):
-        part = own_part(whole)
-        optimizer.state[own] = {
-            "step": torch.tensor(float(steps), device=part.device),
-            "exp_avg": torch.zeros_like(part),
-            "exp_avg_sq": torch.zeros_like(part),
-        }
+    for group in optimizer.param_groups:
+        for whole, own in zip(group["of"], group["params"], strict=True):
+            optimizer.state[own] = empty_state(group["rule"], own_part(whole), steps)
 
 
-def moments(optimizer: torch.optim.AdamW, kind: str) -> dict[nn.Parameter, Tensor]:
-    """`exp_avg` or `exp_avg_sq` of each of the model's trained parameters, sharded as it is."""
-    return {whole: sharded_as(whole, optimizer.state[own][kind]) for whole, own in pairs(optimizer)}
+def empty_state(rule: Rule, part: Tensor, steps: int) -> dict[str, Any]:
+    """Of this rank's part of a parameter after `steps` updates."""
+    match rule:
+        case "adamw_8bit":
+            return adamw_8bit.empty_state(part, steps)
+        case "muon":
+            return dict(muon.empty_state(part))
+    return {
+        "step": torch.tensor(float(steps), device=part.device),
+        "exp_avg": torch.zeros_like(part),
+        "exp_avg_sq": torch.zeros_like(part),
+    }
+
+
+def sharded_state(optimizer: torch.optim.AdamW) -> dict[nn.Parameter, dict[str, Tensor]]:
+    """The moments of each of the model's trained parameters by their kind, such as `exp_avg`, sharded as it is."""
+    found: dict[nn.Parameter, dict[str, Tensor]] = {}
+    for group in optimizer.param_groups:
+        for whole, own in zip(group["of"], group["params"], strict=True):
+            state = optimizer.state[own]
+            if group["rule"] == "adamw_8bit":
+                found[whole] = adamw_8bit.sharded_state(whole, state)
+            else:
+                found[whole] = {kind: sharded_as(whole, value) for kind, value in state.items() if kind != "step"}
+    return found

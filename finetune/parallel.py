@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from finetune import tensor_parallel
 from finetune.config import Config
@@ -256,6 +257,14 @@ def sharded_as(whole: Tensor, part: Tensor) -> Tensor:
     """This rank's part of a tensor that is sharded as `whole` is, in the same memory."""
     # Not DTensor.from_local: it copies to the mesh's GPU what is offloaded to the host, and who writes into that copy writes nothing.
     return DTensor(part, whole._spec, requires_grad=False) if isinstance(whole, DTensor) else part
+
+
+def sharded_rows(whole: Tensor, part: Tensor, columns: int) -> Tensor:
+    """As `sharded_as`, for a tensor that has as many rows as `whole`, of `columns` elements each, in a type of its own."""
+    if not isinstance(whole, DTensor):
+        return part
+    spec = DTensorSpec(whole.device_mesh, whole.placements, TensorMeta(torch.Size((len(whole), columns)), (columns, 1), part.dtype))
+    return DTensor(part, spec, requires_grad=False)
 
 
 def plain_name(name: str) -> str:

@@ -23,7 +23,8 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"recipe"}),
     frozenset({"world"}),
     frozenset(
-        {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head", "optim"}
+        {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head"}
+        | {"optim", "adamw_8bit", "muon"}
     ),
     frozenset({"activations"}),
     frozenset({"memory"}),
