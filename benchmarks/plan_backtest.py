@@ -140,7 +140,8 @@ def foretold(row: Published) -> tuple[float, float]:
     outside = sum(weight.size for weight in of.weights if not weight.trained and not weight.in_block) * 2
     lasting = (frozen + outside + row.state * of.trained) / row.ranks
     ids = torch.zeros(1, row.positions, dtype=torch.int64)
-    batch = Batch({"ids": ids, "targets": ids}, {"nll": row.positions, "accuracy": row.positions})
+    tensors = {"ids": ids, "targets": ids, "supervised": torch.arange(row.positions)}
+    batch = Batch(tensors, {"nll": row.positions, "accuracy": row.positions})
     work = trace(model, trim(model, blocks), blocks, loss, batch, row.positions, dtype, row.recomputing)
     passing = memory(of, Arrangement("fsdp", row.ranks), work, dtype.itemsize).passing if row.ranks > 1 else 0
     return (lasting + passing) / 1e9, work.peak / 1e9

@@ -59,6 +59,8 @@ class Batch:
     """What the model's forward takes; the first dimension is the sample, or of row numbers, which count through all samples, themselves."""
     targets: dict[str, int]
     """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
+    lengths: tuple[int, ...] = ()
+    """Of samples that are end to end in one row. They stay on the host, where a loop over them waits for no device."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,9 @@ class Recipe:
     """Once per run, on one process, before `load`: what is derived from data and base, cached under `run.dir`."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples laid end to end in one row, of which none sees another. Absent: this recipe cannot pack."""
+    pad: Callable[[Batch, int], Batch] | None = None
+    """(what `pack` made, positions) → the same in a row of so many positions, for compiled blocks, which are compiled anew for each shape;
+    no target, and no sum over targets, changes. Absent: blocks are compiled for sizes that vary."""
     truncate: Callable[[Sample, int], Sample] | None = None
     """(sample, positions) → its beginning, for `data.too_long: truncate`. Absent: a cut sample would teach something wrong."""
     verify: Callable[[nn.Module, Loaded, Config], None] = _no_doubt

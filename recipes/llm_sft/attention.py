@@ -31,17 +31,30 @@ def choose(config: Config, shape: Any) -> Attention:
     options: Any = config.options
     asked: str = options.attention
     check_asked(asked, shape)
-    if asked == "flash_attention_2" or (asked == "auto" and has_flash() and class_of(shape)._supports_flash_attn):
-        return Attention("flash_attention_2", "attention: flash_attention_2, samples of a packed row apart in one call")
     if asked not in ("auto", "varlen"):
-        return Attention(asked, f"attention: {asked}, as asked; a packed row is computed as the square of its whole length")
-    obstacle = obstacle_of_varlen(config, shape)
+        return by_transformers(asked, "as asked")
+    obstacle = obstacle_of_varlen(shape)
+    if obstacle is None and has_kernel(config, shape):
+        varlen.register()
+        return Attention(varlen.KERNEL, "attention: varlen, samples of a packed row apart in one call of torch's kernel")
+    # After the kernel: transformers asks the GPU in each layer whether a row is packed, and the host waits for the answer.
+    if asked == "auto" and config.train.precision == "bf16" and has_flash() and class_of(shape)._supports_flash_attn:
+        return by_transformers("flash_attention_2", "")
+    if obstacle is None and config.train.compile is True and config.data.packing:
+        obstacle = "train.compile would compile a block anew for the lengths in each row"
     if obstacle is None:
-        return by_samples(config, shape)
+        varlen.register()
+        return Attention(varlen.LOOP, "attention: varlen, samples of a packed row one by one through sdpa")
     if asked == "varlen":
         raise UserError(f"options.attention: varlen cannot be used, as {obstacle}; take auto or sdpa")
-    name = "eager" if beyond_sdpa(shape) else "sdpa"
-    return Attention(name, f"attention: {name}, as {obstacle}; a packed row is computed as the square of its whole length")
+    return by_transformers("eager" if beyond_sdpa(shape) else "sdpa", f"as {obstacle}")
+
+
+def by_transformers(name: str, reason: str) -> Attention:
+    """An attention of transformers' own, of which flash_attention_2 alone keeps samples apart without a mask."""
+    if name == "flash_attention_2":
+        return Attention(name, "attention: flash_attention_2, samples of a packed row apart in one call")
+    return Attention(name, f"attention: {name}, {reason}; a packed row is computed as the square of its whole length")
 
 
 def check_asked(asked: str, shape: Any) -> None:
@@ -70,25 +83,19 @@ def beyond_sdpa(shape: Any) -> str | None:
     return None if kind._supports_sdpa else f"transformers has no sdpa for {kind.__name__}"
 
 
-def obstacle_of_varlen(config: Config, shape: Any) -> str | None:
+def obstacle_of_varlen(shape: Any) -> str | None:
     """Why samples cannot be computed apart; None if they can."""
     kind = class_of(shape)
-    if config.train.compile:
-        return "train.compile would compile a block anew for the lengths in each row"
     if not kind._supports_attention_backend:
         return f"{kind.__name__} takes no attention but those it brings"
     return beyond_sdpa(shape)
+
+
+def has_kernel(config: Config, shape: Any) -> bool:
+    return config.train.precision == "bf16" and varlen.has_kernel(shape.get_text_config())
 
 
 def class_of(shape: Any) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(shape)]
-
-
-def by_samples(config: Config, shape: Any) -> Attention:
-    """Samples of a row apart: by a kernel that takes them all, where there is one, or one by one."""
-    varlen.register()
-    if config.train.precision == "bf16" and varlen.has_kernel(shape.get_text_config()):
-        return Attention(varlen.KERNEL, "attention: varlen, samples of a packed row apart in one call of torch's kernel")
-    return Attention(varlen.LOOP, "attention: varlen, samples of a packed row one by one through sdpa")

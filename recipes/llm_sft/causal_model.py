@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from finetune.errors import UserError
 from finetune.loss_head import LossHead, Shaping
 from finetune.model_gate import Kind, admit
 
+from . import varlen
 from .proof import check_ends
-from .samples import IGNORE
 
 BUILT_FROM_OTHERS = frozenset({"moshi", "musicgen", "musicgen_melody"})
 """Types that transformers counts among the causal language models, and whose config is made of other models' (they sing and speak)."""
@@ -33,17 +34,26 @@ class CausalModel(nn.Module):
             self.add_module(name, child)
         self.set_submodule(self.head_path, loss_head(head, shaping))
 
-    def forward(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """`ids` [B, S]; `targets` [B, S], the word that follows each position or `IGNORE`; for packed samples `positions` [1, S],
-        starting from 0 with each sample → fp32 scalars over all targets: summed negative log-likelihood in nats, and right first guesses.
+    def forward(self, tensors: dict[str, Tensor], lengths: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+        """`ids` [B, S]; `targets` [B, S], the word that follows each position or `IGNORE`; `supervised` [M], the numbers of the flattened
+        positions that have one; for packed samples `positions` [1, S], starting from 0 with each sample, `bounds` [N + 1], where they begin
+        and end, and their `lengths` on the host → fp32 scalars over all targets: summed negative log-likelihood in nats, and right first
+        guesses.
 
         There is no padding mask: samples are padded on the right, where a causal model's other positions do not look.
         """
-        hidden = self.get_submodule(self.decoder_path)(
-            input_ids=tensors["ids"], position_ids=tensors.get("positions"), use_cache=False
-        ).last_hidden_state
-        counted = tensors["targets"] != IGNORE
-        nll, hits = self.get_submodule(self.head_path)(hidden[counted], tensors["targets"][counted])
+        ids, supervised = tensors["ids"], tensors["supervised"]
+        # Without a mask, transformers looks at the positions for packed samples, and the host waits; `varlen` has no need of that.
+        apart = self.config._attn_implementation in (varlen.LOOP, varlen.KERNEL)
+        with varlen.packed(tensors.get("bounds"), lengths):
+            hidden = self.get_submodule(self.decoder_path)(
+                input_ids=ids,
+                position_ids=tensors.get("positions"),
+                attention_mask=torch.ones_like(ids, dtype=torch.bool) if apart else None,
+                use_cache=False,
+            ).last_hidden_state
+        states, targets = hidden.flatten(0, 1).index_select(0, supervised), tensors["targets"].flatten().index_select(0, supervised)
+        nll, hits = self.get_submodule(self.head_path)(states, targets)
         return nll, hits
 
 

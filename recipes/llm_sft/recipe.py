@@ -28,7 +28,7 @@ class Options(Section):
     """Jinja file to use, and to export, instead of the tokenizer's own chat template."""
     attention: Literal["auto", "varlen", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
     """`varlen` computes the samples of a packed row apart, by torch's kernel on a GPU in bf16 and elsewhere one by one; the others are
-    transformers'. `auto`: flash_attention_2 on a GPU that has the package, otherwise varlen, or where that cannot be, sdpa or eager."""
+    transformers'. `auto`: varlen by the kernel, else flash_attention_2 where the package is, else varlen one by one, else sdpa or eager."""
     loss_head: Literal["chunked", "liger"] = "chunked"
     """What computes the loss from the last states: plain torch operations, or Liger's fused kernel (a GPU and overtone[liger])."""
 
@@ -132,6 +132,12 @@ def pack(samples: list[Sample]) -> Batch:
     return batching.pack(samples)
 
 
+def pad(batch: Batch, positions: int) -> Batch:
+    from . import samples as batching
+
+    return batching.pad(batch, positions)
+
+
 def truncate(sample: Sample, positions: int) -> Sample:
     from . import samples as batching
 
@@ -140,7 +146,7 @@ def truncate(sample: Sample, positions: int) -> Sample:
 
 def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
     """Negative log-likelihood of the supervised tokens, and how many of them were the model's first guess."""
-    nll, hits = model(batch.tensors)
+    nll, hits = model(batch.tensors, batch.lengths)
     return {"nll": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
 
 
@@ -203,6 +209,7 @@ RECIPE = Recipe(
     chat=chat,
     sample=sample,
     pack=pack,
+    pad=pad,
     truncate=truncate,
     verify=verify,
     report=report,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -10,6 +13,8 @@ from finetune.recipe import Batch, Sample
 
 IGNORE = -100
 """In place of a target: nothing is learned here."""
+SHORT = 64
+"""Positions of a sample that is short on average, for `rooms`."""
 
 
 def following(sample: Sample) -> Tensor:
@@ -36,18 +41,48 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 def pack(samples: list[Sample]) -> Batch:
-    """[1, S], one sample after another. Positions start again with each, by which every attention of transformers tells them apart."""
+    """[1, S], one sample after another. Positions start again with each, by which every attention of transformers keeps them apart;
+    `bounds` [N + 1] and the lengths are for those that need not look (`varlen`)."""
+    lengths = tuple(len(sample["ids"]) for sample in samples)
     rows = {
         "ids": torch.cat([sample["ids"] for sample in samples]),
         "targets": torch.cat([following(sample) for sample in samples]),
-        "positions": torch.cat([torch.arange(len(sample["ids"])) for sample in samples]),
+        "positions": torch.cat([torch.arange(length) for length in lengths]),
     }
-    return _batch({name: row.unsqueeze(0) for name, row in rows.items()})
+    bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    return _batch({**{name: row.unsqueeze(0) for name, row in rows.items()}, "bounds": bounds}, lengths)
 
 
-def _batch(tensors: dict[str, Tensor]) -> Batch:
-    count = int((tensors["targets"] != IGNORE).sum())
-    return Batch(tensors, {"nll": count, "accuracy": count})
+def pad(batch: Batch, positions: int) -> Batch:
+    """A packed row with as many positions as every other one, so that compiled blocks see one shape: what is added is a sample of its own,
+    in which nothing is learned. A longer row stays as it is, but for its bounds.
+
+    `bounds` get a fixed length, too, by empty samples at the end, and the lengths, which differ from row to row, are dropped.
+    """
+    length, tensors = batch.tensors["ids"].shape[1], dict(batch.tensors)
+    missing, held = max(0, positions - length), len(tensors["bounds"]) + 1
+    rows = {"ids": torch.zeros(missing), "targets": torch.full((missing,), IGNORE), "positions": torch.arange(missing)}
+    for name, added in rows.items():
+        tensors[name] = torch.cat([tensors[name], added.unsqueeze(0).to(torch.int64)], dim=1)
+    bounds = torch.full((rooms(held, positions),), length + missing, dtype=torch.int32)
+    bounds[: held - 1] = tensors["bounds"]
+    return replace(batch, tensors={**tensors, "bounds": bounds}, lengths=())
+
+
+def rooms(held: int, positions: int) -> int:
+    """Length of the bounds of a row of fixed shape: as for samples of `SHORT` positions on average, or, for a row of shorter ones, twice as
+    much, and so on, that there be few lengths in all. Not as for the shortest samples: a kernel is started for each empty one, too."""
+    size = max(16, positions // SHORT)
+    while size < held:
+        size *= 2
+    return size
+
+
+def _batch(tensors: dict[str, Tensor], lengths: tuple[int, ...] = ()) -> Batch:
+    """With the numbers of the supervised positions in the flattened rows, [M] int64: only the host can know M without waiting."""
+    supervised = (tensors["targets"] != IGNORE).flatten().nonzero().squeeze(1)
+    count = len(supervised)
+    return Batch({**tensors, "supervised": supervised}, {"nll": count, "accuracy": count}, lengths)
 
 
 def truncate(sample: Sample, positions: int) -> Sample:

@@ -1,8 +1,10 @@
 """Attention that computes each sample of a row by itself, where a mask over the row would compute the square of its whole length.
 
-It is registered with transformers as an attention of its own: once a forward, the model's own rule for who sees whom, with which sdpa
-would fill its mask, becomes the samples' lengths here; each layer is handed them in place of the mask. So nothing has to be known of an
-architecture, and what is handed over lives in the layers' arguments, which activation checkpointing keeps for the second forward.
+It is registered with transformers as an attention of its own: once a forward, in place of a mask, each kind of layer is handed the spans
+of the samples, which `samples.pack` has written down on the host (`packed`). So the host never waits for a device to learn where samples
+begin, and what is handed over is in the layers' arguments, which activation checkpointing keeps for the second forward. Nothing has to be
+known of an architecture: its own rule for who sees whom, with which sdpa would fill its mask, is compared with what is computed here
+(`compared`), once before the first step.
 """
 
 from __future__ import annotations
@@ -10,9 +12,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -29,33 +30,51 @@ class Spans:
     """Who sees whom in rows of equal shape: the earlier positions of the same sample, and of those the last `window`."""
 
     lengths: tuple[int, ...]
-    """Of the samples that lie end to end in a row."""
+    """Of the samples that are end to end in a row. Empty for a row of fixed shape, of which only the kernel knows where samples begin."""
+    bounds: Tensor
+    """[N + 1] int32, where the samples begin and end."""
+    longest: int
+    """No sample has more positions."""
     window: int | None
     """Positions that are seen, one's own included; None: all of them."""
-    device: torch.device
-
-    @cached_property
-    def bounds(self) -> Tensor:
-        """[N + 1] int32, where the samples begin and end."""
-        return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.device)
-
-    def agrees_with(self, sees: Callable[[Tensor, Tensor], Tensor]) -> bool:
-        """Whether a rule is this one, looked at where each position's view begins and ends."""
-        here = torch.arange(int(self.bounds[-1]), device=self.device)
-        first = self.bounds[:-1].long().repeat_interleave(self.bounds.diff())
-        if self.window is not None:
-            first = torch.maximum(first, here - self.window + 1)
-        inside = sees(here, here) & sees(here, first)
-        outside = (sees(here, first - 1) & (first > 0)) | sees(here[:-1], here[1:]).any()
-        return bool((inside & ~outside).all())
 
     def mask(self, length: int) -> Tensor | None:
         """[length, length], True where a sample's position (row) sees another (column). None: whatever came before."""
         if self.window is None or length <= self.window:
             return None
-        places = torch.arange(length, device=self.device)
+        places = torch.arange(length, device=self.bounds.device)
         behind = places[:, None] - places
         return (behind >= 0) & (behind < self.window)
+
+
+_row: ContextVar[tuple[Tensor | None, tuple[int, ...]]] = ContextVar("row", default=(None, ()))
+"""Of the forward that is under way: bounds and lengths, as `packed` takes them."""
+
+
+@contextmanager
+def packed(bounds: Tensor | None, lengths: tuple[int, ...]) -> Iterator[None]:
+    """While open, models attend to rows of these samples: `bounds` [N + 1] int32 on the model's device, `lengths` on the host, or () for a
+    row of fixed shape. None: each row is one sample."""
+    token = _row.set((bounds, lengths))
+    try:
+        yield
+    finally:
+        _row.reset(token)
+
+
+_compared: ContextVar[int] = ContextVar("compared", default=0)
+"""Positions for which the rule of a model is compared, in the forward that is under way."""
+
+
+@contextmanager
+def compared(positions: int) -> Iterator[None]:
+    """While open, a forward compares its model's own rule of who sees whom with what is computed here, in rows of so many positions
+    however few it is given. It raises `UserError` where they differ."""
+    token = _compared.set(positions)
+    try:
+        yield
+    finally:
+        _compared.reset(token)
 
 
 def register() -> None:
@@ -78,26 +97,39 @@ def spans(
     device: torch.device | None = None,
     **_: Any,
 ) -> Spans | None:
-    """What transformers asks of an attention once a forward, for each kind of its layers. None: everybody sees all that came before.
+    """What transformers requests of an attention once a forward, for each kind of its layers. None: everybody sees all that came before.
 
-    Of the arguments, `cache_position` is how transformers 4 tells the device. No position sees the last one of another sample, so
-    `mask_function(row, head, position, position - 1)` says where samples begin.
+    Of the arguments, `cache_position` is how transformers 4 names the device. `attention_mask` [rows, S] says that there is no padding; it
+    is given so that transformers does not look at positions for packed samples, which would hold up the host (`causal_model`).
     """
-    device = cache_position.device if cache_position is not None else torch.device(device or "cpu")
-    row = torch.arange(batch_size, device=device)[:, None]
+    bounds, lengths = _row.get()
+    if bounds is not None and batch_size > 1:
+        raise ValueError(f"{batch_size} rows of samples end to end; one at a time can be computed")
+    positions = _compared.get()
+    if positions and not (agrees(mask_function, local_size, positions) and (attention_mask is None or attention_mask.all())):
+        raise UserError("this model lets positions see others than those before them, within a window; set options.attention: sdpa")
+    if bounds is None:
+        if local_size is None or kv_length <= local_size:
+            return None
+        device = cache_position.device if cache_position is not None else torch.device(device or "cpu")
+        lengths, bounds = (kv_length,), torch.arange(0, kv_length + 1, kv_length, dtype=torch.int32, device=device)
+    elif len(lengths) == 1 and (local_size is None or kv_length <= local_size):
+        return None
+    return Spans(lengths, bounds, max(lengths, default=kv_length), local_size)
+
+
+def agrees(rule: Callable[..., Tensor], window: int | None, length: int) -> bool:
+    """Whether a rule of transformers, looked at where each position's view begins and ends, lets positions see those before them, within
+    the window if there is one."""
+    zero, here = torch.zeros(1, 1, dtype=torch.int64), torch.arange(length)
+    first = torch.zeros_like(here) if window is None else (here - window + 1).clamp(min=0)
 
     def sees(positions: Tensor, others: Tensor) -> Tensor:
-        return mask_function(row, torch.zeros_like(row), positions, others).expand(batch_size, -1)
+        return rule(zero, zero, positions, others).expand(1, -1)
 
-    later = torch.arange(1, kv_length, device=device)
-    starts = torch.nonzero(~sees(later, later - 1))
-    if len(starts) and batch_size > 1:
-        raise ValueError(f"{batch_size} rows of samples end to end; one at a time can be computed")
-    ends = [*(starts[:, 1] + 1).tolist(), kv_length]
-    found = Spans(tuple(end - start for start, end in zip([0, *ends], ends, strict=False)), local_size, device)
-    if not found.agrees_with(sees) or (attention_mask is not None and not attention_mask.all()):
-        raise UserError("this model lets positions see others than those before them, within a window; set options.attention: sdpa")
-    return None if len(ends) == 1 and (local_size is None or kv_length <= local_size) else found
+    inside = sees(here, here) & sees(here, first)
+    outside = (sees(here, first - 1) & (first > 0)) | sees(here[:-1], here[1:]).any()
+    return bool((inside & ~outside).all())
 
 
 def one_by_one(
@@ -114,6 +146,8 @@ def one_by_one(
     if not isinstance(attention_mask, Spans):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     lengths = attention_mask.lengths
+    if not lengths:
+        raise ValueError("a row of fixed shape, whose samples only the kernel can tell apart")
     parts = zip(*(each.split(lengths, dim=2) for each in (query, key, value)), lengths, strict=True)
     done = [sdpa_attention_forward(module, q, k, v, attention_mask.mask(length), **options)[0] for q, k, v, length in parts]
     return torch.cat(done, dim=1), None
@@ -135,7 +169,7 @@ def at_once(
     if not isinstance(attention_mask, Spans) or len(query) > 1:
         return one_by_one(module, query, key, value, attention_mask, scaling=scaling, **options)
     check_options(options)
-    bounds, longest = attention_mask.bounds, max(attention_mask.lengths)
+    bounds, longest = attention_mask.bounds, attention_mask.longest
     reach = -1 if attention_mask.window is None else attention_mask.window - 1
     q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
     # torch 2.11 has no such flag and takes shared heads without it; torch 2.12 refuses them unless it is set.

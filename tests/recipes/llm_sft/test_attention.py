@@ -15,8 +15,11 @@ from recipes.llm_sft import attention, varlen
 PLAIN = LlamaConfig()
 
 
-def choose(asked: str, shape: PretrainedConfig = PLAIN, precision: str = "fp32", compiled: bool = False) -> attention.Attention:
-    config: Any = SimpleNamespace(options=SimpleNamespace(attention=asked), train=SimpleNamespace(precision=precision, compile=compiled))
+def choose(
+    asked: str, shape: PretrainedConfig = PLAIN, precision: str = "fp32", compiled: bool | str = "auto", packing: bool = True
+) -> attention.Attention:
+    train, data = SimpleNamespace(precision=precision, compile=compiled), SimpleNamespace(packing=packing)
+    config: Any = SimpleNamespace(options=SimpleNamespace(attention=asked), train=train, data=data)
     return attention.choose(config, shape)
 
 
@@ -48,14 +51,18 @@ def test_what_is_asked_is_used(asked: str) -> None:
     assert name == asked and remark.startswith(f"attention: {asked}, as asked; a packed row is computed as the square")
 
 
-def test_a_gpu_takes_the_kernel_in_bf16_and_the_package_where_it_is(gpu: pytest.MonkeyPatch) -> None:
-    assert choose("auto", precision="bf16").name == varlen.KERNEL
-    assert choose("auto").name == varlen.LOOP
+@pytest.mark.parametrize("compiled", [True, False, "auto"])
+def test_a_gpu_takes_the_kernel_in_bf16_compiled_or_not_and_then_the_package(gpu: pytest.MonkeyPatch, compiled: bool | str) -> None:
+    assert choose("auto", precision="bf16", compiled=compiled).name == varlen.KERNEL
+    assert choose("auto").name == varlen.LOOP and choose("auto", compiled=True).name == "sdpa"
     assert choose("flex_attention").name == "flex_attention"
     gpu.setattr("transformers.utils.is_flash_attn_2_available", lambda: True)
     assert choose("auto", MptConfig()).name == "eager", "of which transformers has no other"
-    assert choose("auto", precision="bf16").name == choose("flash_attention_2").name == "flash_attention_2"
-    assert choose("varlen", precision="bf16").name == varlen.KERNEL
+    assert choose("auto", precision="bf16", compiled=compiled).name == varlen.KERNEL, "which asks the GPU nothing in each layer"
+    assert choose("varlen", precision="bf16", compiled=compiled).name == varlen.KERNEL
+    wide = LlamaConfig(head_dim=512)
+    assert choose("auto", wide, precision="bf16").name == choose("flash_attention_2").name == "flash_attention_2"
+    assert choose("auto", wide).name == varlen.LOOP, "the package computes no fp32"
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -70,6 +77,7 @@ def test_a_gpu_takes_the_kernel_in_bf16_and_the_package_where_it_is(gpu: pytest.
 )
 def test_where_samples_cannot_be_computed_apart_the_reason_is_told(shape: Any, compiled: bool, name: str, told: str) -> None:
     found = choose("auto", shape, compiled=compiled)
+    assert not compiled or choose("auto", shape, compiled=compiled, packing=False).name == varlen.LOOP, "no loop"
     assert found.name == name and f"attention: {name}, as {told}" in found.remark
     with pytest.raises(UserError, match=re.escape(f"varlen cannot be used, as {told}")):
         choose("varlen", shape, compiled=compiled)

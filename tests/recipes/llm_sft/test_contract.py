@@ -26,7 +26,7 @@ from finetune.loss_head import LossHead
 from finetune.recipe import Batch, Sample
 from finetune.step import Training
 from finetune.world import join, leave
-from recipes.llm_sft import chat, make_task, samples, tiny
+from recipes.llm_sft import chat, make_task, samples, tiny, varlen
 from recipes.llm_sft.demo import turns_of
 from recipes.llm_sft.recipe import RECIPE
 from recipes.llm_sft.samples import IGNORE
@@ -235,13 +235,16 @@ def without_end(*asked: Any) -> list[Turn]:
 
 
 def seeing_all_that_came_before(self: Any, input_ids: Tensor, **given: Any) -> Any:
-    """Positions start again, but a mask says that everything to the left may be seen."""
-    return ORIGINAL["decoder"](self, input_ids=input_ids, attention_mask=torch.ones_like(input_ids), **given)
+    """Positions start again, but everything to the left may be seen."""
+    with varlen.packed(None, ()):
+        return ORIGINAL["decoder"](self, input_ids=input_ids, **given)
 
 
 def counting_on(rows: list[Sample]) -> Batch:
     batch = ORIGINAL["pack"](rows)
-    return Batch({**batch.tensors, "positions": torch.arange(batch.tensors["ids"].shape[1])[None]}, batch.targets)
+    whole = batch.tensors["ids"].shape[1]
+    as_one = {"positions": torch.arange(whole)[None], "bounds": torch.tensor([0, whole], dtype=torch.int32)}
+    return Batch({**batch.tensors, **as_one}, batch.targets, (whole,))
 
 
 def mean_of_means(training: Training, turns: list[Any], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:

@@ -61,7 +61,7 @@ def gradients(model: Any, parts: list[Batch]) -> dict[str, Tensor]:
     model.zero_grad()
     count = sum(part.targets["nll"] for part in parts)
     for part in parts:
-        (model(part.tensors)[0] / count).backward()
+        (model(part.tensors, part.lengths)[0] / count).backward()
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
@@ -84,5 +84,6 @@ def test_packed_gradients_are_those_of_the_samples_one_by_one(family: str, atten
 def test_the_comparison_sees_samples_that_see_each_other(attention: str) -> None:
     model = model_of("qwen3", attention)
     packed, alone = batches()
-    counting_on = {**packed.tensors, "positions": torch.arange(sum(LENGTHS))[None]}
-    assert largest_difference(gradients(model, [Batch(counting_on, packed.targets)]), gradients(model, alone)) > 1e-2
+    whole = sum(LENGTHS)
+    counting_on = {**packed.tensors, "positions": torch.arange(whole)[None], "bounds": torch.tensor([0, whole], dtype=torch.int32)}
+    assert largest_difference(gradients(model, [Batch(counting_on, packed.targets, (whole,))]), gradients(model, alone)) > 1e-2

@@ -22,6 +22,7 @@ from transformers import (
     PretrainedConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    masking_utils,
 )
 
 from finetune.errors import UserError
@@ -62,7 +63,7 @@ def whole_model(config: PretrainedConfig, attention: str | None = None) -> Any:
 
 def settings(packing: bool = True) -> Any:
     wanted = SimpleNamespace(packing=packing)
-    return SimpleNamespace(data=wanted, train=SimpleNamespace(precision="fp32"), options=SimpleNamespace(attention="auto"))
+    return SimpleNamespace(data=wanted, train=SimpleNamespace(precision="fp32", micro_tokens=64), options=SimpleNamespace(attention="auto"))
 
 
 def check(model: Any, packing: bool = True) -> None:
@@ -98,6 +99,16 @@ def test_attention_sample_by_sample_that_is_not_the_models_own_is_caught(monkeyp
     monkeypatch.setattr(varlen.Spans, "mask", lambda *_: None)
     with pytest.raises(UserError, match=r"by sdpa under a mask and .* by varlen, .*take sdpa or eager"):
         check(model, packing=False)
+
+
+def test_a_rule_that_differs_only_in_rows_longer_than_those_that_are_tried_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    varlen.register()
+    model = CausalModel(whole_model(MistralConfig(**SHAPE, sliding_window=40), varlen.LOOP)).eval()
+    check(model)
+    narrower = masking_utils.sliding_window_causal_mask_function
+    monkeypatch.setattr(masking_utils, "sliding_window_causal_mask_function", lambda window: narrower(window - 1))
+    with pytest.raises(UserError, match="lets positions see others than those before them, within a window"):
+        check(model)
 
 
 def test_a_model_whose_attention_ignores_positions_is_caught_when_packing_and_only_then() -> None:

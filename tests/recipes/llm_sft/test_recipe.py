@@ -69,7 +69,7 @@ def test_a_given_template_is_used_and_belongs_to_the_run(tmp_path: Path) -> None
 
 def test_the_loss_has_one_weighted_term_and_one_that_is_watched(tmp_path: Path) -> None:
     batch = RECIPE.collate([RECIPE.read(row, loaded(tmp_path).processor) for row in tiny_runs.rows()])
-    terms = RECIPE.loss(lambda tensors: (torch.tensor(4.0), torch.tensor(2.0)), batch)  # type: ignore[arg-type]
+    terms = RECIPE.loss(lambda tensors, lengths: (torch.tensor(4.0), torch.tensor(2.0)), batch)  # type: ignore[arg-type]
     assert {name: (float(term.sum), term.weight) for name, term in terms.items()} == {"nll": (4.0, 1.0), "accuracy": (2.0, 0.0)}
     assert terms.keys() == batch.targets.keys()
     assert RECIPE.report({"nll": 2.0, "loss": 2.0})["perplexity"] == math.exp(2.0)

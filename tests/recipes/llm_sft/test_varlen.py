@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from finetune import recompute
 from finetune.errors import UserError
 from recipes.llm_sft import varlen
 from recipes.llm_sft.causal_model import CausalModel, block_classes
+from recipes.llm_sft.samples import pack, pad
 from recipes.llm_sft.varlen import Spans
+from tests.finetune.synchronizations import report, synchronizations
 from tests.recipes.llm_sft import test_contract_gradients as gradients
 from tests.recipes.llm_sft.test_contract_gradients import SHAPE
 
 CPU = torch.device("cpu")
 WINDOW = 4
+LENGTHS = (4, 1, 7)
 FAMILIES: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**SHAPE),
     "qwen3": Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True),
@@ -52,6 +56,15 @@ def test_packed_and_padded_gradients_are_those_of_the_samples_alone_under_a_mask
     assert gradients.largest_difference(gradients.gradients(model, [gradients.side_by_side()]), expected) <= 1e-5
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_and_backward_never_wait_for_the_device(family: str) -> None:
+    model, batches = model_of(FAMILIES[family], varlen.LOOP), [gradients.batches()[0], gradients.side_by_side()]
+    with synchronizations(CPU) as found:
+        for batch in batches:
+            model(batch.tensors, batch.lengths)[0].backward()
+    assert not found, report(found)
+
+
 @pytest.mark.parametrize("how", ["selective", "full"])
 def test_a_block_computed_again_sees_the_same_samples(how: Any) -> None:
     packed, alone = gradients.batches()
@@ -64,19 +77,33 @@ def test_a_block_computed_again_sees_the_same_samples(how: Any) -> None:
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 5, 8])
-def test_spans_are_what_the_mask_says(window: int | None) -> None:
-    rule = sliding_window_causal_mask_function(window) if window else causal_mask_function
-    lengths = (4, 1, 7)
-    found = asked(and_masks(rule, samples_apart(lengths)), window)
-    square = dense(and_masks(rule, samples_apart(lengths)), sum(lengths))
+def test_spans_are_what_a_mask_says(window: int | None) -> None:
+    rule = rule_of(window)
+    found = wanted(rule, window, LENGTHS)
+    square = dense(and_masks(rule, samples_apart(LENGTHS)), sum(LENGTHS))
     assert found is not None and torch.equal(torch.block_diag(*blocks(found)).bool(), square)
-    assert found.bounds.dtype == torch.int32 and found.bounds[0] == 0 and found.bounds[-1] == sum(lengths)
+    assert found.bounds.dtype == torch.int32 and found.bounds.tolist() == [0, 4, 5, 12] and found.longest == 7
 
 
 def test_a_row_in_which_all_that_came_before_is_seen_needs_none() -> None:
-    assert asked(causal_mask_function, None) is None
-    assert asked(sliding_window_causal_mask_function(12), 12) is None
-    assert asked(sliding_window_causal_mask_function(11), 11) == Spans((12,), 11, CPU)
+    for lengths in ((), (12,)):
+        assert wanted(causal_mask_function, None, lengths) is None
+        assert wanted(rule_of(12), 12, lengths) is None
+        found = wanted(rule_of(11), 11, lengths)
+        assert found is not None and found.lengths == (12,) and found.bounds.tolist() == [0, 12] and found.window == 11
+
+
+def test_a_row_of_fixed_shape_tells_the_kernel_nothing_that_changes_but_its_bounds() -> None:
+    rows = [pad(pack(gradients.samples()[:count]), 70) for count in (1, 3, 5)]
+    kept = []
+    for row in rows:
+        with varlen.packed(row.tensors["bounds"], row.lengths):
+            found = varlen.spans(batch_size=1, kv_length=70, mask_function=causal_mask_function, device=CPU)
+        assert found is not None and found.bounds is row.tensors["bounds"]
+        kept.append((found.lengths, found.longest, found.window, found.bounds.shape))
+    assert len(set(kept)) == 1 and kept[0][:2] == ((), 70)
+    with pytest.raises(ValueError, match="only the kernel"):
+        varlen.one_by_one(nn.Module(), *torch.zeros(3, 1, 2, 70, 8), found)
 
 
 @pytest.mark.parametrize(
@@ -88,23 +115,32 @@ def test_a_row_in_which_all_that_came_before_is_seen_needs_none() -> None:
         pytest.param(causal_mask_function, 4, id="no window"),
     ],
 )
-def test_another_rule_of_who_sees_whom_is_refused(rule: Sees, window: int | None) -> None:
-    with pytest.raises(UserError, match=r"set options\.attention: sdpa"):
-        asked(rule, window)
+@pytest.mark.parametrize("lengths", [(), (2, 1)])
+def test_another_rule_of_who_sees_whom_is_refused_also_where_a_row_is_too_short_to_show_it(
+    rule: Sees, window: int | None, lengths: tuple[int, ...]
+) -> None:
+    with varlen.compared(12), pytest.raises(UserError, match=r"set options\.attention: sdpa"):
+        wanted(rule, window, lengths)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 5, 8, 12, 20])
+def test_the_rules_that_are_computed_here_are_accepted(window: int | None) -> None:
+    with varlen.compared(12):
+        wanted(rule_of(window), window, LENGTHS)
 
 
 def test_a_padding_mask_and_several_packed_rows_are_refused() -> None:
-    rows = {"batch_size": 2, "kv_length": 12, "device": CPU}
-    with pytest.raises(UserError, match="lets positions see others"):
-        varlen.spans(**rows, mask_function=causal_mask_function, attention_mask=torch.arange(12).expand(2, -1) < 9)
-    with pytest.raises(ValueError, match="one at a time"):
-        varlen.spans(**rows, mask_function=and_masks(causal_mask_function, samples_apart((4, 8), rows=2)))
+    with varlen.compared(12), pytest.raises(UserError, match="lets positions see others"):
+        varlen.spans(batch_size=1, kv_length=12, mask_function=causal_mask_function, attention_mask=torch.arange(12)[None] < 9, device=CPU)
+    with varlen.packed(torch.tensor([0, 4, 12], dtype=torch.int32), (4, 8)), pytest.raises(ValueError, match="one at a time"):
+        varlen.spans(batch_size=2, kv_length=12, mask_function=causal_mask_function, device=CPU)
 
 
 def test_what_sdpa_would_leave_out_of_an_attention_is_refused() -> None:
     model = model_of(Gemma2Config(**SHAPE, head_dim=8), varlen.LOOP)
     with pytest.raises(UserError, match=r"has softcap, .*set options\.attention: eager"):
-        model(gradients.batches()[0].tensors)
+        batch = gradients.batches()[0]
+        model(batch.tensors, batch.lengths)
 
 
 def test_the_stock_attention_is_used_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +149,9 @@ def test_the_stock_attention_is_used_for_a_while_and_no_longer(monkeypatch: pyte
     one_by_one = varlen.one_by_one
     monkeypatch.setitem(attentions(), varlen.LOOP, lambda *given, **named: seen.append(1) or one_by_one(*given, **named))
     with varlen.stock(model.config):
-        model(batch.tensors)
+        model(batch.tensors, batch.lengths)
     assert not seen
-    model(batch.tensors)
+    model(batch.tensors, batch.lengths)
     assert len(seen) == SHAPE["num_hidden_layers"]
 
 
@@ -162,7 +198,7 @@ def test_the_kernel_of_an_older_torch_is_used_where_it_knows_scale_and_window(
     assert varlen.has_kernel(LlamaConfig(**SHAPE)) == usable
     if usable:
         made = [torch.randn(1, heads, 58, 64, dtype=torch.bfloat16) for heads in (8, 2, 2)]
-        attended, _ = varlen.at_once(nn.Module(), *made, Spans((17, 1, 40), 5, CPU), scaling=0.125)
+        attended, _ = varlen.at_once(nn.Module(), *made, spans_of((17, 1, 40), 5), scaling=0.125)
         assert attended.shape == (1, 58, 8, 64) and (attended == 0.5).all(), "the scale, and four positions before each one's own"
 
 
@@ -170,7 +206,7 @@ def test_the_kernel_of_an_older_torch_is_used_where_it_knows_scale_and_window(
 def test_the_kernel_is_given_what_it_takes(window: int | None) -> None:
     """In shape only."""
     made = [torch.randn(1, heads, 58, 64, device="meta", dtype=torch.bfloat16).requires_grad_() for heads in (8, 2, 2)]
-    attended, _ = varlen.at_once(nn.Module(), made[0], made[1], made[2], Spans((17, 1, 40), window, CPU), scaling=0.125)
+    attended, _ = varlen.at_once(nn.Module(), made[0], made[1], made[2], spans_of((17, 1, 40), window), scaling=0.125)
     assert attended.shape == (1, 58, 8, 64) and attended.dtype == torch.bfloat16
     attended.sum().backward()
     assert all(each.grad is not None and each.grad.shape == each.shape for each in made)
@@ -184,19 +220,31 @@ def test_the_kernel_computes_what_the_loop_does(window: int | None) -> None:
     found = []
     for attend in (varlen.one_by_one, varlen.at_once):
         given = [each.clone().requires_grad_() for each in made]
-        attended, _ = attend(nn.Module(), *given, Spans(lengths, window, cuda), scaling=0.125)
+        attended, _ = attend(nn.Module(), *given, spans_of(lengths, window, cuda), scaling=0.125)
         attended.float().square().sum().backward()
         found.append([attended, *(each.grad for each in given)])
     assert all(torch.allclose(one, other, rtol=5e-2, atol=5e-2) for one, other in zip(*found, strict=True))
 
 
-def asked(rule: Sees, window: int | None, length: int = 12) -> Spans | None:
-    return varlen.spans(batch_size=1, kv_length=length, mask_function=rule, local_size=window, device=CPU)
+def spans_of(lengths: tuple[int, ...], window: int | None, device: torch.device = CPU) -> Spans:
+    bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    return Spans(lengths, bounds, max(lengths), window)
 
 
-def samples_apart(lengths: tuple[int, ...], rows: int = 1) -> Sees:
+def wanted(rule: Sees, window: int | None, lengths: tuple[int, ...]) -> Spans | None:
+    """For a row of these samples, or for one that is a sample of 12 positions."""
+    bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) if lengths else None
+    with varlen.packed(bounds, lengths):
+        return varlen.spans(batch_size=1, kv_length=sum(lengths) or 12, mask_function=rule, local_size=window, device=CPU)
+
+
+def rule_of(window: int | None) -> Any:
+    return sliding_window_causal_mask_function(window) if window else causal_mask_function
+
+
+def samples_apart(lengths: tuple[int, ...]) -> Sees:
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
-    own: Sees = packed_sequence_mask_function(numbers.expand(rows, -1))
+    own: Sees = packed_sequence_mask_function(numbers[None])
     return own
 
 
