@@ -80,7 +80,7 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
     weights: dict[str, float] = {}
     for number, turn in enumerate(turns):
         parallel.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
-        torch.manual_seed(turn.micro.key)
+        seed(turn.micro.key, world.device)
         terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}
         # fully_shard averages over the shares of the data; times their number, the average is the sum.
@@ -88,6 +88,13 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
         for name in counts if turn.counts else ():
             totals[name] += terms[name].sum.detach()
     return totals, weights
+
+
+def seed(key: int, device: torch.device) -> None:
+    """As `torch.manual_seed`, for the generators that a step draws from. Without a GPU, that would note down a stack trace each time."""
+    torch.default_generator.manual_seed(key)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(key)
 
 
 def rows_of(training: Training, turns: list[Turn]) -> list[str]:
