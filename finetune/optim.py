@@ -143,7 +143,8 @@ def update(optimizer: torch.optim.AdamW, rate: float) -> None:
         own.data = own_part(whole)
         own.grad, whole.grad = None if whole.grad is None else own_part(whole.grad), None
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    for _, own in pairs(optimizer):
+        own.grad = None
 
 
 def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:

@@ -20,6 +20,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from finetune import tensor_parallel
 from finetune.config import Config
+from finetune.data_parallel import Replica
 from finetune.errors import UserError
 from finetune.world import World
 
@@ -105,6 +106,9 @@ def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strat
     layout = make_layout(strategy, config, world)
     if layout.shared is not None:
         tensor_parallel.share(model, blocks, layout.shared["tensor"])
+    if is_replicated(strategy, config):
+        model.replica = Replica(model, units_of(model, blocks), layout.whole, compute_dtype(config))
+        return layout
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.parallel.offload else OffloadPolicy()
     gathered_once = strategy in ("ddp", "zero1", "zero2")
@@ -113,6 +117,15 @@ def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strat
         keep = gathered_once or module is model
         fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not keep)
     return layout
+
+
+def is_replicated(strategy: Strategy, config: Config) -> bool:
+    """Whether `data_parallel` carries it, and not `fully_shard`, which brings offloaded weights to the GPU unit by unit."""
+    return strategy == "ddp" and not config.parallel.offload
+
+
+def replica_of(model: nn.Module) -> Replica | None:
+    return model.__dict__.get("replica")
 
 
 def home_of_shards(config: Config, world: World) -> torch.device:
@@ -172,7 +185,7 @@ def compute_dtype(config: Config) -> torch.dtype:
 
 def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World, home: torch.device) -> None:
     """What was asked is what is, or the run does not start. Raises `RuntimeError`, since only a defect can cause it."""
-    if not isinstance(model, FSDPModule):
+    if replica_of(model) is None and not isinstance(model, FSDPModule):
         raise RuntimeError("the model is not sharded: fully_shard did not take hold of the root module")
     if layout.whole.size() != world.size:
         raise RuntimeError(f"the mesh holds {layout.whole.size()} ranks, the world {world.size}")
@@ -194,6 +207,9 @@ def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
     `ddp` and `zero1` keep whole gradients and reduce them once. `zero1` and `zero2` keep gathered weights until the step is over; at its
     end they must be given up, or the update of the shards would not be seen.
     """
+    if (replica := replica_of(model)) is not None:
+        replica.last = last
+        return
     assert isinstance(model, FSDPModule)
     model.set_requires_gradient_sync(last or strategy not in ("ddp", "zero1"))
     model.set_reshard_after_backward(last or strategy not in ("zero1", "zero2"))
@@ -201,6 +217,9 @@ def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
 
 def reshard(model: nn.Module) -> None:
     """Give up gathered parameters after a forward without a backward, which would otherwise stay in the place of the shards."""
+    if (replica := replica_of(model)) is not None:
+        replica.release()
+        return
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -250,7 +269,8 @@ def clip_gradients(gradients: dict[Spread, list[Tensor]], norm: float, largest: 
 
 def own_part(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor, in the same memory and without a graph."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+    # Not to_local: it records a graph, which detach would have to leave again, for each parameter several times a step.
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def sharded_as(whole: Tensor, part: Tensor) -> Tensor:

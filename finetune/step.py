@@ -88,7 +88,7 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
     weights: dict[str, float] = {}
     for number, turn in enumerate(turns):
         parallel.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
-        torch.manual_seed(turn.micro.key)
+        seed(turn.micro.key, world.device)
         terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}
         # fully_shard averages over the shares of the data; times their number, the average is the sum.
@@ -106,6 +106,13 @@ def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
     there = torch.stack([total.double() for total in totals]).to(norm.device)
     *values, value = torch.cat([there, norm.double().unsqueeze(0)]).tolist()
     return values, value
+
+
+def seed(key: int, device: torch.device) -> None:
+    """As `torch.manual_seed`, for the generators that a step draws from. Without a GPU, that would note down a stack trace each time."""
+    torch.default_generator.manual_seed(key)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(key)
 
 
 def rows_of(training: Training, turns: list[Turn]) -> list[str]:

@@ -120,6 +120,8 @@ def idle_gpus(world: World) -> list[str]:
 
 def sums(world: World, values: list[float]) -> list[float]:
     """Element-wise sum over ranks, in fp64. Collective: call on every rank."""
+    if world.size == 1:
+        return values
     tensor = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(tensor, group=world.votes)
     return [float(value) for value in tensor]

@@ -1,0 +1,272 @@
+"""Data parallelism without sharding (`ddp`): each rank has the whole model, and gradients are averaged over the ranks in large buckets.
+
+`fully_shard` over one shard would still copy every weight once and every gradient twice a step. Here modules compute with the masters
+themselves, or in bf16 with copies that are cast once a step. Between steps the model's parameters are DTensors, as under the sharded
+strategies, so that clipping, optimizer and checkpoints are the same code.
+
+Buckets that are averaged while the backward pass still runs: Li et al. 2020, PyTorch Distributed, arXiv:2006.15704.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.utils import _apply_to_tensors
+
+BUCKET = 25 * 2**20
+"""Bytes of gradients that are averaged at once, as in torch's DistributedDataParallel: large enough for a link, small enough to overlap."""
+ALIGNED = 64
+"""Each gradient starts at a multiple of so many elements: where it is not aligned, a GPU's fused kernels read element by element."""
+
+Slots = tuple[tuple[dict[str, nn.Parameter | None], str], ...]
+"""Where modules keep a parameter: their `_parameters`, and its name there. Several if it is tied."""
+
+
+@dataclass
+class Weight:
+    """A parameter of the model."""
+
+    slots: Slots
+    master: nn.Parameter
+    """What the model has between steps: a DTensor."""
+    working: nn.Parameter
+    """What modules compute with: the master's own memory, or a copy of it in the compute type."""
+    source: Tensor
+    """The master's own memory."""
+    gradient: DTensor
+
+
+@dataclass
+class Bucket:
+    """Gradients of a few parameters in one fp32 buffer."""
+
+    weights: Sequence[Weight]
+    buffer: Tensor
+    parts: Sequence[Tensor]
+    """Of the buffer, in the shapes of the weights."""
+    gradients: Sequence[DTensor]
+    """The same, as the masters get them."""
+    missing: int
+    """How many gradients have not come in this backward pass."""
+    holds_sums: bool = False
+    """Whether earlier micro-batches of this step are in it."""
+    reached: set[int] = field(default_factory=set)
+    """Numbers of the weights that have had a gradient on this rank."""
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Take the gradients that a backward pass left at the weights, and add them up in fp32. What it did not reach counts as zero."""
+        came = [number for number, weight in enumerate(self.weights) if weight.working.grad is not None]
+        parts, gradients = [self.parts[number] for number in came], [self.weights[number].working.grad for number in came]
+        if self.holds_sums:
+            torch._foreach_add_(parts, gradients)
+        else:
+            if len(came) < len(self.parts):
+                self.buffer.zero_()
+            torch._foreach_copy_(parts, gradients)
+        for weight in self.weights:
+            weight.working.grad = None
+        self.reached.update(came)
+        self.holds_sums = True
+        self.missing = 0
+
+
+class Replica:
+    """The whole weights of a model, which take the place of its DTensors from the first forward of a step to its last backward's end.
+
+    Both are noticed by hooks on the model's own forward. A weight that no micro-batch reached has no gradient; on several ranks, where
+    only the others may have reached it, that holds for weights that this rank has never reached.
+    """
+
+    def __init__(self, model: nn.Module, units: Iterable[nn.Module], mesh: DeviceMesh, compute: torch.dtype) -> None:
+        """`units`: submodules whose floating-point inputs are cast to the compute type, as those of the model are."""
+        self.last = True
+        """Whether the next backward is the last of its step."""
+        self._slots, self._group, self._compute = distribute(model, mesh), mesh.get_group("replicate"), compute
+        self._weights: list[Weight] = []
+        self._copies: list[Weight] = []
+        self._buckets: list[Bucket] = []
+        self._pending: list[Any] = []
+        self._in_place, self._ends = False, False
+        for unit in units if compute != torch.float32 else ():
+            unit.register_forward_pre_hook(self._cast_inputs, prepend=True, with_kwargs=True)
+        model.register_forward_pre_hook(self._begin_forward, prepend=True, with_kwargs=True)
+        model.register_forward_hook(self._end_forward)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Put the weights in the place of the DTensors, cast anew if they are copies."""
+        if self._in_place:
+            return
+        if not self._weights:  # only now: the DTensors get their memory after the model is made
+            self._weights = [weight_of(slots, self._compute) for slots in self._slots]
+            self._copies = [weight for weight in self._weights if weight.working.dtype != weight.master.dtype]
+            self._buckets = self._make_buckets()
+        if self._copies:
+            torch._foreach_copy_([weight.working for weight in self._copies], [weight.source for weight in self._copies])
+        for weight in self._weights:
+            if weight.master.grad is None:
+                weight.gradient._local_tensor = weight.source  # which frees the last step's gradient
+            elif not self._buckets:
+                weight.working.grad = weight.gradient._local_tensor
+            for parameters, name in weight.slots:
+                parameters[name] = weight.working
+        for bucket in self._buckets:
+            bucket.holds_sums = bucket.holds_sums or any(weight.master.grad is not None for weight in bucket.weights)
+            if self._group.size() == 1 and not bucket.holds_sums:
+                bucket.reached.clear()
+        self._in_place = True
+
+    def release(self) -> None:
+        """Put the DTensors back."""
+        for weight in self._weights if self._in_place else ():
+            for parameters, name in weight.slots:
+                parameters[name] = weight.master
+        self._in_place = False
+
+    def _begin_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
+        self.gather()
+        return self._cast_inputs(_, args, kwargs)
+
+    def _cast_inputs(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
+        cast = partial(cast_floating, self._compute)
+        return _apply_to_tensors(cast, args), _apply_to_tensors(cast, kwargs)
+
+    def _end_forward(self, _: nn.Module, __: Any, output: Any) -> None:
+        if torch.is_grad_enabled():
+            _apply_to_tensors(self._watch, output)
+
+    def _watch(self, tensor: Tensor) -> Tensor:
+        if tensor.requires_grad:
+            tensor.register_hook(self._begin_backward)
+        return tensor
+
+    def _begin_backward(self, _: Tensor) -> None:
+        if not self._ends:
+            self._ends = True
+            Variable._execution_engine.queue_callback(self._end_backward)  # type: ignore[attr-defined]
+
+    def _end_backward(self) -> None:
+        self._ends = False
+        for bucket in self._buckets:
+            if bucket.missing:
+                bucket.collect()
+        self._average()
+        for work in self._pending:
+            work.wait()
+        self._pending.clear()
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.weights)
+        if self.last:
+            self._hand_over()
+            self.release()
+
+    def _come(self, bucket: Bucket, _: Tensor) -> None:
+        bucket.missing -= 1
+        if bucket.missing == 0:
+            bucket.collect()
+            self._average()
+
+    def _average(self) -> None:
+        """Begin to average the buckets that are complete, in one order on all ranks."""
+        if not self.last or self._group.size() == 1:
+            return
+        for bucket in self._buckets[len(self._pending) :]:
+            if bucket.missing:
+                return
+            self._pending.append(dist.all_reduce(bucket.buffer, dist.ReduceOp.AVG, self._group, async_op=True))
+
+    def _hand_over(self) -> None:
+        """Give the step's gradients to the masters."""
+        for bucket in self._buckets:
+            for number in bucket.reached:
+                bucket.weights[number].master.grad = bucket.gradients[number]
+            bucket.holds_sums = False
+        if not self._buckets:
+            for weight in self._weights:
+                gradient = weight.working.grad
+                if gradient is not None:
+                    weight.gradient._local_tensor = gradient
+                    weight.master.grad = weight.gradient
+                    weight.working.grad = None
+
+    def _make_buckets(self) -> list[Bucket]:
+        """None are needed where autograd itself can add up the gradients: on one rank in fp32."""
+        trained = [weight for weight in self._weights if weight.working.requires_grad]
+        if self._group.size() == 1 and all(weight.working.dtype == weight.master.dtype for weight in trained):
+            return []
+        buckets = [bucket_of(weights) for weights in by_size(reversed(trained))]
+        for bucket in buckets:
+            for weight in bucket.weights:
+                weight.working.register_post_accumulate_grad_hook(partial(self._come, bucket))
+        return buckets
+
+
+def cast_floating(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def distribute(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
+    """Make each parameter of the model a DTensor that is whole on every rank, in place; where each is kept."""
+    found: dict[nn.Parameter, list[tuple[dict[str, nn.Parameter | None], str]]] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                found.setdefault(parameter, []).append((module._parameters, name))
+    for parameter, slots in found.items():
+        whole = DTensor.from_local(parameter.data, mesh, (Replicate(), Shard(0)), run_check=False)
+        master = nn.Parameter(whole, requires_grad=parameter.requires_grad)
+        for parameters, name in slots:
+            parameters[name] = master
+    return [tuple(slots) for slots in found.values()]
+
+
+def weight_of(slots: Slots, compute: torch.dtype) -> Weight:
+    """With a copy only if the compute type is another."""
+    parameters, name = slots[0]
+    master = parameters[name]
+    assert isinstance(master, DTensor)
+    source = whole = master.to_local().detach()
+    if whole.is_floating_point() and whole.dtype != compute:
+        whole = torch.empty_like(whole, dtype=compute)
+    return Weight(slots, master, nn.Parameter(whole, requires_grad=master.requires_grad), source, as_master(whole, master))
+
+
+def by_size(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
+    """In buckets of at most `BUCKET` bytes of fp32, or of one weight that is larger."""
+    bucket: list[Weight] = []
+    taken = 0
+    for weight in weights:
+        size = 4 * weight.working.numel()
+        if bucket and taken + size > BUCKET:
+            yield bucket
+            bucket, taken = [], 0
+        bucket.append(weight)
+        taken += size
+    if bucket:
+        yield bucket
+
+
+def bucket_of(weights: Sequence[Weight]) -> Bucket:
+    room = [-(-weight.working.numel() // ALIGNED) * ALIGNED for weight in weights]
+    buffer = torch.zeros(sum(room), dtype=torch.float32, device=weights[0].working.device)
+    parts = [
+        part[: weight.working.numel()].view(weight.working.shape) for part, weight in zip(buffer.split(room), weights, strict=True)
+    ]
+    gradients = [as_master(part, weight.master) for part, weight in zip(parts, weights, strict=True)]
+    return Bucket(weights, buffer, parts, gradients, len(weights))
+
+
+def as_master(gradient: Tensor, master: Tensor) -> DTensor:
+    """A gradient as a DTensor like the parameter, in the same memory."""
+    assert isinstance(master, DTensor)
+    return DTensor(gradient, master._spec, requires_grad=False)
