@@ -196,7 +196,9 @@ def test_what_muon_is_not_for_is_refused(tmp_path: Path, overrides: list[tuple[s
 
 def test_a_run_says_what_muon_updates_and_refuses_to_do_nothing() -> None:
     model = Stack()
-    assert account(make_optimizer(model, Train(optimizer="muon"), (Block,))) == "optimizer: muon for 360 parameters, adamw for 377 parameters"
+    assert (
+        account(make_optimizer(model, Train(optimizer="muon"), (Block,))) == "optimizer: muon for 360 parameters, adamw for 377 parameters"
+    )
     assert account(make_optimizer(model, Train(), (Block,))) is None
     with pytest.raises(UserError, match=r"train\.optimizer: muon would change nothing: no trained matrix has its place in a block"):
         make_optimizer(model, Train(optimizer="muon"))
