@@ -59,7 +59,8 @@ def build(
     rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in data_files)
     assert rows is not None  # train.check_inputs made sure
     together(world, lambda: choose_trained(loaded, recipe, config))
-    together(world, lambda: preflight.check_room(config.run.dir, preflight.trained_in(loaded.model)))
+    size = preflight.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks)
+    together(world, lambda: preflight.check_room(config.run.dir, size))
     recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
     if config.train.compile:
         compile_blocks(loaded.model, loaded.blocks)

@@ -47,7 +47,7 @@ def foresee(config: Config, recipe: Recipe) -> Foresight:
     sketched = recipe.sketch(config) if recipe.sketch else sketch_by_rows(config, recipe)
     loaded, dtype = sketched.loaded, parallel.compute_dtype(config)
     choose_trained(loaded, recipe, config)
-    counted = outline(loaded.model, loaded.blocks, dtype)
+    counted = outline(loaded.model, loaded.blocks, dtype, config.train.optimizer)
     refusals = {size: refusal(config, size, partial(tensor_parallel.check_model, loaded.model, loaded.blocks)) for size in TENSOR_SIZES}
     misfits = tuple(models.misfits(loaded.model, loaded.base)) if has_weights(loaded.base) else ()
     counts = trim(loaded.model, loaded.blocks)

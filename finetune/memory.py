@@ -1,24 +1,25 @@
 """Bytes that one rank holds under each strategy: counted from the parameters' shapes and from how `parallel` lays them out.
 
-What lasts: fp32 masters, gradients and AdamW's two moments of what is trained, 16 bytes for each parameter over the ranks that share it
-(Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, whose 16-bit copy and gradient of a mixed-precision optimizer are fp32 here and pass).
+What lasts: fp32 masters, gradients and the optimizer's state of what is trained: with AdamW's two moments 16 bytes for each parameter over
+the ranks that share it (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, whose 16-bit copy and gradient of a mixed-precision optimizer are
+fp32 here and pass).
 What passes: parameters gathered for a forward, gradients that are not reduced yet. What a micro-batch needs comes from `activations`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import nn
 
-from finetune import parallel, tensor_parallel
+from finetune import optim, parallel, tensor_parallel
 from finetune.activations import Activations
 
 GIB = 2**30
 MASTER, GRADIENT, MOMENTS = 4, 4, 8
-"""Bytes of each trained parameter. AdamW also counts its steps, in 4 bytes for each tensor."""
+"""Bytes of each trained parameter; the last under AdamW, which also counts its steps, in 4 bytes for each tensor."""
 CONTEXT = 1.0 * GIB
 """What a process holds on a GPU besides tensors: CUDA's context, libraries' workspaces, NCCL's buffers; 0.5 to 1.5 GB are reported."""
 FRAGMENTS = 0.05
@@ -41,6 +42,8 @@ class Weight:
     divided: int | None = None
     """Dimension (0, or 1 for any other) along which a tensor-parallel group divides it."""
     in_block: bool = False
+    state: float = MOMENTS
+    """Bytes an element of the optimizer's state, if it is trained."""
 
     @property
     def size(self) -> int:
@@ -79,6 +82,11 @@ class Outline:
     @property
     def trained(self) -> int:
         return sum(weight.size for weight in self.weights if weight.trained)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the optimizer's state, over all ranks."""
+        return round(sum(weight.size * weight.state for weight in self.weights if weight.trained))
 
 
 @dataclass(frozen=True)
@@ -155,9 +163,10 @@ class Memory:
         return asdict(self)
 
 
-def outline(model: nn.Module, blocks: tuple[type[nn.Module], ...], dtype: torch.dtype) -> Outline:
+def outline(model: nn.Module, blocks: tuple[type[nn.Module], ...], dtype: torch.dtype, optimizer: optim.Rule = "adamw") -> Outline:
     """Of a model as it will be sharded: frozen, adapted and quantized, on meta. `dtype` is the compute type."""
     divided = _divided(model, blocks)
+    rules = optim.rules_of(model, optimizer, blocks)
     inside = {id(parameter) for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
     owner: dict[int, int] = {}
     modules = parallel.units_of(model, blocks)
@@ -165,8 +174,10 @@ def outline(model: nn.Module, blocks: tuple[type[nn.Module], ...], dtype: torch.
         owner |= {id(parameter): number for parameter in module.parameters()}
     members: dict[int, list[Weight]] = {number: [] for number in range(-1, len(modules))}
     for parameter in model.parameters():
-        known = divided.get(id(parameter)), id(parameter) in inside
-        members[owner.get(id(parameter), -1)].append(_weight(parameter, dtype, *known))
+        weight = _weight(parameter, dtype, divided.get(id(parameter)), id(parameter) in inside)
+        if parameter in rules:
+            weight = replace(weight, state=optim.state_bytes(parameter, rules[parameter]))
+        members[owner.get(id(parameter), -1)].append(weight)
     return Outline(
         root=Unit(tuple(members[-1])),
         units=tuple(Unit(tuple(members[number])) for number in range(len(modules))),
@@ -230,12 +241,13 @@ def memory(of: Outline, arrangement: Arrangement, work: Activations, compute: in
     tensor, units = arrangement.tensor, of.units or (Unit(()),)
     trained = sum(share(weight, arrangement) for weight in of.weights if weight.trained)
     frozen = sum(share(weight, arrangement) * weight.at_rest for weight in of.weights if not weight.trained)
+    state = round(sum(share(weight, arrangement) * weight.state for weight in of.weights if weight.trained))
     resident = 0 if arrangement.offload else 1
     counted = {
         "frozen": resident * frozen,
         "masters": resident * MASTER * trained,
         "gradients": resident * GRADIENT * trained,
-        "optimizer": resident * (MOMENTS * trained + 4 * sum(weight.trained for weight in of.weights)),
+        "optimizer": resident * (state + 4 * sum(weight.trained for weight in of.weights)),
         "gathered": _gathered(of, arrangement),
         "unreduced": _unreduced(of, arrangement, compute),
         "reducing": GRADIENT * max(trained_size(unit, tensor) for unit in units),

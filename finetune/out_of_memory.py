@@ -1,7 +1,7 @@
 """A device's "out of memory" as a sentence: which part needs more than the plan has for it, and the three keys that help, with values.
 
 Parts, not single terms, are compared: a device can say what tensors hold now and at most, not what each of them was for. What lasts
-(weights, gradients, AdamW) is counted from the tensors themselves; what passes is the peak without it.
+(weights, gradients, optimizer) is counted from the tensors themselves; what passes is the peak without it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Used:
     wanted: int
     """What the tensor that found no room needs; 0 if that is not known."""
     lasting: int
-    """Weights, gradients and AdamW's state."""
+    """Weights, gradients and the optimizer's state."""
     passing: int
     """Of all other tensors, at most, with what was wanted."""
     outside: int
@@ -99,7 +99,7 @@ def measure(wanted: int, device: torch.device, training: Training | None) -> Use
 
 
 def lasting_bytes(training: Training) -> int:
-    """Of weights, their gradients and AdamW's state on the device."""
+    """Of weights, their gradients and the optimizer's state on the device."""
     parts = [parallel.own_part(parameter) for parameter in training.model.parameters()]
     parts += [parallel.own_part(parameter.grad) for parameter in training.model.parameters() if parameter.grad is not None]
     parts += [value for state in training.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
@@ -118,7 +118,7 @@ def plan(config: Config, recipe: Recipe, world: World) -> Memory:
 def compare(used: Used | None, planned: Memory | None) -> Iterator[str]:
     """The parts, a line each, and whether they are larger than planned."""
     passing = None if planned is None else planned.allocated - planned.lasting
-    own = ("weights, gradients and AdamW", "activations, the loss and what is gathered", "outside of tensors")
+    own = ("weights, gradients and optimizer", "activations, the loss and what is gathered", "outside of tensors")
     if used is None:
         if planned is not None:
             yield f"  the plan: {own[0]} {_gib(planned.lasting)}, {own[1]} {_gib(planned.allocated - planned.lasting)}"

@@ -8,25 +8,25 @@ from pathlib import Path
 
 from torch import nn
 
-from finetune import checkpoint, files
+from finetune import checkpoint, files, optim
 from finetune.errors import UserError
 from finetune.world import World, once, together
 
-KEPT = 12
-"""Bytes of a checkpoint for each trained parameter: an fp32 master and AdamW's two moments."""
+MASTER = 4
+"""Bytes of a checkpoint for each trained parameter, besides the optimizer's state."""
 AT_ONCE = 2
 """Checkpoints that lie there together at least: one is only removed once the next is whole."""
 
 
-def checkpoint_bytes(trained: int) -> int:
-    """On disk, of a checkpoint with so many trained parameters."""
-    return KEPT * trained
+def checkpoint_bytes(trained: int, state: int) -> int:
+    """On disk, of a checkpoint with so many trained parameters and so many bytes of optimizer state."""
+    return MASTER * trained + state
 
 
-def check_room(run_dir: Path, trained: int) -> None:
-    """Raises `UserError` if the disk has no room for two checkpoints; those that a run being continued has already made are there."""
+def check_room(run_dir: Path, size: int) -> None:
+    """Raises `UserError` if the disk has no room for two checkpoints of this size; those that a run being continued has made are there."""
     missing = max(1, AT_ONCE - len(checkpoint.steps_in(checkpoint.folder_of(run_dir))))
-    files.require_space(run_dir, missing * checkpoint_bytes(trained), f"room for {missing} more of this run's checkpoints")
+    files.require_space(run_dir, missing * size, f"room for {missing} more of this run's checkpoints")
 
 
 def check_shared(run_dir: Path, world: World) -> None:
@@ -55,6 +55,8 @@ def see_mark(mark: Path, rank: int) -> None:
         )
 
 
-def trained_in(model: nn.Module) -> int:
-    """Parameters that are trained."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+def checkpoint_bytes_of(model: nn.Module, optimizer: optim.Rule, blocks: tuple[type[nn.Module], ...]) -> int:
+    """As `checkpoint_bytes`, of a model on meta."""
+    rules = optim.rules_of(model, optimizer, blocks)
+    state = sum(parameter.numel() * optim.state_bytes(parameter, rule) for parameter, rule in rules.items())
+    return checkpoint_bytes(sum(parameter.numel() for parameter in rules), round(state))

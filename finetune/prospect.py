@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from finetune import preflight, quantized
+from finetune import optim, preflight, quantized
 from finetune.config import on_disk
 from finetune.errors import UserError
 from finetune.foresight import Foresight, Glance, glance, has_weights
@@ -25,7 +25,7 @@ TERMS = {
     "frozen": "frozen weights",
     "masters": "masters (fp32)",
     "gradients": "gradients (fp32)",
-    "optimizer": "AdamW",
+    "optimizer": "optimizer",
     "gathered": "gathered weights",
     "unreduced": "whole gradients",
     "reducing": "reduction buffer",
@@ -66,7 +66,8 @@ class Prospect:
             yield f"model.source: {base} holds no *.safetensors; fetch the weights before training"
         yield from (f"model.source: {misfit}" for misfit in foreseen.misfits[:5])
         yield from refused(lambda: quantized.check(foreseen.config))
-        yield from refused(lambda: preflight.check_room(foreseen.config.run.dir, foreseen.outline.trained))
+        yield from refused(lambda: optim.check(foreseen.config))
+        yield from refused(lambda: preflight.check_room(foreseen.config.run.dir, checkpoint_size(foreseen)))
         if not self.best.fits:
             yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advice(self)}"
         yield from [seen] if isinstance(seen, str) else seen.problems if seen else ()
@@ -148,7 +149,7 @@ def of_run(prospect: Prospect) -> Iterator[str]:
     """Parameters, steps, checkpoints, time."""
     foreseen, best = prospect.foreseen, prospect.best
     of, work, train = foreseen.outline, foreseen.work, foreseen.config.train
-    size = preflight.checkpoint_bytes(of.trained)
+    size = checkpoint_size(foreseen)
     yield f"{of.total:,} parameters, {of.trained:,} trained"
     yield f"a step: {work.global_batch_tokens:,} positions, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
     yield f"a checkpoint: {size / 1e9:.2f} GB on disk; {foreseen.config.checkpoint.keep} are kept, and the next is written before one goes"
@@ -160,6 +161,11 @@ def of_run(prospect: Prospect) -> Iterator[str]:
     )
     if train.steps:
         yield f"{train.steps:,} steps: {hours(train.steps * best.seconds.total)}"
+
+
+def checkpoint_size(foreseen: Foresight) -> int:
+    """In bytes."""
+    return preflight.checkpoint_bytes(foreseen.outline.trained, foreseen.outline.state_bytes)
 
 
 def of_data(prospect: Prospect, found: Glance) -> str:

@@ -213,7 +213,7 @@ def reason(verdict: Verdict, best: Verdict) -> str:
 def grouped(memory: Memory) -> dict[str, int]:
     """The terms by what one can do about them."""
     return {
-        "weights, gradients and AdamW": memory.lasting,
+        "weights, gradients and optimizer": memory.lasting,
         "gathered weights": memory.gathered,
         "whole gradients": memory.unreduced + memory.reducing,
         "activations": memory.activations + memory.working,

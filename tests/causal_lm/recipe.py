@@ -36,6 +36,8 @@ TINY: dict[str, PretrainedConfig] = {
     "qwen3": Qwen3Config(**COMMON, head_dim=12, tie_word_embeddings=True),
     # What blocks of 64 divide, for four-bit weights.
     "wide": Qwen3Config(**{**COMMON, "hidden_size": 64, "intermediate_size": 128}, head_dim=16, tie_word_embeddings=True),
+    # Rows of whole and of broken blocks of 256, for 8-bit moments, and of less than one.
+    "broad": Qwen3Config(**{**COMMON, "hidden_size": 256, "intermediate_size": 320}, head_dim=16, tie_word_embeddings=True),
 }
 
 
@@ -58,7 +60,7 @@ class CausalModel(nn.Module):
         return functional.cross_entropy(self.lm_head(hidden[:, :-1][counted]).float(), following[counted], reduction="sum")
 
 
-def write_base(folder: Path, kind: Literal["llama", "qwen3", "wide"], seed: int = 0) -> Path:
+def write_base(folder: Path, kind: Literal["llama", "qwen3", "wide", "broad"], seed: int = 0) -> Path:
     """Random weights that bf16 holds exactly, as released ones are, in a released model's layout; a tied head is not stored."""
     from safetensors.torch import save
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,26 @@ def test_a_checkpoint_of_another_run_is_refused_and_the_difference_named(
     assert "step-00000001 belongs to a run with other data, base or order" in lines[0] and len(lines) == 3
     assert lines[2] == "Run with what it was made with, or choose another --run.dir"
     assert re.search(told, lines[1])
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path, world: World) -> None:
+    tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1"), ("train.optimizer", "muon")))
+    with pytest.raises(UserError, match=r"step-00000001 was saved with train\.optimizer: muon, .* resume with --train\.optimizer muon, or"):
+        tiny.built(world, tiny.config_in(tmp_path))
+    _, progress = tiny.built(world, tiny.config_in(tmp_path, ("train.optimizer", "muon"), ("train.momentum", "0.9")))
+    assert progress.step == 1
+
+
+def test_a_checkpoint_from_before_there_was_a_choice_is_of_adamw(tmp_path: Path, world: World) -> None:
+    tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
+    path = tmp_path / "run" / "checkpoints" / "step-00000001"
+    state = json.loads((path / "state.json").read_text())
+    assert state.pop("optimizer") == "adamw"
+    (path / "state.json").write_text(json.dumps(state))
+    tiny.reseal(path)
+    with pytest.raises(UserError, match=r"was saved with train\.optimizer: adamw, whose state muon cannot use"):
+        tiny.built(world, tiny.config_in(tmp_path, ("train.optimizer", "muon")))
+    assert tiny.built(world, tiny.config_in(tmp_path))[1].step == 1
 
 
 def test_a_changed_base_under_the_same_name_is_noticed(tmp_path: Path, world: World) -> None:

@@ -54,6 +54,8 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "data.too_long": ("drop", "drop"),
     "train.epochs": ("2", 2),
     "train.steps": ("9", 9),
+    "train.optimizer": ("muon", "muon"),
+    "train.momentum": ("0.9", 0.9),
     "train.lr": ("3e-4", 3e-4),
     "train.schedule": ("constant", "constant"),
     "train.warmup": ("0.5", 0.5),

@@ -10,9 +10,12 @@ from torch import nn
 
 from benchmarks._regressions import rows_of
 from benchmarks.strategy_bytes import RECIPE, ROOT, cases, config_of, make, measured
+from finetune import optim
 from finetune.activations import Activations
+from finetune.config import Train
 from finetune.foresight import foresee
 from finetune.memory import Arrangement, Memory, Outline, Unit, Weight, memory, outline, share
+from finetune.optim import Rule
 from finetune.parallel import Strategy
 from finetune.recipe import load_recipe
 
@@ -90,6 +93,20 @@ def test_frozen_and_packed_parameters() -> None:
     found = memory(counted, Arrangement("ddp", 1), NOTHING, 2)
     assert (found.frozen, found.masters, found.gradients, found.optimizer) == (16 + 32 * 2, 32 * 4, 32 * 4, 32 * 8 + 4)
     assert found.gathered == 16 + 2 * 64 and found.reducing == 32 * 4
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "muon"])
+def test_the_state_of_an_optimizer_is_what_it_holds(optimizer: Rule) -> None:
+    """To the byte, but for AdamW's counts of steps. Tied to a plan by `foresee`, which passes the config's optimizer."""
+    model = nn.ModuleDict({"embedding": nn.Embedding(9, 256), "block": nn.Sequential(nn.Linear(300, 32), nn.Linear(32, 256))})
+    counted = outline(model, (nn.Sequential,), torch.bfloat16, optimizer)
+    own = optim.make_optimizer(model, Train(optimizer=optimizer), (nn.Sequential,))
+    optim.restore_state(own, 1)
+    held = [value for state in optim.sharded_state(own).values() for value in state.values()]
+    assert counted.state_bytes == sum(value.numel() * value.element_size() for value in held)
+    assert memory(counted, Arrangement("ddp", 1), NOTHING, 2).optimizer == counted.state_bytes + 4 * len(list(model.parameters()))
+    plain = outline(model, (nn.Sequential,), torch.bfloat16).state_bytes
+    assert plain == 8 * counted.trained and (counted.state_bytes < plain) == (optimizer != "adamw")
 
 
 def test_what_ranks_held_by_the_benchmark_is_what_is_foreseen(tmp_path: Path) -> None:

@@ -5,31 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from finetune import files
 from finetune.errors import UserError
-from finetune.preflight import check_room, check_shared, checkpoint_bytes, see_mark
+from finetune.optim import Rule
+from finetune.preflight import check_room, check_shared, checkpoint_bytes, checkpoint_bytes_of, see_mark
 from finetune.world import World, join, leave
 from tests.finetune import tiny
 
 
-def test_what_a_checkpoint_takes_is_what_was_said(tmp_path: Path) -> None:
-    config = tiny.config_in(tmp_path, ("train.steps", "1"), ("checkpoint.asynchronous", "false"))
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_a_checkpoint_takes_is_what_was_said(tmp_path: Path, optimizer: Rule) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "1"), ("checkpoint.asynchronous", "false"), ("train.optimizer", optimizer))
     training, _ = tiny.trained(join((), tmp_path), config)
     leave()
     trained = sum(parameter.numel() for parameter in training.model.parameters())
+    in_blocks = sum(parameter.numel() for parameter in training.model.blocks.parameters() if parameter.dim() == 2)  # type: ignore[union-attr, operator]
     (folder,) = (tmp_path / "run" / "checkpoints").iterdir()
-    assert sum(path.stat().st_size for path in folder.rglob("*.safetensors")) == pytest.approx(checkpoint_bytes(trained), rel=0.1)
+    (found,) = (load_file(path).values() for path in folder.rglob("*.safetensors"))
+    foretold = checkpoint_bytes_of(training.model, optimizer, training.loaded.blocks)
+    assert foretold == checkpoint_bytes(trained, 8 * trained - (4 * in_blocks if optimizer == "muon" else 0))
+    assert sum(tensor.numel() * tensor.element_size() for tensor in found) == foretold + 4, "and a buffer"
 
 
 def test_room_for_two_or_for_the_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "free_bytes", lambda _: 12_000)
-    check_room(tmp_path, 500)
+    check_room(tmp_path, 6_000)
     with pytest.raises(UserError, match=r"room for 2 more of this run's checkpoints needs 24,000 bytes .* 12,000 are free"):
-        check_room(tmp_path, 1000)
+        check_room(tmp_path, 12_000)
     for step in (1, 2):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    check_room(tmp_path, 1000)
+    check_room(tmp_path, 12_000)
 
 
 def test_training_asks_before_it_reads_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_what_cannot_fit_is_told_by_its_largest_term() -> None:
     best, *_ = chosen(work("70B", 4096, 2**19), H100S)
     assert not best.fits
     verdicts = {str(each.arrangement): reason(each, best) for each in chosen(work("70B", 4096, 2**19), H100S)}
-    assert "most of it weights, gradients and AdamW, 131.4 GiB; what lasts is 131.4 GiB alone" in verdicts["fsdp"]
+    assert "most of it weights, gradients and optimizer, 131.4 GiB; what lasts is 131.4 GiB alone" in verdicts["fsdp"]
     assert "most of it whole gradients" in verdicts["zero1"]
 
 

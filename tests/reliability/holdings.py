@@ -62,7 +62,7 @@ def note_load(rank: int, witness: Path) -> None:
 
     def noted(training: Any, progress: Any, *rest: Any) -> Any:
         if progress.step:
-            counts = {float(state["step"]) for state in training.optimizer.state.values()}
+            counts = {float(state["step"]) for state in training.optimizer.state.values() if "step" in state}
             assert len(counts) == 1, "one count for all parameters"
             tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
             note(rank, witness / f"loaded-{progress.step}.json", tensors, int(counts.pop()))
