@@ -21,7 +21,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"files", "layers", "explain", "gpus", "cluster", "remote", "strict_json", "sdpa"}),
     frozenset({"config", "shipped", "lease", "model_gate", "hub_download"}),
     frozenset({"recipe"}),
-    frozenset({"world"}),
+    frozenset({"world", "cross_entropy_kernel"}),
     frozenset(
         {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head"}
         | {"optim", "adamw_8bit", "muon"}

@@ -268,7 +268,9 @@ def test_what_only_looks_like_a_write_is_left_alone() -> None:
 def test_every_import_is_declared() -> None:
     assert (
         house.undeclared_imports(
-            HOUSE, _declared_modules("voice", "faster-whisper", "text", "liger", "qlora", "ray", "review", "serve", "studio")
+            HOUSE,
+            # torch's CUDA builds bring triton along, in exactly the release that they want; the one module that imports it is for them.
+            _declared_modules("voice", "faster-whisper", "text", "liger", "qlora", "ray", "review", "serve", "studio") | {"triton"},
         )
         == []
     )

@@ -90,7 +90,7 @@ def _note(found: list[Synchronization], kind: str) -> None:
     frame, inner, outer = sys._getframe(1), "", ""
     while frame is not None and not outer:
         file, line = frame.f_code.co_filename, frame.f_lineno
-        if file.startswith(f"{TORCH}/_dynamo"):
+        if file.startswith((f"{TORCH}/_dynamo", f"{TORCH}/_compile")):
             pass  # it stands between every operation and a dispatch mode
         elif file.startswith(TORCH):
             inner = inner or f"{file.removeprefix(TORCH + '/')}:{line}"

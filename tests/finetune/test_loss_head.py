@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from finetune.loss_head import AT_ONCE, SMALLEST, LossHead, Shaping, rows_of_a_chunk
+from finetune.loss_head import AT_ONCE, SMALLEST, LossHead, Shaping, _add_product, rows_of_a_chunk
 
+ROWS = SMALLEST["cpu"]
 SHAPINGS = [Shaping(), Shaping(scale=0.25), Shaping(cap=5.0), Shaping(scale=3.0, cap=2.0)]
 
 
@@ -33,7 +34,7 @@ def full(linear: nn.Linear, hidden: Tensor, targets: Tensor, shaping: Shaping) -
 @pytest.mark.parametrize(
     ("positions", "words", "device", "rows"),
     [
-        (16384, 151936, "cuda", 256),  # a language model's: the fewest rows
+        (16384, 151936, "cuda", 2048),  # a language model's: the fewest rows
         (10**6, 151936, "cuda", 15625),  # a 64th
         (1600, 2048, "cuda", 2048),  # a codebook's: all frames at once
         (1600, 2048, "cpu", 256),
@@ -52,7 +53,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("shaping", SHAPINGS, ids=str)
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("rows", [1, SMALLEST, 3 * SMALLEST + 17])
+@pytest.mark.parametrize("rows", [1, ROWS, 3 * ROWS + 17])
 def test_value_hits_and_gradients_are_those_of_full_logits(rows: int, bias: bool, shaping: Shaping) -> None:
     linear, hidden, targets = head_and_data(rows, bias=bias, dtype=torch.float32)
     expected_inputs, own_inputs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
@@ -67,7 +68,7 @@ def test_value_hits_and_gradients_are_those_of_full_logits(rows: int, bias: bool
 
 @pytest.mark.usefixtures("chunks")
 def test_bf16_gradients_stay_as_near_to_fp64_as_full_logits_are() -> None:
-    linear, hidden, targets = head_and_data(40 * SMALLEST, words=211, dtype=torch.bfloat16)
+    linear, hidden, targets = head_and_data(40 * ROWS, words=211, dtype=torch.bfloat16)
     exact = nn.Linear(24, 211, bias=False, dtype=torch.float64)
     exact.weight.data = linear.weight.double()
     (truth,) = torch.autograd.grad(functional.cross_entropy(exact(hidden.double()), targets, reduction="sum"), [exact.weight])
@@ -75,6 +76,17 @@ def test_bf16_gradients_stay_as_near_to_fp64_as_full_logits_are() -> None:
     (own,) = torch.autograd.grad(LossHead(linear, Shaping())(hidden, targets)[0], [linear.weight])
     assert own.dtype == torch.bfloat16
     assert (own - truth).norm() <= 1.5 * (usual - truth).norm() <= 0.05 * truth.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_products_are_added_in_fp32_wherever_they_are(dtype: torch.dtype) -> None:
+    """On a CPU the sum; elsewhere that torch takes the call, in place, since no CPU has a product of another type than its factors'."""
+    for device in ("cpu", "meta"):
+        total, left, right = torch.ones(5, 3, device=device), torch.ones(5, 7, device=device), torch.ones(7, 3, device=device)
+        before = total.data_ptr()
+        _add_product(total, left.to(dtype), right.to(dtype))
+        assert total.dtype == torch.float32 and total.data_ptr() == before
+        assert device == "meta" or bool((total == 8).all())
 
 
 def test_what_is_frozen_gets_no_gradient_and_costs_none() -> None:
@@ -105,7 +117,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 0.05), (torch.bfloat16, 0.05)], ids=str)
 def test_what_is_added_to_memory_is_a_twentieth_of_full_logits(dtype: torch.dtype, share: float) -> None:
-    linear, hidden, targets = head_and_data(64 * SMALLEST, words=2048, width=8, dtype=dtype)
+    linear, hidden, targets = head_and_data(64 * ROWS, words=2048, width=8, dtype=dtype)
     hidden.requires_grad_()
     full_logits = len(hidden) * 2048 * 4
     gradients = 4 * (hidden.numel() + 2 * linear.weight.numel())  # wanted in any case; the weight's in fp32 and once more in its own type

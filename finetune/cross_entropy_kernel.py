@@ -1,0 +1,62 @@
+"""The elementwise passes of the chunked loss head in one Triton kernel: a chunk's logits are read twice and overwritten once.
+
+As torch's operations they pass over the logits ten times, eight of them in fp32, and each pass waits for the memory. Import it only where
+Triton is: torch's CUDA builds bring it along.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LARGEST_BLOCK = 4096
+"""Words that a program looks at in one go."""
+
+
+@triton.jit
+def _predict(
+    logits: tl.tensor, stride: tl.tensor, targets: tl.tensor, losses: tl.tensor, hits: tl.tensor, words: tl.tensor, scale: tl.tensor,
+    cap: tl.tensor, CAPPED: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """One row: first its highest logit and the sum of all exponentials beside it, in the manner of an online softmax (Milakov & Gimelshein
+    2018, arXiv:1805.02867), then the gradient in the place of the logits. All of it in fp32."""
+    row = tl.program_id(0).to(tl.int64)
+    start = logits + row * stride
+    target = tl.load(targets + row)
+    chosen = tl.load(start + target).to(tl.float32) * scale
+    if CAPPED:
+        chosen = (2 * tl.sigmoid(2 * chosen / cap) - 1) * cap  # which is cap · tanh(chosen / cap)
+    highest, total = -float("inf"), 0.0
+    for first in range(0, words, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        shaped = tl.load(start + place, mask=place < words, other=0.0).to(tl.float32) * scale
+        if CAPPED:
+            shaped = (2 * tl.sigmoid(2 * shaped / cap) - 1) * cap
+        shaped = tl.where(place < words, shaped, -float("inf"))
+        before, highest = highest, tl.maximum(highest, tl.max(shaped, 0))
+        total = total * tl.exp(before - highest) + tl.sum(tl.exp(shaped - highest), 0)
+    tl.store(losses + row, tl.log(total) + highest - chosen)
+    tl.store(hits + row, (chosen >= highest).to(tl.float32))
+    for first in range(0, words, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        shaped = tl.load(start + place, mask=place < words, other=0.0).to(tl.float32) * scale
+        slope = scale
+        if CAPPED:
+            bent = 2 * tl.sigmoid(2 * shaped / cap) - 1
+            shaped, slope = bent * cap, scale * (1 - bent * bent)
+        error = (tl.exp(shaped - highest) / total - tl.where(place == target, 1.0, 0.0)) * slope
+        tl.store(start + place, error.to(logits.dtype.element_ty), mask=place < words)
+
+
+def predict(logits: Tensor, targets: Tensor, scale: float, cap: float | None) -> tuple[Tensor, Tensor]:
+    """Of raw logits [n, V] and targets [n] → the summed negative log-likelihood in nats, and the number of targets with the highest logit,
+    both fp32. The logits become the gradient of that sum by them: z is scaled, then bent to cap · tanh(z / cap) where there is a cap."""
+    losses, hits = (torch.empty(len(logits), device=logits.device) for _ in range(2))
+    words = logits.shape[1]
+    _predict[(len(logits),)](
+        logits, logits.stride(0), targets, losses, hits, words, scale, 1.0 if cap is None else cap,
+        CAPPED=cap is not None, BLOCK=min(LARGEST_BLOCK, triton.next_power_of_2(words)), num_warps=8,
+    )  # fmt: skip
+    return losses.sum(), hits.sum()
