@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune import sample_cache, strict_json
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.packing import best_fit, fill
@@ -159,10 +159,14 @@ class Turn:
 
 
 class Loader:
-    """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns."""
+    """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns.
 
-    def __init__(self, rows: Rows, recipe: Recipe, processor: Any, rank: int, size: int) -> None:
-        self._rows, self._recipe, self._processor = rows, recipe, processor
+    Samples come from the cache, so the thread only reads and collates: the interpreter, which it shares with the training, is held for
+    well under a hundredth of a step (benchmarks/loader_interference.py).
+    """
+
+    def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int) -> None:
+        self._rows, self._recipe = rows, recipe
         self._rank, self._size = rank, size
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
@@ -192,10 +196,14 @@ class Loader:
         return self._recipe.collate(samples)
 
     def sample(self, row: int) -> Sample:
+        """As the recipe read it when the file was indexed, cut to the positions that are trained on."""
         try:
-            sample = self._recipe.read(self._rows.read(row), self._processor)
+            sample = sample_cache.decode(self._rows.sample(row))
         except UserError as error:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
+        except ValueError as error:  # its checksum fits, so it was written like this
+            problem = f"its cached sample is none ({strict_json.one_line(error)}); {self._rows.remedy}"
+            raise UserError(f"{self._rows.where(row)}: {problem}") from None
         indexed = int(self._rows.lengths[row])
         if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:
             return self._recipe.truncate(sample, indexed)

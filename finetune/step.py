@@ -109,7 +109,7 @@ def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str,
 
 
 def loader_of(training: Training, rows: Rows) -> Loader:
-    return Loader(rows, training.recipe, training.loaded.processor, training.world.data_rank, training.world.data_size)
+    return Loader(rows, training.recipe, training.world.data_rank, training.world.data_size)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
