@@ -21,7 +21,7 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.packing import best_fit, fill
 from finetune.recipe import Batch, Recipe, Sample
-from finetune.rows import Ids, Rows
+from finetune.rows import Ids, Rows, remedy
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ class Loader:
         return [Turn(micro, self.batch(micro), counts) for micro, counts in chosen]
 
     def batch(self, micro: MicroBatch) -> Batch:
+        self._rows.announce(micro.ids)
         samples = [self.sample(row) for row in micro.ids]
         if micro.packed:
             assert self._recipe.pack is not None  # assembly has refused packing to a recipe that cannot
@@ -202,7 +203,7 @@ class Loader:
         except UserError as error:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
         except ValueError as error:  # its checksum fits, so it was written like this
-            problem = f"its cached sample is none ({strict_json.one_line(error)}); {self._rows.remedy}"
+            problem = f"its cached sample is none ({strict_json.one_line(error)}); {remedy(self._rows.samples.path)}"
             raise UserError(f"{self._rows.where(row)}: {problem}") from None
         indexed = int(self._rows.lengths[row])
         if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:

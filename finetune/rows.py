@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import mmap
 import os
 import sys
 import time
@@ -40,6 +41,8 @@ DIGESTED_BYTES = 2 * 2**30
 BLOCK_BYTES = 2**18
 SCANNED_BYTES = 2**20
 """Of rows that are measured at once: what one process is given, and what a report of progress can be late by."""
+HASHED_AT_ONCE = 2047
+"""Bytes. From 2,048 on hashlib gives the interpreter away, and to get it back takes longer than to hash a sample."""
 SECONDS_BETWEEN_REPORTS = 10.0
 LOCK = ".index.lock"
 """In the cache's folder: of several processes that find an index stale, one makes it, and the others use that."""
@@ -89,6 +92,37 @@ class DataFile:
         return b"".join(parts)
 
 
+class SamplesFile:
+    """The bytes of a cache of samples by offset. It is mapped: a read is a copy, and costs no turn at the interpreter, which the training
+    thread needs (a system call gives it away, and to get it back takes longer than to read a sample)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._size = os.fstat(self._descriptor).st_size
+        self._bytes = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ) if self._size else b""
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):  # not if it could not be opened
+            os.close(self._descriptor)
+
+    def announce(self, places: Iterable[tuple[int, int]]) -> None:
+        """Have the system begin to read these (offset, bytes), all at once. Raises `UserError` if the file is not as long as it was: a read
+        past its end would end the process with SIGBUS."""
+        if os.fstat(self._descriptor).st_size < self._size:
+            raise UserError(f"{self.path} was truncated after it was made; {remedy(self.path)}")
+        for offset, size in places:
+            if isinstance(self._bytes, mmap.mmap) and 0 <= offset < self._size and 0 < size <= self._size - offset:
+                begin = offset - offset % mmap.PAGESIZE
+                self._bytes.madvise(mmap.MADV_WILLNEED, begin, offset + size - begin)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Raises `ValueError` for a place that is not in the file, as a made-up index may name one."""
+        if not (0 <= offset <= self._size and 0 <= size <= self._size - offset):
+            raise ValueError(f"{size:,} bytes from byte {offset:,} on, of {self._size:,}")
+        return bytes(self._bytes[offset : offset + size])
+
+
 @dataclass(frozen=True)
 class Rows:
     """A JSONL file through its index."""
@@ -99,7 +133,7 @@ class Rows:
     """[rows, COLUMNS]."""
     digest: str
     """SHA-256 of the file."""
-    samples: DataFile
+    samples: SamplesFile
     """The cache: one record after the other."""
     left_out: dict[str, list[int]] = field(default_factory=dict)
     """Reason → line numbers of the rows that are not trained on for it."""
@@ -133,21 +167,25 @@ class Rows:
         value: dict[str, Any] = json.loads(raw)  # `scan` has accepted these very bytes
         return value
 
+    def announce(self, rows: Iterable[int]) -> None:
+        """Have the system begin to read the samples of these rows. Raises `UserError` if the cache was truncated."""
+        self.samples.announce((int(self.index[row, 5]), int(self.index[row, 6])) for row in rows)
+
     def sample(self, row: int) -> bytearray:
         """What the cache holds of a row. Raises `UserError` if it is not what was written there."""
         offset, size, checksum = (int(self.index[row, column]) for column in (5, 6, 7))
         try:
             record = self.samples.read(offset, size)
-        except (OSError, ValueError) as error:
-            raise UserError(f"its cached sample cannot be read ({strict_json.one_line(error)}); {self.remedy}") from error
-        if len(record) < size or checksum_of(record) != checksum:
-            raise UserError(f"its cached sample was changed after it was made; {self.remedy}")
+        except ValueError as error:
+            raise UserError(f"its cached sample cannot be read ({error}); {remedy(self.samples.path)}") from error
+        if checksum_of(record) != checksum:
+            raise UserError(f"its cached sample was changed after it was made; {remedy(self.samples.path)}")
         return bytearray(record)
 
-    @property
-    def remedy(self) -> str:
-        """What to do about a sample that is damaged."""
-        return f"delete {self.samples.path} and run the same command, which makes it again and resumes from the last checkpoint"
+
+def remedy(samples: Path) -> str:
+    """What to do about a cache of samples that is damaged."""
+    return f"delete {samples} and run the same command, which makes it again and resumes from the last checkpoint"
 
 
 RESTORE = (
@@ -158,7 +196,10 @@ RESTORE = (
 
 def checksum_of(raw: bytes) -> int:
     """BLAKE2b, 64 bits, as a signed integer: what a column of the index holds."""
-    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little", signed=True)
+    total = hashlib.blake2b(digest_size=8)
+    for start in range(0, len(raw), HASHED_AT_ONCE):
+        total.update(raw[start : start + HASHED_AT_ONCE])
+    return int.from_bytes(total.digest(), "little", signed=True)
 
 
 def open_rows(path: Path, cache: Path) -> Rows:
@@ -167,7 +208,7 @@ def open_rows(path: Path, cache: Path) -> Rows:
     try:
         head, begins = read_head(place)
         index = np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS))
-        return Rows(path, DataFile(path), index, head["digest"], DataFile(samples_path(place)), head["left_out"], head["cut"])
+        return Rows(path, DataFile(path), index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} or its index {place} cannot be read ({strict_json.one_line(error)}), which was there a moment ago; if this is another "

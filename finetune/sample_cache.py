@@ -11,6 +11,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,11 @@ INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*INTEGERS, torch.int8, torch.bool, *FLOATS)}
 NAMES = {dtype: name for name, dtype in TYPES.items()}
+STORED = {
+    name: ("uint8",) if name == "bool" else tuple(NAMES[each] for each in INTEGERS) if dtype in INTEGERS else (name,)
+    for name, dtype in TYPES.items()
+}
+"""Under which types the values of each type are stored."""
 ALIGNMENT = 8
 """Bytes. Of the widest type, so that each tensor is a view of the record."""
 MOST_DIMENSIONS = 16
@@ -65,18 +71,24 @@ def decode(record: bytearray) -> Sample:
         size = count * stored.itemsize
         if offset + size > len(record):
             raise ValueError(f"{name!r} takes {size:,} bytes from byte {offset:,} on, and it has {len(record):,}")
-        flat = torch.frombuffer(record, dtype=stored, count=count, offset=offset) if count else torch.empty(0, dtype=stored)
-        sample[name] = flat.reshape(shape).to(dtype)
+        # By numpy, which keeps the interpreter for this much: each operation of torch would hand it to the training thread and back.
+        values = np.frombuffer(record, _in_numpy(stored), count, offset).reshape(shape).astype(_in_numpy(dtype), copy=False)
+        sample[name] = torch.from_numpy(values).view(dtype) if dtype == torch.bfloat16 else torch.from_numpy(values)
         offset += size + -size % ALIGNMENT
     if offset != len(record) or len(sample) < len(heads):
         raise ValueError(f"its tensors take {offset:,} bytes, and it has {len(record):,}")
     return sample
 
 
+def _in_numpy(dtype: torch.dtype) -> str:
+    """Its name there; bfloat16, which numpy has not, as the integer of its bits."""
+    return "int16" if dtype == torch.bfloat16 else NAMES[dtype]
+
+
 def _checked(head: Any) -> tuple[str, torch.dtype, torch.dtype, list[int]]:
     """One tensor as the record describes it. Raises `ValueError`."""
     match head:
-        case [str(name), str(dtype), str(stored), list(shape)] if dtype in TYPES and stored in TYPES and TYPES[stored] != torch.bool:
+        case [str(name), str(dtype), str(stored), list(shape)] if dtype in TYPES and stored in STORED[dtype]:
             if len(shape) < MOST_DIMENSIONS and all(type(size) is int and 0 <= size < 2**31 for size in shape):
                 return name, TYPES[dtype], TYPES[stored], shape
     raise ValueError(f"{head!r:.80} describes no tensor")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from finetune import batches, sample_cache
 from finetune.batches import Loader, MicroBatch, Order, Place, Step
 from finetune.errors import UserError
-from finetune.rows import DataFile, Measured, Rows, build_index, checksum_of, open_rows
+from finetune.rows import DataFile, Measured, Rows, SamplesFile, build_index, checksum_of, open_rows
 from tests.finetune import tiny
 
 orders = st.builds(
@@ -193,7 +193,7 @@ def rows_in_memory(texts: list[str]) -> Rows:
         for place, parts in ((file, lines), (cached, records)):
             place.write(b"".join(parts))
             place.flush()
-        return Rows(Path("memory.jsonl"), DataFile(Path(file.name)), index, "", DataFile(Path(cached.name)))
+        return Rows(Path("memory.jsonl"), DataFile(Path(file.name)), index, "", SamplesFile(Path(cached.name)))
 
 
 def placed(parts: list[bytes]) -> list[tuple[int, int, int]]:

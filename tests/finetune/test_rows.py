@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -189,14 +190,24 @@ def test_damaged_samples_are_made_again_and_that_is_reported(name: str, tmp_path
     assert capsys.readouterr().err == f"indexing {path} again: its cached samples {cached} are missing or damaged\n"
 
 
-@pytest.mark.parametrize("change", [with_bytes(lambda data: data.replace(b"defg", b"dEfg")), with_bytes(lambda data: data[:-1])])
-def test_a_sample_that_changes_during_the_run_is_refused(change: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_sample_that_changes_during_the_run_is_refused(tmp_path: Path) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
     found, cached = opened(path, cache), rows.samples_path(rows.index_path(path, cache))
-    change(cached)
+    found.announce(range(2))
+    with_bytes(lambda data: data.replace(b"defg", b"dEfg"))(cached)
     assert found.sample(0) == b"record of abc"
     with pytest.raises(UserError, match=rf"its cached sample was changed after it was made; delete {cached} and run the same command"):
         found.sample(1)
+    os.truncate(cached, 3)
+    with pytest.raises(UserError, match=rf"{cached} was truncated after it was made; delete {cached} and run the same command"):
+        found.announce(range(2))
+
+
+def test_a_checksum_is_that_of_the_whole(tmp_path: Path) -> None:
+    for size in (0, 1, rows.HASHED_AT_ONCE, rows.HASHED_AT_ONCE + 1, 10_000):
+        raw = bytes(range(256)) * 40
+        whole = hashlib.blake2b(raw[:size], digest_size=8).digest()
+        assert rows.checksum_of(raw[:size]) == int.from_bytes(whole, "little", signed=True)
 
 
 @pytest.mark.parametrize("column", [1, 6])
