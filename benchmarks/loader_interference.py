@@ -38,7 +38,9 @@ from recipes.voice_clone.shapes import SMALL
 
 OPERATIONS = {"llm_sft": 9_400, "voice_clone": 12_700}
 """That one micro-batch issues, forward and backward: Qwen3-1.7B and Qwen3-TTS 0.6B, counted by a dispatch mode."""
-CHATS, CLIPS, MICRO_BATCHES, ROUNDS = 160, 640, 6, 15
+CHAIN = 100
+"""Multiplications, one after the other, before they are differentiated."""
+CHATS, CLIPS, MICRO_BATCHES, ROUNDS = 160, 640, 4, 9
 QUICK = (40, 80, 2, 2)
 WORDS = ("letters", "harbour", "because", "morning", "question", "answer", "written", "between", "nothing", "simple", "another", "window")
 COLUMNS = (
@@ -46,8 +48,8 @@ COLUMNS = (
     *("by the clock", "by the clock, loader without pause"),
 )
 NOTE = (
-    "The training thread is a loop of as many torch operations on eight numbers as a micro-batch issues (9,400 for Qwen3-1.7B, 12,700 for "
-    "Qwen3-TTS 0.6B): less than a GPU's operations take the host, so a step here is shorter and the loader's share of it larger. Chats of "
+    "The training thread multiplies eight numbers, forward and backward, as many times as a micro-batch issues operations (9,400 for "
+    "Qwen3-1.7B, 12,700 for Qwen3-TTS 0.6B), and waits for no arithmetic, so its step is the shortest that the host allows. Chats of "
     "1,500 to 2,500 tokens, packed to 8,192 positions; sentences of speech, padded to 4,096. The loader's milliseconds are processor time "
     "of its thread, more than its time in the interpreter. Op rate: operations by processor seconds of both threads together, as if the "
     "loader's thread never ran beside the other one: what it takes from it at most. By the clock: the same on two cores that others use "
@@ -167,10 +169,14 @@ def check_alike(found: rows.Rows, config: Config, one: Loader, other: Loader) ->
 
 
 def issue(operations: int) -> None:
-    """So many operations, as small as a launch."""
-    numbers = torch.zeros(8)
-    for _ in range(operations):
-        numbers.add_(1.0)
+    """So many operations, as small as a launch: half of them forward, from Python, and half backward, which C++ runs."""
+    weight = torch.ones(8)
+    for _ in range(operations // (2 * CHAIN)):
+        states = torch.ones(8, requires_grad=True)
+        reached = states
+        for _ in range(CHAIN):
+            reached = reached * weight
+        reached.backward(weight)
 
 
 def beside(loader: Loader, todo: Iterator[Step], steps: int, work: int) -> None:

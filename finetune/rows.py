@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,7 @@ class SamplesFile:
         if hasattr(self, "_descriptor"):  # not if it could not be opened
             os.close(self._descriptor)
 
-    def announce(self, places: Iterable[tuple[int, int]]) -> None:
+    def announce(self, places: Iterable[Sequence[int]]) -> None:
         """Have the system begin to read these (offset, bytes), all at once. Raises `UserError` if the file is not as long as it was: a read
         past its end would end the process with SIGBUS."""
         if os.fstat(self._descriptor).st_size < self._size:
@@ -169,11 +169,11 @@ class Rows:
 
     def announce(self, rows: Iterable[int]) -> None:
         """Have the system begin to read the samples of these rows. Raises `UserError` if the cache was truncated."""
-        self.samples.announce((int(self.index[row, 5]), int(self.index[row, 6])) for row in rows)
+        self.samples.announce(self.index[[*rows], 5:7].tolist())
 
     def sample(self, row: int) -> bytearray:
         """What the cache holds of a row. Raises `UserError` if it is not what was written there."""
-        offset, size, checksum = (int(self.index[row, column]) for column in (5, 6, 7))
+        offset, size, checksum = self.index[row, 5:].tolist()
         try:
             record = self.samples.read(offset, size)
         except ValueError as error:

@@ -7,9 +7,10 @@ about 50 a position. Nothing in a record can run, and what it says of its sizes 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,28 +61,52 @@ def _narrowed(tensor: Tensor) -> Tensor:
 def decode(record: bytearray) -> Sample:
     """The sample of a record, its tensors in the order, types and shapes in which `encode` was given them. They may share the record's
     memory. Raises `ValueError` for what is no record."""
-    offset = record.find(b"\n") + 1
-    heads = strict_json.loads(bytes(record[:offset]))
-    if not isinstance(heads, list):
-        raise ValueError("it does not begin with a list of tensors")
+    begin = record.find(b"\n") + 1
+    layout = _layout(bytes(record[:begin]))
+    if begin + layout.bytes != len(record):
+        raise ValueError(f"its tensors take {begin + layout.bytes:,} bytes, and it has {len(record):,}")
+    # By numpy, which keeps the interpreter for this much: each operation of torch would hand it to the training thread and back.
     sample: Sample = {}
-    for head in heads:
-        name, dtype, stored, shape = _checked(head)
-        count = math.prod(shape)
-        size = count * stored.itemsize
-        if offset + size > len(record):
-            raise ValueError(f"{name!r} takes {size:,} bytes from byte {offset:,} on, and it has {len(record):,}")
-        # By numpy, which keeps the interpreter for this much: each operation of torch would hand it to the training thread and back.
-        values = np.frombuffer(record, _in_numpy(stored), count, offset).reshape(shape).astype(_in_numpy(dtype), copy=False)
-        sample[name] = torch.from_numpy(values).view(dtype) if dtype == torch.bfloat16 else torch.from_numpy(values)
-        offset += size + -size % ALIGNMENT
-    if offset != len(record) or len(sample) < len(heads):
-        raise ValueError(f"its tensors take {offset:,} bytes, and it has {len(record):,}")
+    for name, dtype, stored, shape, offset in layout.tensors:
+        values = np.ndarray(shape, stored, record, begin + offset)
+        sample[name] = torch.from_numpy(values if stored == dtype else values.astype(dtype))
+    for name in layout.bfloats:
+        sample[name] = sample[name].view(torch.bfloat16)
     return sample
 
 
+class _Layout(NamedTuple):
+    """Where in a record its tensors are."""
+
+    tensors: tuple[tuple[str, np.dtype[Any], np.dtype[Any], tuple[int, ...], int], ...]
+    """Name, type, type as stored, shape, and offset behind the first line."""
+    bfloats: tuple[str, ...]
+    """Those that numpy has as integers of the same bits."""
+    bytes: int
+    """Of all."""
+
+
+@functools.lru_cache(maxsize=8192)
+def _layout(head: bytes) -> _Layout:
+    """What the first line of a record says; samples of one length share it. Raises `ValueError`."""
+    heads = strict_json.loads(head)
+    if not isinstance(heads, list):
+        raise ValueError("it does not begin with a list of tensors")
+    tensors, bfloats, offset = [], [], 0
+    for each in heads:
+        name, dtype, stored, shape = _checked(each)
+        if dtype == torch.bfloat16:
+            bfloats.append(name)
+        tensors.append((name, np.dtype(_in_numpy(dtype)), np.dtype(_in_numpy(stored)), tuple(shape), offset))
+        size = math.prod(shape) * stored.itemsize
+        offset += size + -size % ALIGNMENT
+    if len({name for name, *_ in tensors}) < len(heads):
+        raise ValueError("two of its tensors have one name")
+    return _Layout(tuple(tensors), tuple(bfloats), offset)
+
+
 def _in_numpy(dtype: torch.dtype) -> str:
-    """Its name there; bfloat16, which numpy has not, as the integer of its bits."""
+    """Its name there; of bfloat16, which numpy has not, the integer of its size."""
     return "int16" if dtype == torch.bfloat16 else NAMES[dtype]
 
 
