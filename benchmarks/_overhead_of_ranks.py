@@ -45,7 +45,7 @@ def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
     """The step as it is launched, and its only batch."""
     training, progress = assembly.build(config, RECIPE, joined)
     step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
-    loader = batches.Loader(training.rows, RECIPE, training.loaded.processor, rank=0, size=1)
+    loader = batches.Loader(training.rows, RECIPE, rank=0, size=1)
     turns = loader.turns(step.micros)
     loader.close()
     assert len(turns) == 1

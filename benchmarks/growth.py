@@ -33,7 +33,7 @@ NOTE = (
     "weighs as much as it ever does; processor time, {rounds} rounds in turns; last column: median (smallest–largest) of the rounds. Rows: "
     "a fresh process each time, without torch; its processor time, and the peak of its resident memory above its imports, with 1,000 "
     "rows read; `order` has the memory that is the process' own. Reopening digests the file and its index, so its time grows with their "
-    "bytes. An index holds 40 bytes a row. Ranks: fsdp, the same step of {micros} micro-batches, medians of {rounds}. Tokens a "
+    "bytes. An index holds 64 bytes a row. Ranks: fsdp, the same step of {micros} micro-batches, medians of {rounds}. Tokens a "
     "second are of a clock, on {cores} cores for all ranks and whatever else runs: more ranks than cores cannot gain. Processor time is of "
     "all ranks together: what sharding and agreeing cost is its growth."
 )

@@ -112,7 +112,7 @@ def text_of(frames: int) -> str:
 
 def ways_of(training: Training, step: batches.Step) -> dict[str, Way]:
     """Every way over the clips of `step`, voice_clone's own first."""
-    loader = Loader(training.rows, RECIPE, training.loaded.processor, rank=0, size=1)
+    loader = Loader(training.rows, RECIPE, rank=0, size=1)
     ours = loader.turns(step.micros)
     shuffled = np.random.default_rng(1).permutation([row for micro in step.micros for row in micro.ids]).tolist()
     by_two, by_many = (padded(loader, training, shuffled, clips) for clips in (2, 32))

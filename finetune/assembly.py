@@ -23,7 +23,7 @@ from finetune.hub_download import commit_of
 from finetune.layers import read_layer
 from finetune.loop import Progress
 from finetune.recipe import Loaded, Recipe
-from finetune.rows import Rows
+from finetune.rows import Rows, discard_others
 from finetune.step import Training
 from finetune.vital_signs import FOLDER as SIGNS
 from finetune.vital_signs import account_of_killed
@@ -58,6 +58,7 @@ def build(
     data_files = (on_disk(local.data.train), on_disk(local.data.val))
     rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in data_files)
     assert rows is not None  # train.check_inputs made sure
+    once(world, lambda: discard_others(cache, [path for path in data_files if path is not None]))
     together(world, lambda: choose_trained(loaded, recipe, config))
     size = preflight.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks)
     together(world, lambda: preflight.check_room(config.run.dir, size))

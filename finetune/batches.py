@@ -12,16 +12,16 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune import sample_cache, strict_json
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.packing import best_fit, fill
 from finetune.recipe import Batch, Recipe, Sample
-from finetune.rows import Ids, Rows
+from finetune.rows import Ids, Rows, remedy
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,15 @@ class Turn:
 
 
 class Loader:
-    """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns."""
+    """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns.
 
-    def __init__(self, rows: Rows, recipe: Recipe, processor: Any, rank: int, size: int, pinned: bool = False) -> None:
+    Samples come from the cache, so the thread only reads and collates: the interpreter, which it shares with the training, is held for
+    well under a hundredth of a step (benchmarks/loader_interference.py).
+    """
+
+    def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int, pinned: bool = False) -> None:
         """`pinned`: batches are for a GPU, in memory that it copies from while the host continues."""
-        self._rows, self._recipe, self._processor = rows, recipe, processor
+        self._rows, self._recipe = rows, recipe
         self._rank, self._size, self._pinned = rank, size, pinned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
@@ -189,6 +193,7 @@ class Loader:
         return [Turn(micro, batch, counts) for (micro, counts), batch in zip(chosen, batches, strict=True)]
 
     def batch(self, micro: MicroBatch) -> Batch:
+        self._rows.announce(micro.ids)
         samples = [self.sample(row) for row in micro.ids]
         if micro.packed:
             assert self._recipe.pack is not None  # assembly has refused packing to a recipe that cannot
@@ -196,10 +201,14 @@ class Loader:
         return self._recipe.collate(samples)
 
     def sample(self, row: int) -> Sample:
+        """As the recipe read it when the file was indexed, cut to the positions that are trained on."""
         try:
-            sample = self._recipe.read(self._rows.read(row), self._processor)
+            sample = sample_cache.decode(self._rows.sample(row))
         except UserError as error:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
+        except ValueError as error:  # its checksum fits, so it was written like this
+            problem = f"its cached sample is none ({strict_json.one_line(error)}); {remedy(self._rows.samples.path)}"
+            raise UserError(f"{self._rows.where(row)}: {problem}") from None
         indexed = int(self._rows.lengths[row])
         if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:
             return self._recipe.truncate(sample, indexed)

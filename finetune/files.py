@@ -140,6 +140,20 @@ def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
     return Written(size, total.hexdigest())
 
 
+def write_stream(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
+    """As `write_bytes`, block by block. If `blocks` raises, the old file stays."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
+    try:
+        written = write_blocks(temporary, blocks)
+        _rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+    return written
+
+
 def copy_into(source: Path, target: Path) -> None:
     """Copy a file into a temporary folder, streamed and synced."""
     make_folder(target.parent)

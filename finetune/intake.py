@@ -1,32 +1,59 @@
-"""What of a data file is trained on: every row is measured once, and what is left out or cut is known before the first step."""
+"""What of a data file is trained on: every row is read once, and what is left out or cut is known before the first step.
+
+What the recipe's `read` makes of a row is kept in the cache of samples, so training never calls it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from finetune import files, remote
+from finetune import files, index_workers, remote, sample_cache
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.recipe import Loaded, Recipe
+from finetune.recipe import Loaded, Recipe, Sample, find_recipe
 from finetune.rows import SHOWN_PROBLEMS, Measured, Rows, build_index, open_rows
 from finetune.world import World, once, together
 
 DESCRIBING = ("*.json", "*.txt", "*.model", "**/*.jinja")
-"""What of a base's files can change the length of a sample: configs, tokenizers, templates, and never the weights."""
+"""What of a base's files can change a sample: configs, tokenizers, templates, and never the weights."""
+CODE = tuple(Path(__file__).resolve().parents[1] / name for name in ("finetune", "data_prep", "recipes"))
+"""Folders of this project's own code."""
+LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "jinja2")
+"""Distributions whose version can change what a row is read as."""
 
 
 def data_key(config: Config, loaded: Loaded) -> str:
-    """Digest of all that lengths depend on besides the rows: the recipe, its options, what it derived, and how the base reads text.
+    """Digest of all that samples depend on besides the rows: the recipe, its options, what it derived, how the base reads text, and the
+    code that does it.
 
     The weights have no part in it, so that a look at the data need not read them.
     """
-    told = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
+    chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
     paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
-    return hashlib.sha256("\n".join([*told, *(f"{path.name} {files.digest(path)}" for path in paths)]).encode()).hexdigest()
+    base = [f"{path.name} {files.digest(path)}" for path in paths]
+    return hashlib.sha256("\n".join([*chosen, *base, code_version(find_recipe(config.recipe))]).encode()).hexdigest()
+
+
+def code_version(recipe: Path) -> str:
+    """Digest of the source of this project and of the recipe in this folder, and of the versions of the libraries that read text."""
+    total = hashlib.sha256(" ".join(f"{name} {_version(name)}" for name in LIBRARIES).encode())
+    for folder in (*CODE, *(() if recipe.is_relative_to(CODE[-1]) else (recipe,))):
+        for path in sorted(folder.rglob("*.py")):
+            total.update(f"{path.relative_to(folder)} {files.digest(path)}\n".encode())
+    return total.hexdigest()
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "none"
 
 
 def localised(config: Config, world: World) -> Config:
@@ -41,9 +68,25 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
     """Index the file on one rank, open it on all. Collective: call on every rank."""
     if path is None:
         return None
-    limit, too_long = longest_sample(config), config.data.too_long
-    once(world, lambda: build_index(path, cache, f"{key} {limit} {too_long}", partial(measure, config, recipe, loaded.processor)))
+    limit = Limit.of(config)
+    scan_all = index_workers.Workers(path, find_recipe(config.recipe), loaded.processor, partial(measure_for_cache, limit)).when_worth_it()
+    once(world, lambda: build_index(path, cache, f"{key} {limit}", partial(measure_for_cache, limit, recipe, loaded.processor), scan_all))
     return together(world, lambda: open_rows(path, cache))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What is done with samples that are too long."""
+
+    positions: int
+    key: str
+    """Of the config, that sets it."""
+    too_long: str
+
+    @classmethod
+    def of(cls, config: Config) -> Limit:
+        key = "train.micro_tokens" if config.data.sequence_length is None else "data.sequence_length"
+        return cls(longest_sample(config), key, config.data.too_long)
 
 
 def longest_sample(config: Config) -> int:
@@ -52,18 +95,27 @@ def longest_sample(config: Config) -> int:
 
 def measure(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
     """How much of a row is trained on. Raises `UserError` for a bad row, and for one that is too long if that is an error."""
-    sample, limit, too_long = recipe.read(row, processor), longest_sample(config), config.data.too_long
+    return within(Limit.of(config), recipe, recipe.read(row, processor))
+
+
+def measure_for_cache(limit: Limit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+    """As `measure`, with the record of the sample if any of it is trained on. A record holds the sample as `read` gave it, uncut."""
+    sample = recipe.read(row, processor)
+    found = within(limit, recipe, sample)
+    return found if found.left_out else found._replace(sample=sample_cache.encode(sample))
+
+
+def within(limit: Limit, recipe: Recipe, sample: Sample) -> Measured:
     positions = recipe.length(sample)
-    if positions <= limit:
+    if positions <= limit.positions:
         return Measured(positions)
-    if too_long == "drop":
-        return Measured(0, left_out=f"longer than {limit} positions")
-    if too_long == "error" or recipe.truncate is None:
-        key = "train.micro_tokens" if config.data.sequence_length is None else "data.sequence_length"
-        raise UserError(f"{positions} positions do not fit {key}: {limit}; raise it, or say data.too_long: drop")
-    if not any(recipe.collate([recipe.truncate(sample, limit)]).targets.values()):
-        return Measured(0, left_out=f"nothing to learn in its first {limit} positions")
-    return Measured(limit, cut=True)
+    if limit.too_long == "drop":
+        return Measured(0, left_out=f"longer than {limit.positions} positions")
+    if limit.too_long == "error" or recipe.truncate is None:
+        raise UserError(f"{positions} positions do not fit {limit.key}: {limit.positions}; raise it, or say data.too_long: drop")
+    if not any(recipe.collate([recipe.truncate(sample, limit.positions)]).targets.values()):
+        return Measured(0, left_out=f"nothing to learn in its first {limit.positions} positions")
+    return Measured(limit.positions, cut=True)
 
 
 def check_batching(config: Config, recipe: Recipe) -> None:

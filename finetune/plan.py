@@ -173,7 +173,7 @@ def first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     yield from account(rows)
     micro = micro_batches(Order.of(config), rows.lengths, epoch=0, window=0)[0]
     yield f"\nthe first micro-batch: {len(micro.ids)} of {len(rows):,} rows, {micro.tokens:,} positions"
-    loader = Loader(rows, recipe, loaded.processor, rank=0, size=1)
+    loader = Loader(rows, recipe, rank=0, size=1)
     for row in micro.ids:
         yield f"\n── {rows.where(row)}"
         yield recipe.show(loader.sample(row), loaded.processor)

@@ -136,7 +136,8 @@ class Recipe:
     load: Callable[[Config], Loaded]
     """Build the model on meta. Called on every rank, after `prepare`."""
     read: Callable[[dict[str, Any], Any], Sample]
-    """(row, processor) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file and line)."""
+    """(row, processor) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file and line). Called once a
+    row, before training, in any process: what it returns is cached, so it may depend on nothing else, and on no chance."""
     length: Callable[[Sample], int]
     """Positions that a sample occupies: what `micro_tokens` and `global_batch_tokens` count."""
     collate: Callable[[list[Sample]], Batch]

@@ -1,20 +1,28 @@
 """A JSONL file by row number, through an index of byte offsets, lengths and checksums: memory does not grow with the file.
 
+Beside the index is the cache of samples: of each row what training reads of it, as `sample_cache` writes it, so that no row is tokenized
+while a model trains. Both are made in one pass over the file, in this process or in several (see `index_workers`).
+
 What a run trains on is what it indexed. At each start a file of up to `DIGESTED_BYTES` is digested; a larger one counts as the indexed one
-while its size and times are the same. During the run each row is checked against its checksum when it is read, whatever the file's size.
+while its size and times are the same. During the run each row, and each cached sample, is checked against its checksum when it is read,
+whatever the file's size.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import mmap
 import os
 import sys
+import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +32,20 @@ from finetune.errors import UserError
 
 Ids = NDArray[np.int64]
 SHOWN_PROBLEMS = 10
-COLUMNS = 5
-"""Of the index: byte offset, bytes, positions, line number, checksum of the row's bytes."""
-FORMAT = 2
-"""Of the index. 1 had no checksums."""
+COLUMNS = 8
+"""Of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its cached sample."""
+FORMAT = 3
+"""Of the index. 1 had no checksums, 2 no cached samples."""
 DIGESTED_BYTES = 2 * 2**30
 """Up to here a file is read as a whole at each start: two seconds at the 1 GB/s and more of SHA-256 on a processor of today."""
 BLOCK_BYTES = 2**18
+SCANNED_BYTES = 2**20
+"""Of rows that are measured at once: what one process is given, and what a report of progress can be late by."""
+HASHED_AT_ONCE = 2047
+"""Bytes. From 2,048 on hashlib gives the interpreter away, and to get it back takes longer than to hash a sample."""
+SECONDS_BETWEEN_REPORTS = 10.0
+LOCK = ".index.lock"
+"""In the cache's folder: of several processes that find an index stale, one makes it, and the others use that."""
 
 
 class Measured(NamedTuple):
@@ -42,6 +57,8 @@ class Measured(NamedTuple):
     """Why it is not trained on at all."""
     cut: bool = False
     """Whether only its beginning is trained on."""
+    sample: bytes = b""
+    """What the cache holds of it, before it is cut."""
 
 
 Measure = Callable[[dict[str, Any]], Measured]
@@ -56,6 +73,7 @@ class DataFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
@@ -63,12 +81,46 @@ class DataFile:
             os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Fewer than `size` bytes only where the file ends. Threads may read at the same time."""
+        """Fewer than `size` bytes only where the file ends. Threads may read at the same time. Raises `ValueError` for a place that no file
+        of this size has, as a made-up index may name one."""
+        if offset < 0 or size < 0 or (size > BLOCK_BYTES and size > os.fstat(self._descriptor).st_size):
+            raise ValueError(f"{size:,} bytes from byte {offset:,} on")
         parts, left = [], size
         while left and (part := os.pread(self._descriptor, left, offset + size - left)):
             parts.append(part)
             left -= len(part)
         return b"".join(parts)
+
+
+class SamplesFile:
+    """The bytes of a cache of samples by offset. It is mapped: a read is a copy, and costs no turn at the interpreter, which the training
+    thread needs (a system call gives it away, and to get it back takes longer than to read a sample)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._size = os.fstat(self._descriptor).st_size
+        self._bytes = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ) if self._size else b""
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):  # not if it could not be opened
+            os.close(self._descriptor)
+
+    def announce(self, places: Iterable[Sequence[int]]) -> None:
+        """Have the system begin to read these (offset, bytes), all at once. Raises `UserError` if the file is not as long as it was: a read
+        past its end would end the process with SIGBUS."""
+        if os.fstat(self._descriptor).st_size < self._size:
+            raise UserError(f"{self.path} was truncated after it was made; {remedy(self.path)}")
+        for offset, size in places:
+            if isinstance(self._bytes, mmap.mmap) and 0 <= offset < self._size and 0 < size <= self._size - offset:
+                begin = offset - offset % mmap.PAGESIZE
+                self._bytes.madvise(mmap.MADV_WILLNEED, begin, offset + size - begin)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Raises `ValueError` for a place that is not in the file, as a made-up index may name one."""
+        if not (0 <= offset <= self._size and 0 <= size <= self._size - offset):
+            raise ValueError(f"{size:,} bytes from byte {offset:,} on, of {self._size:,}")
+        return bytes(self._bytes[offset : offset + size])
 
 
 @dataclass(frozen=True)
@@ -81,6 +133,8 @@ class Rows:
     """[rows, COLUMNS]."""
     digest: str
     """SHA-256 of the file."""
+    samples: SamplesFile
+    """The cache: one record after the other."""
     left_out: dict[str, list[int]] = field(default_factory=dict)
     """Reason → line numbers of the rows that are not trained on for it."""
     cut: int = 0
@@ -101,7 +155,7 @@ class Rows:
         offset, size, checksum = (int(self.index[row, column]) for column in (0, 1, 4))
         try:
             raw = self.file.read(offset, size)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"this row cannot be read any more ({strict_json.one_line(error)}); {RESTORE}") from error
         if len(raw) < size:
             raise UserError(
@@ -110,8 +164,28 @@ class Rows:
             )
         if checksum_of(raw) != checksum:
             raise UserError(f"this row is not the one that was indexed: the file was rewritten since then; {RESTORE}")
-        value: dict[str, Any] = json.loads(raw)  # `_scan` has accepted these very bytes
+        value: dict[str, Any] = json.loads(raw)  # `scan` has accepted these very bytes
         return value
+
+    def announce(self, rows: Iterable[int]) -> None:
+        """Have the system begin to read the samples of these rows. Raises `UserError` if the cache was truncated."""
+        self.samples.announce(self.index[[*rows], 5:7].tolist())
+
+    def sample(self, row: int) -> bytearray:
+        """What the cache holds of a row. Raises `UserError` if it is not what was written there."""
+        offset, size, checksum = self.index[row, 5:].tolist()
+        try:
+            record = self.samples.read(offset, size)
+        except ValueError as error:
+            raise UserError(f"its cached sample cannot be read ({error}); {remedy(self.samples.path)}") from error
+        if checksum_of(record) != checksum:
+            raise UserError(f"its cached sample was changed after it was made; {remedy(self.samples.path)}")
+        return bytearray(record)
+
+
+def remedy(samples: Path) -> str:
+    """What to do about a cache of samples that is damaged."""
+    return f"delete {samples} and run the same command, which makes it again and resumes from the last checkpoint"
 
 
 RESTORE = (
@@ -122,7 +196,10 @@ RESTORE = (
 
 def checksum_of(raw: bytes) -> int:
     """BLAKE2b, 64 bits, as a signed integer: what a column of the index holds."""
-    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little", signed=True)
+    total = hashlib.blake2b(digest_size=8)
+    for start in range(0, len(raw), HASHED_AT_ONCE):
+        total.update(raw[start : start + HASHED_AT_ONCE])
+    return int.from_bytes(total.digest(), "little", signed=True)
 
 
 def open_rows(path: Path, cache: Path) -> Rows:
@@ -131,8 +208,8 @@ def open_rows(path: Path, cache: Path) -> Rows:
     try:
         head, begins = read_head(place)
         index = np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS))
-        return Rows(path, DataFile(path), index, head["digest"], head["left_out"], head["cut"])
-    except (OSError, ValueError, KeyError) as error:
+        return Rows(path, DataFile(path), index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} or its index {place} cannot be read ({strict_json.one_line(error)}), which was there a moment ago; if this is another "
             "machine, data and run.dir must be on a disk that all of them share"
@@ -144,6 +221,11 @@ def index_path(path: Path, cache: Path) -> Path:
     return cache / f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}.index"
 
 
+def samples_path(index: Path) -> Path:
+    """Where the cached samples of an index are."""
+    return index.with_suffix(".samples")
+
+
 def read_head(place: Path) -> tuple[dict[str, Any], int]:
     """The first line of an index, which says what it belongs to, and where the numbers behind it begin. Raises `ValueError` for garbage."""
     with place.open("rb") as file:
@@ -153,36 +235,53 @@ def read_head(place: Path) -> tuple[dict[str, Any], int]:
         return head, file.tell()
 
 
-def build_index(path: Path, cache: Path, key: str, measure: Measure) -> None:
-    """Measure every row once; store where those are that are trained on, with checksums, and which ones are not and why.
+def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: ScanAll | None = None) -> None:
+    """Measure every row once; store where those are that are trained on, with checksums and samples, and which ones are not and why.
 
     Kept under `cache`, not beside the data: data may be read-only, and lengths depend on the recipe. An index of the same content and `key`
-    is used as it is; why another one is not is printed. Raises `UserError` listing the bad rows by file:line.
+    is used as it is; why another one is not is printed. `scan_all` spreads the work over processes; without it, this one does it. Raises
+    `UserError` listing the bad rows by file:line.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; `python -m data_prep voice RECORDINGS --out FOLDER` makes one")
-    place, stat = index_path(path, cache), path.stat()
-    of = {"format": FORMAT, "key": key, "bytes": stat.st_size}
-    times = {"modified_ns": stat.st_mtime_ns, "changed_ns": stat.st_ctime_ns}
-    if place.exists():
-        stale = _why_stale(place, of, times, path)
-        if stale is None:
-            return
-        print(f"indexing {path} again: {stale}", file=sys.stderr, flush=True)
-    found = _scan(path, measure)
-    if found.problems:
-        more = f"\n  … and {len(found.problems) - SHOWN_PROBLEMS} more" if len(found.problems) > SHOWN_PROBLEMS else ""
-        raise UserError(f"{len(found.problems)} bad rows:\n  " + "\n  ".join(found.problems[:SHOWN_PROBLEMS]) + more)
-    if not found.entries:
-        raise UserError(f"{path}: no rows; there is nothing to train on{_why_none(found.left_out)}")
-    numbers = memoryview(found.entries).cast("B")
+    place = index_path(path, cache)
+    with files.alone(cache / LOCK):
+        stat = path.stat()
+        of = {"format": FORMAT, "key": key, "bytes": stat.st_size}
+        times = {"modified_ns": stat.st_mtime_ns, "changed_ns": stat.st_ctime_ns}
+        if place.exists():
+            stale = _why_stale(place, of, times, path)
+            if stale is None:
+                return
+            print(f"indexing {path} again: {stale}", file=sys.stderr, flush=True)
+        for old in (place, samples_path(place)):
+            files.discard(old)  # before the new ones take as much room again
+            files.sweep(cache, old.name)
+        _build(path, place, {**of, **times}, scan_all or (lambda blocks: map(partial(scan, measure, path), blocks)))
+
+
+def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) -> None:
+    """Write samples, then the index that knows their digest: a killed process leaves samples that nothing refers to."""
+    whole = _Whole(path, place.parent)
+    with path.open("rb") as file:
+        samples = files.write_stream(samples_path(place), whole.samples(scan_all(blocks_of(file))))
+    numbers = memoryview(whole.entries).cast("B")
     facts = {
-        **of, **times, "path": str(path.resolve()), "bytes": found.bytes, "digest": found.digest,
-        "rows": len(found.entries) // COLUMNS, "left_out": found.left_out, "cut": found.cut,
+        **facts, "path": str(path.resolve()), "bytes": whole.bytes, "digest": whole.digest.hexdigest(),
+        "rows": len(whole.entries) // COLUMNS, "left_out": whole.left_out, "cut": whole.cut,
+        "samples": {"bytes": samples.bytes, "digest": samples.digest},
     }  # fmt: skip
     head = json.dumps({**facts, "index_digest": _digest_of_index(facts, [numbers])})
     padding = " " * (-(len(head.encode()) + 1) % 8)  # the numbers behind it are read in place, so they must be aligned
     files.write_bytes(place, b"".join([f"{head}{padding}\n".encode(), numbers]))
+
+
+def discard_others(cache: Path, paths: Iterable[Path]) -> None:
+    """Delete indexes and samples of other data files than these, which a folder of a run would otherwise collect."""
+    kept = {index_path(path, cache).stem for path in paths}
+    for place in [*cache.glob("*.index"), *cache.glob("*.samples")]:
+        if place.stem not in kept:
+            files.discard(place)
 
 
 def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Path) -> str | None:
@@ -195,18 +294,28 @@ def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Pat
         with place.open("rb") as file:
             file.seek(begins)
             damaged = stored != _digest_of_index(head, iter(lambda: file.read(BLOCK_BYTES), b""))
-    except (OSError, ValueError, KeyError) as error:
+        size, digest = head["samples"]["bytes"], head["samples"]["digest"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         return f"its index {place} cannot be read ({strict_json.one_line(error)})"
     if damaged:
         return f"its index {place} is damaged, since it does not match its own digest"
     changed = [name for name, value in of.items() if head[name] != value]
     if "key" in changed:
-        return "the recipe, its options, or the files of the base that lengths depend on have changed"
+        return "the recipe, its options, the files of the base that lengths depend on, or the versions of the code have changed"
     if changed:
         return f"it has {of['bytes']:,} bytes and had {head['bytes']:,}"
+    if not _is_whole(samples_path(place), size, digest):
+        return f"its cached samples {samples_path(place)} are missing or damaged"
     if of["bytes"] > DIGESTED_BYTES and all(head[name] == value for name, value in times.items()):
         return None
     return None if files.digest(path) == head["digest"] else "its content has changed"
+
+
+def _is_whole(samples: Path, size: int, digest: str) -> bool:
+    """Whether a cache of samples is the one that was written. Of a large one the size has to do: each sample has its checksum besides."""
+    if not samples.is_file() or samples.stat().st_size != size:
+        return False
+    return size > DIGESTED_BYTES or files.digest(samples) == digest
 
 
 def _digest_of_index(facts: dict[str, Any], numbers: Iterable[bytes | memoryview]) -> str:
@@ -220,32 +329,117 @@ def _why_none(left_out: dict[str, list[int]]) -> str:
     return "".join(f"; {len(lines)} left out: {reason}" for reason, lines in left_out.items())
 
 
-class _Scanned(NamedTuple):
-    entries: array[int]
+class Block(NamedTuple):
+    """Whole lines of a data file."""
+
+    raw: bytes
+    offset: int
+    """Of its first byte in the file."""
+    line: int
+    """Number of its first line, from 1."""
+
+
+class Scanned(NamedTuple):
+    """What became of a block's rows."""
+
+    raw: bytes
+    """As in the block."""
+    entries: bytes
+    """int64 [rows, COLUMNS]; offsets of samples count from the first one here."""
+    samples: bytes
     problems: list[str]
     left_out: dict[str, list[int]]
     cut: int
-    bytes: int
-    digest: str
 
 
-def _scan(path: Path, measure: Measure) -> _Scanned:
-    entries, problems, digest = array("q"), [], hashlib.sha256()
+ScanAll = Callable[[Iterable[Block]], Iterator[Scanned]]
+"""One result for each block, in order."""
+
+
+def blocks_of(file: IO[bytes]) -> Iterator[Block]:
+    """A file from its beginning to its end, about `SCANNED_BYTES` at a time."""
+    offset, line = 0, 1
+    while raw := file.read(SCANNED_BYTES) + file.readline():
+        yield Block(raw, offset, line)
+        offset += len(raw)
+        line += raw.count(b"\n")
+
+
+def scan(measure: Measure, path: Path, block: Block) -> Scanned:
+    """Measure each row of a block. What is raised besides `UserError` is a fault of the recipe, and is given the row's place as a note."""
+    entries, samples, problems = array("q"), io.BytesIO(), list[str]()
     left_out: dict[str, list[int]] = {}
-    offset = cut = 0
-    with path.open("rb") as file:
-        for line, raw in enumerate(file, start=1):
-            digest.update(raw)
-            if raw.strip():
-                try:
-                    found = measure(strict_json.loads_object(raw))
-                except UserError as error:
-                    problems.append(f"{path}:{line}: {error}")
+    offset, cut = block.offset, 0
+    for line, raw in enumerate(io.BytesIO(block.raw), start=block.line):
+        if raw.strip():
+            try:
+                found = measure(strict_json.loads_object(raw))
+            except UserError as error:
+                problems.append(f"{path}:{line}: {error}")
+            except Exception as error:
+                error.add_note(f"while reading {path}:{line}")
+                raise
+            else:
+                cut += found.cut
+                if found.left_out is None:
+                    entries.extend((offset, len(raw), found.positions, line, checksum_of(raw)))
+                    entries.extend((samples.tell(), len(found.sample), checksum_of(found.sample)))
+                    samples.write(found.sample)
                 else:
-                    cut += found.cut
-                    if found.left_out is None:
-                        entries.extend((offset, len(raw), found.positions, line, checksum_of(raw)))
-                    else:
-                        left_out.setdefault(found.left_out, []).append(line)
-            offset += len(raw)
-    return _Scanned(entries, problems, left_out, cut, offset, digest.hexdigest())
+                    left_out.setdefault(found.left_out, []).append(line)
+        offset += len(raw)
+    return Scanned(block.raw, entries.tobytes(), samples.getvalue(), problems, left_out, cut)
+
+
+class _Whole:
+    """What the blocks of a file come to, put together as they come."""
+
+    def __init__(self, path: Path, cache: Path) -> None:
+        self.entries, self.digest, self.left_out = array("q"), hashlib.sha256(), dict[str, list[int]]()
+        self.bytes = self.cut = 0
+        self._path, self._cache, self._problems = path, cache, list[str]()
+
+    def samples(self, scanned: Iterator[Scanned]) -> Iterator[bytes]:
+        """The samples of each block, until a row is bad. Raises `UserError` listing the bad rows, or if there is no row at all, and, once
+        the first block shows what all will take, if the disk has no room."""
+        written, size, reports = 0, self._path.stat().st_size, _Reports(self._path)
+        for found in scanned:
+            self._add(found, written)
+            if written == 0:
+                needed = (len(found.samples) + len(found.entries)) * size // max(self.bytes, 1)
+                files.require_space(self._cache, needed, f"the cache of the samples of {self._path}")
+            written += len(found.samples)
+            if not self._problems:
+                yield found.samples
+            reports.advance(self.bytes / max(size, self.bytes, 1))
+        if self._problems:
+            more = f"\n  … and {len(self._problems) - SHOWN_PROBLEMS} more" if len(self._problems) > SHOWN_PROBLEMS else ""
+            raise UserError(f"{len(self._problems)} bad rows:\n  " + "\n  ".join(self._problems[:SHOWN_PROBLEMS]) + more)
+        if not self.entries:
+            raise UserError(f"{self._path}: no rows; there is nothing to train on{_why_none(self.left_out)}")
+
+    def _add(self, found: Scanned, written: int) -> None:
+        entries = np.frombuffer(found.entries, np.int64).reshape(-1, COLUMNS).copy()
+        entries[:, 5] += written
+        self.entries.frombytes(entries.tobytes())
+        self.digest.update(found.raw)
+        self.bytes += len(found.raw)
+        self.cut += found.cut
+        self._problems += found.problems
+        for reason, lines in found.left_out.items():
+            self.left_out.setdefault(reason, []).extend(lines)
+
+
+class _Reports:
+    """Prints now and then how far a pass over a file is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._began = path, time.monotonic()
+        self._last = self._began
+
+    def advance(self, share: float) -> None:
+        now = time.monotonic()
+        if share > 0 and now - self._last > SECONDS_BETWEEN_REPORTS:
+            self._last = now
+            left = (now - self._began) * (1 - share) / share
+            print(f"indexing {self._path}: {share:.0%}, {left:,.0f} s left", file=sys.stderr, flush=True)

@@ -24,14 +24,14 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"world", "cross_entropy_kernel"}),
     frozenset(
         {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head"}
-        | {"optim", "adamw_8bit", "muon"}
+        | {"optim", "adamw_8bit", "muon", "sample_cache"}
     ),
     frozenset({"activations"}),
     frozenset({"memory"}),
     frozenset({"strategies"}),
     frozenset({"launch_file"}),
     frozenset({"shards", "staging", "checkpoint_state", "config_diff", "vital_signs", "peers"}),
-    frozenset({"guards", "events", "heartbeat", "intake"}),
+    frozenset({"guards", "events", "heartbeat", "intake", "index_workers"}),
     frozenset({"checkpoint"}),
     frozenset({"preflight", "copies"}),
     frozenset({"step"}),

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune import batches
+from finetune import batches, sample_cache
 from finetune.batches import Loader, MicroBatch, Order, Place, Step
 from finetune.errors import UserError
-from finetune.rows import DataFile, Measured, Rows, build_index, checksum_of, open_rows
+from finetune.rows import DataFile, Measured, Rows, SamplesFile, build_index, checksum_of, open_rows
 from tests.finetune import tiny
 
 orders = st.builds(
@@ -171,7 +172,7 @@ def test_a_window_is_not_trained_from_short_to_long() -> None:
 def test_ranks_share_each_step_exactly(order: Order, lengths: list[int], size: int) -> None:
     step = next(batches.steps(replace(order, packing=False), np.array(lengths), Place(), 1))
     rows = rows_in_memory(["x" * length for length in lengths])
-    loaders = [Loader(rows, tiny.RECIPE, None, rank, size) for rank in range(size)]
+    loaders = [Loader(rows, tiny.RECIPE, rank, size) for rank in range(size)]
     shares = [loader.turns(step.micros) for loader in loaders]
     for loader in loaders:
         loader.close()
@@ -185,18 +186,25 @@ def test_ranks_share_each_step_exactly(order: Order, lengths: list[int], size: i
 
 def rows_in_memory(texts: list[str]) -> Rows:
     lines = [json.dumps({"text": text}).encode() for text in texts]
-    starts = np.cumsum([0, *map(len, lines)])[:-1]
-    entries = enumerate(zip(starts, lines, texts))
-    index = np.array([[start, len(line), len(text), number + 1, checksum_of(line)] for number, (start, line, text) in entries])
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(b"".join(lines))
-        file.flush()
-        return Rows(Path("memory.jsonl"), DataFile(Path(file.name)), index, "")
+    records = [sample_cache.encode(tiny.RECIPE.read({"text": text}, None)) for text in texts]
+    numbers = zip(placed(lines), texts, range(len(texts)), placed(records), strict=True)
+    index = np.array([[*row[:2], len(text), number + 1, row[2], *record] for row, text, number, record in numbers])
+    with tempfile.NamedTemporaryFile() as file, tempfile.NamedTemporaryFile() as cached:
+        for place, parts in ((file, lines), (cached, records)):
+            place.write(b"".join(parts))
+            place.flush()
+        return Rows(Path("memory.jsonl"), DataFile(Path(file.name)), index, "", SamplesFile(Path(cached.name)))
+
+
+def placed(parts: list[bytes]) -> list[tuple[int, int, int]]:
+    """(offset, bytes, checksum) of each of the parts, laid end to end."""
+    starts = np.cumsum([0, *map(len, parts)])[:-1].tolist()
+    return [(start, len(part), checksum_of(part)) for start, part in zip(starts, parts, strict=True)]
 
 
 def test_the_loader_reads_one_step_ahead_and_in_order() -> None:
     rows, read = rows_in_memory(tiny.texts(12)), []
-    loader = Loader(rows, tiny.RECIPE, None, 0, 1)
+    loader = Loader(rows, tiny.RECIPE, 0, 1)
     todo = [Step((MicroBatch((row,), 3, row),), Place(0, 0, row + 1)) for row in range(12)]
 
     def asked() -> Iterator[Step]:
@@ -214,18 +222,24 @@ def test_the_loader_reads_one_step_ahead_and_in_order() -> None:
 
 
 def loader_over_nothing(rows: Rows) -> Iterator[object]:
-    loader = Loader(rows, tiny.RECIPE, None, 0, 1)
+    loader = Loader(rows, tiny.RECIPE, 0, 1)
     yield from loader.over(iter([]))
     loader.close()
 
 
-def test_a_row_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+def test_a_cached_sample_that_can_not_be_read_is_named_with_its_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "abcdef"}\n\n{"text": "x"}\n')
-    build_index(path, tmp_path / "cache", "key", lambda row: Measured(len(row["text"])))
-    loader = Loader(open_rows(path, tmp_path / "cache"), tiny.RECIPE, None, 0, 1)
-    with pytest.raises(UserError, match=r"rows\.jsonl:3: text must hold at least three bytes, found 'x'"):
-        list(loader.over(iter([Step((MicroBatch((1,), 1, 0),), Place())])))
+    path.write_text('{"text": "abcdef"}\n\n{"text": "ghi"}\n{"text": "jkl"}\n')
+    records = {"abcdef": sample_cache.encode({"ids": torch.arange(6)}), "ghi": b"[]\nno tensor", "jkl": b"[" * 200 + b"]" * 200 + b"\n"}
+    build_index(path, tmp_path / "cache", "key", lambda row: Measured(len(row["text"]), sample=records[row["text"]]))
+    loader = Loader(open_rows(path, tmp_path / "cache"), tiny.RECIPE, 0, 1)
+    assert loader.sample(0)["ids"].tolist() == [*range(6)]
+    for row, words in (
+        (1, r"rows\.jsonl:3: its cached .*its tensors take 3 bytes, and it has 12"),
+        (2, r"rows\.jsonl:4: .*nested.*delete .*samples"),
+    ):
+        with pytest.raises(UserError, match=words):
+            list(loader.over(iter([Step((MicroBatch((row,), 1, 0),), Place())])))
     loader.close()
 
 

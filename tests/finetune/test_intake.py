@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
     rows = opened(path, tmp_path / "cache", config)
     assert rows.lengths.tolist() == [30, 9, 30, 30, 12] and rows.cut == 2
     assert intake.account(rows) == [f"{path}: cut 2 of 5 rows to their first positions"]
-    loader = Loader(rows, CUTTING, None, 0, 1)
+    loader = Loader(rows, CUTTING, 0, 1)
     turn = loader.turns((MicroBatch((3, 1), 39, 0),))[0]
     loader.close()
     assert turn.batch.tensors["ids"].shape == (2, 30)
@@ -68,7 +69,7 @@ def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, w
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
     from finetune.rows import build_index, open_rows
 
-    build_index(path, cache, "key", lambda row: intake.measure(config, CUTTING, None, row))
+    build_index(path, cache, "key", partial(intake.measure_for_cache, intake.Limit.of(config), CUTTING, None))
     return open_rows(path, cache)
 
 
@@ -100,7 +101,7 @@ def test_packed_micro_batches_go_through_pack(tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
     packing = replace(CUTTING, pack=lambda samples: Batch({"ids": torch.cat([sample["ids"] for sample in samples])}, {"next": 1}))
     rows = opened(path, tmp_path / "cache", tiny.config_in(tmp_path))
-    loader = Loader(rows, packing, None, 0, 2)
+    loader = Loader(rows, packing, 0, 2)
     turns = loader.turns((MicroBatch((0, 1), 39, 0, packed=True),))
     loader.close()
     assert [turn.batch.tensors["ids"].shape for turn in turns] == [(39,)]

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,7 @@ from tests.finetune import tiny
 def measure(row: dict[str, Any]) -> Measured:
     if not isinstance(row.get("text"), str):
         raise UserError("no text in it")
-    return Measured(len(row["text"]))
+    return Measured(len(row["text"]), sample=f"record of {row['text']}".encode())
 
 
 def opened(path: Path, cache: Path, key: str = "key") -> Rows:
@@ -49,7 +54,7 @@ def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
     told = ("2: no text in it", "4: not a line of JSON (", "5: expected an object in braces, found list", "6: expected an object in braces")
     assert first == "4 bad rows:" and len(others) == 4
     assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, told, strict=True))
-    assert not (tmp_path / "cache").exists()
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [rows.LOCK]
 
 
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
@@ -121,7 +126,7 @@ def test_a_file_too_large_to_digest_counts_as_the_same_while_its_times_are(tmp_p
 def of_an_older_format(place: Path) -> None:
     """As it was before: four columns, no checksums."""
     head, begins = rows.read_head(place)
-    numbers = np.frombuffer(place.read_bytes()[begins:], np.int64).reshape(-1, 5)[:, :4]
+    numbers = np.frombuffer(place.read_bytes()[begins:], np.int64).reshape(-1, rows.COLUMNS)[:, :4]
     old = json.dumps({key: value for key, value in head.items() if key not in ("format", "changed_ns", "index_digest")})
     place.write_bytes(f"{old}{' ' * (-(len(old) + 1) % 8)}\n".encode() + numbers.tobytes())
 
@@ -141,7 +146,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "zeros": (with_bytes(lambda data: bytes(len(data))), "cannot be read ("),
     "brackets": (with_bytes(lambda data: b"[" * 100_000), "cannot be read (nested more than 100 deep)"),
     "a list": (with_bytes(lambda data: b"[]\n"), "cannot be read (its first line is no object)"),
-    "no keys": (with_bytes(lambda data: b'{"format": 2}\n'), "cannot be read ('index_digest')"),
+    "no keys": (with_bytes(lambda data: b'{"format": 3}\n'), "cannot be read ('index_digest')"),
     "a number changed": (with_bytes(lambda data: data[:-33] + bytes([data[-33] ^ 1]) + data[-32:]), "does not match its own digest"),
     "its head changed": (with_bytes(lambda data: data.replace(b'"cut": 0', b'"cut": 1')), "does not match its own digest"),
     "another format": (of_an_older_format, "has the format of another version"),
@@ -163,6 +168,140 @@ def test_a_damaged_index_is_made_again_and_that_is_reported(name: str, tmp_path:
     assert place.read_bytes() == sound
     printed = capsys.readouterr().err
     assert printed.startswith(f"indexing {path} again: its index ") and reason in printed and printed.count("\n") == 1
+
+
+CACHE_DAMAGES: dict[str, Callable[[Path], None]] = {
+    "gone": Path.unlink,
+    "cut": with_bytes(lambda data: data[:-1]),
+    "longer": with_bytes(lambda data: data + b"x"),
+    "a byte changed": with_bytes(lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+}
+
+
+@pytest.mark.parametrize("name", CACHE_DAMAGES)
+def test_damaged_samples_are_made_again_and_that_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    opened(path, cache)
+    cached = rows.samples_path(rows.index_path(path, cache))
+    assert cached.read_bytes() == b"record of abcrecord of defg"
+    CACHE_DAMAGES[name](cached)
+    found = opened(path, cache)
+    assert [bytes(found.sample(row)) for row in (0, 1)] == [b"record of abc", b"record of defg"]
+    assert capsys.readouterr().err == f"indexing {path} again: its cached samples {cached} are missing or damaged\n"
+
+
+def test_a_sample_that_changes_during_the_run_is_refused(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    found, cached = opened(path, cache), rows.samples_path(rows.index_path(path, cache))
+    found.announce(range(2))
+    with_bytes(lambda data: data.replace(b"defg", b"dEfg"))(cached)
+    assert found.sample(0) == b"record of abc"
+    with pytest.raises(UserError, match=rf"its cached sample was changed after it was made; delete {cached} and run the same command"):
+        found.sample(1)
+    os.truncate(cached, 3)
+    with pytest.raises(UserError, match=rf"{cached} was truncated after it was made; delete {cached} and run the same command"):
+        found.announce(range(2))
+
+
+def test_a_checksum_is_that_of_the_whole(tmp_path: Path) -> None:
+    for size in (0, 1, rows.HASHED_AT_ONCE, rows.HASHED_AT_ONCE + 1, 10_000):
+        raw = bytes(range(256)) * 40
+        whole = hashlib.blake2b(raw[:size], digest_size=8).digest()
+        assert rows.checksum_of(raw[:size]) == int.from_bytes(whole, "little", signed=True)
+
+
+@pytest.mark.parametrize("column", [1, 6])
+@pytest.mark.parametrize("number", [-5, 2**40, 2**62])
+def test_sizes_and_places_of_a_made_up_index_are_refused(column: int, number: int, tmp_path: Path) -> None:
+    found = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache")
+    for wrong in (column, column - 1):
+        index = np.array(found.index)
+        index[0, wrong] = number
+        with pytest.raises(UserError, match=r"cannot be read|truncated|changed|not the one"):
+            (replace(found, index=index).read if column == 1 else replace(found, index=index).sample)(0)
+
+
+def test_blocks_come_to_the_same_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    ends = [b"\n", b"\r\n", b"\n\n"]
+    path.write_bytes(b"".join(b'{"text": "%s"}%s' % (text.encode(), ends[row % 3]) for row, text in enumerate(tiny.texts(40))))
+    whole = [opened(path, tmp_path / "whole"), rows.index_path(path, tmp_path / "whole").read_bytes()]
+    monkeypatch.setattr(rows, "SCANNED_BYTES", 50)
+    parts = [opened(path, tmp_path / "parts"), rows.index_path(path, tmp_path / "parts").read_bytes()]
+    assert len([*rows.blocks_of(path.open("rb"))]) > 10 and parts[1] == whole[1]
+    assert [parts[0].sample(row) for row in range(40)] == [whole[0].sample(row) for row in range(40)]
+    assert [parts[0].read(row)["text"] for row in range(40)] == tiny.texts(40)
+
+
+def test_a_disk_without_room_is_named_once_the_first_rows_show_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(40))
+    monkeypatch.setattr(rows, "SCANNED_BYTES", 100)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 3000)
+    with pytest.raises(UserError, match=r"the cache of the samples of .*rows\.jsonl needs 3,\d\d\d bytes at .*cache, and 3,000 are free"):
+        opened(path, tmp_path / "cache")
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [rows.LOCK]
+
+
+def test_a_long_pass_reports_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(40))
+    monkeypatch.setattr(rows, "SCANNED_BYTES", path.stat().st_size // 4)
+    monkeypatch.setattr(rows, "SECONDS_BETWEEN_REPORTS", -1.0)
+    opened(path, tmp_path / "cache")
+    shares = [int(line.split(": ")[1].split(" %")[0].split("%")[0]) for line in capsys.readouterr().err.splitlines()]
+    assert len(shares) == 4 and 20 < shares[0] < 40 and shares == sorted(shares) and shares[-1] == 100
+
+
+def test_what_a_killed_process_left_is_cleared_and_never_used(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    pid = os.fork()
+    if not pid:  # killed when all samples are written and none is adopted
+        with files.watch(lambda operation, place: operation == "rename" and os.kill(os.getpid(), signal.SIGKILL)):
+            rows.build_index(path, cache, "key", measure)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+    assert [files.TEMPORARY in place.name for place in cache.iterdir() if place.name != rows.LOCK] == [True]
+    found = opened(path, cache)
+    assert found.sample(1) == b"record of defg"
+    place = rows.index_path(path, cache)
+    assert sorted(cache.iterdir()) == sorted([cache / rows.LOCK, place, rows.samples_path(place)])
+    place.unlink()  # as if it was killed between the two
+    rows.samples_path(place).write_bytes(b"of another run")
+    assert opened(path, cache).sample(1) == b"record of defg"
+
+
+def test_a_process_that_finds_another_one_at_it_waits_and_uses_what_that_made(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache"
+    began, measured = threading.Event(), list[str]()
+
+    def slowly(row: dict[str, Any]) -> Measured:
+        measured.append(row["text"])
+        began.set()
+        assert waiting.wait(20)
+        return measure(row)
+
+    waiting = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(rows.build_index, path, cache, "key", slowly)
+        assert began.wait(20)
+        second = threads.submit(rows.build_index, path, cache, "key", slowly)
+        waiting.set()
+        assert first.result(20) is second.result(20) is None
+    assert measured == ["abc"]
+
+
+def test_caches_of_other_files_are_deleted(tmp_path: Path) -> None:
+    cache, paths = tmp_path / "cache", [tiny.write_rows(tmp_path / f"{name}.jsonl", ["abc"]) for name in ("train", "val", "old")]
+    for path in paths:
+        opened(path, cache)
+    rows.discard_others(cache, paths[:2])
+    assert len([*cache.glob("*.index")]) == len([*cache.glob("*.samples")]) == 2
+    assert [rows.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
+
+
+def test_a_fault_of_the_recipe_carries_the_place_of_its_row(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"])
+    with pytest.raises(ZeroDivisionError) as caught:
+        rows.build_index(path, tmp_path / "cache", "key", lambda row: Measured(1 // (len(row["text"]) - 4)))
+    assert caught.value.__notes__ == [f"while reading {path}:2"]
 
 
 def test_an_index_that_is_gone_before_it_is_opened_is_named(tmp_path: Path) -> None:

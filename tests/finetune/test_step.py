@@ -27,7 +27,7 @@ from tests.finetune.synchronizations import report, synchronizations, waits_of_s
 def first_step(training: Training) -> tuple[list[batches.Turn], list[str]]:
     order = batches.Order.of(training.config)
     step = next(batches.steps(order, training.rows.lengths, Place(), None))
-    loader = Loader(training.rows, training.recipe, None, 0, 1)
+    loader = Loader(training.rows, training.recipe, 0, 1)
     turns = loader.turns(step.micros)
     loader.close()
     return turns, [training.rows.read(row)["text"] for micro in step.micros for row in micro.ids]

@@ -29,7 +29,7 @@ class Affliction:
     number: int
     """At which coming by, from 0, counted in this launch."""
     what: str
-    """Names of signals to itself one after the other, or `stop file`, `stall`, `raise`, or a key of `DATA`."""
+    """Names of signals to itself one after the other, or `stop file`, `stall`, `raise`, or a key of `DATA` or `SAMPLES`."""
 
 
 def begin(witness: Path, argv: list[str], *afflictions: Affliction, size: int = 2) -> list[ForkServerProcess]:
@@ -101,6 +101,9 @@ def suffer(what: str, run: Path) -> None:
         (run / "STOP").touch()
     elif what in DATA:
         DATA[what](run.with_name("train.jsonl"))
+    elif what in SAMPLES:
+        [cached] = (run / "cache").glob("train-*.samples")
+        SAMPLES[what](cached)
     else:
         for name in what.split():
             os.kill(os.getpid(), signal.Signals[name])
@@ -126,7 +129,15 @@ def truncate(path: Path) -> None:
     os.truncate(path, 5)
 
 
+def damage(path: Path) -> None:
+    """Other bytes in place, as many."""
+    with path.open("r+b") as file:
+        file.write(bytes(255 - byte for byte in path.read_bytes()))
+
+
 SHIFTED = bytes.maketrans(b"abcdfghijk", b"bcdfghijka")
 """Without the letters of the key `text`."""
 DATA: dict[str, Callable[[Path], None]] = {"rewrite data": rewrite, "truncate data": truncate, "replace data": replace}
 """What befalls the file train.jsonl beside the run's folder."""
+SAMPLES: dict[str, Callable[[Path], None]] = {"damage samples": damage, "truncate samples": truncate}
+"""What befalls the cache of its samples."""

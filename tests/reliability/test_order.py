@@ -36,7 +36,7 @@ def one_history(chance: random.Random) -> int:
     place, launches = Place(), 0
     while len(trained) < len(whole):
         world, launches = chance.choice(WORLDS), launches + 1
-        loaders = [Loader(rows, RECIPE, None, rank, world) for rank in range(world)]
+        loaders = [Loader(rows, RECIPE, rank, world) for rank in range(world)]
         for step in islice(batches.steps(order, rows.lengths, place, epochs), chance.randint(1, len(whole))):
             trained.append(taken(step, loaders))
             place = step.after

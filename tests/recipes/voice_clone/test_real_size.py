@@ -119,7 +119,7 @@ def train_and_save(config: Config) -> Told:
 
 def one_step(training: Training) -> loop.Progress:
     step = next(batches.steps(batches.Order.of(training.config), training.rows.lengths, batches.Place(), epochs=None))
-    loader = batches.Loader(training.rows, RECIPE, training.loaded.processor, rank=0, size=1)
+    loader = batches.Loader(training.rows, RECIPE, rank=0, size=1)
     numbers = train_step(training, loader.turns(step.micros), 0)
     loader.close()
     assert math.isfinite(numbers["loss"]) and numbers["grad_norm"] > 0

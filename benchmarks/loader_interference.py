@@ -1,0 +1,204 @@
+"""What the training thread loses to the loader that makes its next batch on another thread of the same interpreter.
+
+The training thread of a GPU run issues operations, each of which takes the interpreter for a few microseconds; what the loader's thread
+does in Python takes it away. Beside the loader, which reads cached samples, is the same loader with samples that it tokenizes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+
+from benchmarks import _table, _timing, _voice
+from benchmarks.voice_ways import frames_of, text_of
+from finetune import batches, intake, rows, world
+from finetune.batches import Loader, MicroBatch, Order, Place, Step, Turn
+from finetune.config import Config, on_disk, resolve
+from finetune.recipe import Recipe, Sample
+from finetune.world import World
+from recipes.llm_sft import recipe as chat
+from recipes.llm_sft import tiny
+from recipes.voice_clone import recipe as voice
+from recipes.voice_clone.shapes import SMALL
+
+OPERATIONS = {"llm_sft": 9_400, "voice_clone": 12_700}
+"""That one micro-batch issues, forward and backward: Qwen3-1.7B and Qwen3-TTS 0.6B, counted by a dispatch mode."""
+CHAIN = 100
+"""Multiplications, one after the other, before they are differentiated."""
+CHATS, CLIPS, MICRO_BATCHES, ROUNDS = 160, 640, 4, 9
+QUICK = (40, 80, 2, 2)
+WORDS = ("letters", "harbour", "because", "morning", "question", "answer", "written", "between", "nothing", "simple", "another", "window")
+COLUMNS = (
+    *("recipe", "samples come from", "positions a micro-batch", "loader, ms a micro-batch", "of the step", "op rate / alone"),
+    *("by the clock", "by the clock, loader without pause"),
+)
+NOTE = (
+    "The training thread multiplies eight numbers, forward and backward, as many times as a micro-batch issues operations (9,400 for "
+    "Qwen3-1.7B, 12,700 for Qwen3-TTS 0.6B), and waits for no arithmetic, so its step is the shortest that the host allows. Chats of "
+    "1,500 to 2,500 tokens, packed to 8,192 positions; sentences of speech, padded to 4,096. The loader's milliseconds are processor time "
+    "of its thread, more than its time in the interpreter. Op rate: operations by processor seconds of both threads together, as if the "
+    "loader's thread never ran beside the other one: what it takes from it at most. By the clock: the same on two cores that others use "
+    "too, where a thread that is to have the interpreter may wait for a core. In the last column the loader makes batches without waiting "
+    "for a step, as no run lets it. Medians of the rounds' own ratios (smallest–largest), in turns."
+)
+
+
+@dataclass
+class Measured:
+    """A loader, and the processor seconds of its thread for each step so far."""
+
+    loader: Loader
+    seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        turns = self.loader.turns
+
+        def timed(micros: tuple[MicroBatch, ...]) -> list[Turn]:
+            began = time.thread_time()
+            found = turns(micros)
+            self.seconds.append(time.thread_time() - began)
+            return found
+
+        self.loader.turns = timed  # type: ignore[method-assign]  # the loader calls it on its own thread
+
+
+class Tokenizing(Loader):
+    """As the loader was before samples were cached."""
+
+    def __init__(self, found: rows.Rows, recipe: Recipe, processor: Any) -> None:
+        super().__init__(found, recipe, rank=0, size=1)
+        self._read = lambda row: recipe.read(found.read(row), processor)
+
+    def sample(self, row: int) -> Sample:
+        return self._read(row)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    flags = _table.read_flags(__doc__)
+    chats, clips, micros, rounds = QUICK if flags.quick else (CHATS, CLIPS, MICRO_BATCHES, ROUNDS)
+    lines = list[list[object]]()
+    with tempfile.TemporaryDirectory() as folder:
+        joined = world.join((), Path(folder))
+        for name, recipe, config in (
+            ("llm_sft", chat.RECIPE, chat_config(Path(folder) / "chat", chats)),
+            ("voice_clone", voice.RECIPE, voice_config(Path(folder) / "voice", clips)),
+        ):
+            lines += table(name, recipe, config, joined, micros, rounds)
+        world.leave()
+    _table.publish("loader_interference", flags, COLUMNS, lines, NOTE)
+
+
+def chat_config(folder: Path, count: int) -> Config:
+    """A run on chats of six turns, 1,500 to 2,500 tokens each, with the tiny model's tokenizer."""
+    chance = np.random.default_rng(0)
+    folder.mkdir()
+    with (folder / "train.jsonl").open("w") as file:
+        for _ in range(count):
+            roles = ["system", *["user", "assistant"] * 3]
+            messages = [{"role": role, "content": " ".join(chance.choice(WORDS, int(chance.integers(30, 50))))} for role in roles]
+            file.write(json.dumps({"messages": messages}) + "\n")
+    given = {
+        **{"model.source": tiny.build(folder / "base"), "data.train": folder / "train.jsonl", "run.dir": folder / "run"},
+        **{"train.micro_tokens": 8192, "train.global_batch_tokens": 8192, "data.packing": "true"},
+    }
+    return resolve("llm_sft", chat.RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
+
+
+def voice_config(folder: Path, count: int) -> Config:
+    """A run on spoken sentences, with the tiny model's tokenizer."""
+    _voice.make_clips(folder, SMALL["nano"], [(text_of(frames), frames) for frames in frames_of(count)])
+    return _voice.run_config(folder, "run", micro_tokens=4096, global_batch_tokens=4096)
+
+
+def table(name: str, recipe: Recipe, config: Config, joined: World, micros: int, rounds: int) -> list[list[object]]:
+    recipe.prepare(config)
+    loaded = recipe.load(config)
+    found = intake.open_data(
+        on_disk(config.data.train), config.run.dir / "cache", intake.data_key(config, loaded), recipe, loaded, config, joined
+    )
+    assert found is not None
+    contestants = {"the cache": Measured(Loader(found, recipe, 0, 1)), "tokenizing": Measured(Tokenizing(found, recipe, loaded.processor))}
+    check_alike(found, config, *(each.loader for each in contestants.values()))
+    work, places = OPERATIONS[name], steps_of(config, found)
+    acts: dict[str, Callable[[], None]] = {"alone": partial(issue, micros * work)}
+    for label, each in contestants.items():
+        acts[label] = partial(beside, each.loader, places, micros, work)
+        acts[f"{label}, without pause"] = partial(beside_a_busy, each.loader, places, micros * work)
+    processor, clock = (rates_of(acts, rounds, micros * work, seconds) for seconds in (time.process_time, time.perf_counter))
+    lines = list[list[object]]()
+    for label, each in contestants.items():
+        busy, step = median(each.seconds), work / median(processor["alone"])
+        shown = [(processor, label), (clock, label), (clock, f"{label}, without pause")]
+        ratios = [_timing.ratio(rates[kind], rates["alone"]) for rates, kind in shown]
+        lines.append([name, label, f"{config.train.micro_tokens:,}", f"{1000 * busy:.2f}", f"{busy / step:.1%}", *ratios])
+        each.loader.close()
+    return lines
+
+
+def rates_of(acts: dict[str, Callable[[], None]], rounds: int, operations: int, clock: Callable[[], float]) -> dict[str, list[float]]:
+    """Operations a second of each round."""
+    return {label: [operations / seconds for seconds in taken] for label, taken in _timing.in_turns(acts, rounds, 1, clock).items()}
+
+
+def steps_of(config: Config, found: rows.Rows) -> Iterator[Step]:
+    """One micro-batch each, without end."""
+    for step in batches.steps(Order.of(config), found.lengths, Place(), epochs=None):
+        yield from (Step((micro,), step.after) for micro in step.micros)
+
+
+def check_alike(found: rows.Rows, config: Config, one: Loader, other: Loader) -> None:
+    for step in islice(steps_of(config, found), 3):
+        tensors = [loader.turns(step.micros)[0].batch.tensors for loader in (one, other)]
+        assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[1]) and [*tensors[0]] == [*tensors[1]]
+
+
+def issue(operations: int) -> None:
+    """So many operations, as small as a launch: half of them forward, from Python, and half backward, which C++ runs."""
+    weight = torch.ones(8)
+    for _ in range(operations // (2 * CHAIN)):
+        states = torch.ones(8, requires_grad=True)
+        reached = states
+        for _ in range(CHAIN):
+            reached = reached * weight
+        reached.backward(weight)
+
+
+def beside(loader: Loader, todo: Iterator[Step], steps: int, work: int) -> None:
+    """A micro-batch's operations for each of some steps, while the next one's batch is made."""
+    for _ in loader.over(islice(todo, steps)):
+        issue(work)
+
+
+def beside_a_busy(loader: Loader, todo: Iterator[Step], operations: int) -> None:
+    """So many operations, while batches of one step are made over and over."""
+    done, step = threading.Event(), next(todo)
+
+    def load() -> None:
+        while not done.is_set():
+            loader.turns(step.micros)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    issue(operations)
+    done.set()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main()

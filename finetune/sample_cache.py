@@ -1,0 +1,119 @@
+"""A sample as bytes and back: what the cache beside a length index holds, one record a row.
+
+A record is a line of JSON, one `[name, type, type as stored, shape]` for each tensor, padded to 8 bytes; then their values, little-endian,
+each padded to 8 bytes. Integers are stored in the smallest type that holds them, which loses nothing: a chat takes 5 bytes a token, speech
+about 50 a position. Nothing in a record can run, and what it says of its sizes is checked against its length.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune import strict_json
+from finetune.recipe import Sample
+
+INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*INTEGERS, torch.int8, torch.bool, *FLOATS)}
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+STORED = {
+    name: ("uint8",) if name == "bool" else tuple(NAMES[each] for each in INTEGERS) if dtype in INTEGERS else (name,)
+    for name, dtype in TYPES.items()
+}
+"""Under which types the values of each type are stored."""
+ALIGNMENT = 8
+"""Bytes. Of the widest type, so that each tensor is a view of the record."""
+MOST_DIMENSIONS = 16
+
+
+def encode(sample: Sample) -> bytes:
+    """The record of a sample. Raises `TypeError` naming what is no tensor, or one of a type that no record holds."""
+    heads, parts = [], []
+    for name, tensor in sample.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in NAMES:
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"a recipe's `read` gave {name!r} as {kind}; a sample is a dict of tensors of {', '.join(TYPES)}")
+        stored = _narrowed(tensor.detach().cpu().contiguous())
+        heads.append([name, NAMES[tensor.dtype], NAMES[stored.dtype], list(tensor.shape)])
+        raw = stored.reshape(-1).view(torch.uint8).numpy().tobytes()
+        parts += [raw, bytes(-len(raw) % ALIGNMENT)]
+    head = json.dumps(heads, separators=(",", ":")).encode()
+    return b"".join([head, b" " * (-(len(head) + 1) % ALIGNMENT), b"\n", *parts])
+
+
+def _narrowed(tensor: Tensor) -> Tensor:
+    """The same values in the smallest type that holds them all."""
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.uint8)
+    if tensor.dtype not in INTEGERS or not tensor.numel():
+        return tensor
+    low, high = (int(value) for value in torch.aminmax(tensor))
+    return tensor.to(next(dtype for dtype in INTEGERS if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max))
+
+
+def decode(record: bytearray) -> Sample:
+    """The sample of a record, its tensors in the order, types and shapes in which `encode` was given them. They may share the record's
+    memory. Raises `ValueError` for what is no record."""
+    begin = record.find(b"\n") + 1
+    layout = _layout(bytes(record[:begin]))
+    if begin + layout.bytes != len(record):
+        raise ValueError(f"its tensors take {begin + layout.bytes:,} bytes, and it has {len(record):,}")
+    # By numpy, which keeps the interpreter for this much: each operation of torch would hand it to the training thread and back.
+    sample: Sample = {}
+    for name, dtype, stored, shape, offset in layout.tensors:
+        values = np.ndarray(shape, stored, record, begin + offset)
+        sample[name] = torch.from_numpy(values if stored == dtype else values.astype(dtype))
+    for name in layout.bfloats:
+        sample[name] = sample[name].view(torch.bfloat16)
+    return sample
+
+
+class _Layout(NamedTuple):
+    """Where in a record its tensors are."""
+
+    tensors: tuple[tuple[str, np.dtype[Any], np.dtype[Any], tuple[int, ...], int], ...]
+    """Name, type, type as stored, shape, and offset behind the first line."""
+    bfloats: tuple[str, ...]
+    """Those that numpy has as integers of the same bits."""
+    bytes: int
+    """Of all."""
+
+
+@functools.lru_cache(maxsize=8192)
+def _layout(head: bytes) -> _Layout:
+    """What the first line of a record says; samples of one length share it. Raises `ValueError`."""
+    heads = strict_json.loads(head)
+    if not isinstance(heads, list):
+        raise ValueError("it does not begin with a list of tensors")
+    tensors, bfloats, offset = [], [], 0
+    for each in heads:
+        name, dtype, stored, shape = _checked(each)
+        if dtype == torch.bfloat16:
+            bfloats.append(name)
+        tensors.append((name, np.dtype(_in_numpy(dtype)), np.dtype(_in_numpy(stored)), tuple(shape), offset))
+        size = math.prod(shape) * stored.itemsize
+        offset += size + -size % ALIGNMENT
+    if len({name for name, *_ in tensors}) < len(heads):
+        raise ValueError("two of its tensors have one name")
+    return _Layout(tuple(tensors), tuple(bfloats), offset)
+
+
+def _in_numpy(dtype: torch.dtype) -> str:
+    """Its name there; of bfloat16, which numpy has not, the integer of its size."""
+    return "int16" if dtype == torch.bfloat16 else NAMES[dtype]
+
+
+def _checked(head: Any) -> tuple[str, torch.dtype, torch.dtype, list[int]]:
+    """One tensor as the record describes it. Raises `ValueError`."""
+    match head:
+        case [str(name), str(dtype), str(stored), list(shape)] if dtype in TYPES and stored in STORED[dtype]:
+            if len(shape) < MOST_DIMENSIONS and all(type(size) is int and 0 <= size < 2**31 for size in shape):
+                return name, TYPES[dtype], TYPES[stored], shape
+    raise ValueError(f"{head!r:.80} describes no tensor")

@@ -1,0 +1,101 @@
+"""Several processes make the same index and cache as one, and whatever becomes of one of them, the row is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune import index_workers, intake, rows
+from finetune.errors import UserError
+from finetune.index_workers import Workers
+from finetune.recipe import Recipe
+from finetune.rows import Measured
+from tests.finetune import tiny
+from tests.reliability import victims
+
+LIMIT = intake.Limit(100, "train.micro_tokens", "error")
+assert victims.SERVER  # its fork server has torch imported
+
+
+def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
+    """As `intake.measure_for_cache`, but some texts have their way with the process. `folder` is where the processor would be."""
+    text = row["text"]
+    if text == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if text == "kill once" and not (folder / "was").exists():
+        (folder / "was").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if text == "leave":
+        os._exit(3)
+    if text == "fault":
+        raise KeyError("a fault")
+    return intake.measure_for_cache(LIMIT, recipe, None, row)
+
+
+def made(path: Path, cache: Path, count: int, measure: Callable[..., Any] = odd, processor: Any = None) -> tuple[bytes, bytes]:
+    """Index and cache of a file, by so many processes."""
+    workers = Workers(path, tiny.FOLDER, processor or path.parent, measure)
+    rows.build_index(path, cache, "key", partial(measure, tiny.RECIPE, path.parent), partial(workers.scan_all, count) if count else None)
+    place = rows.index_path(path, cache)
+    return place.read_bytes(), rows.samples_path(place).read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "SCANNED_BYTES", 150)
+
+
+def test_processes_make_the_same_bytes_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(60))
+    assert len([*rows.blocks_of(path.open("rb"))]) > 8
+    assert made(path, tmp_path / "many", 3) == made(path, tmp_path / "one", 0)
+    assert capsys.readouterr().err.startswith(f"indexing {path} in 3 processes\n")
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_once_is_replaced(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "kill once", *tiny.texts(20)])
+    many = made(path, tmp_path / "many", 2)
+    assert (tmp_path / "was").exists() and many == made(path, tmp_path / "one", 0)
+
+
+@pytest.mark.parametrize(("text", "how"), [("kill", "SIGKILL"), pytest.param("leave", "exit code 3", marks=pytest.mark.slow)])
+def test_a_row_that_ends_its_process_is_named(text: str, how: str, tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), text, *tiny.texts(20)])
+    with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row ended its process, twice \({how}\)"):
+        made(path, tmp_path / "cache", 2)
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [rows.LOCK], "nothing of it is adopted"
+
+
+def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "x", *tiny.texts(20), "y"])
+    with pytest.raises(UserError, match=r"(?s)^2 bad rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
+        made(path, tmp_path / "cache", 2)
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "fault", *tiny.texts(20)])
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*KeyError: 'a fault'.*while reading .*rows\.jsonl:21"):
+        made(path, tmp_path / "cache", 2)
+
+
+def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
+    many = made(path, tmp_path / "many", 2, partial(intake.measure_for_cache, LIMIT), processor=lambda: None)
+    assert f"indexing {path} in one process, since no other can do it: " in capsys.readouterr().err
+    assert many == made(path, tmp_path / "one", 0)
+
+
+def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
+    workers = Workers(path, tiny.FOLDER, None, odd)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    assert workers.when_worth_it() is None
+    monkeypatch.setattr(index_workers, "WORTH_BYTES", path.stat().st_size // 3)
+    chosen = workers.when_worth_it()
+    assert isinstance(chosen, partial) and chosen.args == (3,)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
+    assert workers.when_worth_it() is None
