@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 WITHOUT_VOICE := tests/recipes/llm_sft tests/finetune/test_model_gate.py tests/data_prep/test_text*.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm test test-all test-next test-gpu-versions mutants check bench bench-check
+.PHONY: demo demo-llm test test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
@@ -47,6 +47,9 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 bench: $(STAMP) $(NEXT)  ## one file per claim; each prints its table
 	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 	$(BIN)/python benchmarks/_pages.py
+
+gpu-dry: $(STAMP)  ## every part of benchmarks/gpu.py at the smallest sizes, on a CPU: that it runs, not what it measures
+	$(BIN)/python benchmarks/gpu.py --dry
 
 bench-check: $(STAMP)  ## the ratios that are steady enough, against the committed ones: minutes, with nothing else running
 	$(BIN)/python benchmarks/_regressions.py

@@ -1,24 +1,28 @@
-"""What both benchmarks of a GPU share: models of released shapes with random weights, their clock, and parts that run within a budget."""
+"""What the parts of gpu.py share: models of released shapes with random weights, a clock, and the circumstances of a figure."""
 
 from __future__ import annotations
 
+import gc
 import json
-import math
-import os
+import re
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks import _table, _voice
 from finetune import files
 from recipes.voice_clone.shapes import RELEASED, SMALL, Width
+
+if TYPE_CHECKING:
+    import torch
+
+    from finetune.world import World
 
 ROOT = Path(__file__).resolve().parents[1]
 QWEN3: dict[str, Any] = {
@@ -49,7 +53,7 @@ class Scale:
 
 
 FULL = Scale(QWEN3, RELEASED["0.6B"], 4096, 8192, 24, 32, 125, 5, 8192)
-"""What fits a GPU of 80 GB by the plan's count, the other model of gpu_beside.py included."""
+"""What fits a GPU of 80 GB by the plan's count, the other model of a comparison included."""
 SMALLEST = Scale({}, SMALL["nano"], 64, 128, 4, 4, 12, 1, 64)
 
 
@@ -60,96 +64,6 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def scale_of(folder: Path) -> Scale:
-    """The one that the parts of this folder run at."""
-    return SMALLEST if json.loads((folder / "scale.json").read_text())["quick"] else FULL
-
-
-@dataclass(frozen=True)
-class Part:
-    """What runs in a process of its own, so that its failure is its own."""
-
-    script: str
-    """Called with the part's name and the folder; prints a row of the table, as JSON, as soon as it is measured."""
-    name: str
-    minutes: float
-    """It is stopped after so many; what it has measured by then counts."""
-    needed: bool = False
-    """By other parts: it runs before whichever is chosen."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """A table and how it comes about."""
-
-    name: str
-    parts: tuple[Part, ...]
-    minutes: float
-    """In all."""
-    columns: tuple[str, ...]
-    note: str
-    """May name fields of `Scale` in braces."""
-
-
-def measure(report: Report, purpose: str | None) -> None:
-    """What a benchmark of a GPU does, as the flags say."""
-    flags = _table.read_flags(purpose, [part.name for part in report.parts if not part.needed])
-    if not flags.quick and not has_gpu():
-        print(f"no CUDA GPU here: {flags.to / report.name}.md stays as it is (--quick runs through the benchmark on a CPU)")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        rows, remarks = run_parts(chosen(report, flags.part), Path(folder), flags.quick, min(report.minutes, 9 if flags.part else math.inf))
-    said = report.note.format(**vars(SMALLEST if flags.quick else FULL))
-    note = " ".join([said, about_machine(), *(f"Not measured: {each}." for each in remarks)])
-    _table.publish(report.name, flags, report.columns, rows, note)
-
-
-def chosen(report: Report, name: str | None) -> tuple[Part, ...]:
-    """The parts to run for the one that was asked for by name; all of them for None."""
-    return tuple(part for part in report.parts if name is None or part.needed or part.name == name)
-
-
-def about_machine() -> str:
-    """What it ran on, and when."""
-    import torch
-    import transformers
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
-    return f"On {device}, {date.today().isoformat()}, torch {torch.__version__}, transformers {transformers.__version__}."
-
-
-def run_parts(parts: Sequence[Part], folder: Path, quick: bool, minutes: float) -> tuple[list[list[object]], list[str]]:
-    """Rows of all parts, and a remark for each that did not come to its end. After `minutes` in all no more begins."""
-    files.write_json(folder / "scale.json", {"quick": quick})
-    rows: list[list[object]] = []
-    remarks: list[str] = []
-    over = time.monotonic() + 60 * minutes
-    for part in parts:
-        left = min(60 * part.minutes, over - time.monotonic())
-        found, remark = run_part(part, folder, left) if left > 0 else ([], f"{part.name}: not begun, for lack of time")
-        rows += found
-        remarks += [remark] if remark else []
-    return rows, remarks
-
-
-def run_part(part: Part, folder: Path, seconds: float) -> tuple[list[list[object]], str | None]:
-    command = [sys.executable, str(ROOT / "benchmarks" / part.script), part.name, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "4")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        told, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        told, errors = process.communicate()
-        errors += f"\nstopped after {seconds / 60:.0f} minutes"
-    found = [json.loads(line) for line in told.splitlines() if line.startswith("[")]
-    return found, f"{part.name}: {errors.strip().splitlines()[-1][:300]}" if process.returncode else None
-
-
-def tell(row: Sequence[object]) -> None:
-    print(json.dumps([str(cell) for cell in row], ensure_ascii=False), flush=True)
 
 
 def clock() -> float:
@@ -171,10 +85,95 @@ def seconds_of(act: Callable[[], object], rounds: int, warm_up: int = 2) -> floa
     return median(taken[warm_up:])
 
 
-def make_bases(folder: Path, scale: Scale) -> None:
-    """`chat/` and `voice/`, each with base/ and train.jsonl."""
-    make_chat(folder / "chat", scale)
-    make_voice(folder / "voice", scale)
+def circumstances(dry: bool) -> dict[str, str]:
+    """What figures must have in common to stand in one table."""
+    found = {"torch": f"torch {version('torch')}", "transformers": f"transformers {version('transformers')}"}
+    return {"card": f"{card()}{', at the smallest sizes' if dry else ''}", **found}
+
+
+def card() -> str:
+    """Name, memory and driver; asked of the driver, since a process that asks torch takes memory of the GPU."""
+    if not has_gpu():
+        return "a CPU"
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as problem:
+        return f"a GPU of which nvidia-smi says nothing ({type(problem).__name__})"
+    name, memory, driver = (cell.strip() for cell in done.stdout.splitlines()[0].split(","))
+    return f"{name} ({memory}), driver {driver}"
+
+
+def one_line(problem: BaseException) -> str:
+    """Its kind and the beginning of what it says."""
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+
+
+class Bench:
+    """Owns the folder of models and runs, and the process group of one, which is joined when it is first needed."""
+
+    def __init__(self, folder: Path, dry: bool) -> None:
+        self.folder, self.dry = folder / ("smallest" if dry else "full"), dry
+        self.scale = SMALLEST if dry else FULL
+        self._joined: World | None = None
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def joined(self) -> World:
+        from finetune import world
+
+        if self._joined is None:
+            self._joined = world.join((), self.folder)
+        return self._joined
+
+    def leave(self) -> None:
+        from finetune import world
+
+        if self._joined is not None:
+            world.leave()
+
+    def fresh(self, name: str) -> Path:
+        """A folder that does not exist yet, for a run; one of this name from an earlier process is gone."""
+        path = self.folder / "runs" / re.sub(r"\W+", "-", name)
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def clear(self) -> None:
+        """Give memory back between two figures."""
+        gc.collect()
+        if "torch" not in sys.modules:
+            return
+        import torch
+
+        torch._dynamo.reset()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+
+def make(target: Path, build: Callable[[Path], None]) -> Path:
+    """A folder that `build` fills, unless it is there. It has its name once it is whole."""
+    if not target.exists():
+        beside = target.with_name(f"{target.name}.part")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        build(beside)
+        beside.rename(target)
+    return target
+
+
+def chat_base(bench: Bench) -> Path:
+    """`chat/` with base/ and train.jsonl."""
+    return make(bench.folder / "chat", lambda folder: make_chat(folder, bench.scale))
+
+
+def voice_base(bench: Bench) -> Path:
+    """`voice/` with base/ and train.jsonl."""
+    return make(bench.folder / "voice", lambda folder: make_voice(folder, bench.scale))
 
 
 def make_chat(folder: Path, scale: Scale) -> None:
@@ -191,8 +190,26 @@ def make_chat(folder: Path, scale: Scale) -> None:
 
 def make_voice(folder: Path, scale: Scale) -> None:
     """A Qwen3-TTS with the tiny tokenizer and a tiny codec, and clips of spoken sentences."""
+    from benchmarks import _voice
     from benchmarks.voice_ways import frames_of, text_of
 
-    _voice.build(folder / "base", scale.voice, words=None if scale is SMALLEST else 151936)
+    build_voice(folder / "base", scale.voice, scale)
     lengths = [min(frames, scale.frames) for frames in frames_of(scale.clips)]
     _voice.write_clips(folder, scale.voice.codebook, [(text_of(frames), frames) for frames in lengths])
+
+
+def speaker_base(bench: Bench, label: str, width: Width) -> Path:
+    """A Qwen3-TTS with one named voice, which speaks as an export does."""
+    from benchmarks.generation import with_a_name
+
+    def build(folder: Path) -> None:
+        build_voice(folder, width, bench.scale)
+        with_a_name(folder)
+
+    return make(bench.folder / f"speaker-{label}", build)
+
+
+def build_voice(folder: Path, width: Width, scale: Scale) -> None:
+    from benchmarks import _voice
+
+    _voice.build(folder, width, words=None if scale is SMALLEST else 151936)

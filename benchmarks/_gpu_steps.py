@@ -1,31 +1,23 @@
-"""Training steps of one model with each lever in turn, as gpu.py tables them. Run by gpu.py.
-
-usage: _gpu_steps.py bases|ceiling|chat|voice FOLDER; prints rows of gpu.py's table as JSON
-"""
+"""Training steps of one model with each lever in turn: a row for each version, of speed, model FLOP utilisation and memory."""
 
 from __future__ import annotations
 
-import gc
 import json
-import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import numpy as np
 import torch
 from torch import nn
 
 from benchmarks import _gpu
-from benchmarks._gpu import Scale
+from benchmarks._gpu import Bench, Scale
 from benchmarks._heads import WholeLogits
-from finetune import assembly, batches, files, world
+from finetune import assembly, batches, files
 from finetune.activations import Recomputing
 from finetune.batches import MicroBatch, Order, Turn
 from finetune.config import Config, resolve
@@ -35,7 +27,6 @@ from finetune.memory import Arrangement
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.step import Training, loader_of, train_step
 from finetune.strategies import judge
-from finetune.world import World
 from recipes.llm_sft import causal_model
 
 GIB = 2**30
@@ -52,7 +43,6 @@ class Version:
     """Chats that are all of the longest length, in place of mixed ones."""
     whole_logits: bool = False
     """Logits of all positions at once, as the models' own forward makes them, in place of the loss head's chunks."""
-    fused_optimizer: bool = True
     keys: dict[str, str] = field(default_factory=dict)
     """Of the config."""
 
@@ -61,21 +51,36 @@ class Version:
         return replace(self, name=name, keys=self.keys | keys)
 
 
+SPEED = ("tokens / s", "TFLOP / s", "MFU", "of the ceiling", "peak, GiB", "plan, GiB", "peak / plan", "lasting / 16Ψ")
+"""Columns of a step, after those that name it."""
+
+
 def chat_versions() -> list[Version]:
     """From what a plain loop does to all that there is, then sequences that need no packing."""
     keys = {"data.packing": "false", "options.attention": "sdpa", "train.activation_checkpointing": "full"}
-    padded = Version("padded, whole logits, AdamW in loops, everything recomputed", whole_logits=True, fused_optimizer=False, keys=keys)
+    padded = Version("padded, whole logits, everything recomputed", whole_logits=True, keys=keys)
     packed = padded.but("packed, under a mask", {"data.packing": "true"})
     apart = packed.but("attention of each sample apart", {"options.attention": "varlen"})
     chunked = replace(apart, name="loss in chunks", whole_logits=False)
-    fused = replace(chunked, name="AdamW fused", fused_optimizer=True)
-    selective = fused.but("products and attention kept", {"train.activation_checkpointing": "selective"})
+    selective = chunked.but("products and attention kept", {"train.activation_checkpointing": "selective"})
     kept = selective.but("nothing recomputed", {"train.activation_checkpointing": "none"})
+    gathered = kept.but("the same, each block gathered anew (fsdp)", {"parallel.strategy": "fsdp"})
     liger = kept.but("Liger's fused loss", {"options.loss_head": "liger"})
+    compiled = kept.but("compiled", {"options.attention": "auto", "train.compile": "true"})
     even = replace(kept.but("even: one sample a row", {"data.packing": "false", "options.attention": "sdpa"}), even=True)
-    compiled = even.but("even, compiled", {"train.compile": "true"})
-    sparing = compiled.but("even, compiled, products and attention kept", {"train.activation_checkpointing": "selective"})
-    return [padded, packed, apart, chunked, fused, selective, kept, liger, even, compiled, sparing]
+    return [
+        padded,
+        packed,
+        apart,
+        chunked,
+        selective,
+        kept,
+        gathered,
+        liger,
+        compiled,
+        even,
+        even.but("even, compiled", {"train.compile": "true"}),
+    ]
 
 
 def voice_versions() -> list[Version]:
@@ -94,27 +99,35 @@ def levers(version: Version) -> Iterator[None]:
         yield
 
 
-def row_of(joined: World, kind: str, version: Version, folder: Path, scale: Scale, ceiling: float | None) -> list[object]:
-    """Builds the run of a version, trains some steps, and tables them."""
+@dataclass(frozen=True)
+class Measured:
+    """A version's optimizer step."""
+
+    seconds: float
+    """Median."""
+    turns: list[Turn]
+    cells: list[str]
+    """Under `SPEED`."""
+
+
+def measure(bench: Bench, kind: str, version: Version) -> Measured:
+    """Builds the run of a version and trains some steps."""
     recipe = load_recipe(find_recipe(RECIPES[kind]))
-    config = config_of(kind, version, folder, scale, recipe)
+    config = config_of(kind, version, bench.folder, bench.scale, recipe, bench.fresh(f"{kind} {version.name}"))
     with levers(version):
         plan = planned(config, recipe)
-        training, _ = assembly.build(config, recipe, joined)
-    for group in training.optimizer.param_groups:
-        group["fused"], group["foreach"] = (group["fused"] and version.fused_optimizer), None
-    turns, flops = (chat_step if kind == "chat" else voice_step)(training, version, scale)
+        training, _ = assembly.build(config, recipe, bench.joined())
+    turns, flops = (chat_step if kind == "chat" else voice_step)(training, version, bench.scale)
     tokens = sum(turn.micro.tokens for turn in turns)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    seconds = _gpu.seconds_of(lambda: train_step(training, turns, step=0), scale.rounds)
+    seconds = _gpu.seconds_of(lambda: train_step(training, turns, step=0), bench.scale.rounds)
     parameters = sum(parameter.numel() for parameter in training.model.parameters())
-    speed = [f"{tokens / seconds:,.0f}", *utilisation(flops / seconds, ceiling)]
-    return [kind, version.name, *speed, *memory(plan, parameters)]
+    speed = [f"{tokens / seconds:,.0f}", *utilisation(flops / seconds, ceiling(bench))]
+    return Measured(seconds, turns, [*speed, *memory(plan, parameters)])
 
 
-def config_of(kind: str, version: Version, folder: Path, scale: Scale, recipe: Recipe) -> Config:
-    run = folder / kind / re.sub(r"\W+", "-", version.name)
+def config_of(kind: str, version: Version, folder: Path, scale: Scale, recipe: Recipe, run: Path) -> Config:
     given = {
         "model.source": folder / kind / "base", "data.train": folder / kind / "train.jsonl", "run.dir": run,
         "train.micro_tokens": scale.micro, "train.global_batch_tokens": 10**6, "train.steps": 10**6,
@@ -202,56 +215,18 @@ def memory(plan: int, parameters: int) -> list[str]:
     return [f"{peak / GIB:.2f}", f"{plan / GIB:.2f}", f"{peak / plan:.2f}", f"{(lasting + 4 * parameters) / (16 * parameters):.3f}"]
 
 
-def ceiling_row(scale: Scale, folder: Path) -> list[object]:
-    """The speed of one large product in the compute type, left for the other parts."""
-    size, device = scale.product, "cuda" if torch.cuda.is_available() else "cpu"
-    left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    many = 20
-    seconds = _gpu.seconds_of(lambda: [left @ right for _ in range(many)], scale.rounds) / many
-    speed = 2 * size**3 / seconds
-    files.write_json(folder / "ceiling.json", {"speed": speed})
-    return [f"{size} × {size} · {size} × {size}", "one product, bf16", NOT_HERE, *utilisation(speed, speed), *4 * [NOT_HERE]]
+def ceiling(bench: Bench) -> float:
+    """FLOP a second of one large product in the compute type; measured once, and kept in the folder."""
+    path = bench.folder / "ceiling.json"
+    if not path.exists():
+        size, many = bench.scale.product, 20
+        left, right = (torch.randn(size, size, device=bench.device, dtype=torch.bfloat16) for _ in range(2))
+        seconds = _gpu.seconds_of(lambda: [left @ right for _ in range(many)], bench.scale.rounds) / many
+        files.write_json(path, {"speed": 2 * size**3 / seconds})
+    return float(json.loads(path.read_text())["speed"])
 
 
-def ceiling_of(folder: Path) -> float | None:
-    path = folder / "ceiling.json"
-    return float(json.loads(path.read_text())["speed"]) if path.exists() else None
-
-
-def ladder(kind: str, versions: list[Version], folder: Path, scale: Scale) -> None:
-    """A row for each version; one that cannot be is told with its reason."""
-    joined = world.join((), folder)
-    for version in versions:
-        if "train.compile" in version.keys and not torch.cuda.is_available():
-            _gpu.tell([kind, f"{version.name}: not here, a CPU compiles for minutes", *8 * [NOT_HERE]])
-            continue
-        try:
-            _gpu.tell(row_of(joined, kind, version, folder, scale, ceiling_of(folder)))
-        except Exception as problem:  # out of memory, a kernel or a package that is not there: the others are to be measured all the same
-            reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:120]}".replace("|", "/")
-            _gpu.tell([kind, f"{version.name}: not here, {reason}", *8 * [NOT_HERE]])
-        clear()
-    world.leave()
-
-
-def clear() -> None:
-    gc.collect()
-    torch._dynamo.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def main() -> None:
-    part, folder = sys.argv[1], Path(sys.argv[2])
-    scale = _gpu.scale_of(folder)
-    parts: dict[str, Callable[[], None]] = {
-        "bases": lambda: _gpu.make_bases(folder, scale),
-        "ceiling": lambda: _gpu.tell(ceiling_row(scale, folder)),
-        "chat": lambda: ladder("chat", chat_versions(), folder, scale),
-        "voice": lambda: ladder("voice", voice_versions(), folder, scale),
-    }
-    parts[part]()
-
-
-if __name__ == "__main__":
-    main()
+def ceiling_row(bench: Bench) -> list[str]:
+    """Under the columns of the versions."""
+    size, speed = bench.scale.product, ceiling(bench)
+    return [f"one product of {size} × {size} matrices, bf16", NOT_HERE, *utilisation(speed, speed), *4 * [NOT_HERE]]

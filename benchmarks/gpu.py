@@ -1,6 +1,11 @@
-"""Training steps on a GPU, of a 1.7B chat model and a 0.6B voice in shape: model FLOP utilisation with each lever in turn, and memory.
+"""One GPU, part by part: facts about it, whether everything runs, training steps of a chat model and a voice, speech, and saving.
 
-Without a CUDA GPU it says so and leaves the table as it is; with --quick it runs through all of it at the smallest sizes, on a CPU too.
+    python benchmarks/gpu.py --part facts|smoke|chat|voice|speech|saving [--to FOLDER]
+
+A part takes at most nine minutes on an H100 of 80 GB and watches its own time. Each figure is printed and written to FOLDER/gpu-PART.jsonl
+as soon as it is there; the same command again measures only what is missing, on the same card, driver and torch. FOLDER/gpu.md has the
+tables of all parts. Without --part, one part follows the other. Without a CUDA GPU it says so and leaves the tables as they are; with --dry
+it runs through all of it at the smallest sizes, on a CPU too.
 
     model FLOPs of a token = 6·N + 12·L·H·Q·T
 
@@ -12,34 +17,59 @@ the heads of 15. MFU is that over the data sheet's dense bf16; the ceiling is wh
 
 from __future__ import annotations
 
+import argparse
 import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._gpu import Part, Report, measure
+from benchmarks import _gpu_figures
+from benchmarks._gpu import ROOT, has_gpu
+from benchmarks._table import RESULTS
 
-COLUMNS = (
-    "model", "version", "tokens / s", "TFLOP / s", "MFU", "of the ceiling", "peak, GiB", "plan, GiB", "peak / plan", "lasting / 16Ψ"
-)  # fmt: skip
-REPORT = Report(
-    name="gpu",
-    parts=(
-        Part("_gpu_steps.py", "bases", 3, needed=True),
-        Part("_gpu_steps.py", "ceiling", 1, needed=True),
-        Part("_gpu_steps.py", "chat", 8),
-        Part("_gpu_steps.py", "voice", 4),
-    ),
-    minutes=14,  # gpu_beside.py has the rest of 25
-    columns=COLUMNS,
-    note=(
-        "Chats: one optimizer step on {chats} chats of log-normal length up to {sequence} positions (`packed` and `padded`), or each of "
-        "exactly {sequence} (`even`); micro-batches of up to {micro} positions; a version is the one before it with one thing changed. "
-        "Voice: {clips} clips of spoken sentences. bf16 with fp32 masters, full fine-tuning, AdamW; median of {rounds} steps after two. "
-        "Peak: torch.cuda.max_memory_allocated beside what `finetune plan` says; lasting: what is allocated between two steps, over 16 "
-        "bytes a parameter."
-    ),
-)
+WORK = ROOT / "runs" / "gpu"
+
+
+@dataclass(frozen=True)
+class Flags:
+    part: str | None
+    """None: all."""
+    to: Path
+    """Folder for the tables and for the figures that they are made of."""
+    work: Path
+    """Folder for models and runs, up to 40 GB; models in it are used again."""
+    dry: bool
+    """The smallest sizes; the figures say nothing."""
+
+
+def main() -> int:
+    """Exit code 1 if a figure is missing."""
+    flags = read_flags(sys.argv[1:])
+    if not flags.dry and not has_gpu():
+        print(f"no CUDA GPU here: {flags.to / 'gpu.md'} stays as it is (--dry runs through the benchmark on a CPU)")
+        return 0
+    parts = _gpu_figures.PARTS if flags.part is None else (flags.part,)
+    missing = [figure for name in parts for figure in _gpu_figures.measure_part(name, flags.to, flags.work, flags.dry)]
+    print(_gpu_figures.publish(flags.to, flags.dry))
+    return 1 if missing else 0
+
+
+def read_flags(words: Sequence[str]) -> Flags:
+    """A dry run leaves nothing behind unless it is given a folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=_gpu_figures.PARTS, help="measure this alone (default: one part after the other)")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="where gpu.md and the figures are written (default benchmarks/results)")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where models and runs are kept, up to 40 GB (default runs/gpu)")
+    parser.add_argument("--dry", "--quick", action="store_true", help="the smallest sizes, to see that it runs; the figures say nothing")
+    found = parser.parse_args(words)
+    if not found.dry:
+        return Flags(found.part, found.to or RESULTS, found.work or WORK, dry=False)
+    passing = Path(tempfile.mkdtemp(prefix="gpu-dry-"))
+    return Flags(found.part, found.to or passing, found.work or passing, dry=True)
+
 
 if __name__ == "__main__":
-    measure(REPORT, __doc__)
+    sys.exit(main())

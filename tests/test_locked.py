@@ -14,7 +14,10 @@ PINS = {
     "torch-cpu.txt": "constraints.txt",
     "next.txt": "constraints-next.txt",
 }
-OLDEST = {"gpu-chat.txt": ("constraints-next.txt", "constraints-gpu-chat.txt"), "gpu-voice.txt": ("constraints.txt", "constraints-gpu-voice.txt")}
+OLDEST = {
+    "gpu-chat.txt": ("constraints-next.txt", "constraints-gpu-chat.txt"),
+    "gpu-voice.txt": ("constraints.txt", "constraints-gpu-voice.txt"),
+}
 """Requirements of `make test-gpu-versions`: pinned as in the first file, but for what the second one pins."""
 
 

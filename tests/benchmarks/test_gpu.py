@@ -1,4 +1,4 @@
-"""What the benchmarks of a GPU would do on one of 80 GB: their memory by the plan, and the choice of parts."""
+"""What gpu.py would do on a GPU of 80 GB: memory by the plan, time by its own arithmetic; and how it watches, keeps and shows figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import _gpu, _gpu_beside, _gpu_steps, gpu, gpu_beside
+from benchmarks import _gpu, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, _gpu_voice, gpu
+from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune.config import Config
 from finetune.foresight import foresee, some_rows
@@ -31,7 +32,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_chat, "weights", lambda *_, **__: b"")
         patch.setattr(tiny_voice, "model_weights", lambda *_, **__: b"")
-        _gpu.make_bases(folder, _gpu.FULL)
+        _gpu.make_chat(folder / "chat", _gpu.FULL)
+        _gpu.make_voice(folder / "voice", _gpu.FULL)
     for kind in ("chat", "voice"):
         (folder / kind / "base" / "model.safetensors").unlink()
     return folder
@@ -49,18 +51,19 @@ def recipe_of(kind: str) -> Recipe:
     ],
 )
 def test_every_version_fits_an_h100(kind: str, version: Version, bases: Path) -> None:
-    keys = {key: value for key, value in version.keys.items() if value != "liger"}  # it needs a GPU to be built, and holds less than ours
+    # Liger needs a GPU to be built, and holds less than ours.
+    keys = {key: value for key, value in version.keys.items() if value != "liger"}
     recipe = recipe_of(kind)
     with _gpu_steps.levers(version):
-        plan = _gpu_steps.planned(_gpu_steps.config_of(kind, replace(version, keys=keys), bases, _gpu.FULL, recipe), recipe)
+        plan = _gpu_steps.planned(_gpu_steps.config_of(kind, replace(version, keys=keys), bases, _gpu.FULL, recipe, bases / "run"), recipe)
     assert 20 * GIB < plan < ROOM, f"{plan / GIB:.1f} GiB"
 
 
 def test_both_models_of_a_comparison_fit_an_h100(bases: Path) -> None:
     """The larger of its micro-batches, which is 32 clips padded to the longest, beside the weights and states of the other model."""
     recipe = recipe_of("voice")
-    positions = _gpu.FULL.clips * longest_clip(_gpu_beside.ways_config(bases), recipe)
-    for config in (_gpu_beside.ways_config(bases), _gpu_beside.overhead_config(bases)):
+    positions = _gpu.FULL.clips * longest_clip(_gpu_voice.ways_config(bases), recipe)
+    for config in (_gpu_voice.ways_config(bases), _gpu_voice.overhead_config(bases)):
         train = config.train.model_copy(update={"micro_tokens": max(positions, 4096)})
         whole = config.model_copy(update={"train": train})
         plan, other = _gpu_steps.planned(whole, recipe), 16 * foresee(whole, recipe).outline.total
@@ -75,25 +78,79 @@ def longest_clip(config: Config, recipe: Recipe) -> int:
 
 
 def test_the_run_that_is_saved_fits_an_h100(bases: Path) -> None:
-    assert _gpu_steps.planned(_gpu_beside.chat_config(bases, _gpu.FULL), recipe_of("chat")) < ROOM
+    assert _gpu_steps.planned(_gpu_saving.chat_config(bases, _gpu.FULL, bases / "run"), recipe_of("chat")) < ROOM
 
 
-def test_a_part_is_run_after_what_it_needs() -> None:
-    assert [part.name for part in _gpu.chosen(gpu.REPORT, "voice")] == ["bases", "ceiling", "voice"]
-    assert [part.name for part in _gpu.chosen(gpu_beside.REPORT, "speech")] == ["bases", "speech"]
-    assert _gpu.chosen(gpu.REPORT, None) == gpu.REPORT.parts
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_takes_nine_minutes_by_its_own_arithmetic_with_a_tenth_left(name: str) -> None:
+    part = part_named(name)
+    assert part.expected < 0.9 * 60 * MINUTES
+    names = [figure.name for figure in part.figures]
+    assert len(names) == len(set(names)) and MODELS not in names and any(figure.dry for figure in part.figures)
 
 
-@pytest.mark.parametrize(("flags", "problem"), [(["--part", "chat"], "needs --to FOLDER"), (["--part", "chess"], "invalid choice")])
-def test_a_choice_that_cannot_be(flags: list[str], problem: str) -> None:
-    done = subprocess.run([sys.executable, ROOT / "benchmarks" / "gpu.py", *flags], env=ALONE, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and problem in done.stderr
+HERE = {"card": "a card", "torch": "torch 2"}
 
 
-@pytest.mark.slow
-def test_a_chosen_part_is_all_that_is_measured(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks" / "gpu_beside.py", "--quick", "--part", "speech", "--to", tmp_path]
-    subprocess.run(command, env=ALONE, capture_output=True, check=True)
-    table = (tmp_path / "gpu_beside.md").read_text(encoding="utf-8")
-    assert table.startswith("`.venv/bin/python benchmarks/gpu_beside.py --quick --part speech`")
-    assert "frames of codes" in table and "a save" not in table and "Not measured" not in table
+def test_figures_stand_for_the_same_circumstances_alone(tmp_path: Path) -> None:
+    path = tmp_path / "gpu-part.jsonl"
+    record = Record(path, HERE)
+    record.add("good", [["good", 1]], None, 1.0)
+    record.add("bad", [], "RuntimeError: no", 1.0)
+    record.add("mended", [], "RuntimeError: no", 1.0)
+    record.add("mended", [["mended", 2]], None, 1.0)
+    with path.open("a") as file:
+        file.write('{"figure": "cut o')  # by a kill
+    assert record.standing() == {"good", "mended"}
+    assert Record(path, {**HERE, "torch": "torch 3"}).standing() == set()
+    assert read_record(path)["mended"].rows == [["mended", "2"]] and read_record(path)["bad"].failed == "RuntimeError: no"
+    record.add("later", [["later", 3]], None, 1.0)
+    assert record.standing() == {"good", "mended", "later"}
+
+
+TRIAL = "tests.benchmarks.gpu_trial"
+
+
+def test_a_figure_that_hangs_dies_or_fails_takes_no_other_along(tmp_path: Path) -> None:
+    """And the second call measures what is missing, no more."""
+    for _ in range(2):
+        assert _gpu_figures.measure_part(TRIAL, tmp_path, tmp_path / "work", dry=False) == ["hangs", "dies", "fails"]
+    found = read_record(tmp_path / f"gpu-{TRIAL}.jsonl")
+    assert found["answers"].rows == [["answers", "42"]] and found["answers"].failed is None
+    assert (found["hangs"].failed or "").startswith("stopped after 0 s")
+    assert (found["dies"].failed or "").startswith("its process ended with -9")
+    assert found["fails"].failed == "ValueError: not here"
+    assert (tmp_path / "work" / "full" / "answers").read_text() == "x"
+
+
+def test_no_figure_begins_when_the_minutes_of_a_part_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_gpu_figures, "MINUTES", 0.0)
+    assert len(_gpu_figures.measure_part(TRIAL, tmp_path, tmp_path / "work", dry=False)) == 4
+    assert not read_record(tmp_path / f"gpu-{TRIAL}.jsonl") and not (tmp_path / "work").exists()
+
+
+def test_a_table_has_a_row_for_each_failure_and_names_where_it_was_measured() -> None:
+    table = Table(("what", "figure", "more"), (), "A note.")
+    found = _gpu_figures.Found("dies", [], "ended with -11", 1.0, HERE)
+    assert _gpu_figures.failure(found, table) == ["dies", "failed: ended with -11", "–"]
+    assert _gpu_figures.about([found, found]) == ["On a card, torch 2."]
+    assert "Not measured yet: it needs a CUDA GPU." in _gpu_figures.section("smoke", {})
+
+
+def test_the_first_error_of_a_command_is_found() -> None:
+    text = "starting\n[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: too long\ntorch.elastic.ChildFailedError: x"
+    assert _gpu_smoke.first_error(text) == "ValueError: too long"
+    assert _gpu_smoke.first_error("one\nerror: model.source: no such folder\n") == "error: model.source: no such folder"
+    assert _gpu_smoke.first_error("all went well") is None
+
+
+def test_a_dry_run_leaves_the_committed_tables_alone() -> None:
+    flags = gpu.read_flags(["--dry", "--part", "chat"])
+    assert flags.part == "chat" and flags.to != gpu.RESULTS and flags.work != gpu.WORK
+    assert gpu.read_flags([]) == gpu.Flags(None, gpu.RESULTS, gpu.WORK, dry=False)
+
+
+def test_a_part_that_does_not_exist() -> None:
+    command = [sys.executable, ROOT / "benchmarks" / "gpu.py", "--part", "chess"]
+    done = subprocess.run(command, env=ALONE, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "invalid choice" in done.stderr

@@ -1,0 +1,106 @@
+"""Part `speech`: frames a second with and without CUDA graphs, beside the stock package; time to the first sound; times real time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from unittest import mock
+
+import torch
+
+from benchmarks import _gpu, _timing, generation
+from benchmarks._gpu import FULL, Bench
+from benchmarks._gpu_figures import Cells, Figure, Part, Table
+from finetune import files
+from finetune.export import CARD
+from recipes.voice_clone import decoding
+from recipes.voice_clone.frame_graphs import window_size
+from recipes.voice_clone.layout import Ids, Processor
+from recipes.voice_clone.sampling import Sampling
+from recipes.voice_clone.shapes import FRAME_RATE, RELEASED, SMALL
+from recipes.voice_clone.synthesis import Request, open_synthesizer
+
+NOTHING = "–"
+LABELS = ("0.6B", "1.7B")
+
+
+class OneByOne:
+    """In place of `FrameGraphs`: the same windows, and each kernel started by itself."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+
+    def run(self, frame: Callable[[int], None], needed: int) -> None:
+        frame(window_size(needed, self._slots))
+
+
+def make_models(bench: Bench) -> None:
+    for label in LABELS[:1] if bench.dry else LABELS:
+        files.write_json(speaker(bench, label) / CARD, {"recipe": "voice_clone"})
+
+
+def speaker(bench: Bench, label: str) -> Path:
+    return _gpu.speaker_base(bench, label, SMALL["nano"] if bench.dry else RELEASED[label])
+
+
+def without_graphs() -> mock._patch[type[OneByOne]]:
+    return mock.patch.object(decoding, "FrameGraphs", OneByOne)
+
+
+def codes(label: str, bench: Bench) -> list[Cells]:
+    """Codes by the stock package beside ours: frames a second, and how many codes agree, since bf16 rounds by the shape of a product."""
+    from recipes.voice_clone import stock
+
+    base, frames = speaker(bench, label), bench.scale.frames
+    tts = stock.load(base)
+    ids = Ids.of(json.loads((base / "config.json").read_text()))
+    processor = Processor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
+    said = generation.codes_of(tts.model, processor, 1, frames)
+
+    def eager() -> generation.Codes:
+        with without_graphs():
+            return said["here"]()
+
+    ways = {"here": said["here"], "here, without CUDA graphs": eager, "the stock package": said["stock"]}
+    spoken = {name: torch.tensor(act()[0]) for name, act in ways.items()}
+    taken = _timing.in_turns(ways, 2, warm_up=0, clock=_gpu.clock)
+    rows: list[Cells] = []
+    for name, found in spoken.items():
+        seconds = median(taken[name])
+        speed = f"{frames / seconds:.1f}", f"{frames / FRAME_RATE / seconds:.2f}"
+        rows.append([f"{label}, codes, {name}", *speed, NOTHING, agreeing(spoken["here"], found)])
+    return rows
+
+
+def agreeing(one: torch.Tensor, other: torch.Tensor) -> str:
+    shared = min(len(one), len(other))
+    return f"{float((one[:shared] == other[:shared]).float().mean()):.1%}"
+
+
+def sounds(label: str, bench: Bench) -> list[Cells]:
+    """From text to sound, one stream: until the first chunk, and all of it. Each request captures its own graphs."""
+    frames = bench.scale.frames
+    request, sampling = Request(generation.TEXT, "ann"), Sampling(greedy=True, max_seconds=frames / FRAME_RATE)
+    with open_synthesizer(speaker(bench, label)) as voice:
+        (spoken,) = voice.speak([request], sampling)
+        acts = {"first": partial(generation.first_chunk, voice, request, sampling), "whole": lambda: list(voice.stream(request, sampling))}
+        taken = _timing.in_turns(acts, 3, warm_up=1, clock=_gpu.clock)
+    seconds, first, whole = len(spoken.wave) / spoken.rate, median(taken["first"]), median(taken["whole"])
+    speed = f"{seconds * FRAME_RATE / whole:.1f}", f"{seconds / whole:.2f}"
+    return [[f"{label}, text to sound, streamed", *speed, f"{first:.3f}", NOTHING]]
+
+
+NOTE = (
+    f"Random weights of the released shapes, {FULL.frames} frames of one text at a time, greedy, with a tiny codec; codes alone in the "
+    "rows that count agreeing codes. Seconds by a clock, with the device idle before and after; medians in turns."
+)
+FIGURES = tuple(
+    Figure(f"{label}: {what}", seconds, partial(act, label), dry=label == LABELS[0])
+    for label in LABELS
+    for what, seconds, act in (("codes", 100.0, codes), ("sound", 30.0, sounds))
+)
+COLUMNS = ("model and way", "frames / s", "times real time", "first sound, s", "codes that agree")
+PART = Part((Table(COLUMNS, FIGURES, NOTE),), prepare=make_models, preparing=110.0)
