@@ -67,7 +67,7 @@ def waits_of_steps(training: Training, steps: int) -> list[list[Synchronization]
     waits: list[list[Synchronization]] = []
     order, device = batches.Order.of(training.config), training.world.device
     todo = islice(batches.steps(order, training.rows.lengths, batches.Place(), epochs=None), steps)
-    loader = batches.Loader(training.rows, training.recipe, training.loaded.processor, rank=0, size=1, pinned=True)
+    loader = batches.Loader(training.rows, training.recipe, rank=0, size=1, pinned=True)
     with closing(loader), synchronizations(device) as found:
         for number, (_, turns) in enumerate(loader.over(todo)):
             assert len(turns) >= 3 and all(tensor.is_pinned() for turn in turns for tensor in turn.batch.tensors.values())
