@@ -112,6 +112,11 @@ def train(config: Config, recipe: Recipe, requests: StopRequests | None = None, 
 
     Collective: call on every rank.
     """
+    from finetune import cuda_allocator
+
+    account = cuda_allocator.use_expandable_segments(os.environ)
+    if account is not None and os.environ.get("RANK", "0") == "0":
+        print(account, flush=True)
     from finetune import world as worlds
 
     train_in(worlds.join(config.log.trackers, config.run.dir), config, recipe, requests, listener)
