@@ -9,45 +9,77 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks import _timing
 from finetune import checkpoint, files, shards, world
 from finetune.world import World
 
-WRITTEN = 4096
+WRITTEN = 1024
 """Mebibytes that are saved of each size, in as many rounds as that takes, but not fewer than seven."""
+FIRSTS = 5
+"""First saves of each size, each of a saver of its own."""
 PIECES = 32
 """Tensors that the state consists of."""
+CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
+
+Seconds = dict[str, float]
+"""Of one call, by each clock."""
 
 
-def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, float]:
-    """Median seconds of both, in turns; the slowest rank's. Collective: call on every rank."""
+def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
+    """Of each act, seconds of each round by each clock, the slowest rank's. Collective: call on every rank."""
     state = {f"piece{number}": torch.ones(mebibytes * 2**20 // 4 // PIECES) for number in range(PIECES)}
+    rounds: dict[str, list[Seconds]] = {"first copy": [], "first save": [], "copy": [], "save": [], "torch.save": []}
     own = shards.own_parts(state, joined.rank, joined.size)
+    for number in range(FIRSTS):
+        saver = checkpoint.Saver(joined, folder / str(number), 2, asynchronous=True)
+        rounds["first copy"].append(together(joined, lambda: {name: part.value.clone() for name, part in own.items()}))
+        rounds["first save"].append(together(joined, lambda saver=saver: saver.begin(0, state, {}, "")))
+        finish(saver, folder / str(number), joined)
     saver = checkpoint.Saver(joined, folder, 2, asynchronous=True)
-    seconds: dict[str, list[float]] = {"copy": [], "save": [], "torch.save": []}
+    kept = {name: part.value.clone() for name, part in own.items()}
     for step in range(max(7, WRITTEN // mebibytes) + 1):
-        seconds["copy"].append(together(joined, lambda: {name: part.value.clone() for name, part in own.items()}))
-        seconds["save"].append(together(joined, lambda step=step: saver.begin(step, state, {}, "")))
+        rounds["copy"].append(together(joined, lambda: [kept[name].copy_(part.value) for name, part in own.items()]))
+        rounds["save"].append(together(joined, lambda step=step: saver.begin(step, state, {}, "")))
         saver.finish()
         if joined.is_main:
-            seconds["torch.save"].append(_timing.taken(lambda: torch.save(state, folder / "whole.pt"), time.perf_counter))
+            rounds["torch.save"].append(taken(lambda: torch.save(state, folder / "whole.pt")))
             files.discard(folder / "whole.pt")
+    finish(saver, folder, joined)
+    for name in ("copy", "save", "torch.save"):  # the first of these saves is no later one
+        del rounds[name][:1]
+    slowest = {
+        name: [{clock: max(each[clock] for each in of_ranks) for clock in CLOCKS} for of_ranks in zip(*shared, strict=True)]
+        for name in rounds
+        if (shared := [each for each in world.gather(joined, rounds[name]) if each])
+    }
+    return {"mebibytes": mebibytes, "ranks": joined.size, "rounds": slowest}
+
+
+def finish(saver: checkpoint.Saver, folder: Path, joined: World) -> None:
+    """End the save in flight, give the buffers back, and make room on the disk. Collective: call on every rank."""
+    saver.finish()
     saver.close()
-    medians = [median(each[1:]) if each else 0.0 for each in seconds.values()]
-    slowest = [max(each) for each in zip(*world.gather(joined, medians), strict=True)]
-    return {"mebibytes": mebibytes, "ranks": joined.size, **dict(zip(seconds, slowest, strict=True))}
+    world.sums(joined, [0.0])
+    if joined.is_main:
+        files.discard(checkpoint.folder_of(folder))
 
 
-def together(joined: World, act: Callable[[], object]) -> float:
+def together(joined: World, act: Callable[[], object]) -> Seconds:
     """Seconds of what all ranks begin at once. Collective: call on every rank."""
     world.sums(joined, [0.0])
-    return _timing.taken(act, time.perf_counter)
+    return taken(act)
+
+
+def taken(act: Callable[[], object]) -> Seconds:
+    """Of one call: on the wall, and on a processor for the thread that trains."""
+    began = {name: clock() for name, clock in CLOCKS.items()}
+    act()
+    return {name: clock() - began[name] for name, clock in CLOCKS.items()}
 
 
 def main() -> None:

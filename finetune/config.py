@@ -174,7 +174,8 @@ class Checkpoint(Section):
     keep: int = Field(default=3, ge=2)
     """How many to keep. The best by validation loss, of those evaluated at their very step, is kept besides."""
     asynchronous: bool = True
-    """Train on while a checkpoint is written; only the copy to host memory blocks."""
+    """Train on while a checkpoint is written; only its copy to host memory blocks. That takes 12 bytes of host memory a trained parameter,
+    over all ranks, for the rest of the run; without room for it, each save blocks until it is written."""
     grace_seconds: float = Field(default=25.0, gt=0)
     """Seconds after a signal within which a last save must end, or it is not begun: accelerate kills what is left after 30."""
     on_failure: Literal["stop", "continue"] = "stop"
@@ -193,8 +194,8 @@ class Sample(Section):
     every: int | None = Field(default=None, ge=1)
     """Optimizer steps between two rounds of sampled answers; a checkpoint is made at each, and the last step always makes a round."""
     prompts: Names = ()
-    """What is answered each time, or said: a voice takes `text` or `speaker|text`. The answers come from a process beside the run, on one
-    core, and go to the log, the trackers, and (sounds and their spectrograms) to `samples/` of the run."""
+    """What is answered each time, or said: a voice takes `text` or `speaker|text`. The answers come from a process beside the run, on rank
+    0's GPU if it has room, else on one core, and go to the log, the trackers, and (sounds and their spectrograms) to `samples/` of the run."""
 
 
 class Log(Section):

@@ -154,7 +154,8 @@ class Recipe:
     serve: Callable[[list[Path], list[str]], int] | None = None
     """(exported folders, remaining arguments) → exit code, once the server was stopped. Absent: there is nothing to serve."""
     sample: Callable[[Path, list[str]], list[Answer]] | None = None
-    """(exported folder, prompts) → an answer to each, without chance, for `sample.every`. Called in a process of its own, on the CPU."""
+    """(exported folder, prompts) → an answer to each, without chance, for `sample.every`. Called in a process of its own, on the GPU if
+    it sees one, and else on the CPU."""
     evaluate: Callable[[Path, list[str]], int] | None = None
     """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
     lora_targets: str = "all-linear"

@@ -112,6 +112,11 @@ def train(config: Config, recipe: Recipe, requests: StopRequests | None = None, 
 
     Collective: call on every rank.
     """
+    from finetune import cuda_allocator
+
+    account = cuda_allocator.use_expandable_segments(os.environ)
+    if account is not None and os.environ.get("RANK", "0") == "0":
+        print(account, flush=True)
     from finetune import world as worlds
 
     train_in(worlds.join(config.log.trackers, config.run.dir), config, recipe, requests, listener)
@@ -211,7 +216,9 @@ def fit_and_show(
     from finetune.loop import fit
     from finetune.world import once
 
-    with sampling.Sampler(training.config, training.total, events, training.world.is_main) as sampler, requests:
+    config, world = training.config, training.world
+    needed = partial(sampling.bytes_on_gpu, training.loaded.base, training.recipe.base_folders, len(config.sample.prompts))
+    with sampling.Sampler(config, training.total, events, world.is_main, world.device, needed) as sampler, requests:
 
         def after_step(step: int) -> None:
             sampler.after_step(step)
@@ -220,7 +227,7 @@ def fit_and_show(
         progress, ended = fit(training, progress, events, saver, requests, after_step)
         if ended == "finished":
             sampler.finish(requests)
-    once(training.world, lambda: copies.finish(events))
+    once(world, lambda: copies.finish(events))
     return progress, ended
 
 

@@ -18,7 +18,7 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"files", "layers", "explain", "gpus", "cluster", "remote", "strict_json", "sdpa"}),
+    frozenset({"files", "layers", "explain", "gpus", "cluster", "remote", "strict_json", "sdpa", "cuda_allocator"}),
     frozenset({"config", "shipped", "lease", "model_gate", "hub_download"}),
     frozenset({"recipe"}),
     frozenset({"world", "cross_entropy_kernel"}),

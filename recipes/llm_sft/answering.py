@@ -24,7 +24,7 @@ from .stopping import stop_ids
 from .tokenizer import load_tokenizer
 
 SAMPLED_TOKENS = 128
-"""Longest answer during training: it is made on one core beside the run, and is there to be looked at."""
+"""Longest answer during training: it may be made on one core beside the run, and is there to be looked at."""
 
 
 @dataclass(frozen=True)

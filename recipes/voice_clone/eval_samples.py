@@ -17,7 +17,7 @@ from .sampling import Sampling
 from .synthesis import Request, Spoken, Synthesizer
 
 MOST_SECONDS = 12.0
-"""Longest answer: it is made on one core beside the run, and what does not end by then will not end."""
+"""Longest answer: it may be made on one core beside the run, and what does not end by then will not end."""
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:

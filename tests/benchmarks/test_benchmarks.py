@@ -31,7 +31,7 @@ COLUMNS = {
     "scaling_limits": {"model", "between machines, GB/s", "ddp", "fsdp", "hsdp", "fsdp × tp"},
     "resume_time": {"state, MiB", "ranks", "read / torch.load", "start to first step, s", "here / by hand"},
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
-    "save_blocking": {"state, MiB", "copy, ms", "save / copy", "torch.save / save"},
+    "save_blocking": {"state, MiB", "copy, ms", "save / copy", "first save / first copy", "torch.save / save"},
     "step_overhead": {"model", "positions a step", "ranks", "our step / bare loop", "accelerate / bare loop"},
     "start_up": {"command", "processor time, ms", "of import torch"},
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from finetune import checkpoint, sampling, train
+from finetune import checkpoint, cuda_allocator, sampling, train
 from finetune.config import Config, resolve
 from finetune.errors import UserError
 from finetune.events import Events, read_log
@@ -30,6 +31,7 @@ from tests.recipes.llm_sft import tiny_runs
 
 PROMPTS = "['Who are you?', 'Good day.']"
 ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
 
 
 def config_in(folder: Path, *overrides: tuple[str, str]) -> Config:
@@ -88,7 +90,7 @@ def waiting(tmp_path: Path, world: World) -> Iterator[tuple[Sampler, Config]]:
     config = config_in(tmp_path, ("sample.every", "10"), ("log.trackers", "[]"))
     commit(config, 10, recipe=str(tmp_path / "slow"))
     events = Events(config.run.dir, world.accelerator, 60, 0, {})
-    with Sampler(config, 60, events, is_main=True) as sampler:
+    with Sampler(config, 60, events, is_main=True, device=CPU) as sampler:
         yield sampler, config
 
 
@@ -169,7 +171,7 @@ def test_a_killed_run_takes_it_along(waiting: tuple[Sampler, Config]) -> None:
 import os, sys, time
 from pathlib import Path
 from finetune.sampling import _Child
-child = _Child(10, Path({str(checkpoint.folder_of(waiting[1].run.dir) / "step-00000010")!r}), "nowhere", ("x",))
+child = _Child(10, Path({str(checkpoint.folder_of(waiting[1].run.dir) / "step-00000010")!r}), "nowhere", ("x",), None)
 print(child._process.pid, flush=True)
 time.sleep(600)
 """
@@ -213,7 +215,7 @@ def test_only_the_main_rank_and_only_if_asked(tmp_path: Path, world: World) -> N
     config = config_in(tmp_path, ("log.trackers", "[]"))
     commit(config, 60)
     for asked, is_main in ((config, False), (config.model_copy(update={"sample": type(config.sample)()}), True)):
-        with Sampler(asked, 60, Events(config.run.dir, world.accelerator, 60, 0, {}), is_main) as sampler:
+        with Sampler(asked, 60, Events(config.run.dir, world.accelerator, 60, 0, {}), is_main, CPU) as sampler:
             sampler.after_step(60)
             assert sampler._child is None
 
@@ -225,8 +227,15 @@ def test_a_checkpoint_is_made_where_answers_are_due(tmp_path: Path) -> None:
 
 def test_the_process_is_no_part_of_the_world() -> None:
     launched = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "x", "FSDP_VERSION": "2", "ACCELERATE_USE_FSDP": "true"}
-    found = sampling.alone({**launched, "HOME": "/root", "LOCAL_SETTING": "kept", "OMP_NUM_THREADS": "16"})
-    assert found == {"HOME": "/root", "LOCAL_SETTING": "kept", **sampling.ALONE}
+    own = {"HOME": "/root", "LOCAL_SETTING": "kept"}
+    found = sampling.alone({**launched, **own, "OMP_NUM_THREADS": "16", "CUDA_VISIBLE_DEVICES": "0,1"}, "")
+    assert found == {**own, **sampling.ALONE, "CUDA_VISIBLE_DEVICES": ""}, "no GPU"
+    assert sampling.alone({"CUDA_VISIBLE_DEVICES": "0,1"}, "1")["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_the_process_does_not_inherit_the_allocator_that_training_chose() -> None:
+    assert cuda_allocator.VARIABLE not in sampling.alone({cuda_allocator.VARIABLE: cuda_allocator.SETTING}, "0")
+    assert sampling.alone({cuda_allocator.VARIABLE: "max_split_size_mb:64"}, "0")[cuda_allocator.VARIABLE] == "max_split_size_mb:64"
 
 
 @pytest.mark.parametrize(
@@ -241,3 +250,135 @@ def test_samples_that_could_not_be_made_are_refused(tmp_path: Path, recipe: Reci
     with pytest.raises(UserError, match=told):
         sampling.check(config_in(tmp_path, *overrides), recipe)
     sampling.check(config_in(tmp_path / "none", ("sample.every", "null"), ("sample.prompts", "[]")), recipe)
+
+
+# --- on the GPU, where there is room
+
+
+GIB = 2**30
+DECODER = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+
+
+def test_the_cache_is_counted_of_all_decoders_of_a_config() -> None:
+    """Of Qwen3-1.7B 114,688 bytes a position: 28 layers, keys and values, 8 heads of 128 numbers, 2 bytes each."""
+    assert sampling.cache_bytes({**DECODER, "hidden_size": 2048}) == 28 * 2 * 8 * 128 * 2 == 114_688
+    plain = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    assert sampling.cache_bytes(plain) == 2 * 2 * 4 * 16 * 2
+    assert sampling.cache_bytes({"talker_config": {**DECODER, "code_predictor_config": plain}, "width": 3}) == 114_688 + 512
+    assert sampling.cache_bytes({"width": 64}) == 0
+
+
+def test_what_answering_takes_of_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "speech_tokenizer").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(DECODER))
+    for name, size in (("model.safetensors", 1000), ("speech_tokenizer/model.safetensors", 500), ("runs/model.safetensors", 10**6)):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert sampling.bytes_on_gpu(tmp_path, (), 0) == GIB + 1500
+    assert sampling.bytes_on_gpu(tmp_path, ("speech_tokenizer",), 3) == GIB + int(1.5 * (1500 + 3 * 4096 * 114_688))
+
+
+@pytest.mark.parametrize(("free", "total", "fits"), [(18, 80, True), (17, 80, False), (80, 80, True), (12, 20, True), (11, 20, False)])
+def test_a_tenth_of_the_gpu_stays_free(free: int, total: int, fits: bool) -> None:
+    assert sampling.has_room(sampling.Gpu("0", free * GIB, total * GIB), 10 * GIB) is fits
+
+
+@pytest.mark.parametrize(
+    ("index", "visible", "name"),
+    [(0, None, "0"), (2, None, "2"), (1, "3, GPU-8f", "GPU-8f"), (0, "3", "3"), (None, "5", "5"), (0, "", "0")],
+)
+def test_the_gpu_is_named_as_a_new_process_sees_it(
+    index: int | None, visible: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = torch.device("cuda") if index is None else torch.device("cuda", index)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda asked: (7, 9) if asked == device else None)
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert sampling.gpu_of(device, environ) == sampling.Gpu(name, 7, 9)
+
+
+@pytest.fixture
+def on_gpu(waiting: tuple[Sampler, Config], monkeypatch: pytest.MonkeyPatch) -> tuple[Sampler, list[int], Config]:
+    """A run on a GPU whose free memory, in GiB, may be changed; samples may take 4 GiB."""
+    sampler, config = waiting
+    free = [30]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0] * GIB, 80 * GIB))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6")
+    sampler._device, sampler._needed = torch.device("cuda", 0), lambda: 4 * GIB
+    return sampler, free, config
+
+
+def environment_of(sampler: Sampler) -> dict[str, str]:
+    raw = Path(f"/proc/{child_of(sampler)}/environ").read_bytes().decode()
+    return dict(each.split("=", 1) for each in raw.split("\0") if each)
+
+
+def test_with_room_samples_are_made_on_the_gpu_of_the_run(
+    on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler, _, _ = on_gpu
+    sampler.after_step(10)
+    assert sampler._child is not None and sampler._child.share == sampling.Share("6", 0.05)
+    assert within(20, lambda: environment_of(sampler).get("CUDA_VISIBLE_DEVICES") == "6")
+    assert "samples are made on GPU 6, beside the steps: they may take 4.0 GiB, and 30.0 of 80.0 are free" in capsys.readouterr().out
+
+
+def test_without_room_they_are_made_on_the_cpu_which_is_reported_once(
+    on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler, free, config = on_gpu
+    shares = []
+    for step, gib in ((10, 11), (20, 10), (30, 30), (40, 29), (50, 11)):
+        commit(config, step, recipe="nowhere") if step > 10 else None
+        free[0] = gib
+        sampler.after_step(step)
+        assert sampler._child is not None
+        shares.append(sampler._child.share is not None)
+        sampler._child.close()
+        sampler._child = None
+    assert shares == [False, False, True, True, False]
+    told = capsys.readouterr().out
+    assert told.count("samples are made on") == 2
+    assert (
+        "samples are made on one CPU core: on GPU 6 they may take 4.0 GiB, and 11.0 of 80.0 are free, of which 10% stay for the training"
+    ) in told
+
+
+def test_what_fails_on_the_gpu_is_made_again_on_the_cpu(
+    on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no GPU here, so the share that the process is to keep to cannot be set."""
+    sampler, _, config = on_gpu
+    sampler._config = config.model_copy(update={"recipe": "nowhere"})
+    commit(config, 20, recipe="nowhere")
+    sampler.after_step(20)
+    assert sampler._child is not None and sampler._child.share is not None
+    assert within(60, lambda: (sampler._advance(), sampler._child is None or sampler._child.share is None)[1])
+    (moved,) = sampled(config, "sampling moved")
+    assert moved["step"] == 20 and "warning: samples of step 20 failed on GPU 6, the CPU takes over: " in capsys.readouterr().out
+    assert sampler._child is not None and sampler._child.step == 20
+    assert within(60, lambda: (sampler._advance(), sampler._child is None)[1])
+    assert [event["step"] for event in sampled(config, "sampling failed")] == [20], "no recipe on the CPU either, and that is the end of it"
+
+
+def test_a_share_that_is_not_known_leaves_samples_on_the_cpu(
+    on_gpu: tuple[Sampler, list[int], Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler, _, _ = on_gpu
+    sampler._needed = lambda: sampling.bytes_on_gpu(tmp_path / "gone", (), 1)
+    sampler.after_step(10)
+    assert sampler._child is not None and sampler._child.share is None
+    assert "samples are made on one CPU core: what they would take of a GPU is not known (" in capsys.readouterr().out
+
+
+def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set after the export, which runs on the CPU, and before the model is loaded."""
+    order: list[Any] = []
+    recipe = replace(RECIPE, sample=lambda *_: order.append("sample") or [])
+    monkeypatch.setattr(sampling, "load_recipe", lambda _: recipe)
+    monkeypatch.setattr("finetune.export.export", lambda *_, **__: order.append("export"))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", order.append)
+    request = {"checkpoint": "x", "folder": str(tmp_path), "recipe": "llm_sft", "prompts": [], "fraction": 0.25}
+    sampling.answer(request)
+    assert order == ["export", 0.25, "sample"]
+    sampling.answer({**request, "fraction": None})
+    assert order[3:] == ["export", "sample"]
