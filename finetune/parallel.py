@@ -107,7 +107,7 @@ def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strat
     if layout.shared is not None:
         tensor_parallel.share(model, blocks, layout.shared["tensor"])
     if is_replicated(strategy, config):
-        model.replica = Replica(model, units_of(model, blocks), layout.whole, compute_dtype(config))
+        model.__dict__["replica"] = Replica(model, units_of(model, blocks), layout.whole, compute_dtype(config))
         return layout
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.parallel.offload else OffloadPolicy()

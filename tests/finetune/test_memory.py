@@ -89,7 +89,11 @@ def test_frozen_and_packed_parameters() -> None:
     assert counted.trained == 32 and counted.total == 64, "bytes are no parameters"
     found = memory(counted, Arrangement("ddp", 1), NOTHING, 2)
     assert (found.frozen, found.masters, found.gradients, found.optimizer) == (16 + 32 * 2, 32 * 4, 32 * 4, 32 * 8 + 4)
-    assert found.gathered == 16 + 2 * 64 and found.reducing == 32 * 4
+    assert found.gathered == 2 * 32 and found.unreduced == 2 * 32 and found.reducing == 0, (
+        "a bf16 copy of what is trained, and its gradient"
+    )
+    sharded = memory(counted, Arrangement("fsdp", 1), NOTHING, 2)
+    assert sharded.gathered == 16 + 2 * 64 and sharded.reducing == 32 * 4
 
 
 def test_what_ranks_held_by_the_benchmark_is_what_is_foreseen(tmp_path: Path) -> None:
