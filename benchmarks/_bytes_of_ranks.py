@@ -21,7 +21,8 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from benchmarks.strategy_bytes import cases, config_of
 from finetune import assembly, batches, files, world
 from finetune.config import Config
-from finetune.parallel import own_part
+from finetune.data_parallel import Bucket
+from finetune.parallel import own_part, replica_of
 from finetune.step import loader_of, train_step
 from finetune.world import World
 from tests.causal_lm.recipe import RECIPE
@@ -35,14 +36,14 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
     training.optimizer.register_step_post_hook(lambda *_: lasting.__setitem__(slice(None), lasting_bytes(training.optimizer)))
     loader = loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
-    with passing_bytes(groups) as peak:
+    with passing_bytes(groups) if groups else waiting_bytes(training.model) as peak:
         for number, step in zip(range(2), todo, strict=False):
             turns = loader.turns(step.micros)
             assert len(turns) > 1, "one micro-batch would leave nothing to keep between two"
             train_step(training, turns, number)
     loader.close()
-    sizes = [sum(each._orig_size.numel() for each in group.fsdp_params) for group in groups]
-    blocks = [module for module in training.model.modules() if isinstance(module, training.loaded.blocks)]
+    sizes = [sum(each._orig_size.numel() for each in group.fsdp_params) for group in groups] or [0, 0]
+    blocks = [module for module in training.model.modules() if groups and isinstance(module, training.loaded.blocks)]
     group, embedding = config.parallel.tensor, training.model.get_submodule("model.embed_tokens")
     return {
         "strategy": training.strategy if group == 1 else f"{training.strategy} × {group}",
@@ -53,7 +54,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
         "copies": config.parallel.replicate,
         "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
         "root": sizes[0],
-        "block": max(sum(each._orig_size.numel() for each in group_of(block).fsdp_params) for block in blocks),
+        "block": max((sum(each._orig_size.numel() for each in group_of(block).fsdp_params) for block in blocks), default=0),
         "largest": max(sizes[1:]),
         "embedding": 0 if isinstance(embedding, FSDPModule) else sum(parameter.numel() for parameter in embedding.parameters()),
         "alike": sum(parameter.numel() for block in blocks for parameter in block.parameters() if parameter.dim() == 1),
@@ -74,7 +75,7 @@ def local_bytes(tensors: Iterable[Tensor | None]) -> int:
 
 
 def parameter_groups(model: nn.Module) -> list[FSDPParamGroup]:
-    """What is gathered and reduced together: the root's, then each block's."""
+    """What is gathered and reduced together: the root's, then each block's. None under `ddp`."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     return [group_of(module) for module in sharded]
 
@@ -118,6 +119,26 @@ def passing_bytes(groups: list[FSDPParamGroup]) -> Iterator[list[int]]:
         yield peak
     finally:
         FSDPParamGroup.wait_for_unshard, FSDPParamGroup.post_backward = gathered, reduced  # type: ignore[method-assign]
+
+
+@contextmanager
+def waiting_bytes(model: nn.Module) -> Iterator[list[int]]:
+    """As `passing_bytes`, under `ddp`: copies in the compute type, and gradients that wait for the others of their bucket."""
+    replica, peak = replica_of(model), [0, 0]
+    assert replica is not None
+    collect = Bucket.collect
+
+    def look(bucket: Bucket) -> None:
+        copies = [weight.working for weight in replica.weights if weight.working.dtype != weight.master.dtype]
+        now = local_bytes(copies), local_bytes(weight.working.grad for weight in replica.weights)
+        peak[:] = [max(pair) for pair in zip(peak, now, strict=True)]
+        collect(bucket)
+
+    Bucket.collect = look  # type: ignore[method-assign]
+    try:
+        yield peak
+    finally:
+        Bucket.collect = collect  # type: ignore[method-assign]
 
 
 def main(folder: Path) -> None:

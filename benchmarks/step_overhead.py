@@ -31,8 +31,7 @@ QUICK = {"nano": (SMALL["nano"], 2, 10, 3)}
 COLUMNS = ("model", "clips × frames", "positions a step", "ranks", "bare loop, ms", "our step / bare loop", "accelerate / bare loop")
 NOTE = (
     "fp32, one thread a rank, `parallel.strategy: ddp` beside torch's DistributedDataParallel; on two ranks, both train on the same clips. "
-    "Processor time of a rank, 6 to 40 steps of each, in turns; medians. small has 39 million parameters. What remains where a product has "
-    "work to do is that fully_shard copies weights and gradients once or twice: on a CPU that shows in short steps."
+    "Processor time of a rank, 6 to 40 steps of each, in turns; medians. small has 39 million parameters."
 )
 
 

@@ -1,7 +1,7 @@
 """Bytes of every strategy on each rank, beside the formula: what lasts (weights, gradients, AdamW's state) and what passes at the peak.
 
 What lasts is counted when the optimizer has updated. What passes (gathered weights, and gradients before their reduction) is counted at
-each gathering and at each end of a block's backward: the tensors that are held, not what an allocator keeps.
+each gathering and at each end of a block's backward, or of a bucket's under `ddp`: the tensors that are held, not what an allocator keeps.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ COLUMNS = ("strategy", "words", "compute", "ranks N", "lasting", "formula", "rat
 
 NOTE = (
     "Bytes of the fullest rank. A small Llama whose blocks hold nearly all of its parameters, or one whose embedding and head "
-    "are each larger than a block. `ddp` counts its gradients twice: they wait "
-    "whole for the step's last micro-batch and are then replaced by the reduced ones, so no more than one of both is there."
+    "are each larger than a block. Under `ddp`, what passes are bf16 copies of weights, and gradients that wait for the others of their "
+    "bucket of 25 MiB, which has room for all of this model's; one process in fp32 has neither."
 )
 
 
@@ -105,9 +105,12 @@ def passing_formula(found: dict[str, Any]) -> float:
     """
     weight = 4 if found["precision"] == "fp32" else 2
     everything, root, block, largest = found["parameters"], found["root"], found["block"], found["largest"]
+    if found["strategy"] == "ddp":
+        copies, alone = (weight if weight == 2 else 0), weight == 4 and found["ranks"] == 1
+        return copies * everything + (0 if alone else weight * everything)
     in_use = root + largest + (block if sharing(found) > found["tensor"] else 0)
-    gathered = everything if found["strategy"] in ("ddp", "zero1", "zero2") else in_use
-    whole = 4 * everything if found["strategy"] in ("ddp", "zero1") else weight * (root - found["embedding"] + largest)
+    gathered = everything if found["strategy"] in ("zero1", "zero2") else in_use
+    whole = 4 * everything if found["strategy"] == "zero1" else weight * (root - found["embedding"] + largest)
     return weight * gathered + whole
 
 
@@ -119,7 +122,7 @@ def row(found: dict[str, Any]) -> list[str]:
 
 
 def numbers(counted: int, formula: float) -> list[str]:
-    return [f"{counted:,}", f"{round(formula):,}", f"{counted / formula:.4f}"]
+    return [f"{counted:,}", f"{round(formula):,}", f"{counted / formula:.4f}" if formula else "–"]
 
 
 if __name__ == "__main__":

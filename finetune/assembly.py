@@ -12,7 +12,21 @@ from typing import Any
 
 from torch import nn
 
-from finetune import adapters, batches, checkpoint, files, intake, models, optim, parallel, preflight, quantized, recompute, tensor_parallel
+from finetune import (
+    adapters,
+    batches,
+    checkpoint,
+    files,
+    intake,
+    load_balance,
+    models,
+    optim,
+    parallel,
+    preflight,
+    quantized,
+    recompute,
+    tensor_parallel,
+)
 from finetune.batches import Order, Place
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, changes, flatten
@@ -230,7 +244,8 @@ def introduce(training: Training, progress: Progress, events: Events) -> None:
         f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
     )
     accounts = [text for rows in (training.rows, training.val) if rows is not None for text in intake.account(rows)]
-    for text in filter(None, (*training.loaded.remarks, optim.account(training.optimizer), *accounts)):
+    balance = load_balance.advice(Order.of(config), training.rows.lengths, world.data_size)
+    for text in filter(None, (*training.loaded.remarks, optim.account(training.optimizer), *accounts, balance)):
         events.say(text)
     facts = {"world": world.size, "strategy": training.strategy, "total": training.total}
     if progress.step:

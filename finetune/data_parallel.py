@@ -9,9 +9,10 @@ Buckets that are averaged while the backward pass still runs: Li et al. 2020, Py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch.distributed.utils import _apply_to_tensors
 BUCKET = 25 * 2**20
 """Bytes of gradients that are averaged at once, as in torch's DistributedDataParallel: large enough for a link, small enough to overlap."""
 ALIGNED = 64
-"""Each gradient starts at a multiple of so many elements: where it is not aligned, a GPU's fused kernels read element by element."""
+"""Each gradient in a bucket starts at a multiple of so many elements: a GPU's fused kernels read what is not aligned one by one."""
 
 Slots = tuple[tuple[dict[str, nn.Parameter | None], str], ...]
 """Where modules keep a parameter: their `_parameters`, and its name there. Several if it is tied."""
@@ -43,6 +44,7 @@ class Weight:
     source: Tensor
     """The master's own memory."""
     gradient: DTensor
+    """What the master gets where autograd itself adds up a step's gradients: without memory of its own, of which it is given theirs."""
 
 
 @dataclass
@@ -65,8 +67,8 @@ class Bucket:
     @torch.no_grad()
     def collect(self) -> None:
         """Take the gradients that a backward pass left at the weights, and add them up in fp32. What it did not reach counts as zero."""
-        came = [number for number, weight in enumerate(self.weights) if weight.working.grad is not None]
-        parts, gradients = [self.parts[number] for number in came], [self.weights[number].working.grad for number in came]
+        came = {number: weight.working.grad for number, weight in enumerate(self.weights) if weight.working.grad is not None}
+        parts, gradients = [self.parts[number] for number in came], [*came.values()]
         if self.holds_sums:
             torch._foreach_add_(parts, gradients)
         else:
@@ -92,7 +94,8 @@ class Replica:
         self.last = True
         """Whether the next backward is the last of its step."""
         self._slots, self._group, self._compute = distribute(model, mesh), mesh.get_group("replicate"), compute
-        self._weights: list[Weight] = []
+        self.weights: list[Weight] = []
+        """None before the first forward, since the DTensors get their memory after the model is made."""
         self._copies: list[Weight] = []
         self._buckets: list[Bucket] = []
         self._pending: list[Any] = []
@@ -107,13 +110,13 @@ class Replica:
         """Put the weights in the place of the DTensors, cast anew if they are copies."""
         if self._in_place:
             return
-        if not self._weights:  # only now: the DTensors get their memory after the model is made
-            self._weights = [weight_of(slots, self._compute) for slots in self._slots]
-            self._copies = [weight for weight in self._weights if weight.working.dtype != weight.master.dtype]
+        if not self.weights:
+            self.weights = [weight_of(slots, self._compute) for slots in self._slots]
+            self._copies = [weight for weight in self.weights if weight.working.dtype != weight.master.dtype]
             self._buckets = self._make_buckets()
         if self._copies:
             torch._foreach_copy_([weight.working for weight in self._copies], [weight.source for weight in self._copies])
-        for weight in self._weights:
+        for weight in self.weights:
             if weight.master.grad is None:
                 weight.gradient._local_tensor = weight.source  # which frees the last step's gradient
             elif not self._buckets:
@@ -128,7 +131,7 @@ class Replica:
 
     def release(self) -> None:
         """Put the DTensors back."""
-        for weight in self._weights if self._in_place else ():
+        for weight in self.weights if self._in_place else ():
             for parameters, name in weight.slots:
                 parameters[name] = weight.master
         self._in_place = False
@@ -153,7 +156,7 @@ class Replica:
     def _begin_backward(self, _: Tensor) -> None:
         if not self._ends:
             self._ends = True
-            Variable._execution_engine.queue_callback(self._end_backward)  # type: ignore[attr-defined]
+            Variable._execution_engine.queue_callback(self._end_backward)
 
     def _end_backward(self) -> None:
         self._ends = False
@@ -192,7 +195,7 @@ class Replica:
                 bucket.weights[number].master.grad = bucket.gradients[number]
             bucket.holds_sums = False
         if not self._buckets:
-            for weight in self._weights:
+            for weight in self.weights:
                 gradient = weight.working.grad
                 if gradient is not None:
                     weight.gradient._local_tensor = gradient
@@ -201,10 +204,12 @@ class Replica:
 
     def _make_buckets(self) -> list[Bucket]:
         """None are needed where autograd itself can add up the gradients: on one rank in fp32."""
-        trained = [weight for weight in self._weights if weight.working.requires_grad]
+        trained = [weight for weight in self.weights if weight.working.requires_grad]
         if self._group.size() == 1 and all(weight.working.dtype == weight.master.dtype for weight in trained):
             return []
-        buckets = [bucket_of(weights) for weights in by_size(reversed(trained))]
+        trained.reverse()  # about the order in which a backward pass ends with them
+        left = iter(trained)
+        buckets = [bucket_of(list(islice(left, count))) for count in split_into_buckets([weight.working.numel() for weight in trained])]
         for bucket in buckets:
             for weight in bucket.weights:
                 weight.working.register_post_accumulate_grad_hook(partial(self._come, bucket))
@@ -233,35 +238,29 @@ def distribute(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
 def weight_of(slots: Slots, compute: torch.dtype) -> Weight:
     """With a copy only if the compute type is another."""
     parameters, name = slots[0]
-    master = parameters[name]
-    assert isinstance(master, DTensor)
+    master: Any = parameters[name]
     source = whole = master.to_local().detach()
     if whole.is_floating_point() and whole.dtype != compute:
         whole = torch.empty_like(whole, dtype=compute)
-    return Weight(slots, master, nn.Parameter(whole, requires_grad=master.requires_grad), source, as_master(whole, master))
+    return Weight(slots, master, nn.Parameter(whole, requires_grad=master.requires_grad), source, as_master(source, master))
 
 
-def by_size(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
-    """In buckets of at most `BUCKET` bytes of fp32, or of one weight that is larger."""
-    bucket: list[Weight] = []
-    taken = 0
-    for weight in weights:
-        size = 4 * weight.working.numel()
-        if bucket and taken + size > BUCKET:
-            yield bucket
-            bucket, taken = [], 0
-        bucket.append(weight)
+def split_into_buckets(sizes: Sequence[int]) -> list[int]:
+    """How many parameters of these numbers of elements go into each bucket: `BUCKET` bytes of fp32 at most, or one that is larger."""
+    counts, taken = [0], 0
+    for size in sizes:
+        if counts[-1] and 4 * (taken + size) > BUCKET:
+            counts.append(0)
+            taken = 0
+        counts[-1] += 1
         taken += size
-    if bucket:
-        yield bucket
+    return counts
 
 
 def bucket_of(weights: Sequence[Weight]) -> Bucket:
     room = [-(-weight.working.numel() // ALIGNED) * ALIGNED for weight in weights]
     buffer = torch.zeros(sum(room), dtype=torch.float32, device=weights[0].working.device)
-    parts = [
-        part[: weight.working.numel()].view(weight.working.shape) for part, weight in zip(buffer.split(room), weights, strict=True)
-    ]
+    parts = [part[: weight.working.numel()].view(weight.working.shape) for part, weight in zip(buffer.split(room), weights, strict=True)]
     gradients = [as_master(part, weight.master) for part, weight in zip(parts, weights, strict=True)]
     return Bucket(weights, buffer, parts, gradients, len(weights))
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import nn
 
-from finetune import optim, parallel, tensor_parallel
+from finetune import data_parallel, optim, parallel, tensor_parallel
 from finetune.activations import Activations
 
 GIB = 2**30
@@ -111,6 +111,11 @@ class Arrangement:
     def gathers_all(self) -> bool:
         """Whether all parameters are gathered through the step."""
         return self.strategy in ("ddp", "zero1", "zero2")
+
+    @property
+    def replicated(self) -> bool:
+        """As `parallel.is_replicated`."""
+        return self.strategy == "ddp" and not self.offload
 
     def __str__(self) -> str:
         copies = f", {self.replicate} copies" if self.replicate > 1 else ""
@@ -250,7 +255,7 @@ def memory(of: Outline, arrangement: Arrangement, work: Activations, compute: in
         "optimizer": resident * (state + 4 * sum(weight.trained for weight in of.weights)),
         "gathered": _gathered(of, arrangement),
         "unreduced": _unreduced(of, arrangement, compute),
-        "reducing": GRADIENT * max(trained_size(unit, tensor) for unit in units),
+        "reducing": 0 if arrangement.replicated else GRADIENT * max(trained_size(unit, tensor) for unit in units),
         "activations": work.blocks,
         "loss": work.loss,
         "working": work.working,
@@ -259,7 +264,10 @@ def memory(of: Outline, arrangement: Arrangement, work: Activations, compute: in
 
 
 def _gathered(of: Outline, arrangement: Arrangement) -> int:
-    """Everything; or the root, the largest unit, and a block that is on its way meanwhile."""
+    """Everything, but under `ddp` only what is computed with in another type than it rests in; or the root, the largest unit, and a block
+    that is on its way meanwhile."""
+    if arrangement.replicated:
+        return sum(weight.size * weight.gathered for weight in of.weights if weight.gathered != weight.at_rest)
     each = [gathered_bytes(unit, arrangement.tensor) for unit in of.units]
     root = gathered_bytes(of.root, arrangement.tensor)
     if arrangement.gathers_all:
@@ -269,7 +277,12 @@ def _gathered(of: Outline, arrangement: Arrangement) -> int:
 
 
 def _unreduced(of: Outline, arrangement: Arrangement, compute: int) -> int:
-    """Of the unit in hand and the root, in the compute type; under `ddp` and `zero1` besides all that wait in fp32 for the step's end."""
+    """Of the unit in hand and the root, in the compute type; under `zero1` besides all that wait in fp32 for the step's end. Under `ddp`
+    those of a bucket, but none where autograd itself adds them up."""
+    if arrangement.replicated:
+        sizes = [weight.size for weight in of.weights if weight.trained]
+        in_a_bucket = min(sum(sizes), max([*sizes, data_parallel.BUCKET // GRADIENT]))
+        return 0 if arrangement.ranks == 1 and compute == MASTER else compute * in_a_bucket
     each = [trained_size(unit, arrangement.tensor) for unit in of.units]
     root = trained_size(of.root, arrangement.tensor)
     in_hand = compute * (root - of.late + max(each, default=0))

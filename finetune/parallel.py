@@ -1,7 +1,7 @@
-"""Sharding: every strategy is torch's `fully_shard` over a mesh, the same code on gloo/CPU and NCCL/GPU.
+"""Strategies: torch's `fully_shard` over a mesh for all that shard, `data_parallel` for `ddp`; the same code on gloo/CPU and NCCL/GPU.
 
-One mechanism means one loop, one clip and one checkpoint for all of them, and that what CI runs is what a GPU runs. (accelerate's own
-FSDP path falls back to DDP, or to lone processes, on a CPU.)
+Under all of them parameters and gradients are DTensors between steps, which means one loop, one clip and one checkpoint, and that what CI
+runs is what a GPU runs. (accelerate's own FSDP path falls back to DDP, or to lone processes, on a CPU.)
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Layout:
 
 
 def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World) -> Layout:
-    """Shard each unit and then the root, in place. Collective: call on every rank.
+    """Shard each unit and then the root, in place; under `ddp` replicate them. Collective: call on every rank.
 
     Wrap for recomputation and compile before: a wrapper around a sharded block would run without its all-gather hook.
     """
@@ -107,7 +107,7 @@ def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strat
     if layout.shared is not None:
         tensor_parallel.share(model, blocks, layout.shared["tensor"])
     if is_replicated(strategy, config):
-        model.replica = Replica(model, units_of(model, blocks), layout.whole, compute_dtype(config))
+        model.__dict__["replica"] = Replica(model, units_of(model, blocks), layout.whole, compute_dtype(config))
         return layout
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.parallel.offload else OffloadPolicy()
@@ -125,6 +125,7 @@ def is_replicated(strategy: Strategy, config: Config) -> bool:
 
 
 def replica_of(model: nn.Module) -> Replica | None:
+    """What carries `ddp`; None under the other strategies."""
     return model.__dict__.get("replica")
 
 
@@ -186,7 +187,7 @@ def compute_dtype(config: Config) -> torch.dtype:
 def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World, home: torch.device) -> None:
     """What was asked is what is, or the run does not start. Raises `RuntimeError`, since only a defect can cause it."""
     if replica_of(model) is None and not isinstance(model, FSDPModule):
-        raise RuntimeError("the model is not sharded: fully_shard did not take hold of the root module")
+        raise RuntimeError("the model is not sharded: neither fully_shard nor data_parallel took hold of the root module")
     if layout.whole.size() != world.size:
         raise RuntimeError(f"the mesh holds {layout.whole.size()} ranks, the world {world.size}")
     meshes = {id(parameter): layout.blocks for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
@@ -202,10 +203,10 @@ def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout
 
 
 def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
-    """Before each micro-batch's backward: what is communicated now, and what is kept for the step's `last` one.
+    """Before each micro-batch: what its backward communicates, and what is kept for the step's `last` one.
 
-    `ddp` and `zero1` keep whole gradients and reduce them once. `zero1` and `zero2` keep gathered weights until the step is over; at its
-    end they must be given up, or the update of the shards would not be seen.
+    `ddp` and `zero1` keep whole gradients and reduce them once. `zero1` and `zero2` keep gathered weights, as `ddp` does, until the step is
+    over; at its end they must be given up, or the update of the shards would not be seen.
     """
     if (replica := replica_of(model)) is not None:
         replica.last = last

@@ -109,7 +109,7 @@ def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
 
 
 def seed(key: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, for the generators that a step draws from. Without a GPU, that would note down a stack trace each time."""
+    """As `torch.manual_seed`, for the generators that a step draws from; without a GPU, that one formats a stack trace each time."""
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
         torch.cuda.manual_seed(key)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from finetune.activations import Activations, Recomputing
+from finetune.data_parallel import split_into_buckets
 from finetune.gpus import EFFICIENCY, Cluster
 from finetune.memory import FRAGMENTS, GIB, GRADIENT, Arrangement, Memory, Outline, Unit, gathered_bytes, memory, trained_size
 
@@ -170,13 +172,19 @@ def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns:
     def gather(gathered: tuple[Unit, ...]) -> float:
         return sum(ring(gathered_bytes(unit, tensor), shards // beside(unit), beside(unit)) for unit in gathered)
 
+    def average() -> float:
+        sizes = [weight.size for weight in outline.weights if weight.trained]
+        left = iter(sizes)
+        buckets = [sum(islice(left, count)) for count in split_into_buckets(sizes)]
+        return sum(ring(2 * GRADIENT * size, arrangement.ranks, 1) for size in buckets)
+
     def copy(ranks: int, groups: int) -> float:
         return sum(ring(2 * GRADIENT * trained_size(unit, tensor) / shards, ranks, groups) for unit in units)
 
     reduce = sum(ring(GRADIENT * trained_size(unit, tensor), shards // beside(unit), beside(unit)) for unit in units)
     match arrangement.strategy:
         case "ddp":
-            return copy(arrangement.ranks, 1), once * 2 / 3
+            return average() if arrangement.replicated else copy(arrangement.ranks, 1), once * 2 / 3
         case "zero1":
             return gather(units) + reduce, once
         case "zero2":

@@ -92,7 +92,11 @@ def test_frozen_and_packed_parameters() -> None:
     assert counted.trained == 32 and counted.total == 64, "bytes are no parameters"
     found = memory(counted, Arrangement("ddp", 1), NOTHING, 2)
     assert (found.frozen, found.masters, found.gradients, found.optimizer) == (16 + 32 * 2, 32 * 4, 32 * 4, 32 * 8 + 4)
-    assert found.gathered == 16 + 2 * 64 and found.reducing == 32 * 4
+    assert found.gathered == 2 * 32 and found.unreduced == 2 * 32 and found.reducing == 0, (
+        "a bf16 copy of what is trained, and its gradient"
+    )
+    sharded = memory(counted, Arrangement("fsdp", 1), NOTHING, 2)
+    assert sharded.gathered == 16 + 2 * 64 and sharded.reducing == 32 * 4
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "muon"])

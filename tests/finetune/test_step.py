@@ -17,7 +17,7 @@ from finetune.guards import NotFiniteError
 from finetune.loop import steps_left
 from finetune.parallel import plain_name
 from finetune.recipe import Batch, Term
-from finetune.step import Training, loader_of, means, memory_gib, objective, train_step
+from finetune.step import Training, loader_of, means, memory_gib, objective, seed, train_step
 from finetune.world import World
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, reference
@@ -118,12 +118,19 @@ def test_dropout_is_drawn_by_the_micro_batch_alone(tmp_path: Path, world: World)
     training, _ = tiny.built(world, tiny.config_in(tmp_path, ("options.dropout", "0.5"), ("train.lr", "1e-12")))
     turns, _ = first_step(training)
     losses = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
+    for number in (1, 2):
+        torch.manual_seed(number)
         losses.append(train_step(training, turns, 0)["next"])
     other = [replace(turn, micro=replace(turn.micro, key=turn.micro.key + 1)) for turn in turns]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert abs(train_step(training, other, 0)["next"] / losses[0] - 1) > 1e-4
+
+
+def test_a_seed_draws_what_torch_would_draw() -> None:
+    torch.manual_seed(2**62 + 7)
+    right = torch.rand(3)
+    seed(2**62 + 7, torch.device("cpu"))
+    assert torch.equal(torch.rand(3), right)
 
 
 def test_fillers_do_not_count(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
