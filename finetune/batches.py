@@ -161,8 +161,9 @@ class Turn:
 class Loader:
     """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns."""
 
-    def __init__(self, rows: Rows, recipe: Recipe, processor: Any, rank: int, size: int) -> None:
-        self._rows, self._recipe, self._processor = rows, recipe, processor
+    def __init__(self, rows: Rows, recipe: Recipe, processor: Any, rank: int, size: int, fixed: int | None = None) -> None:
+        """`fixed`: positions to which packed rows are padded."""
+        self._rows, self._recipe, self._processor, self._fixed = rows, recipe, processor, fixed
         self._rank, self._size = rank, size
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
@@ -188,7 +189,8 @@ class Loader:
         samples = [self.sample(row) for row in micro.ids]
         if micro.packed:
             assert self._recipe.pack is not None  # assembly has refused packing to a recipe that cannot
-            return self._recipe.pack(samples)
+            batch = self._recipe.pack(samples)
+            return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
         return self._recipe.collate(samples)
 
     def sample(self, row: int) -> Sample:

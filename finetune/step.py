@@ -36,6 +36,8 @@ class Training:
     """Optimizer steps of the whole run."""
     identity: dict[str, Any]
     """What a checkpoint of this run must agree with (data, base, order, recipe)."""
+    fixed: int | None = None
+    """Positions of every packed row, for compiled blocks; None: as many as its samples have."""
 
 
 def train_step(training: Training, turns: list[Turn], step: int, recent: Recent = ()) -> dict[str, float]:
@@ -109,7 +111,7 @@ def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str,
 
 
 def loader_of(training: Training, rows: Rows) -> Loader:
-    return Loader(rows, training.recipe, training.loaded.processor, training.world.data_rank, training.world.data_size)
+    return Loader(rows, training.recipe, training.loaded.processor, training.world.data_rank, training.world.data_size, training.fixed)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
