@@ -28,6 +28,7 @@ from finetune import (
     tensor_parallel,
 )
 from finetune.batches import Order, Place
+from finetune.compilation import compile_blocks, decide, fixed_positions
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, changes, flatten
 from finetune.copies import bring
@@ -76,18 +77,21 @@ def build(
     together(world, lambda: choose_trained(loaded, recipe, config))
     size = preflight.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks)
     together(world, lambda: preflight.check_room(config.run.dir, size))
+    total = config.train.steps or batches.count_steps(Order.of(config), rows.lengths, config.train.epochs)
+    compiled = decide(config, loaded, world, total)
+    fixed = fixed_positions(config, recipe) if compiled.on else None
     recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
-    if config.train.compile:
-        compile_blocks(loaded.model, loaded.blocks)
     layout = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
     home = parallel.home_of_shards(config, world)
     together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
     parallel.check_sharding(loaded.model, loaded.blocks, layout, world, home)
     verify(loaded, config, recipe, world)
+    if compiled.on:
+        compile_blocks(loaded.model, loaded.blocks, fixed is not None)
+    loaded = replace(loaded, remarks=(*loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = together(world, lambda: optim.make_optimizer(loaded.model, config.train, loaded.blocks))
-    total = config.train.steps or batches.count_steps(Order.of(config), rows.lengths, config.train.epochs)
     identity = identify(config, rows, base_files, loaded)
-    training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity)
+    training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed)
     return training, resume(training)
 
 
@@ -111,13 +115,6 @@ def claim(run_dir: Path) -> str | None:
         files.make_folder(run_dir / "cache")
         files.sweep(files.make_folder(checkpoint.folder_of(run_dir)))
     return account
-
-
-def compile_blocks(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> None:
-    """torch.compile of each block in place, which keeps all names. Block by block, since what lies between gathers and reduces."""
-    for module in model.modules():
-        if isinstance(module, blocks):
-            module.compile()
 
 
 def digests_of_base(config: Config, recipe: Recipe) -> dict[str, str]:

@@ -165,9 +165,10 @@ class Loader:
     well under a hundredth of a step (benchmarks/loader_interference.py).
     """
 
-    def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int, pinned: bool = False) -> None:
-        """`pinned`: batches are for a GPU, in memory that it copies from while the host continues."""
-        self._rows, self._recipe = rows, recipe
+    def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int, pinned: bool = False, fixed: int | None = None) -> None:
+        """`pinned`: batches are for a GPU, in memory that it copies from while the host continues. `fixed`: positions to which packed
+        rows are padded."""
+        self._rows, self._recipe, self._fixed = rows, recipe, fixed
         self._rank, self._size, self._pinned = rank, size, pinned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
@@ -197,7 +198,8 @@ class Loader:
         samples = [self.sample(row) for row in micro.ids]
         if micro.packed:
             assert self._recipe.pack is not None  # assembly has refused packing to a recipe that cannot
-            return self._recipe.pack(samples)
+            batch = self._recipe.pack(samples)
+            return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
         return self._recipe.collate(samples)
 
     def sample(self, row: int) -> Sample:

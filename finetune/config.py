@@ -142,8 +142,8 @@ class Train(Section):
     """Compute type. Masters, gradients, reductions and optimizer state are fp32 in both."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations of each block in the backward pass: all of them, or (selective) all but matrix products and attention."""
-    compile: bool = False
-    """Compile each block with torch.compile; pays on a GPU, after about a minute."""
+    compile: bool | Literal["auto"] = "auto"
+    """Compile blocks with torch.compile. `auto`: on a GPU, if the run is long enough to repay the minute that it takes; never on a CPU."""
 
     @field_validator("precision", mode="before")
     @classmethod

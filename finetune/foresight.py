@@ -84,7 +84,7 @@ def has_weights(base: Path) -> bool:
 
 def refusal(config: Config, size: int, check: Callable[[Config], None]) -> str | None:
     """Why `size` ranks cannot share this model's matrices, as training would say it; None if they can."""
-    if config.train.compile:
+    if config.train.compile is True:
         return "train.compile does not go with shared matrices"
     try:
         check(config.model_copy(update={"parallel": config.parallel.model_copy(update={"tensor": size})}))

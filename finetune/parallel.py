@@ -18,7 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from finetune import tensor_parallel
+from finetune import recompute, tensor_parallel
 from finetune.config import Config
 from finetune.data_parallel import Replica
 from finetune.errors import UserError
@@ -78,7 +78,7 @@ def check_plan(strategy: Strategy, config: Config, world: World) -> None:
             f"parallel.tensor: {parallel.tensor} with parallel.strategy: {strategy}: what ranks do not share of a matrix they divide, "
             "so only fsdp goes with it; set parallel.strategy: fsdp"
         )
-    if parallel.tensor > 1 and config.train.compile:
+    if parallel.tensor > 1 and config.train.compile is True:
         raise UserError(
             f"parallel.tensor: {parallel.tensor} with train.compile: torch's compiler fails on shared matrices; drop one of the two"
         )
@@ -101,7 +101,7 @@ class Layout:
 def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World) -> Layout:
     """Shard each unit and then the root, in place; under `ddp` replicate them. Collective: call on every rank.
 
-    Wrap for recomputation and compile before: a wrapper around a sharded block would run without its all-gather hook.
+    Wrap for recomputation before: a wrapper around a sharded block would run without its all-gather hook. Compile after.
     """
     layout = make_layout(strategy, config, world)
     if layout.shared is not None:
@@ -113,7 +113,7 @@ def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strat
     offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.parallel.offload else OffloadPolicy()
     gathered_once = strategy in ("ddp", "zero1", "zero2")
     for module in [*units_of(model, blocks), model]:
-        mesh = layout.blocks if isinstance(module, blocks) else layout.whole
+        mesh = layout.blocks if isinstance(recompute.block_of(module), blocks) else layout.whole
         keep = gathered_once or module is model
         fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not keep)
     return layout
@@ -139,7 +139,7 @@ def units_of(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.M
 
     The root has the rest, gathered for the whole step: layers that are small, or tied, since one parameter cannot be in two units.
     """
-    found = [module for module in model.modules() if isinstance(module, blocks)]
+    found = recompute.outermost(model, blocks)
     adapted = [module for module in model.modules() if hasattr(module, "base_layer")]  # DoRA reads that layer's weight without calling it
     inside = {id(module) for whole in (*found, *adapted) for module in whole.modules()}
     smallest = max((_size(block) for block in found), default=0)

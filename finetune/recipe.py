@@ -81,6 +81,8 @@ class Loaded:
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
     state: dict[str, Any] = field(default_factory=dict)
     """JSON that export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
+    varies: str | None = None
+    """Why compiled blocks would be compiled again and again, so that `train.compile: auto` leaves them alone; None: they would not."""
     remarks: tuple[str, ...] = ()
     """What people should know before the first step, a sentence each."""
 

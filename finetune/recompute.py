@@ -8,7 +8,12 @@ from typing import Any, Literal
 import torch
 import torch.nn.attention.varlen  # makes the operation known that `KEPT` ends with
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, apply_activation_checkpointing, checkpoint_wrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    CheckpointWrapper,
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 aten = torch.ops.aten
@@ -35,6 +40,20 @@ def wrap(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["no
         checkpoint_wrapper_fn=lambda block: checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **contexts),
         check_fn=lambda module: isinstance(module, blocks),
     )
+
+
+def outermost(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
+    """Each block, or what `wrap` has put around it: what is sharded and compiled, so that a block that is computed again is compiled with
+    what is kept of it, and is gathered once for both."""
+    found = [module for module in model.modules() if isinstance(module, (CheckpointWrapper, *blocks))]
+    inside = {id(module._checkpoint_wrapped_module) for module in found if isinstance(module, CheckpointWrapper)}
+    return [module for module in found if id(module) not in inside]
+
+
+def block_of(module: nn.Module) -> nn.Module:
+    """What is inside a wrapper, if it is one."""
+    inner: nn.Module = module._checkpoint_wrapped_module if isinstance(module, CheckpointWrapper) else module
+    return inner
 
 
 def _keep(_: Any, operation: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:

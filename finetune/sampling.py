@@ -243,9 +243,7 @@ class Sampler:
                 self._fail(child.step, problem)
             else:
                 self._device, self._wanted = None, child.step if self._wanted is None else self._wanted
-                self._events.say(
-                    f"warning: samples of step {child.step} failed on GPU {child.share.gpu}, the CPU takes over: {problem}"
-                )
+                self._events.say(f"warning: samples of step {child.step} failed on GPU {child.share.gpu}, the CPU takes over: {problem}")
                 self._events.note("sampling moved", child.step, problem=problem)
         child.close()
 

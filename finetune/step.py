@@ -37,6 +37,8 @@ class Training:
     """Optimizer steps of the whole run."""
     identity: dict[str, Any]
     """What a checkpoint of this run must agree with (data, base, order, recipe)."""
+    fixed: int | None = None
+    """Positions of every packed row, for compiled blocks; None: as many as its samples have."""
 
 
 def train_step(
@@ -135,7 +137,7 @@ def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str,
 
 def loader_of(training: Training, rows: Rows) -> Loader:
     world = training.world
-    return Loader(rows, training.recipe, world.data_rank, world.data_size, world.device.type == "cuda")
+    return Loader(rows, training.recipe, world.data_rank, world.data_size, world.device.type == "cuda", training.fixed)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

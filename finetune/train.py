@@ -177,7 +177,7 @@ def carry_through(
     training: Training, progress: Progress, events: Events, requests: StopRequests, heartbeat: Heartbeat, copies: Copies
 ) -> tuple[Progress, str]:
     """Fit, and however that ends: close everything, and leave word. Collective: call on every rank."""
-    from finetune import out_of_memory
+    from finetune import compilation, out_of_memory
     from finetune.checkpoint import Saver
     from finetune.guards import NotFiniteError
     from finetune.heartbeat import Loss
@@ -186,7 +186,7 @@ def carry_through(
     saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
     reason, loss = "failed", Loss("")
     try:
-        with out_of_memory.explained(config, training.recipe, world, training):
+        with out_of_memory.explained(config, training.recipe, world, training), compilation.explained():
             progress, reason = fit_and_show(training, progress, events, saver, requests, copies)
     except NotFiniteError as error:
         reason, loss = error.reason, Loss(str(error))

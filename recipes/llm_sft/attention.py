@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from finetune.config import Config
 
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names of their number in transformers' configs."""
+
+
 class Attention(NamedTuple):
     """A choice."""
 
@@ -93,6 +97,15 @@ def obstacle_of_varlen(shape: Any) -> str | None:
 
 def has_kernel(config: Config, shape: Any) -> bool:
     return config.train.precision == "bf16" and varlen.has_kernel(shape.get_text_config())
+
+
+def why_blocks_vary(name: str, config: Config, shape: Any) -> str | None:
+    """Why blocks with this attention would be compiled again and again; None if they would not."""
+    if any(getattr(shape.get_text_config(), key, None) for key in EXPERTS):
+        return "each of this model's experts gets another number of positions each time"
+    if config.data.packing and name == varlen.LOOP:
+        return "samples of a packed row are computed one by one, and their lengths differ"
+    return "flash_attention_2 looks for samples in each layer" if config.data.packing and name == "flash_attention_2" else None
 
 
 def class_of(shape: Any) -> Any:

@@ -63,7 +63,7 @@ def load_shape(config: Config) -> Loaded:
     """What config.json alone says: the model on meta, without a tokenizer."""
     from finetune.models import resolve_source
 
-    from .attention import choose
+    from .attention import choose, why_blocks_vary
     from .causal_model import block_classes, choose_loss_head, on_meta, read_config
 
     options: Any = config.options
@@ -71,7 +71,8 @@ def load_shape(config: Config) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     attention = choose(config, read_config(base))
     model = on_meta(base, attention.name, loss_head)
-    return Loaded(model=model, processor=None, blocks=block_classes(model), base=base, remarks=(attention.remark,))
+    varies = why_blocks_vary(attention.name, config, model.config)
+    return Loaded(model=model, processor=None, blocks=block_classes(model), base=base, varies=varies, remarks=(attention.remark,))
 
 
 def sketch(config: Config) -> Sketch:
