@@ -25,7 +25,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset(
         {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head", "optim"}
     ),
-    frozenset({"activations"}),
+    frozenset({"activations", "compilation"}),
     frozenset({"memory"}),
     frozenset({"strategies"}),
     frozenset({"launch_file"}),
