@@ -26,7 +26,7 @@ ORDER: tuple[frozenset[str], ...] = (
         {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head"}
         | {"optim", "adamw_8bit", "muon", "sample_cache"}
     ),
-    frozenset({"activations"}),
+    frozenset({"activations", "compilation"}),
     frozenset({"memory"}),
     frozenset({"strategies"}),
     frozenset({"launch_file"}),

@@ -14,7 +14,8 @@ import torch._dynamo
 from transformers import AutoModelForCausalLM, MistralConfig, PretrainedConfig
 
 from finetune import assembly, compilation, recompute
-from recipes.llm_sft import varlen
+from finetune.recipe import Batch
+from recipes.llm_sft import samples, varlen
 from recipes.llm_sft.causal_model import CausalModel, block_classes
 from recipes.llm_sft.samples import pack, pad
 from tests.finetune.graphs import unique_graphs
@@ -86,9 +87,17 @@ def test_a_compiled_run_has_one_graph_and_the_losses_of_one_that_is_not(
     before = unique_graphs()
     monkeypatch.setattr(assembly, "compile_blocks", partial(compilation.compile_blocks, backend="eager"))
     monkeypatch.setattr("finetune.loop.save_due", lambda *_: not_again())
+    shapes: set[torch.Size] = set()
+    padded = samples.pad
+    monkeypatch.setattr(samples, "pad", lambda *given: seen(padded(*given), shapes))
     found = losses(tiny_runs.trained(tmp_path / "compiled", *common, ("train.compile", "true"), data=chats))
-    assert unique_graphs() - before == 1 and len(plain) == 4
+    assert shapes == {torch.Size([1, 70])} and unique_graphs() - before == 1 and len(plain) == 4
     assert found == pytest.approx(plain, rel=1e-5)
+
+
+def seen(batch: Batch, shapes: set[torch.Size]) -> Batch:
+    shapes.add(batch.tensors["ids"].shape)
+    return batch
 
 
 def message(number: int) -> list[dict[str, str]]:

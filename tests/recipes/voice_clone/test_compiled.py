@@ -1,0 +1,51 @@
+"""Compiled blocks of talker and code predictor: how many graphs batches of all sizes take, and that the numbers stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+
+from finetune import compilation, recompute
+from recipes.voice_clone.recipe import RECIPE
+from tests.finetune.graphs import unique_graphs
+
+CUTS = ((0, 1), (0, 1, 2), (2, 3), (1, 1, 2, 3, 0), (2,) * 8, (0,) * 5)
+
+
+@pytest.fixture
+def model(fresh: Any) -> Any:
+    """Given back without compiled forwards, as other tests use it."""
+    torch._dynamo.reset()
+    model = fresh.model.train()
+    yield model
+    for module in recompute.outermost(model, fresh.loaded.blocks):
+        module.__dict__.pop("forward", None)
+    model.zero_grad(set_to_none=True)
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+def test_batches_of_all_sizes_take_a_graph_for_each_kind_of_block_and_one_clip_one_more(fresh: Any, model: Any) -> None:
+    """A single clip (and no other number) has a dimension of 1, of which torch always makes a graph of its own."""
+    plain = [sums(model, fresh, cut) for cut in (*CUTS, (3,))]
+    compilation.compile_blocks(model, fresh.loaded.blocks, fixed=False, backend="eager")
+    before = unique_graphs()
+    found = [sums(model, fresh, cut) for cut in CUTS]
+    assert unique_graphs() - before == len(fresh.loaded.blocks) == 2
+    found.append(sums(model, fresh, (3,)))
+    assert unique_graphs() - before == 3
+    for one, other in zip(found, plain, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+def sums(model: Any, fresh: Any, cut: tuple[int, ...]) -> list[float]:
+    """Of a batch: its two losses, and the norm of their gradient."""
+    model.zero_grad()
+    terms = RECIPE.loss(model, RECIPE.collate([fresh.samples[number] for number in cut]))
+    losses = [term.sum for term in terms.values() if term.weight]
+    torch.stack(losses).sum().backward()
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    return [*(float(loss.detach()) for loss in losses), float(norm)]
