@@ -196,7 +196,7 @@ def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
 
 
 def slices_at(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement], coordinate: Sequence[int]) -> tuple[slice, ...]:
-    """Where the part of the rank at this coordinate of a mesh lies in the whole."""
+    """Where the part of the rank at this coordinate of a mesh is in the whole."""
     slices = [slice(0, size) for size in shape]
     # `fully_shard` divides what tensor parallelism has cut, though its axis comes first; torch marks that as strided.
     for axis, placement in sorted(enumerate(placements), key=lambda each: isinstance(each[1], _StridedShard)):

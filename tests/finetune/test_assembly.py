@@ -81,12 +81,16 @@ def test_a_checkpoint_of_another_run_is_refused_and_the_difference_named(
     assert re.search(told, lines[1])
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path, world: World) -> None:
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1"), ("train.optimizer", "muon")))
     with pytest.raises(UserError, match=r"step-00000001 was saved with train\.optimizer: muon, .* resume with --train\.optimizer muon, or"):
         tiny.built(world, tiny.config_in(tmp_path))
-    _, progress = tiny.built(world, tiny.config_in(tmp_path, ("train.optimizer", "muon"), ("train.momentum", "0.9")))
+    training, progress = tiny.built(world, tiny.config_in(tmp_path, ("train.optimizer", "muon"), ("train.momentum", "0.9")))
     assert progress.step == 1
+    capsys.readouterr()
+    assembly.introduce(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 1, {}))
+    printed = capsys.readouterr().out
+    assert "optimizer: muon for 1,800 parameters, adamw for " in printed and "train.momentum: 0.95 → 0.9" in printed, printed
 
 
 def test_a_checkpoint_from_before_there_was_a_choice_is_of_adamw(tmp_path: Path, world: World) -> None:

@@ -51,6 +51,13 @@ def test_a_language_model_and_its_adapters(tmp_path: Path) -> None:
     assert less.blocks < kept.blocks / 5 and less.flops > kept.flops
 
 
+def test_the_plan_is_of_the_config_s_optimizer(tmp_path: Path) -> None:
+    config = shape(WORDS)
+    whole, muon = (foresee(run_of("llm_sft", LLM, tmp_path, config, ("train.optimizer", name)), LLM).outline for name in ("adamw", "muon"))
+    in_blocks = sum(weight.size for weight in whole.weights if weight.in_block and weight.columns > 1)
+    assert whole.state_bytes == 8 * whole.trained and muon.state_bytes == whole.state_bytes - 4 * in_blocks and in_blocks > 0
+
+
 def test_shared_matrices_are_traced_narrow_and_refused_with_a_reason(tmp_path: Path) -> None:
     found = foresee(run_of("llm_sft", LLM, tmp_path, shape(WORDS)), LLM)
     assert found.work.refuses_tensor(2) is None

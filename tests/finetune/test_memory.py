@@ -101,7 +101,7 @@ def test_frozen_and_packed_parameters() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "muon"])
 def test_the_state_of_an_optimizer_is_what_it_holds(optimizer: Rule) -> None:
-    """To the byte, but for AdamW's counts of steps. Tied to a plan by `foresee`, which passes the config's optimizer."""
+    """To the byte, but for AdamW's counts of steps."""
     model = nn.ModuleDict({"embedding": nn.Embedding(9, 256), "block": nn.Sequential(nn.Linear(300, 32), nn.Linear(32, 256))})
     counted = outline(model, (nn.Sequential,), torch.bfloat16, optimizer)
     own = optim.make_optimizer(model, Train(optimizer=optimizer), (nn.Sequential,))

@@ -24,9 +24,9 @@ def test_what_a_checkpoint_takes_is_what_was_said(tmp_path: Path, optimizer: Rul
     in_blocks = sum(parameter.numel() for parameter in training.model.blocks.parameters() if parameter.dim() == 2)  # type: ignore[union-attr, operator]
     (folder,) = (tmp_path / "run" / "checkpoints").iterdir()
     (found,) = (load_file(path).values() for path in folder.rglob("*.safetensors"))
-    foretold = checkpoint_bytes_of(training.model, optimizer, training.loaded.blocks)
-    assert foretold == checkpoint_bytes(trained, 8 * trained - (4 * in_blocks if optimizer == "muon" else 0))
-    assert sum(tensor.numel() * tensor.element_size() for tensor in found) == foretold + 4, "and a buffer"
+    planned = checkpoint_bytes_of(training.model, optimizer, training.loaded.blocks)
+    assert planned == checkpoint_bytes(trained, 8 * trained - (4 * in_blocks if optimizer == "muon" else 0))
+    assert sum(tensor.numel() * tensor.element_size() for tensor in found) == planned + 4, "and a buffer"
 
 
 def test_room_for_two_or_for_the_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
