@@ -100,10 +100,13 @@ def trains(name: str, launcher: Sequence[str], kind: str, keys: Keys, bench: Ben
 
 
 def resumes(name: str, kind: str, bench: Bench) -> list[Cells]:
-    """Trains, and trains further from the last checkpoint."""
+    """Trains, and trains further from the last checkpoint; a dry run does without the second launch."""
     run = bench.fresh(f"smoke {name}")
-    steps = [train(LAUNCH, kind, run, bench, {"train.steps": total}) for total in (STEPS, STEPS + 2)]
-    if steps != [[1, 2, 3, 4], [5, 6]]:
+    steps = train(LAUNCH, kind, run, bench, {})
+    further = [STEPS + 1, STEPS + 2] if not bench.dry else []
+    if further:
+        steps += train(LAUNCH, kind, run, bench, {"train.steps": STEPS + 2})
+    if steps != [*range(1, STEPS + 1), *further]:
         raise CommandFailedError(f"it ended well, with steps {steps} in its logs")
     return [[name, "passed"]]
 
