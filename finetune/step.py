@@ -122,7 +122,7 @@ def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str,
 
 def loader_of(training: Training, rows: Rows) -> Loader:
     world = training.world
-    return Loader(rows, training.recipe, training.loaded.processor, world.data_rank, world.data_size, world.device.type == "cuda")
+    return Loader(rows, training.recipe, training.loaded.processor, world.data_rank, world.data_size, pinned=world.device.type == "cuda")
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
