@@ -137,7 +137,7 @@ def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str,
 
 def loader_of(training: Training, rows: Rows) -> Loader:
     world = training.world
-    return Loader(rows, training.recipe, world.data_rank, world.data_size, world.device.type == "cuda", training.fixed)
+    return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned=world.device.type == "cuda", fixed=training.fixed)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

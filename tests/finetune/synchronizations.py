@@ -17,7 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from finetune import batches
-from finetune.step import Training, train_step
+from finetune.step import Training, loader_of, train_step
 
 ROOT, TORCH = Path(__file__).parents[2], str(Path(torch.__file__).parent)
 aten = torch.ops.aten
@@ -65,10 +65,10 @@ def report(found: list[Synchronization]) -> str:
 def waits_of_steps(training: Training, steps: int) -> list[list[Synchronization]]:
     """Of the first optimizer steps of a run, on one rank, whose batches the loader makes ahead and pins as for a GPU."""
     waits: list[list[Synchronization]] = []
-    order, device = batches.Order.of(training.config), training.world.device
+    order, world = batches.Order.of(training.config), training.world
     todo = islice(batches.steps(order, training.rows.lengths, batches.Place(), epochs=None), steps)
-    loader = batches.Loader(training.rows, training.recipe, rank=0, size=1, pinned=True)
-    with closing(loader), synchronizations(device) as found:
+    loader = loader_of(replace(training, world=replace(world, device=torch.device("cuda"))), training.rows)
+    with closing(loader), synchronizations(world.device) as found:
         for number, (_, turns) in enumerate(loader.over(todo)):
             assert len(turns) >= 3 and all(tensor.is_pinned() for turn in turns for tensor in turn.batch.tensors.values())
             train_step(training, turns, number)

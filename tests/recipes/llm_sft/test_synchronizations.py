@@ -1,0 +1,42 @@
+"""A step waits for the GPU once, where its numbers decide whether it is applied, and a micro-batch never."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finetune import assembly
+from finetune.config import resolve
+from finetune.world import join, leave
+from recipes.llm_sft.recipe import RECIPE
+from tests.finetune.synchronizations import report, waits_of_steps
+from tests.recipes.llm_sft import tiny_runs
+
+PACKED = (("data.packing", "true"), ("train.micro_tokens", "130"))
+
+
+@pytest.mark.parametrize("overrides", [(), PACKED], ids=["padded", "packed"])
+def test_a_step_waits_once_and_a_micro_batch_never(overrides: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
+    base = tiny_runs.write_base(tmp_path / "base")
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiny_runs.rows() * 20))
+    given = {
+        "run.dir": tmp_path / "run",
+        "model.source": base,
+        "data.train": tmp_path / "chats.jsonl",
+        "train.steps": 2,
+        "train.micro_tokens": 60,
+        "train.global_batch_tokens": 300,
+        "log.trackers": "[]",
+        **dict(overrides),
+    }
+    config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
+    world = join((), tmp_path)
+    try:
+        training, _ = assembly.build(config, RECIPE, world)
+        waits = waits_of_steps(training, 2)
+    finally:
+        leave()
+    for found in waits:
+        assert len(found) == 1 and found[0].place.startswith("finetune/step.py"), report(found)
