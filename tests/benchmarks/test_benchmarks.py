@@ -22,7 +22,7 @@ COLUMNS = {
     "gpu": {"model", "version", "tokens / s", "MFU", "of the ceiling", "peak, GiB", "plan, GiB", "lasting / 16Ψ"},
     "gpu_beside": {"model", "measured", "here", "beside it", "ratio"},
     "growth": {"what grows", "to", "measured", "figure", "of the first"},
-    "loader_interference": {"recipe", "samples come from", "of the step", "op rate / alone", "by the clock"},
+    "loader_interference": {"recipe", "samples come from", "of the step", "op rate / alone", "processor"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
