@@ -40,8 +40,8 @@ from recipes.voice_clone.shapes import SMALL
 
 OPERATIONS = {"llm_sft": 9_400, "voice_clone": 12_700}
 """That one micro-batch issues, forward and backward: Qwen3-1.7B and Qwen3-TTS 0.6B, counted by a dispatch mode."""
-CHATS, CLIPS, MICRO_BATCHES, ROUNDS = 160, 640, 3, 9
-QUICK = (40, 80, 2, 2)
+CHATS, CLIPS, MICRO_BATCHES, ROUNDS = 80, 320, 2, 5
+QUICK = (20, 60, 1, 2)
 WORDS = ("letters", "harbour", "because", "morning", "question", "answer", "written", "between", "nothing", "simple", "another", "window")
 COLUMNS = (
     *("recipe", "samples come from", "positions a micro-batch", "loader, ms a micro-batch", "of the step", "op rate / alone"),

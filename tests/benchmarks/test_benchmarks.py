@@ -42,7 +42,8 @@ COLUMNS = {
     "sub_talker": {"at once", "loop over time", "loop / at once"},
 }
 SLOW = {
-    *("communication", "data_preparation", "export_memory", "first_step", "generation", "gpu", "gpu_beside", "growth", "plan_backtest"),
+    *("communication", "data_preparation", "export_memory", "first_step", "generation", "gpu", "gpu_beside", "growth"),
+    *("loader_interference", "plan_backtest"),
     *("reliability", "resume_time", "save_blocking", "scaling", "scaling_limits", "start_up", "step_overhead", "strategy_bytes"),
     *("transcribe_speed", "voice_ways"),
 }
