@@ -162,7 +162,7 @@ class Loader:
     """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns.
 
     Samples come from the cache, so the thread only reads and collates: the interpreter, which it shares with the training, is held for
-    well under a hundredth of a step (benchmarks/loader_interference.py).
+    1 to 4 % of a step (benchmarks/loader_interference.py).
     """
 
     def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int, pinned: bool = False, fixed: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from finetune import index_workers, intake, rows
 from finetune.errors import UserError
 from finetune.index_workers import Workers
-from finetune.recipe import Recipe
+from finetune.recipe import Recipe, load_recipe
 from finetune.rows import Measured
 from tests.finetune import tiny
 from tests.reliability import victims
@@ -99,3 +100,17 @@ def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(chosen, partial) and chosen.args == (3,)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
     assert workers.when_worth_it() is None
+
+
+def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any]], tmp_path: Path) -> None:
+    """That two processes, to which the processor was sent, read rows as this one does: for the tests of recipes."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in data * 8))
+    measure = partial(intake.measure_for_cache, intake.Limit(10**6, "train.micro_tokens", "error"))
+    workers = Workers(path, folder, processor, measure)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "SCANNED_BYTES", path.stat().st_size // 5)
+        rows.build_index(path, tmp_path / "many", "key", partial(measure, load_recipe(folder), processor), partial(workers.scan_all, 2))
+    rows.build_index(path, tmp_path / "one", "key", partial(measure, load_recipe(folder), processor))
+    many, one = (rows.index_path(path, tmp_path / name) for name in ("many", "one"))
+    assert many.read_bytes() == one.read_bytes() and rows.samples_path(many).read_bytes() == rows.samples_path(one).read_bytes()

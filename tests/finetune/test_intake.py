@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from finetune import assembly, intake
 from finetune.batches import Loader, MicroBatch
+from finetune.config import on_disk
 from finetune.errors import UserError
 from finetune.events import Events
 from finetune.recipe import Batch, Sample
@@ -117,3 +119,54 @@ def test_lengths_depend_on_the_tokenizer_and_not_on_the_weights(tmp_path: Path) 
         keys.append(intake.data_key(config, tiny.RECIPE.load(config)))
     keys.append(intake.data_key(config, replace(tiny.RECIPE.load(config), state={"chat_template": "{{ messages }}"})))
     assert len(set(keys)) == 5
+
+
+def test_samples_depend_on_the_code_that_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, outside = tiny.config_in(tmp_path), shutil.copytree(tiny.FOLDER, tmp_path / "my_recipe")
+    loaded, found = tiny.RECIPE.load(config), [intake.code_version(outside)]
+    assert intake.code_version(outside) == found[0]
+    (outside / "reading.py").write_text("SEPARATOR = 0\n")
+    found.append(intake.code_version(outside))
+    keys = [intake.data_key(config, loaded)]
+    monkeypatch.setattr(intake, "version", lambda name: "of another time")
+    found.append(intake.code_version(outside))
+    keys.append(intake.data_key(config, loaded))
+    assert len(set(found)) == 3 and len(set(keys)) == 2
+
+
+def test_another_tokenizer_has_the_samples_made_again(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config_in(tmp_path)
+    loaded = tiny.RECIPE.load(config)
+    read = list[str]()
+    recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row["text"]) or tiny.RECIPE.read(row, processor))  # type: ignore[func-returns-value]  # append, then read
+
+    def opened_again() -> int:
+        read.clear()
+        rows = intake.open_data(
+            on_disk(config.data.train), tmp_path / "cache", intake.data_key(config, loaded), recipe, loaded, config, world
+        )
+        assert rows is not None and len(rows) == 20
+        return len(read)
+
+    assert [opened_again(), opened_again()] == [20, 0]
+    (tmp_path / "base" / "tokenizer.json").write_text("{}")
+    assert [opened_again(), opened_again()] == [20, 0]
+    assert "indexing" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_of_several_ranks_one_reads_the_rows_and_all_have_the_samples(tmp_path: Path) -> None:
+    tiny.config_in(tmp_path)
+    work = f"""
+config, read, processes = tiny.config_in(Path({str(tmp_path)!r})), [], world.join((), Path({str(tmp_path)!r}))
+loaded = tiny.RECIPE.load(config)
+recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row) or tiny.RECIPE.read(row, processor))
+rows = intake.open_data(config.data.train, config.run.dir / "cache", "key", recipe, loaded, config, processes)
+print(len(read), rows.digest, [bytes(rows.sample(row)).hex()[-8:] for row in range(len(rows))])
+world.leave()
+"""
+    imports = (
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom finetune import intake, world\nfrom tests.finetune import tiny\n"
+    )
+    lines = sorted(line.split(" ", 1) for line in tiny.forked(imports, work, 2))
+    assert [count for count, _ in lines] == ["0", "20"] and lines[0][1] == lines[1][1]

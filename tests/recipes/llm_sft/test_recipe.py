@@ -16,6 +16,7 @@ from finetune.config import resolve
 from finetune.errors import UserError
 from recipes.llm_sft import recipe
 from recipes.llm_sft.recipe import RECIPE, Processor
+from tests.finetune.test_index_workers import check_other_processes
 from tests.finetune.tiny import let_go
 from tests.recipes.llm_sft import tiny_runs
 
@@ -34,6 +35,11 @@ def test_a_row_becomes_ids_of_which_the_answer_is_learned(tmp_path: Path) -> Non
     learned = processor.tokenizer.decode(sample["ids"][sample["supervised"]])
     assert learned.startswith("And to you.") and "Good day." not in learned
     assert RECIPE.length(sample) == len(sample["ids"]) == len(sample["supervised"])
+
+
+@pytest.mark.slow
+def test_other_processes_read_the_same(tmp_path: Path) -> None:
+    check_other_processes(Path(recipe.__file__).parent, loaded(tmp_path).processor, tiny_runs.rows(), tmp_path)
 
 
 def test_every_way_of_supervision_is_passed_on(tmp_path: Path) -> None:
