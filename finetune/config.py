@@ -189,8 +189,9 @@ class Sample(Section):
     every: int | None = Field(default=None, ge=1)
     """Optimizer steps between two rounds of sampled answers; a checkpoint is made at each, and the last step always makes a round."""
     prompts: Names = ()
-    """What is answered each time, or said: a voice takes `text` or `speaker|text`. The answers come from a process beside the run, on rank
-    0's GPU if it has room, else on one core, and go to the log, the trackers, and (sounds and their spectrograms) to `samples/` of the run."""
+    """What is answered each time, or said: a voice takes `text` or `speaker|text`. The answers come from a process beside the run, on the
+    GPU of rank 0 if it has room, else on one core, and go to the log, the trackers, and (sounds and their spectrograms) to `samples/` of
+    the run."""
 
 
 class Log(Section):

@@ -153,7 +153,7 @@ class Sampler:
         self._works = is_main and config.sample.every is not None
         self._device, self._needed = device if device.type == "cuda" else None, needed
         self._reported: set[str] = set()
-        """Places of which the console has heard."""
+        """Places that the console already shows."""
         self._wanted: int | None = None
         """The step whose answers come next."""
         self._child: _Child | None = None
@@ -243,9 +243,7 @@ class Sampler:
                 self._fail(child.step, problem)
             else:
                 self._device, self._wanted = None, child.step if self._wanted is None else self._wanted
-                self._events.say(
-                    f"warning: samples of step {child.step} failed on GPU {child.share.gpu}, the CPU takes over: {problem}"
-                )
+                self._events.say(f"warning: samples of step {child.step} failed on GPU {child.share.gpu}, the CPU takes over: {problem}")
                 self._events.note("sampling moved", child.step, problem=problem)
         child.close()
 
