@@ -153,7 +153,7 @@ class Sampler:
         self._works = is_main and config.sample.every is not None
         self._device, self._needed = device if device.type == "cuda" else None, needed
         self._reported: set[str] = set()
-        """Places of which the console has heard."""
+        """Places that the console already shows."""
         self._wanted: int | None = None
         """The step whose answers come next."""
         self._child: _Child | None = None

@@ -1,12 +1,13 @@
 """Staging buffers: host memory that a save copies a rank's tensors into, so that training continues while they are written to disk.
 
-One block for each rank, allocated at the first save and used again by every later one, since a copy into fresh memory takes five times as
+One block for each rank, allocated at the first save and used again by every later one, since a copy into fresh memory takes six times as
 long: the kernel clears each page before its first use. On CUDA the block is page-locked, and the copies run on a stream of their own beside
 the forward and backward passes of the next step; only the update after them waits, and it waits on the device.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import platform
@@ -43,8 +44,9 @@ class Staging:
         """`size` in bytes; `stream` copies from a GPU. Raises `OSError` or `MemoryError` if the memory cannot be allocated."""
         self.bytes, self._stream = size, stream
         pages = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            pages.madvise(mmap.MADV_HUGEPAGE)  # the first copy takes a third of the time: the kernel clears 2 MiB at once
+        pages.madvise(mmap.MADV_DONTFORK)  # a fork would move pages that a GPU copies into
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)  # the first copy takes a third of the time: 2 MiB are cleared at once
         self._memory = torch.frombuffer(pages, dtype=torch.uint8)
         self.is_page_locked = stream is not None and page_lock(self._memory)
 

@@ -291,7 +291,7 @@ def test_the_gpu_is_named_as_a_new_process_sees_it(
     index: int | None, visible: str | None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = torch.device("cuda") if index is None else torch.device("cuda", index)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda asked: (7, 9) if asked == device else None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda queried: (7, 9) if queried == device else None)
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert sampling.gpu_of(device, environ) == sampling.Gpu(name, 7, 9)
 
@@ -336,11 +336,11 @@ def test_without_room_they_are_made_on_the_cpu_which_is_reported_once(
         sampler._child.close()
         sampler._child = None
     assert shares == [False, False, True, True, False]
-    told = capsys.readouterr().out
-    assert told.count("samples are made on") == 2
+    printed = capsys.readouterr().out
+    assert printed.count("samples are made on") == 2
     assert (
         "samples are made on one CPU core: on GPU 6 they may take 4.0 GiB, and 11.0 of 80.0 are free, of which 10% stay for the training"
-    ) in told
+    ) in printed
 
 
 def test_what_fails_on_the_gpu_is_made_again_on_the_cpu(

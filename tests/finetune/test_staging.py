@@ -218,7 +218,7 @@ def updates(training: Training) -> float:
     return max((float(state["step"]) for state in training.optimizer.state.values()), default=0)
 
 
-# --- what CUDA is asked for
+# --- calls of CUDA
 
 
 class Library:
