@@ -23,7 +23,21 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"recipe"}),
     frozenset({"world"}),
     frozenset(
-        {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head", "optim"}
+        {
+            "adapters",
+            "quantized",
+            "data_parallel",
+            "load_balance",
+            "parallel",
+            "tensor_parallel",
+            "recompute",
+            "models",
+            "rows",
+            "packing",
+            "batches",
+            "loss_head",
+            "optim",
+        }
     ),
     frozenset({"activations"}),
     frozenset({"memory"}),
