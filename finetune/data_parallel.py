@@ -140,6 +140,7 @@ class Replica:
         self.gather()
         return self._cast_inputs(_, args, kwargs)
 
+    @torch.compiler.disable  # or the compiler would trace it for each shape of a block's inputs; those of fully_shard are left out, too
     def _cast_inputs(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         cast = partial(cast_floating, self._compute)
         return _apply_to_tensors(cast, args), _apply_to_tensors(cast, kwargs)

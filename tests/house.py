@@ -24,7 +24,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"world", "cross_entropy_kernel"}),
     frozenset(
         {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head"}
-        | {"optim", "adamw_8bit", "muon", "sample_cache"}
+        | {"optim", "adamw_8bit", "muon", "sample_cache", "data_parallel", "load_balance"}
     ),
     frozenset({"activations", "compilation"}),
     frozenset({"memory"}),

@@ -95,7 +95,7 @@ def test_frozen_and_packed_parameters() -> None:
     assert found.gathered == 2 * 32 and found.unreduced == 2 * 32 and found.reducing == 0, (
         "a bf16 copy of what is trained, and its gradient"
     )
-    sharded = memory(counted, Arrangement("fsdp", 1), NOTHING, 2)
+    sharded = memory(counted, Arrangement("zero2", 1), NOTHING, 2)
     assert sharded.gathered == 16 + 2 * 64 and sharded.reducing == 32 * 4
 
 
