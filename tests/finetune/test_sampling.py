@@ -70,7 +70,7 @@ def test_answers_of_a_run_are_in_its_log_its_console_and_tensorboard(
     assert told["step"] == 60
     assert {each["prompt"]: each["answer"] for each in told["answers"]} == dict(tiny_runs.CHATS)
     assert "step 60: 'Who are you?' → 'I am a machine.'" in capsys.readouterr().out
-    assert not [path for path in (config.run.dir / "cache").iterdir() if path.name.startswith(".")]
+    assert not [path for path in (config.run.dir / "cache").iterdir() if path.name.startswith(".") and path.suffix != ".lock"]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = EventAccumulator(str(config.run.dir / "tracking"))
@@ -162,7 +162,7 @@ def test_a_stop_ends_it_at_once(waiting: tuple[Sampler, Config]) -> None:
     assert not ended(pid)
     sampler.__exit__(None, None, None)
     assert ended(pid) and [event["step"] for event in sampled(config, "sampling stopped")] == [10]
-    assert not [path for path in (config.run.dir / "cache").iterdir() if path.name.startswith(".")]
+    assert not [path for path in (config.run.dir / "cache").iterdir() if path.name.startswith(".") and path.suffix != ".lock"]
     sampler._child = None
 
 

@@ -61,8 +61,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/evaluation.py",
-        "(float(term.sum) if turn.counts else 0.0)",
-        "float(term.sum)",
+        "(term.sum.double() if turn.counts else zero)",
+        "term.sum.double()",
         "tests/finetune/test_evaluation.py::test_what_a_rank_without_rows_runs_along_counts_for_nothing",
         "fillers are summed in the validation loss of several ranks",
     ),
