@@ -4,8 +4,8 @@ Beside the index is the cache of samples: of each row what training reads of it,
 while a model trains. Both are made in one pass over the file, in this process or in several (see `index_workers`).
 
 What a run trains on is what it indexed. At each start a file of up to `DIGESTED_BYTES` is digested; a larger one counts as the indexed one
-while its size and times are the same. During the run each row, and each cached sample, is checked against its checksum when it is read,
-whatever the file's size.
+while its size and times are the same. Training reads the cache alone: each sample is checked against its checksum when it is read, and so
+is a row, for whoever reads one, whatever the file's size.
 """
 
 from __future__ import annotations
