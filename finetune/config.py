@@ -139,7 +139,7 @@ class Train(Section):
     micro_tokens: int = Field(default=4096, ge=1)
     """Largest micro-batch in positions, padding included: bounds the memory of activations."""
     precision: Literal["bf16", "fp32"] = "bf16"
-    """Compute type. Masters, gradients, reductions and optimizer state are fp32 in both."""
+    """Compute type. Masters, gradients, reductions and optimizer state are fp32 in both, but for the moments of `adamw_8bit`."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations of each block in the backward pass: all of them, or (selective) all but matrix products and attention."""
     compile: bool | Literal["auto"] = "auto"
@@ -155,10 +155,10 @@ class Train(Section):
 
 class Parallel(Section):
     strategy: Literal["auto", "ddp", "zero1", "zero2", "fsdp", "hsdp"] = "auto"
-    """How weights, gradients and AdamW state lie over N ranks, in bytes a parameter that last, and that pass besides (w: 2 in bf16, 4 in
-    fp32): `ddp` 16, a gathered copy w · `zero1` 16/N, gathered weights w and whole gradients 4 · `zero2` 16/N, gathered weights w · `fsdp`
-    (ZeRO-3) 16/N, the root and two units (blocks, large embeddings) · `hsdp` 16/(N/replicate), the same · `auto`: `fsdp` or `ddp`, as the
-    launch file's preset says."""
+    """How weights, gradients and AdamW state are divided over N ranks, in bytes a parameter that last, and that pass besides (w: 2 in bf16,
+    4 in fp32): `ddp` 16, in bf16 a copy 2 · `zero1` 16/N, gathered weights w and whole gradients 4 · `zero2` 16/N, gathered weights w ·
+    `fsdp` (ZeRO-3) 16/N, the root and two units (blocks, large embeddings) · `hsdp` 16/(N/replicate), the same · `auto`: `fsdp` or `ddp`,
+    as the launch file's preset says."""
     replicate: int = Field(default=1, ge=1)
     """Copies of the sharded model under `hsdp`: N / replicate ranks share one. Usually the number of machines."""
     tensor: int = Field(default=1, ge=1)
@@ -174,8 +174,8 @@ class Checkpoint(Section):
     keep: int = Field(default=3, ge=2)
     """How many to keep. The best by validation loss, of those evaluated at their very step, is kept besides."""
     asynchronous: bool = True
-    """Train on while a checkpoint is written; only its copy to host memory blocks. That takes 12 bytes of host memory a trained parameter,
-    over all ranks, for the rest of the run; without room for it, each save blocks until it is written."""
+    """Train on while a checkpoint is written; only its copy to host memory blocks. That takes 12 bytes of host memory a trained parameter
+    (fewer with another `optimizer`), over all ranks, for the rest of the run; without room for it, each save blocks until it is written."""
     grace_seconds: float = Field(default=25.0, gt=0)
     """Seconds after a signal within which a last save must end, or it is not begun: accelerate kills what is left after 30."""
     on_failure: Literal["stop", "continue"] = "stop"

@@ -70,8 +70,9 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
         return None
     limit = Limit.of(config)
     scan_all = index_workers.Workers(path, find_recipe(config.recipe), loaded.processor, partial(measure_for_cache, limit)).when_worth_it()
-    once(world, lambda: build_index(path, cache, f"{key} {limit}", partial(measure_for_cache, limit, recipe, loaded.processor), scan_all))
-    return together(world, lambda: open_rows(path, cache))
+    measure_row = partial(measure_for_cache, limit, recipe, loaded.processor)
+    built = once(world, lambda: build_index(path, cache, f"{key} {limit}", measure_row, scan_all))
+    return together(world, lambda: open_rows(path, cache, built))
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Beside the index is the cache of samples: of each row what training reads of it,
 while a model trains. Both are made in one pass over the file, in this process or in several (see `index_workers`).
 
 What a run trains on is what it indexed. At each start a file of up to `DIGESTED_BYTES` is digested; a larger one counts as the indexed one
-while its size and times are the same. During the run each row, and each cached sample, is checked against its checksum when it is read,
-whatever the file's size.
+while its size and times are the same. Training reads the cache alone: each sample is checked against its checksum when it is read, and so
+is a row, for whoever reads one, whatever the file's size.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import io
 import json
 import mmap
 import os
+import re
 import sys
 import time
 from array import array
@@ -46,6 +47,8 @@ HASHED_AT_ONCE = 2047
 SECONDS_BETWEEN_REPORTS = 10.0
 LOCK = ".index.lock"
 """In the cache's folder: of several processes that find an index stale, one makes it, and the others use that."""
+HALF_WRITTEN = re.compile(rf"\..*\.(index|samples)({re.escape(files.TEMPORARY)}|{re.escape(files.TRASH)})")
+"""Names of what a killed process leaves of an index or of samples."""
 
 
 class Measured(NamedTuple):
@@ -202,11 +205,17 @@ def checksum_of(raw: bytes) -> int:
     return int.from_bytes(total.digest(), "little", signed=True)
 
 
-def open_rows(path: Path, cache: Path) -> Rows:
-    """Open a file whose index `build_index` has made in `cache`. Raises `UserError` if one of the two is gone by now."""
+def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
+    """Open a file whose index `build_index` has made in `cache`. Raises `UserError` if one of the two is gone by now, or if the index is
+    not `built`, the one whose digest `build_index` returned."""
     place = index_path(path, cache)
     try:
         head, begins = read_head(place)
+        if built is not None and head["index_digest"] != built:  # ranks with different lengths would train in different orders
+            raise UserError(
+                f"another process, such as `finetune plan` with other options, has just indexed {path} again in {cache}; start one after "
+                "the other, or with another --run.dir"
+            )
         index = np.asarray(np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS)))  # whose rows are cheaper to take
         return Rows(path, DataFile(path), index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -235,8 +244,9 @@ def read_head(place: Path) -> tuple[dict[str, Any], int]:
         return head, file.tell()
 
 
-def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: ScanAll | None = None) -> None:
+def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: ScanAll | None = None) -> str:
     """Measure every row once; store where those are that are trained on, with checksums and samples, and which ones are not and why.
+    Returns the digest of the index.
 
     Kept under `cache`, not beside the data: data may be read-only, and lengths depend on the recipe. An index of the same content and `key`
     is used as it is; why another one is not is printed. `scan_all` spreads the work over processes; without it, this one does it. Raises
@@ -252,16 +262,16 @@ def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: S
         if place.exists():
             stale = _why_stale(place, of, times, path)
             if stale is None:
-                return
+                return str(read_head(place)[0]["index_digest"])
             print(f"indexing {path} again: {stale}", file=sys.stderr, flush=True)
         for old in (place, samples_path(place)):
             files.discard(old)  # before the new ones take as much room again
             files.sweep(cache, old.name)
-        _build(path, place, {**of, **times}, scan_all or (lambda blocks: map(partial(scan, measure, path), blocks)))
+        return _build(path, place, {**of, **times}, scan_all or (lambda blocks: map(partial(scan, measure, path), blocks)))
 
 
-def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) -> None:
-    """Write samples, then the index that knows their digest: a killed process leaves samples that nothing refers to."""
+def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) -> str:
+    """Write samples, then the index with their digest: a killed process leaves samples that nothing refers to."""
     whole = _Whole(path, place.parent)
     with path.open("rb") as file:
         samples = files.write_stream(samples_path(place), whole.samples(scan_all(blocks_of(file))))
@@ -271,17 +281,23 @@ def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) ->
         "rows": len(whole.entries) // COLUMNS, "left_out": whole.left_out, "cut": whole.cut,
         "samples": {"bytes": samples.bytes, "digest": samples.digest},
     }  # fmt: skip
-    head = json.dumps({**facts, "index_digest": _digest_of_index(facts, [numbers])})
+    digest = _digest_of_index(facts, [numbers])
+    head = json.dumps({**facts, "index_digest": digest})
     padding = " " * (-(len(head.encode()) + 1) % 8)  # the numbers behind it are read in place, so they must be aligned
     files.write_bytes(place, b"".join([f"{head}{padding}\n".encode(), numbers]))
+    return digest
 
 
 def discard_others(cache: Path, paths: Iterable[Path]) -> None:
-    """Delete indexes and samples of other data files than these, which a folder of a run would otherwise collect."""
+    """Delete indexes and samples of other data files than these, whole or half written, which a folder of a run would otherwise collect."""
     kept = {index_path(path, cache).stem for path in paths}
-    for place in [*cache.glob("*.index"), *cache.glob("*.samples")]:
-        if place.stem not in kept:
-            files.discard(place)
+    with files.alone(cache / LOCK):  # what another process is writing is not left over
+        for left in files.unfinished(cache):
+            if HALF_WRITTEN.match(left.name):
+                files.discard(left)
+        for place in [*cache.glob("*.index"), *cache.glob("*.samples")]:
+            if place.stem not in kept:
+                files.discard(place)
 
 
 def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Path) -> str | None:

@@ -34,7 +34,7 @@ MOST_DIMENSIONS = 16
 
 
 def encode(sample: Sample) -> bytes:
-    """The record of a sample. Raises `TypeError` naming what is no tensor, or one of a type that no record holds."""
+    """The record of a sample. Raises `TypeError` naming what is no tensor, or a name, type or shape that no record holds."""
     heads, parts = [], []
     for name, tensor in sample.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in NAMES:
@@ -45,7 +45,12 @@ def encode(sample: Sample) -> bytes:
         raw = stored.reshape(-1).view(torch.uint8).numpy().tobytes()
         parts += [raw, bytes(-len(raw) % ALIGNMENT)]
     head = json.dumps(heads, separators=(",", ":")).encode()
-    return b"".join([head, b" " * (-(len(head) + 1) % ALIGNMENT), b"\n", *parts])
+    head += b" " * (-(len(head) + 1) % ALIGNMENT) + b"\n"
+    try:
+        _layout(head)  # now, or each run would end at this row, and have it cached again
+    except ValueError as error:
+        raise TypeError(f"a recipe's `read` gave a sample that the cache cannot hold: {error}") from None
+    return b"".join([head, *parts])
 
 
 def _narrowed(tensor: Tensor) -> Tensor:

@@ -284,7 +284,7 @@ def test_a_process_that_finds_another_one_at_it_waits_and_uses_what_that_made(tm
         assert began.wait(20)
         second = threads.submit(rows.build_index, path, cache, "key", slowly)
         waiting.set()
-        assert first.result(20) is second.result(20) is None
+        assert first.result(20) == second.result(20)
     assert measured == ["abc"]
 
 
@@ -295,6 +295,25 @@ def test_caches_of_other_files_are_deleted(tmp_path: Path) -> None:
     rows.discard_others(cache, paths[:2])
     assert len([*cache.glob("*.index")]) == len([*cache.glob("*.samples")]) == 2
     assert [rows.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
+
+
+def test_what_a_killed_process_left_of_another_file_is_deleted_too(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "train.jsonl", ["abc"]), tmp_path / "cache"
+    opened(path, cache)
+    kept = {place.name for place in cache.iterdir()} | {f".speakers.json{files.TEMPORARY}00"}  # nobody else's
+    for name in (f".old-1.samples{files.TEMPORARY}01", f".old-1.samples{files.TRASH}02", f".old-1.index{files.TEMPORARY}03", *kept):
+        (cache / name).touch()
+    rows.discard_others(cache, [path])
+    assert {place.name for place in cache.iterdir()} == kept
+
+
+def test_an_index_that_another_process_has_made_since_is_refused(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache"
+    built = rows.build_index(path, cache, "key", measure)
+    assert rows.build_index(path, cache, "key", measure) == built and len(rows.open_rows(path, cache, built)) == 1
+    rows.build_index(path, cache, "another key", lambda row: Measured(1))
+    with pytest.raises(UserError, match=r"another process, such as `finetune plan` .* has just indexed .*rows\.jsonl again"):
+        rows.open_rows(path, cache, built)
 
 
 def test_a_fault_of_the_recipe_carries_the_place_of_its_row(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def test_what_is_no_tensor_of_a_known_type_is_named(value: object) -> None:
         sample_cache.encode({"ids": value})  # type: ignore[dict-item]  # what a recipe may do
 
 
+@pytest.mark.parametrize("sample", [{1: torch.zeros(2)}, {"\ud800": torch.zeros(2)}, {"deep": torch.zeros((1,) * 16)}])
+def test_what_could_not_be_read_back_is_refused_when_it_is_written(sample: Sample) -> None:
+    with pytest.raises(TypeError, match=r"`read` gave a sample that the cache cannot hold: .*(describes no tensor|half of a character)"):
+        sample_cache.encode(sample)
+
+
 def head(*tensors: object) -> bytes:
     return json.dumps(tensors).encode() + b"\n"
 
