@@ -150,6 +150,14 @@ class Replica:
                 parameters[name] = weight.master
         self._in_place = False
 
+    def lasting(self) -> list[Tensor]:
+        """Masters and gradients where they are, also within a step, when the model has other tensors in their place."""
+        if self._buckets:
+            return [weight.source for weight in self.weights] + [bucket.buffer for bucket in self._buckets]
+        given = [weight.gradient._local_tensor for weight in self.weights if weight.gradient._local_tensor is not weight.source]
+        coming = [weight.working.grad for weight in self.weights if weight.working.grad is not None]
+        return [weight.source for weight in self.weights] + (coming or given)
+
     def _begin_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         self.gather()
         return self._cast_inputs(_, args, kwargs)
