@@ -57,12 +57,14 @@ class Bucket:
     """Of the buffer, in the shapes of the weights."""
     gradients: Sequence[DTensor]
     """The same, as the masters get them."""
+    marks: Tensor
+    """The end of the buffer, one number for each weight: averaged, above zero if any rank has reached it."""
     missing: int
     """How many gradients have not come in this backward pass."""
     holds_sums: bool = False
     """Whether earlier micro-batches of this step are in it."""
     reached: set[int] = field(default_factory=set)
-    """Numbers of the weights that have had a gradient on this rank."""
+    """Numbers of the weights that have had a gradient in this step, on this rank."""
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -81,12 +83,24 @@ class Bucket:
         self.holds_sums = True
         self.missing = 0
 
+    @torch.no_grad()
+    def mark(self) -> None:
+        """Write down which weights this rank has reached. The host does not wait."""
+        self.marks.fill_(1.0)
+        if unreached := [self.marks[number] for number in range(len(self.weights)) if number not in self.reached]:
+            torch._foreach_zero_(unreached)
+
+    def read_marks(self) -> None:
+        """Learn, once the buffer is averaged, what other ranks have reached. The host waits only if this rank has not reached all."""
+        if len(self.reached) < len(self.weights):
+            self.reached.update(number for number, mark in enumerate(self.marks.tolist()) if mark > 0)
+
 
 class Replica:
     """The whole weights of a model, which take the place of its DTensors from the first forward of a step to its last backward's end.
 
-    Both are noticed by hooks on the model's own forward. A weight that no micro-batch reached has no gradient; on several ranks, where
-    only the others may have reached it, that holds for weights that this rank has never reached.
+    Both are noticed by hooks on the model's own forward. A weight that no micro-batch of a step reached, on any rank, has no gradient; one
+    that only other ranks reached has theirs, since weights that some ranks update and others do not would no longer be the same.
     """
 
     def __init__(self, model: nn.Module, units: Iterable[nn.Module], mesh: DeviceMesh, compute: torch.dtype) -> None:
@@ -125,7 +139,7 @@ class Replica:
                 parameters[name] = weight.working
         for bucket in self._buckets:
             bucket.holds_sums = bucket.holds_sums or any(weight.master.grad is not None for weight in bucket.weights)
-            if self._group.size() == 1 and not bucket.holds_sums:
+            if not bucket.holds_sums:
                 bucket.reached.clear()
         self._in_place = True
 
@@ -135,6 +149,14 @@ class Replica:
             for parameters, name in weight.slots:
                 parameters[name] = weight.master
         self._in_place = False
+
+    def lasting(self) -> list[Tensor]:
+        """Masters and gradients where they are, also within a step, when the model has other tensors in their place."""
+        if self._buckets:
+            return [weight.source for weight in self.weights] + [bucket.buffer for bucket in self._buckets]
+        given = [weight.gradient._local_tensor for weight in self.weights if weight.gradient._local_tensor is not weight.source]
+        coming = [weight.working.grad for weight in self.weights if weight.working.grad is not None]
+        return [weight.source for weight in self.weights] + (coming or given)
 
     def _begin_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         self.gather()
@@ -187,11 +209,14 @@ class Replica:
         for bucket in self._buckets[len(self._pending) :]:
             if bucket.missing:
                 return
+            bucket.mark()
             self._pending.append(dist.all_reduce(bucket.buffer, dist.ReduceOp.AVG, self._group, async_op=True))
 
     def _hand_over(self) -> None:
         """Give the step's gradients to the masters."""
         for bucket in self._buckets:
+            if self._group.size() > 1:
+                bucket.read_marks()
             for number in bucket.reached:
                 bucket.weights[number].master.grad = bucket.gradients[number]
             bucket.holds_sums = False
@@ -260,10 +285,11 @@ def split_into_buckets(sizes: Sequence[int]) -> list[int]:
 
 def bucket_of(weights: Sequence[Weight]) -> Bucket:
     room = [-(-weight.working.numel() // ALIGNED) * ALIGNED for weight in weights]
-    buffer = torch.zeros(sum(room), dtype=torch.float32, device=weights[0].working.device)
-    parts = [part[: weight.working.numel()].view(weight.working.shape) for part, weight in zip(buffer.split(room), weights, strict=True)]
+    buffer = torch.zeros(sum(room) + len(weights), dtype=torch.float32, device=weights[0].working.device)
+    *rooms, marks = buffer.split([*room, len(weights)])
+    parts = [part[: weight.working.numel()].view(weight.working.shape) for part, weight in zip(rooms, weights, strict=True)]
     gradients = [as_master(part, weight.master) for part, weight in zip(parts, weights, strict=True)]
-    return Bucket(weights, buffer, parts, gradients, len(weights))
+    return Bucket(weights, buffer, parts, gradients, marks, len(weights))
 
 
 def as_master(gradient: Tensor, master: Tensor) -> DTensor:

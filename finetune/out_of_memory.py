@@ -100,8 +100,12 @@ def measure(wanted: int, device: torch.device, training: Training | None) -> Use
 
 def lasting_bytes(training: Training) -> int:
     """Of weights, their gradients and the optimizer's state on the device."""
-    parts = [parallel.own_part(parameter) for parameter in training.model.parameters()]
-    parts += [parallel.own_part(parameter.grad) for parameter in training.model.parameters() if parameter.grad is not None]
+    replica = parallel.replica_of(training.model)
+    if replica is not None and replica.weights:
+        parts = replica.lasting()
+    else:
+        parts = [parallel.own_part(parameter) for parameter in training.model.parameters()]
+        parts += [parallel.own_part(parameter.grad) for parameter in training.model.parameters() if parameter.grad is not None]
     parts += [value for state in training.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     return sum(part.numel() * part.element_size() for part in parts if part.device.type == training.world.device.type)
 

@@ -57,11 +57,14 @@ def pad(batch: Batch, positions: int) -> Batch:
     """A packed row with as many positions as every other one, so that compiled blocks see one shape: what is added is a sample of its own,
     in which nothing is learned. A longer row stays as it is, but for its bounds.
 
+    Every position of what is added is 0: higher ones could be beyond a model's table of positions, and a rotary embedding that scales with
+    the highest position of a row would compute the real samples in another way.
+
     `bounds` get a fixed length, too, by empty samples at the end, and the lengths, which differ from row to row, are dropped.
     """
     length, tensors = batch.tensors["ids"].shape[1], dict(batch.tensors)
     missing, held = max(0, positions - length), len(tensors["bounds"]) + 1
-    rows = {"ids": torch.zeros(missing), "targets": torch.full((missing,), IGNORE), "positions": torch.arange(missing)}
+    rows = {"ids": torch.zeros(missing), "targets": torch.full((missing,), IGNORE), "positions": torch.zeros(missing)}
     for name, added in rows.items():
         tensors[name] = torch.cat([tensors[name], added.unsqueeze(0).to(torch.int64)], dim=1)
     bounds = torch.full((rooms(held, positions),), length + missing, dtype=torch.int32)

@@ -131,7 +131,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # which each rank would import later, by itself
 import torch.distributed as dist
-from finetune import data_parallel, parallel
+from finetune import data_parallel, optim, parallel
 from finetune.config import Config, Parallel, Train
 from finetune.world import join, leave
 from tests.finetune.test_data_parallel import IDS, Model
@@ -172,3 +172,31 @@ def test_on_three_ranks_gradients_are_averaged_once_a_step_bucket_by_bucket() ->
     assert all(found == ranks[0] for found in ranks)
     assert [ranks[0][f"sent {step} {micro}"] for step in range(2) for micro in range(2)] == [0, 3, 0, 3]
     assert ranks[0]["wrong 0"] == ranks[0]["wrong 1"] == []
+
+
+RESUMED = """
+world, found = join((), Path(tempfile.mkdtemp())), {}
+for precision in ("fp32", "bf16"):
+    torch.manual_seed(0)
+    model = Model()
+    config = Config.model_construct(train=Train(precision=precision), parallel=Parallel(strategy="ddp"))
+    parallel.shard(model, (), "ddp", config, world)
+    optimizer = optim.make_optimizer(model, Train())
+    optim.restore_state(optimizer, 3)
+    for seldom in (world.rank == 1, False):  # the first step after a resume: nothing of this model was reached before, here
+        model(IDS + world.rank, seldom=seldom)["loss"].backward()
+        found.setdefault(f"without {precision}", []).append([n for n, p in model.named_parameters() if p.grad is None])
+        gradients = parallel.by_layout(p.grad for p in model.parameters() if p.grad is not None)
+        found.setdefault(f"norm {precision}", []).append(parallel.gradient_norm(gradients).item())
+        optim.update(optimizer, 0.1)
+    found[f"weights {precision}"] = [p.full_tensor().double().sum().item() for p in model.parameters()]
+sys.stdout.write(json.dumps(found) + chr(10))
+leave()
+"""
+
+
+def test_a_weight_that_another_rank_alone_has_reached_is_updated_on_all() -> None:
+    ranks = [json.loads(output) for output in tiny.forked(IMPORTS, RESUMED, 2)]
+    assert ranks[0] == ranks[1]
+    for precision in ("fp32", "bf16"):
+        assert ranks[0][f"without {precision}"] == [[], ["seldom.weight", "seldom.bias"]]

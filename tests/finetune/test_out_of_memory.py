@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import loop, out_of_memory, train
+from finetune import loop, out_of_memory, parallel, train
+from finetune.batches import MicroBatch
+from finetune.data_parallel import ALIGNED
 from finetune.memory import GIB, Memory
 from finetune.out_of_memory import MemoryShortError, Used, compare, explained, remedies, wanted_in
+from finetune.step import loader_of
 from finetune.world import World
 from tests.finetune import tiny
 
@@ -143,7 +147,23 @@ def test_another_error_stays_what_it_is(tmp_path: Path, world: World) -> None:
         raise RuntimeError("shapes do not fit")
 
 
-def test_what_lasts_is_counted_from_the_tensors(tmp_path: Path, world: World) -> None:
-    training, _ = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
-    trained = sum(parameter.numel() for parameter in training.model.parameters())
-    assert out_of_memory.lasting_bytes(training) == 12 * trained + 4 * len(list(training.model.parameters()))
+@pytest.mark.parametrize(("strategy", "precision"), [("ddp", "fp32"), ("ddp", "bf16"), ("zero1", "fp32")])
+def test_what_lasts_is_counted_from_the_tensors(tmp_path: Path, world: World, strategy: str, precision: str) -> None:
+    """Between two steps; and under `ddp` in the middle of one too, where a device runs out of memory."""
+    chosen = (("train.steps", "1"), ("parallel.strategy", strategy), ("train.precision", precision))
+    training, _ = tiny.trained(world, tiny.config_in(tmp_path, *chosen))
+    sizes = [parameter.numel() for parameter in training.model.parameters()]
+    without = 12 * sum(sizes) + 4 * len(sizes)
+    gradients = 4 * (sum(sizes) if precision == "fp32" else sum(-(-size // ALIGNED) * ALIGNED for size in sizes) + len(sizes))
+    if strategy == "zero1":
+        assert out_of_memory.lasting_bytes(training) == without
+        return
+    assert out_of_memory.lasting_bytes(training) == without + gradients
+    with closing(loader_of(training, training.rows)) as loader:
+        batch = loader.batch(MicroBatch((0, 1), 0, 0))
+    for last in (False, True):
+        parallel.prepare_backward(training.model, "ddp", last)
+        loss = torch.stack([term.sum for term in training.recipe.loss(training.model, batch).values()]).sum()
+        assert out_of_memory.lasting_bytes(training) == without + (0 if precision == "fp32" and not last else gradients)
+        loss.backward()
+        assert out_of_memory.lasting_bytes(training) == without + gradients

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from finetune.errors import UserError
 from finetune.loss_head import Shaping
 from recipes.llm_sft import causal_model
-from recipes.llm_sft.samples import IGNORE
+from recipes.llm_sft.samples import IGNORE, monotonous, pack, pad
 from tests.causal_lm.recipe import write_base
 
 
@@ -51,6 +51,26 @@ def test_loss_and_gradients_are_those_of_the_stock_model(tmp_path: Path, kind: s
     wanted = dict(stock.named_parameters())
     for name, parameter in own.named_parameters():
         assert (parameter.grad - wanted[name].grad).norm() <= 1e-5 * wanted[name].grad.norm(), name
+
+
+SCALING = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+SMALL = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 8}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1),
+        LlamaConfig(**SMALL, intermediate_size=8, initializer_range=1.0, rope_scaling=SCALING),
+    ],
+    ids=["a table of positions", "a rotary embedding that scales with the highest position"],
+)
+def test_a_padded_row_has_no_position_that_its_samples_have_not(config: PretrainedConfig) -> None:
+    torch.manual_seed(0)
+    model = causal_model.CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")).eval()
+    rows = pack([{**monotonous(size), "ids": torch.arange(size)} for size in (8, 5)])
+    likelihoods = [model(row.tensors, row.lengths)[0].item() for row in (rows, pad(rows, 40))]
+    assert likelihoods[0] == pytest.approx(likelihoods[1], rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_padded_row_has_one_shape_and_another_sample_in_which_nothing_is_learn
     rows = [pad(pack(samples), 9) for samples in ([A], [A, B], [B, B, B])]
     assert len({tuple(tensor.shape for name, tensor in row.tensors.items() if name != "supervised") for row in rows}) == 1
     tensors = rows[1].tensors
-    assert tensors["ids"].tolist() == [[5, 6, 7, 8, 9, 4, 0, 0, 0]] and tensors["positions"].tolist() == [[0, 1, 2, 3, 0, 1, 0, 1, 2]]
+    assert tensors["ids"].tolist() == [[5, 6, 7, 8, 9, 4, 0, 0, 0]] and tensors["positions"].tolist() == [[0, 1, 2, 3, 0, 1, 0, 0, 0]]
     assert tensors["targets"].tolist() == [[IGNORE, 7, 8, IGNORE, 4, *[IGNORE] * 4]] and tensors["supervised"].tolist() == [1, 2, 4]
     assert tensors["bounds"].tolist() == [0, 4, 6, *[9] * 13] and tensors["bounds"].dtype == torch.int32
     assert rows[1].targets == pack([A, B]).targets and all(row.lengths == () for row in rows)
