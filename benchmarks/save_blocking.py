@@ -17,7 +17,7 @@ COLUMNS = (
     *("first copy, ms", "first save, ms", "first save / first copy", "torch.save, ms", "torch.save / save"),
 )
 NOTE = (
-    "A save holds the loop while it agrees on a folder and copies the state; writing, hashing and syncing go on beside the training. The "
+    "A save holds the loop while it agrees on a folder and copies the state; it is written, hashed and synced beside the training. The "
     "first save of a run allocates the memory that it and all later ones are copied into, which is beside a copy into fresh memory here, "
     "and a later one beside a copy into memory that was used before. Processor time of the thread that trains, the slowest rank's, median; "
     "ratios: median (smallest–largest) of the rounds, 7 to 16, 5 of first saves, in turns. On the wall: the ratio of the medians of "

@@ -1,6 +1,6 @@
 """torch.compile of a model's blocks: whether a run repays it, and one graph for all blocks of a kind.
 
-What lies between blocks is not compiled: there, sharding gathers and reduces, and the loss cuts its chunks.
+Code between blocks is not compiled: there, sharding gathers and reduces, and the loss cuts its chunks.
 """
 
 from __future__ import annotations
