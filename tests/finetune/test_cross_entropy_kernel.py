@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import triton
+from torch.torch_version import TorchVersion
 from triton import compile as compiled
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -17,8 +19,10 @@ from triton.compiler import ASTSource
 from finetune import cross_entropy_kernel
 
 ROOT = Path(__file__).parents[2]
+OLD_INTERPRETER = TorchVersion(triton.__version__) < (3, 7)
 
 
+@pytest.mark.skipif(OLD_INTERPRETER, reason="the interpreter of Triton 3.6 fails on loops with numpy 2.4 or later")
 def test_a_chunk_by_the_kernel_is_as_near_to_fp64_as_by_operations() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.finetune.cross_entropy_interpreted"],

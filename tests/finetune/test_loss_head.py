@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
+from torch.torch_version import TorchVersion
 
 from finetune.loss_head import AT_ONCE, SMALLEST, LossHead, Shaping, _add_product, rows_of_a_chunk
 
@@ -81,7 +82,8 @@ def test_bf16_gradients_stay_as_near_to_fp64_as_full_logits_are() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_products_are_added_in_fp32_wherever_they_are(dtype: torch.dtype) -> None:
     """On a CPU the sum; elsewhere that torch takes the call, in place, since no CPU has a product of another type than its factors'."""
-    for device in ("cpu", "meta"):
+    # On meta tensors, torch 2.11 takes `out_dtype` for the factor `beta`; its kernel for GPUs has the same signature as later ones.
+    for device in ("cpu", "meta") if TorchVersion(torch.__version__) >= (2, 12) else ("cpu",):
         total, left, right = torch.ones(5, 3, device=device), torch.ones(5, 7, device=device), torch.ones(7, 3, device=device)
         before = total.data_ptr()
         _add_product(total, left.to(dtype), right.to(dtype))
