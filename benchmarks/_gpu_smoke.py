@@ -163,8 +163,8 @@ def tests_pass(name: str, path: str, _: Bench) -> list[Cells]:
     for package in ("pytest", "hypothesis"):
         if find_spec(package) is None:
             raise CommandFailedError(f"{package} is not installed")
-    told = command("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0", path)
-    return [[name, told.strip().splitlines()[-1].strip("= ")]]
+    printed = command("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0", path)
+    return [[name, printed.strip().splitlines()[-1].strip("= ")]]
 
 
 def checks() -> tuple[Figure, ...]:

@@ -174,8 +174,8 @@ def test_what_the_compiler_cannot_do_is_explained() -> None:
         raise ValueError("no such instruction")
 
     model = stack("none", failing)
-    told = r"train\.compile: torch could not compile .*no such instruction.*; set train\.compile: false"
-    with pytest.raises(UserError, match=told), compilation.explained():
+    message = r"train\.compile: torch could not compile .*no such instruction.*; set train\.compile: false"
+    with pytest.raises(UserError, match=message), compilation.explained():
         model(torch.randn(4, 8))
     with pytest.raises(RuntimeError, match="^something else$"), compilation.explained():
         raise RuntimeError("something else")

@@ -30,9 +30,9 @@ def test_with_a_micro_batch_for_every_rank_nothing_is_said() -> None:
 
 def test_what_is_named_gives_every_rank_a_micro_batch() -> None:
     assert idle_share(first_steps(VOICE), 8) > 0.6
-    told = advice(VOICE, LENGTHS, 8)
-    assert told is not None and "3 micro-batches for 8 ranks" in told
-    found = named(told)
+    line = advice(VOICE, LENGTHS, 8)
+    assert line is not None and "3 micro-batches for 8 ranks" in line
+    found = named(line)
     assert found.keys() == {"global_batch_tokens", "micro_tokens"}
     for key, value in found.items():
         better = first_steps(Order(**{**VOICE.as_json(), key: value}))
@@ -43,12 +43,12 @@ def test_what_is_named_gives_every_rank_a_micro_batch() -> None:
 def test_ranks_times_micro_tokens_is_one_micro_batch_too_many() -> None:
     order = Order(seed=1, window=1024, micro_tokens=2048, global_batch_tokens=8 * 2048)
     assert min(len(step.micros) for step in first_steps(order)) == 9
-    told = advice(order, LENGTHS, 8)
-    assert told is not None and 7 * 1900 < named(told)["global_batch_tokens"] < 8 * 1900, "of which each micro-batch holds about 1,900"
+    line = advice(order, LENGTHS, 8)
+    assert line is not None and 7 * 1900 < named(line)["global_batch_tokens"] < 8 * 1900, "of which each micro-batch holds about 1,900"
 
 
 def test_a_micro_batch_is_not_made_smaller_than_the_longest_sample() -> None:
     lengths = LENGTHS.copy()
     lengths[7] = 2000
-    told = advice(VOICE, lengths, 8)
-    assert told is not None and named(told).keys() == {"global_batch_tokens"}
+    line = advice(VOICE, lengths, 8)
+    assert line is not None and named(line).keys() == {"global_batch_tokens"}
