@@ -53,11 +53,7 @@ def build(
 
     `claimed` is called once the run's folder is this run's own, with what became of the launch before if that left no word of it.
     """
-    strategy = together(world, lambda: parallel.choose_strategy(config, os.environ))
-    together(world, lambda: parallel.check_plan(strategy, config, world))
-    together(world, lambda: intake.check_batching(config, recipe))
-    together(world, lambda: quantized.check(config))
-    together(world, lambda: optim.check(config))
+    strategy = check(config, recipe, world)
     world = replace(world, tensor=config.parallel.tensor)
     cache = config.run.dir / "cache"
     claimed(once(world, lambda: claim(config.run.dir)))
@@ -71,7 +67,7 @@ def build(
     data_files = (on_disk(local.data.train), on_disk(local.data.val))
     rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in data_files)
     assert rows is not None  # train.check_inputs made sure
-    once(world, lambda: discard_others(cache, [path for path in data_files if path is not None]))
+    once(world, lambda: discard_others(cache, filter(None, data_files)))
     together(world, lambda: choose_trained(loaded, recipe, config))
     size = preflight.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks)
     together(world, lambda: preflight.check_room(config.run.dir, size))
@@ -91,6 +87,16 @@ def build(
     identity = identify(config, rows, base_files, loaded)
     training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed)
     return training, resume(training)
+
+
+def check(config: Config, recipe: Recipe, world: World) -> parallel.Strategy:
+    """What no model or data is needed for; returns the strategy. Raises `UserError`. Collective: call on every rank."""
+    strategy = together(world, lambda: parallel.choose_strategy(config, os.environ))
+    together(world, lambda: parallel.check_plan(strategy, config, world))
+    together(world, lambda: intake.check_batching(config, recipe))
+    together(world, lambda: quantized.check(config))
+    together(world, lambda: optim.check(config))
+    return strategy
 
 
 def verify(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:

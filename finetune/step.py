@@ -93,7 +93,7 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
         seed(turn.micro.key, world.device)
         terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}
-        # fully_shard averages over the shares of the data; times their number, the average is the sum.
+        # Gradients are averaged over the shares of the data; times their number, the average is the sum.
         (objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
         for name in counts if turn.counts else ():
             totals[name] += terms[name].sum.detach()

@@ -11,6 +11,11 @@ from typing import Any
 
 from tests import loopback
 
+CLOSED_PAGES = ("/config", "/monitoring", "/login", "/docs", "/openapi.json", "/manifest.json", "/svelte/svelte.js", "/assets/../routes.py")
+"""Paths that gradio answers by itself, and no page of this project needs."""
+CLOSED_CALLS = ("dev/reload", "info", "app_id", "token", "proxy=http://attacker.example/")
+"""The same, under /gradio_api/."""
+
 
 @dataclass
 class PageClient:

@@ -91,8 +91,8 @@ def own(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         return {}
-    told = read_object(path)
-    said = {name: told[name] for name in STOCK if told.get(name) is not None}
+    defaults = read_object(path)
+    said = {name: defaults[name] for name in STOCK if defaults.get(name) is not None}
     for name, value in said.items():
         if not sound(name, value):
             raise UserError(f"{path}: {name} {value!r} is out of its range; the stock package's is {STOCK[name]!r}")

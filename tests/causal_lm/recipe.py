@@ -6,6 +6,7 @@ A row is {"text": …, "given": n}: the first n bytes are read but not learned, 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,6 +74,14 @@ def write_base(folder: Path, kind: Literal["llama", "qwen3", "wide", "broad"], s
     files.write_json(folder / "config.json", {**model.config.to_dict(), "architectures": [type(model).__name__]})
     files.write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
     return folder
+
+
+def write_texts(path: Path) -> Path:
+    """24 rows of 6 to 60 characters, the same each time."""
+    chance = random.Random(0)
+    rows = [{"text": "".join(chance.choices("abcdefgh ", k=chance.randint(6, 60)))} for _ in range(24)]
+    files.write_jsonl(path, rows)
+    return path
 
 
 def on_meta(folder: Path) -> CausalModel:

@@ -26,7 +26,7 @@ from tests import loopback
 from tests.asgi import ANYTHING, HOME, App
 from tests.data_prep.conftest import MARKUP
 from tests.data_prep.test_report import CHROMIUM, ROOT
-from tests.page_client import PageClient
+from tests.page_client import CLOSED_CALLS, CLOSED_PAGES, PageClient
 
 
 @pytest.fixture(scope="module")
@@ -108,26 +108,9 @@ def test_nothing_of_gradio_is_open_but_what_the_page_sends(server, port) -> None
     form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
     for name in ("upload", "process_recording", "component_server", "call/keep", "run/keep", "vibe-edit", "stream/x", "reset/"):
         assert ask(port, f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
-    for name in (
-        "dev/reload",
-        "upload_progress?upload_id=a",
-        "info",
-        "app_id",
-        "token",
-        "proxy=http://attacker.example/",
-        "startup-events",
-    ):
+    for name in (*CLOSED_CALLS, "upload_progress?upload_id=a", "startup-events"):
         assert ask(port, f"/gradio_api/{name}")[0] == 404
-    for path in (
-        "/config",
-        "/monitoring",
-        "/login",
-        "/docs",
-        "/openapi.json",
-        "/manifest.json",
-        "/svelte/svelte.js",
-        "/assets/../routes.py",
-    ):
+    for path in CLOSED_PAGES:
         assert ask(port, path)[0] == 404
 
 

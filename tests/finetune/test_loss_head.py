@@ -81,7 +81,7 @@ def test_bf16_gradients_stay_as_near_to_fp64_as_full_logits_are() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_products_are_added_in_fp32_wherever_they_are(dtype: torch.dtype) -> None:
-    """On a CPU the sum; elsewhere that torch takes the call, in place, since no CPU has a product of another type than its factors'."""
+    """On a CPU the sum; on other devices that torch takes the call, in place: no CPU has a product of another type than its factors'."""
     # On meta tensors, torch 2.11 takes `out_dtype` for the factor `beta`; its kernel for GPUs has the same signature as later ones.
     for device in ("cpu", "meta") if TorchVersion(torch.__version__) >= (2, 12) else ("cpu",):
         total, left, right = torch.ones(5, 3, device=device), torch.ones(5, 7, device=device), torch.ones(7, 3, device=device)

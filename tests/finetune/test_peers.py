@@ -56,7 +56,7 @@ def test_one_that_was_collected_has_nothing() -> None:
 
 
 def test_a_process_that_cannot_be_seen_is_not_taken_for_dead() -> None:
-    """It answered a moment ago: two machines that could not be told apart would otherwise end a healthy run."""
+    """It answered a moment ago: two machines that look the same would otherwise end a healthy run."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     watch = Peers(0, [peers.identity(), beside(gone.pid)])

@@ -29,7 +29,7 @@ def test_values_are_those_of_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "message"),
     [
         (nested(DEEPEST + 2), "^nested more than 100 deep$"),
         ("[" * 100_000, "^nested more than 100 deep$"),
@@ -47,8 +47,8 @@ def test_values_are_those_of_json() -> None:
         ("", "Expecting value"),
     ],
 )
-def test_what_cannot_be_kept_is_told(raw: str | bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_kept_is_refused(raw: str | bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         loads(raw)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
 from itertools import product
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from tests.causal_lm.recipe import write_base
+from tests.causal_lm.recipe import write_base, write_texts
 from tests.launch.launching import ROOT
 from tests.reliability import holdings, victims
 
@@ -27,9 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen3 with rows of whole blocks of 256, of broken ones and of less than one; and ragged text."""
     folder = tmp_path_factory.mktemp("optimizers")
     write_base(folder / "base", "broad")
-    chance = random.Random(0)
-    rows = [{"text": "".join(chance.choices("abcdefgh ", k=chance.randint(6, 60)))} for _ in range(24)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_texts(folder / "train.jsonl")
     return folder
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from finetune import checkpoint, export, shards
-from tests.causal_lm.recipe import write_base
+from tests.causal_lm.recipe import write_base, write_texts
 from tests.launch.launching import ROOT
 from tests.reliability import holdings, victims
 
@@ -34,9 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tied Qwen3 whose halves of an MLP are odd, so that both ways of cutting leave uneven pieces; and ragged text."""
     folder = tmp_path_factory.mktemp("tensor")
     write_base(folder / "base", "qwen3")
-    chance = random.Random(0)
-    rows = [{"text": "".join(chance.choices("abcdefgh ", k=chance.randint(6, 60)))} for _ in range(24)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_texts(folder / "train.jsonl")
     return folder
 
 

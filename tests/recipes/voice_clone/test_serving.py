@@ -29,7 +29,7 @@ from recipes.voice_clone.serving_page import CLIP, NOBODY
 from tests import loopback
 from tests.data_prep.crafted_flac import flac
 from tests.data_prep.test_report import CHROMIUM
-from tests.page_client import PageClient
+from tests.page_client import CLOSED_CALLS, CLOSED_PAGES, PageClient
 from tests.recipes.voice_clone.served import ROOT, Served, carded, server
 
 HELLO = "It is never late!"
@@ -148,26 +148,9 @@ def test_nothing_of_gradio_is_open_but_what_the_page_sends(served: Served) -> No
     form = b'--x\r\nContent-Disposition: form-data; name="video"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
     for name in ("process_recording", "component_server", "call/speak", "run/speak", "api/speak", "vibe-edit", "stream/x", "reset/"):
         assert served.ask(f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
-    for name in (
-        "dev/reload",
-        "info",
-        "app_id",
-        "token",
-        "proxy=http://attacker.example/",
-        "file=http://attacker.example/",
-        "queue/status",
-    ):
+    for name in (*CLOSED_CALLS, "file=http://attacker.example/", "queue/status"):
         assert served.ask(f"/gradio_api/{name}")[0] == 404
-    for path in (
-        "/config",
-        "/monitoring",
-        "/login",
-        "/docs",
-        "/openapi.json",
-        "/manifest.json",
-        "/svelte/svelte.js",
-        "/assets/../routes.py",
-    ):
+    for path in CLOSED_PAGES:
         assert served.ask(path)[0] == 404
     assert served.ask("/?page=x&deep_link=../../x")[0] == 200, "what the page does not need is not passed on"
 
