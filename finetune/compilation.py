@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,8 +68,10 @@ def obstacle(config: Config, loaded: Loaded) -> str | None:
         return "weights in 4 bits (model.quantization) are not tried with it"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
-    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")))):
-        return "no C compiler is installed, which triton needs"
+    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang")))):
+        return "no C compiler (gcc or clang) is installed, which triton needs"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "the headers of Python (python3-dev) are not installed, which triton needs"
     return loaded.varies
 
 

@@ -55,8 +55,9 @@ def predict(logits: Tensor, targets: Tensor, scale: float, cap: float | None) ->
     both fp32. The logits become the gradient of that sum by them: z is scaled, then bent to cap · tanh(z / cap) where there is a cap."""
     losses, hits = (torch.empty(len(logits), device=logits.device) for _ in range(2))
     words = logits.shape[1]
+    # Targets may be a column of a matrix, as codes of one codebook are; the kernel reads them one after the other.
     _predict[(len(logits),)](
-        logits, logits.stride(0), targets, losses, hits, words, scale, 1.0 if cap is None else cap,
+        logits, logits.stride(0), targets.contiguous(), losses, hits, words, scale, 1.0 if cap is None else cap,
         CAPPED=cap is not None, BLOCK=min(LARGEST_BLOCK, triton.next_power_of_2(words)), num_warps=8,
     )  # fmt: skip
     return losses.sum(), hits.sum()

@@ -71,12 +71,10 @@ class Bucket:
         """Take the gradients that a backward pass left at the weights, and add them up in fp32. What it did not reach counts as zero."""
         came = {number: weight.working.grad for number, weight in enumerate(self.weights) if weight.working.grad is not None}
         parts, gradients = [self.parts[number] for number in came], [*came.values()]
-        if self.holds_sums:
-            torch._foreach_add_(parts, gradients)
-        else:
-            if len(came) < len(self.parts):
-                self.buffer.zero_()
-            torch._foreach_copy_(parts, gradients)
+        if not self.holds_sums and len(came) < len(self.parts):
+            self.buffer.zero_()
+        if came:  # torch's operations on lists refuse empty ones
+            (torch._foreach_add_ if self.holds_sums else torch._foreach_copy_)(parts, gradients)
         for weight in self.weights:
             weight.working.grad = None
         self.reached.update(came)

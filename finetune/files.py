@@ -15,6 +15,7 @@ import os
 import platform
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +57,15 @@ def make_folder(path: Path) -> Path:
     if not path.is_dir():
         _about_to("mkdir", path)
         path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def make_private(path: Path) -> Path:
+    """Create a folder that only its owner may enter, or close one that exists to everybody else."""
+    make_folder(path)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        _about_to("chmod", path)
+        path.chmod(0o700)
     return path
 
 

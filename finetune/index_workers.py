@@ -93,7 +93,7 @@ class _Worker:
             self._line.send((str(self._workers.path), str(self._workers.recipe), self._workers.measure))
             self._line.send(self._workers.processor)
             answer: str | None = self._line.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             return f"it ended while it started ({self._how_it_ended()})"
         except Exception as error:  # an object says in its own way that it cannot be copied to another process
             return f"{type(error).__name__}: {error}"
@@ -111,7 +111,8 @@ class _Worker:
         if found is not None:
             yield found
             return
-        self._restart()
+        if problem := self._restart():
+            raise UserError(f"{self._workers.path}: a process that reads its rows has ended, and cannot be started again: {problem}")
         for row in _rows_of(block):
             alone = self.begin(row)._answer(row)
             if alone is None:
@@ -125,7 +126,7 @@ class _Worker:
         """None if the process has ended. Raises `RuntimeError` with what a recipe raised there."""
         try:
             answer = self._line.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # OSError: killed while it sent its answer
             return None
         if isinstance(answer, str):
             raise RuntimeError(answer)
@@ -138,10 +139,11 @@ class _Worker:
         self._process.start()
         theirs.close()  # or its end would go unnoticed
 
-    def _restart(self) -> None:
+    def _restart(self) -> str | None:
+        """Another process in place of the one that ended; returns why it cannot work, as `problem` does."""
         self._end()
         self._start()
-        self.problem()  # what worked before; if it does not now, the first row says so
+        return self.problem()
 
     def _end(self) -> None:
         self._line.close()

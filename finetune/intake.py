@@ -20,11 +20,11 @@ from finetune.recipe import Loaded, Recipe, Sample, find_recipe
 from finetune.rows import SHOWN_PROBLEMS, Measured, Rows, build_index, open_rows
 from finetune.world import World, once, together
 
-DESCRIBING = ("*.json", "*.txt", "*.model", "**/*.jinja")
+DESCRIBING = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.codes", "**/*.jinja")
 """What of a base's files can change a sample: configs, tokenizers, templates, and never the weights."""
 CODE = tuple(Path(__file__).resolve().parents[1] / name for name in ("finetune", "data_prep", "recipes"))
 """Folders of this project's own code."""
-LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "jinja2")
+LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "jinja2", "sentencepiece", "tiktoken", "mistral_common")
 """Distributions whose version can change what a row is read as."""
 
 

@@ -8,7 +8,9 @@ and states come in one type, as sharding casts them: autocast knows nothing of t
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -57,7 +59,7 @@ class _Chunked(torch.autograd.Function):
         of_hidden, of_weight, of_bias = _room(ctx.needs_input_grad if learning else (False,) * 3, hidden, weight, bias)
         nll, hits = torch.zeros((), device=hidden.device), torch.zeros((), device=hidden.device)
         rows = rows_of_a_chunk(len(hidden), len(weight), hidden.device.type)
-        predict = _predict_by_kernel if hidden.is_cuda else _predict
+        predict = _predict_by_kernel if hidden.is_cuda and kernel_works(hidden.device) else _predict
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
             error, its_nll, its_hits = predict(hidden[part], weight, bias, targets[part], shaping)
             nll += its_nll
@@ -102,6 +104,25 @@ def _room(wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor
         torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
         torch.zeros_like(bias, dtype=torch.float32) if wanted[2] and bias is not None else None,
     )
+
+
+@cache
+def kernel_works(device: torch.device) -> bool:
+    """Whether Triton can build and run the kernel on this device, tried once; reported on standard error where it cannot."""
+    try:
+        from finetune import cross_entropy_kernel
+
+        cross_entropy_kernel.predict(torch.zeros(1, 2, device=device), torch.zeros(1, dtype=torch.int64, device=device), 1.0, None)
+    except Exception as error:  # a missing compiler, missing headers, another driver: Triton fails in many ways
+        problem = " ".join(str(error).split())[:200]
+        print(
+            f"warning: the loss head's kernel cannot be built on {device} ({type(error).__name__}: {problem}), so slower operations "
+            "take its place; install gcc and the headers of Python (python3-dev)",
+            file=sys.stderr,
+            flush=True,
+        )
+        return False
+    return True
 
 
 def _predict_by_kernel(

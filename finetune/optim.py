@@ -142,7 +142,12 @@ def update(optimizer: torch.optim.AdamW, rate: float) -> None:
         # Anew each time: the first forward may move a shard (fully_shard pads or pins it then), and what it was would be kept in vain.
         own.data = own_part(whole)
         own.grad, whole.grad = None if whole.grad is None else own_part(whole.grad), None
+    skipped = [own for _, own in pairs(optimizer) if own.grad is None]
     optimizer.step()
+    for own in skipped:
+        if "step" in optimizer.state[own]:
+            # AdamW counts the updates of each weight; a checkpoint has one count for all, and a resumed run must have the same.
+            optimizer.state[own]["step"] += 1
     for _, own in pairs(optimizer):
         own.grad = None
 

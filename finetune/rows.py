@@ -272,6 +272,7 @@ def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: S
 
 def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) -> str:
     """Write samples, then the index with their digest: a killed process leaves samples that nothing refers to."""
+    files.make_private(place.parent)  # the samples say what the data says, which only its owner may be allowed to read
     whole = _Whole(path, place.parent)
     with path.open("rb") as file:
         samples = files.write_stream(samples_path(place), whole.samples(scan_all(blocks_of(file))))
@@ -315,16 +316,16 @@ def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Pat
         return f"its index {place} cannot be read ({strict_json.one_line(error)})"
     if damaged:
         return f"its index {place} is damaged, since it does not match its own digest"
-    changed = [name for name, value in of.items() if head[name] != value]
+    changed = [name for name, value in of.items() if head.get(name) != value]
     if "key" in changed:
         return "the recipe, its options, the files of the base that lengths depend on, or the versions of the code have changed"
     if changed:
-        return f"it has {of['bytes']:,} bytes and had {head['bytes']:,}"
+        return f"it has {of['bytes']:,} bytes and had {head.get('bytes')}"
     if not _is_whole(samples_path(place), size, digest):
         return f"its cached samples {samples_path(place)} are missing or damaged"
-    if of["bytes"] > DIGESTED_BYTES and all(head[name] == value for name, value in times.items()):
+    if of["bytes"] > DIGESTED_BYTES and all(head.get(name) == value for name, value in times.items()):
         return None
-    return None if files.digest(path) == head["digest"] else "its content has changed"
+    return None if files.digest(path) == head.get("digest") else "its content has changed"
 
 
 def _is_whole(samples: Path, size: int, digest: str) -> bool:

@@ -120,7 +120,7 @@ def bytes_on_gpu(base: Path, folders: Sequence[str], prompts: int) -> int:
 def cache_bytes(config: Mapping[str, Any]) -> int:
     """Keys and values of one position in all decoders that a `config.json` describes, also those inside of others."""
     return sum(
-        2 * decoder["num_hidden_layers"] * decoder.get("num_key_value_heads", heads) * _head_size(decoder, heads) * CACHED
+        2 * decoder["num_hidden_layers"] * (decoder.get("num_key_value_heads") or heads) * _head_size(decoder, heads) * CACHED
         for decoder in _objects(config)
         if (heads := decoder.get("num_attention_heads")) and "num_hidden_layers" in decoder
     )
@@ -216,7 +216,7 @@ class Sampler:
             return None
         try:
             needed, gpu = self._needed(), gpu_of(self._device, os.environ)
-        except UserError as error:
+        except (UserError, OSError, TypeError, ValueError) as error:  # a config.json of values that no one expects stops no run
             self._report_place(f"samples are made on one CPU core: what they would take of a GPU is not known ({error})")
             return None
         figures = f"they may take {needed / GIB:.1f} GiB, and {gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} are free"

@@ -160,7 +160,12 @@ def page_lock(memory: Tensor) -> bool:
 
     Not torch's own pinned allocator: that rounds a block up to the next power of two, 34 GB for 21.
     """
-    return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE)) == 0
+    if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE)) == 0:
+        return True
+    with contextlib.suppress(RuntimeError):
+        # The refused call leaves its error behind, and the check after the next kernel, which would be one of the training, raises it.
+        torch.ones(1, device="cuda")
+    return False
 
 
 def _aligned(size: int) -> int:

@@ -52,10 +52,13 @@ def world_of(device: str = "cuda", ranks: int = 1) -> Any:
 
 
 @pytest.fixture
-def gpu_machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def gpu_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """One on which torch could compile."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "triton" or None)
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").touch()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
     return monkeypatch
 
 
@@ -105,8 +108,10 @@ def test_auto_leaves_alone_what_would_not_work_and_says_why(
     decided = compilation.decide(config_of(tmp_path, "auto", *more), loaded, world_of(), LONG)
     assert not decided.on and reason in decided.remark and decided.remark.startswith("train.compile: auto, and blocks are not compiled: ")
     assert compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).on
-    gpu_machine.setattr("shutil.which", lambda name: None)
-    assert "no C compiler" in compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    gpu_machine.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    assert "python3-dev" in compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    gpu_machine.setattr("shutil.which", lambda name: "/usr/bin/cc" if name == "cc" else None)
+    assert "no C compiler (gcc or clang)" in compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
     gpu_machine.setattr("importlib.util.find_spec", lambda name: None)
     assert "triton is not installed" in compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
 

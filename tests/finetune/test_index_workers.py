@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -72,6 +73,19 @@ def test_a_row_that_ends_its_process_is_named(text: str, how: str, tmp_path: Pat
     with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row ended its process, twice \({how}\)"):
         made(path, tmp_path / "cache", 2)
     assert [place.name for place in (tmp_path / "cache").iterdir()] == [rows.LOCK], "nothing of it is adopted"
+
+
+def test_a_process_that_dies_while_it_answers_is_one_that_died() -> None:
+    worker = index_workers._Worker.__new__(index_workers._Worker)
+    worker._line = mock.Mock(recv=mock.Mock(side_effect=OSError("got end of file during message")))
+    assert worker._answer(rows.Block(b"{}", 0, 1)) is None
+
+
+def test_a_process_that_cannot_be_started_again_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "kill", *tiny.texts(20)])
+    monkeypatch.setattr(index_workers._Worker, "_restart", lambda _: "OSError: no process is left")
+    with pytest.raises(UserError, match=r"rows\.jsonl: a process that reads its rows has ended, and .* again: OSError: no process is left"):
+        made(path, tmp_path / "cache", 2)
 
 
 def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
+from finetune import loss_head
 from finetune.loss_head import AT_ONCE, SMALLEST, LossHead, Shaping, _add_product, rows_of_a_chunk
 
 ROWS = SMALLEST["cpu"]
@@ -77,6 +78,14 @@ def test_bf16_gradients_stay_as_near_to_fp64_as_full_logits_are() -> None:
     (own,) = torch.autograd.grad(LossHead(linear, Shaping())(hidden, targets)[0], [linear.weight])
     assert own.dtype == torch.bfloat16
     assert (own - truth).norm() <= 1.5 * (usual - truth).norm() <= 0.05 * truth.norm()
+
+
+def test_a_kernel_that_cannot_be_built_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a CPU Triton has no driver, which is what a GPU machine without a compiler meets."""
+    loss_head.kernel_works.cache_clear()
+    assert [loss_head.kernel_works(torch.device("cpu")) for _ in range(2)] == [False, False]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: the loss head's kernel cannot be built on cpu (") and "python3-dev" in line
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

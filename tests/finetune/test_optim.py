@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import pytest
 import torch
@@ -88,6 +89,19 @@ def test_restored_state_is_what_adamw_itself_makes() -> None:
             assert (restored[name].dtype, restored[name].shape, restored[name].device) == (value.dtype, value.shape, value.device)
         assert restored["step"] == state["step"] == 3
         assert not restored["exp_avg"].any() and not restored["exp_avg_sq"].any()
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adamw_8bit"])
+def test_an_update_that_skips_a_weight_is_counted_for_it(rule: Literal["adamw", "adamw_8bit"]) -> None:
+    """A checkpoint has one count for all weights: a run that continues without a stop must have the same."""
+    reached, skipped = nn.Linear(256, 16, bias=False), nn.Linear(256, 16, bias=False)
+    optimizer = make_optimizer(nn.ModuleList([reached, skipped]), Train(optimizer=rule), (nn.Linear,))
+    for layers in ([reached, skipped], [reached], [reached, skipped]):
+        for layer in layers:
+            layer.weight.grad = torch.ones_like(layer.weight)
+        update(optimizer, 1e-3)
+    assert [int(state["step"]) for state in optimizer.state.values()] == [3, 3]
+    assert not torch.equal(reached.weight, skipped.weight)
 
 
 def test_what_is_updated_is_what_the_model_has_now() -> None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,13 @@ def test_rows_are_read_by_number(tmp_path: Path) -> None:
     assert found.lengths.tolist() == [3, 3, 24]
     assert [found.where(row) for row in range(3)] == [f"{path}:1", f"{path}:4", f"{path}:5"]
     assert found.digest == files.digest(path)
+
+
+def test_what_the_rows_say_is_not_open_to_other_users(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(0o755)
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}')
+    opened(tmp_path / "rows.jsonl", tmp_path / "cache")
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
 
 
 def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
@@ -168,6 +176,19 @@ def test_a_damaged_index_is_made_again_and_that_is_reported(name: str, tmp_path:
     assert place.read_bytes() == sound
     printed = capsys.readouterr().err
     assert printed.startswith(f"indexing {path} again: its index ") and reason in printed and printed.count("\n") == 1
+
+
+def test_a_made_up_index_that_lacks_a_key_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    opened(path, cache)
+    place = rows.index_path(path, cache)
+    head, begins = rows.read_head(place)
+    del head["key"], head["index_digest"]
+    numbers = place.read_bytes()[begins:]
+    line = json.dumps({**head, "index_digest": rows._digest_of_index(head, [numbers])}).encode()
+    place.write_bytes(line + b" " * (-(len(line) + 1) % 8) + b"\n" + numbers)
+    assert opened(path, cache).lengths.tolist() == [3, 4]
+    assert "again: the recipe, its options" in capsys.readouterr().err
 
 
 CACHE_DAMAGES: dict[str, Callable[[Path], None]] = {

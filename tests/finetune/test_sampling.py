@@ -265,6 +265,7 @@ def test_the_cache_is_counted_of_all_decoders_of_a_config() -> None:
     plain = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
     assert sampling.cache_bytes(plain) == 2 * 2 * 4 * 16 * 2
     assert sampling.cache_bytes({"talker_config": {**DECODER, "code_predictor_config": plain}, "width": 3}) == 114_688 + 512
+    assert sampling.cache_bytes({**plain, "num_key_value_heads": None}) == 2 * 2 * 4 * 16 * 2, "as Phi's config has it"
     assert sampling.cache_bytes({"width": 64}) == 0
 
 

@@ -240,9 +240,18 @@ class Library:
 def test_the_buffer_is_page_locked_once_and_given_back(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library(code)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: library)
+    raised = []
+
+    def ones(*_: int, device: str) -> None:
+        """The first kernel after a refused call, whose check finds the error of that call."""
+        raised.append(device)
+        raise RuntimeError("CUDA error: operation not permitted")
+
+    monkeypatch.setattr(torch, "ones", ones)
     buffer = Staging(4096, LastMoment(torch.device("cpu")))  # type: ignore[arg-type]
     place = buffer._memory.data_ptr()
     assert buffer.is_page_locked == (code == 0) and place % 4096 == 0
+    assert raised == [[], ["cuda"]][code], "the error of a refused call does not reach the training"
     buffer.release()
     assert library.calls == [("register", place, 4096, 1), ("unregister", place)][: 2 - code]
     buffer.release()
