@@ -40,7 +40,7 @@ def make_current(device: str) -> None:
     if device.startswith("cuda"):
         import torch
 
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(torch.device(device).index or 0)  # Ray's workers see their own GPU alone, and call it "cuda"
 
 
 def free_memory() -> int:
