@@ -1,7 +1,8 @@
 """Bytes on each rank under every strategy, compared with the formula: persistent (weights, gradients, AdamW) and transient at the peak.
 
-Persistent bytes are counted after the optimizer's update. Transient bytes (gathered weights, and gradients before their reduction) are counted
-at each gather and at the end of each block's backward pass, or each bucket's with `ddp`: tensors that are held, not what an allocator keeps.
+Persistent bytes are counted after the optimizer's update. Transient bytes (gathered weights, and gradients before their reduction) are
+counted at each gather and at the end of the backward pass of each block, or of each bucket with `ddp`. Only live tensors count, not the
+memory that an allocator reserves.
 """
 
 from __future__ import annotations
