@@ -12,12 +12,11 @@ sys.path.insert(0, str(HERE.parent))
 
 from finetune import files  # noqa: E402 - the line before makes it importable
 
-BEGIN, END = "<!-- measured: written by make bench -->", "<!-- end of measured -->"
 TRIALS, END_OF_TRIALS = "<!-- trials: written by benchmarks/_pages.py -->", "<!-- end of trials -->"
 HEAD = """# Benchmarks
 
-Written by `make bench`, one command for each table. Ratios are of one run on one machine; most were taken on two shared CPU cores, and none
-on a GPU unless it says so.
+`make bench` writes this page; the command above each table writes that table alone. Each ratio comes from one run on one machine. Most were
+measured on two shared CPU cores, and none on a GPU unless the table says so.
 """
 
 
@@ -32,15 +31,10 @@ def question(result: Path) -> str:
 
 
 def page() -> str:
-    """docs/benchmarks.md."""
+    """docs/benchmarks.md: a line for each benchmark, then its table."""
+    contents = "".join(f"- [{result.stem}](#{result.stem}): {question(result)}\n" for result in results())
     parts = [f"## {result.stem}\n\n{question(result)}\n\n{result.read_text(encoding='utf-8').strip()}\n" for result in results()]
-    return "\n".join([HEAD, *parts])
-
-
-def with_list(readme: str) -> str:
-    """README.md with a line for each benchmark in place of what stood between the marks."""
-    lines = [f"- [{result.stem}](docs/benchmarks.md#{result.stem}): {question(result)}" for result in results()]
-    return _between(readme, BEGIN, END, "\n".join(lines))
+    return "\n".join([HEAD, contents, *parts])
 
 
 def with_trials(guide: str) -> str:
@@ -60,5 +54,4 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
 
 if __name__ == "__main__":
     files.write_text(HERE.parent / "docs" / "benchmarks.md", page())
-    _rewrite(HERE.parent / "README.md", with_list)
     _rewrite(HERE.parent / "docs" / "data-preparation.md", with_trials)

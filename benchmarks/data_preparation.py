@@ -1,4 +1,4 @@
-"""What is promised of recordings on their way to clips, each promise tried by the tests in tests/data_prep/."""
+"""The guarantees of data preparation, from recordings to clips, each checked by the tests in tests/data_prep/."""
 
 from __future__ import annotations
 

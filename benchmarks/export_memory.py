@@ -1,4 +1,4 @@
-"""Memory and time that an export takes: it streams, and never holds more than a tensor. Beside it, `accelerate merge-weights`."""
+"""Memory and time of an export, which streams and never holds more than one tensor, compared with `accelerate merge-weights`."""
 
 from __future__ import annotations
 

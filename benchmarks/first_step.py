@@ -1,4 +1,4 @@
-"""From a clone to the first optimizer step: what a newcomer waits for, stage by stage, in the two demos of the README."""
+"""Time from a clone to the first optimizer step, stage by stage, in the two demos of the README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speech by the stock qwen_tts package against the decoding here, on the same checkpoint: frames a second, real-time factor, first sound.
+"""Speech by the stock qwen_tts package and by our decoder, on the same checkpoint: frames per second, real-time factor, first audio.
 
 Greedy, so that both say the same codes, which is checked first. Frames a second are of the codes alone; the real-time factor and the first
 sound go from the text to the wave. The stock package has no stream: its first sound is its last.

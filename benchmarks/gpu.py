@@ -1,4 +1,4 @@
-"""One GPU, part by part: facts about it, whether everything runs, training steps of a chat model and a voice, speech, and saving.
+"""One GPU, in six parts: facts about it, whether everything runs, training steps of a chat model and a voice, speech, and saving.
 
     python benchmarks/gpu.py --part facts|smoke|chat|voice|speech|saving [--to FOLDER]
 

@@ -1,4 +1,4 @@
-"""How cost grows: a step's time with the sequence length, start-up and memory with the rows of the data, a step's with the ranks."""
+"""Growth of cost: step time with the sequence length and the number of ranks, start-up time and memory with the rows of the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the training thread loses to the loader that makes its next batch on another thread of the same interpreter.
+"""How much the data loader, on another thread of the same interpreter, slows the training thread down.
 
 The training thread of a GPU run issues operations, each of which takes the interpreter for a few microseconds; what the loader's thread
 does in Python takes it away. Beside the loader, which reads cached samples, is the same loader with samples that it tokenizes.

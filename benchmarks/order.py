@@ -1,4 +1,4 @@
-"""What finding a place in the data costs, from a thousand rows to a thousand million: time, and memory that is not the mapped file."""
+"""Cost of finding a position in the data, from a thousand to a thousand million rows: time, and memory without the mapped file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How full packed rows are: best fit within windows, beside first fit in order, and what padding leaves of its positions."""
+"""How full packed rows are: best fit within windows, compared with first fit in order and with padding."""
 
 from __future__ import annotations
 

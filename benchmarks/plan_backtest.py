@@ -1,4 +1,4 @@
-"""Peak memory that others published for their runs, beside what the plan's count and trace say of them.
+"""Peak memory of published training runs, compared with the planner's estimate.
 
 Each row is a run of another framework: its model by shape, its way of training as published. States are counted by what that framework
 keeps for a parameter; activations and loss are those of transformers' model of the same shape, traced as `finetune plan` traces ours.

@@ -1,4 +1,4 @@
-"""What is promised of saving, resuming, stopping and exporting, each promise tried over and over by the tests in tests/reliability/."""
+"""The guarantees of saving, resuming, stopping and exporting, each checked many times by the tests in tests/reliability/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a run takes to go on: from the start of its processes to the first step, beside one process that loads all with torch.load."""
+"""Time to resume a run, from process start to the first step, compared with one process that loads everything with torch.load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an asynchronous save holds the loop up, beside a copy of the same state in memory, and beside torch.save of all of it."""
+"""How long an asynchronous save blocks training, compared with a copy of the same state in memory and with torch.save of all of it."""
 
 from __future__ import annotations
 

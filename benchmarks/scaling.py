@@ -1,4 +1,4 @@
-"""On paper: a step's time and a billion positions' cost on 1 to 512 GPUs, for Qwen3-TTS-1.7B and an 8B language model.
+"""Estimate: time of a step and cost of a billion positions on 1 to 512 GPUs, for Qwen3-TTS-1.7B and an 8B language model.
 
 Nothing here ran on a GPU. Each figure comes from what `finetune plan` counts and traces of the real models' shapes, and from its
 simulation of a step (finetune/strategies.py) on machines of eight H100; communication.py holds what that says to be sent against what real

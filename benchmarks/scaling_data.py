@@ -1,4 +1,4 @@
-"""On paper: hours of recordings that a GPU prepares in an hour, with each size of Whisper, and the CPU cores that keep it fed.
+"""Estimate: hours of recordings that one GPU prepares per hour with each size of Whisper, and the CPU cores that keep it busy.
 
 Nothing here ran on a GPU. A window of 30 s goes through the encoder once and the decoder word by word; each step takes the longest of
 computing, of reading weights and keys from memory, and of starting its kernels, which is how this package decodes (eager torch,

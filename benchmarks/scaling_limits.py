@@ -1,4 +1,4 @@
-"""On paper: up to how many GPUs each strategy pays, that is, leaves a GPU at most a fifth of a step to wait for others.
+"""Estimate: the number of GPUs up to which each strategy pays off, where a GPU waits for others for at most a fifth of a step.
 
 Of the cases of scaling.py, the largest power of two up to 512, by how much a step holds and what lies between machines.
 """

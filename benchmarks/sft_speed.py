@@ -1,4 +1,4 @@
-"""Tokens per second and memory of llm_sft, padded and packed, beside TRL's SFTTrainer and a loop written by hand."""
+"""Tokens per second and memory of llm_sft, padded and packed, compared with TRL's SFTTrainer and a hand-written loop."""
 
 from __future__ import annotations
 

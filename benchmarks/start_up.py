@@ -1,4 +1,4 @@
-"""How long a person waits for a word: help, or a mistake in the config, beside Python's own start and the import of torch."""
+"""Time until the first output: help, or a mistake in the config, compared with the start of Python and the import of torch."""
 
 from __future__ import annotations
 

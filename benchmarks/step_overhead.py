@@ -1,4 +1,4 @@
-"""What finetune.step.train_step costs beyond a bare loop: the same model, weights, batch and AdamW without sharding, votes and checks.
+"""Overhead of our training step over a bare loop: same model, weights, batch and AdamW, without sharding, votes and checks.
 
 Beside it, what the loop of accelerate's documentation costs. Of what is beyond the arithmetic, hooks and votes are the same for any batch
 and width, so the ratio is largest on a tiny model; copies of weights and gradients grow with the model, but not with the batch.

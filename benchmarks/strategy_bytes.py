@@ -1,7 +1,8 @@
-"""Bytes of every strategy on each rank, beside the formula: what lasts (weights, gradients, AdamW's state) and what passes at the peak.
+"""Bytes on each rank under every strategy, compared with the formula: persistent (weights, gradients, AdamW) and transient at the peak.
 
-What lasts is counted when the optimizer has updated. What passes (gathered weights, and gradients before their reduction) is counted at
-each gathering and at each end of a block's backward, or of a bucket's under `ddp`: the tensors that are held, not what an allocator keeps.
+Persistent bytes are counted after the optimizer's update. Transient bytes (gathered weights, and gradients before their reduction) are
+counted at each gather and at the end of the backward pass of each block, or of each bucket with `ddp`. Only live tensors count, not the
+memory that an allocator reserves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The code predictor over all frames of a batch at once, as voice_clone trains it, against a loop over time that calls it frame by frame.
+"""The code predictor on all frames of a batch at once, as voice_clone trains it, compared with a loop that calls it frame by frame.
 
 Each frame is a sequence of its own, so nothing orders the frames: B clips of T frames are one call on B·T sequences of 16 steps. A loop
 over time makes T calls of the package's own forward on B sequences instead. Both give the same loss, which is checked first.

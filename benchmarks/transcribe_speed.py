@@ -1,4 +1,4 @@
-"""Processor time from sound to text: speech detected, packed and decoded in batches, beside whisper.transcribe on the same recordings.
+"""CPU time from audio to text: detected speech, packed and decoded in batches, compared with whisper.transcribe.
 
 `whisper.transcribe` goes through a recording in steps of 30 s, silence included, and decodes one window after the other. data_prep detects
 speech first, packs what lies near together into windows of at most 28 s, leaves long pauses out, and decodes 16 windows at a time.

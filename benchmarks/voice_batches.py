@@ -1,4 +1,4 @@
-"""How much of what is computed for a voice is speech: micro-batches by a budget of positions, beside fixed numbers of clips, padded."""
+"""Share of the computed positions that are speech: micro-batches with a budget of positions, compared with fixed numbers of clips."""
 
 from __future__ import annotations
 

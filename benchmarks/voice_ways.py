@@ -1,4 +1,4 @@
-"""A training step of voice_clone, beside the two public ways of training the same model: its makers' batches, and a loop over frames.
+"""A training step of voice_clone, compared with two public ways to train the same model: its makers' batches, and a loop over frames.
 
 All ways learn the same clips with the same correct loss, which is checked, in one optimizer step:
 - `voice_clone`: clips of about one length side by side, up to `train.micro_tokens` positions, all frames' codes predicted in one call,
