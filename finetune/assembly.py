@@ -42,7 +42,7 @@ from finetune.vital_signs import FOLDER as SIGNS
 from finetune.vital_signs import account_of_killed
 from finetune.world import World, once, together
 
-WORD = "exit.json"
+EXIT_RECORD = "exit.json"
 """In a run's folder: why the last launch ended. None while one is going on."""
 
 
@@ -112,10 +112,10 @@ def claim(run_dir: Path) -> str | None:
     it left no word."""
     files.own(run_dir)
     with files.no_writing_explained(run_dir):
-        account = None if (run_dir / WORD).exists() else account_of_killed(run_dir)
+        account = None if (run_dir / EXIT_RECORD).exists() else account_of_killed(run_dir)
         files.discard(run_dir / SIGNS)  # before its word, without which they would be taken for those of a killed one
-        files.discard(run_dir / WORD)
-        files.sweep(run_dir, WORD)
+        files.discard(run_dir / EXIT_RECORD)
+        files.sweep(run_dir, EXIT_RECORD)
         files.make_folder(run_dir / "cache")
         files.sweep(files.make_folder(checkpoint.folder_of(run_dir)))
     return account

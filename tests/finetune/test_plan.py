@@ -91,7 +91,7 @@ def test_the_index_serves_the_run_too(tmp_path: Path, monkeypatch: pytest.Monkey
     config = tiny.config_in(tmp_path)
     assert config.data.train is not None
     made = index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns
-    assert not (config.run.dir / assembly.WORD).exists() and not (config.run.dir / "checkpoints").exists()
+    assert not (config.run.dir / assembly.EXIT_RECORD).exists() and not (config.run.dir / "checkpoints").exists()
     tiny.built(join((), tmp_path), config)
     leave()
     assert index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns == made

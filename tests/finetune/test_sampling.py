@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import checkpoint, cuda_allocator, sampling, train
+from finetune import checkpoint, cuda_allocator, sampling, training_run
 from finetune.config import Config, resolve
 from finetune.errors import UserError
 from finetune.events import Events, read_log
@@ -65,7 +65,7 @@ def test_answers_of_a_run_are_in_its_log_its_console_and_tensorboard(
 ) -> None:
     config = config_in(tmp_path)
     tracked = replace(world, accelerator=type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(config.run.dir)))
-    assert train.train_in(tracked, config, RECIPE) == "finished"
+    assert training_run.train(tracked, config, RECIPE) == "finished"
     (told,) = sampled(config, "sampled")
     assert told["step"] == 60
     assert {each["prompt"]: each["answer"] for each in told["answers"]} == dict(tiny_runs.CHATS)
