@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import multiprocessing
+import os
 import sys
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,6 +133,30 @@ class ExportPlan:
 
 
 @dataclass(frozen=True)
+class Inference:
+    """What a recipe can do with an exported model."""
+
+    generate: Callable[[Path, list[str]], int]
+    """(exported folder, remaining arguments) → exit code, for `finetune generate`."""
+    chat: Callable[[Path, list[str]], int] | None = None
+    """(exported folder, remaining arguments) → exit code, after a conversation in the terminal. Absent: the model cannot converse."""
+    serve: Callable[[list[Path], list[str]], int] | None = None
+    """(exported folders, remaining arguments) → exit code, after the server has stopped. Absent: the recipe has no server."""
+    sample: Callable[[Path, list[str]], list[Answer]] | None = None
+    """(exported folder, prompts) → an answer to each prompt, without randomness, for `sample.every`. Called in a process of its own, on
+    the GPU if one is visible to it, else on the CPU. Absent: the config's `sample` section is refused."""
+    evaluate: Callable[[Path, list[str]], int] | None = None
+    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
+
+
+def _generate_is_missing(_: Path, __: list[str]) -> int:
+    raise NotImplementedError
+
+
+_NO_INFERENCE = Inference(generate=_generate_is_missing)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The contract. Shapes and units stand in each recipe's own docstrings."""
 
@@ -149,17 +176,8 @@ class Recipe:
     """(base folder, state, buffers, format) → plan."""
     formats: tuple[str, ...]
     """Export formats, the default first."""
-    generate: Callable[[Path, list[str]], int]
-    """(exported folder, remaining arguments) → exit code."""
-    chat: Callable[[Path, list[str]], int] | None = None
-    """(exported folder, remaining arguments) → exit code, after a conversation. Absent: there is nothing to converse with."""
-    serve: Callable[[list[Path], list[str]], int] | None = None
-    """(exported folders, remaining arguments) → exit code, once the server was stopped. Absent: there is nothing to serve."""
-    sample: Callable[[Path, list[str]], list[Answer]] | None = None
-    """(exported folder, prompts) → an answer to each, without chance, for `sample.every`. Called in a process of its own, on the GPU if
-    it sees one, and else on the CPU."""
-    evaluate: Callable[[Path, list[str]], int] | None = None
-    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
+    inference: Inference = _NO_INFERENCE
+    """Uses of an exported model. Required; the default is for recipes in the old form."""
     lora_targets: str = "all-linear"
     """Regular expression over module names that LoRA adapts unless the config says otherwise."""
     prepare: Callable[[Config], None] = _nothing
@@ -182,6 +200,38 @@ class Recipe:
     """Folders in a base that `load`, `read` or `export` reads besides the files at its top; a base is known by the content of both."""
     sketch: Callable[[Config], Sketch] | None = None
     """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
+    generate: InitVar[Callable[[Path, list[str]], int] | None] = None
+    """The old form of `inference.generate`, as the four after it are of the others: still accepted, with a warning."""
+    chat: InitVar[Callable[[Path, list[str]], int] | None] = None
+    serve: InitVar[Callable[[list[Path], list[str]], int] | None] = None
+    sample: InitVar[Callable[[Path, list[str]], list[Answer]] | None] = None
+    evaluate: InitVar[Callable[[Path, list[str]], int] | None] = None
+
+    def __post_init__(
+        self,
+        generate: Callable[[Path, list[str]], int] | None,
+        chat: Callable[[Path, list[str]], int] | None,
+        serve: Callable[[list[Path], list[str]], int] | None,
+        sample: Callable[[Path, list[str]], list[Answer]] | None,
+        evaluate: Callable[[Path, list[str]], int] | None,
+    ) -> None:
+        """Move functions that were given in the old form into `inference`. Raises `TypeError` for a recipe that cannot generate."""
+        given = {"generate": generate, "chat": chat, "serve": serve, "sample": sample, "evaluate": evaluate}
+        if old := [f"{name}=…" for name, function in given.items() if function is not None]:
+            now = self.inference
+            moved = Inference(
+                generate or now.generate, chat or now.chat, serve or now.serve, sample or now.sample, evaluate or now.evaluate
+            )
+            object.__setattr__(self, "inference", moved)
+            if os.environ.get("RANK", "0") == "0" and multiprocessing.parent_process() is None:  # one of all processes warns
+                warnings.warn(
+                    f"{', '.join(old)} of Recipe(…) moved to its `inference`; write Recipe(…, inference=Inference({', '.join(old)})), with "
+                    "`from finetune.recipe import Inference` (docs/add_a_recipe.md)",
+                    FutureWarning,
+                    stacklevel=3,  # the line of the recipe that calls Recipe(…), past the generated __init__
+                )
+        if self.inference.generate is _generate_is_missing:
+            raise TypeError("Recipe(…) needs inference=Inference(generate=…); see docs/add_a_recipe.md")
 
 
 def find_recipe(name: str) -> Path:

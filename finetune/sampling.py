@@ -74,7 +74,7 @@ def check(config: Config, recipe: Recipe) -> None:
     """Raises `UserError` for samples that could not be made."""
     if config.sample.every is None and not config.sample.prompts:
         return
-    if recipe.sample is None:
+    if recipe.inference.sample is None:
         raise UserError(f"sample: the recipe {config.recipe} has no answers to sample; take the section out")
     if config.sample.every is None:
         raise UserError("sample.prompts would never be answered: give sample.every, or take the prompts out")
@@ -348,14 +348,15 @@ def answer(request: Mapping[str, Any]) -> None:
 
     folder = Path(request["folder"])
     recipe = load_recipe(find_recipe(request["recipe"]))
-    assert recipe.sample is not None  # `check` made sure
+    sample = recipe.inference.sample
+    assert sample is not None  # `check` refused the config otherwise
     exported = export.export(Path(request["checkpoint"]), folder / "export", recipe=request["recipe"])
     if request["fraction"] is not None:
         import torch
 
         torch.cuda.set_per_process_memory_fraction(request["fraction"])
     told = []
-    for number, one in enumerate(recipe.sample(exported, [*request["prompts"]]), 1):
+    for number, one in enumerate(sample(exported, [*request["prompts"]]), 1):
         for kind, data in zip(KINDS, (one.sound, one.picture), strict=True):
             files.write_bytes(folder / f"{number}.{kind}", data)
         told.append({"text": one.text, "numbers": one.numbers})

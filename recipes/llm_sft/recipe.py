@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config import Config, FilePath, Section
 from finetune.errors import UserError
-from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import Answer, Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
 
 from .tokenizer import check_words, load_tokenizer, read_template
 
@@ -206,9 +206,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("transformers",),
-    generate=generate,
-    chat=chat,
-    sample=sample,
+    inference=Inference(generate=generate, chat=chat, sample=sample),
     pack=pack,
     pad=pad,
     truncate=truncate,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from finetune.config import Config, Section
-from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import Answer, Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -213,10 +213,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("custom_voice", "base"),
-    generate=generate,
-    serve=serve,
-    sample=sample,
-    evaluate=evaluate,
+    inference=Inference(generate=generate, serve=serve, sample=sample, evaluate=evaluate),
     # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

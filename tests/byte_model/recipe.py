@@ -16,7 +16,7 @@ from finetune import files
 from finetune.config import Config, Section
 from finetune.errors import UserError
 from finetune.models import resolve_source
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
 
 WIDTH = 15  # odd on purpose: shards of unequal size on 2 and 4 ranks
 
@@ -121,6 +121,6 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("plain",),
-    generate=generate,
+    inference=Inference(generate=generate),
     lora_targets=r"blocks\.\d+\.(up|down)|head|after_next",
 )

@@ -19,7 +19,7 @@ from finetune import files
 from finetune.config import Config, Section
 from finetune.errors import UserError
 from finetune.models import resolve_source
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
 
 IGNORE = -100
 COMMON = {
@@ -142,6 +142,6 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("plain",),
-    generate=generate,
+    inference=Inference(generate=generate),
     lora_targets=r"model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
 )

@@ -373,7 +373,7 @@ def test_a_share_that_is_not_known_leaves_samples_on_the_cpu(
 def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set after the export, which runs on the CPU, and before the model is loaded."""
     order: list[Any] = []
-    recipe = replace(RECIPE, sample=lambda *_: order.append("sample") or [])
+    recipe = replace(RECIPE, inference=replace(RECIPE.inference, sample=lambda *_: order.append("sample") or []))
     monkeypatch.setattr(sampling, "load_recipe", lambda _: recipe)
     monkeypatch.setattr("finetune.export.export", lambda *_, **__: order.append("export"))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", order.append)
