@@ -18,7 +18,7 @@ from typing import Any
 
 from finetune import checkpoint, compilation, files, out_of_memory
 from finetune import world as worlds
-from finetune.assembly import EXIT_RECORD, build, introduce
+from finetune.assembly import EXIT_RECORD, build, report_start
 from finetune.checkpoint import Saver
 from finetune.config import Config
 from finetune.copies import Copies
@@ -66,7 +66,7 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
     heartbeat, killed = Heartbeat(world), list[str]()
     requests.end = heartbeat.end_by_signal
 
-    def claimed(account: str | None) -> None:
+    def on_claim(account: str | None) -> None:
         heartbeat.leave_traces_in(config.run.dir, lambda loss: write_exit_record(config.run.dir, heartbeat.step, loss.reason, loss))
         killed.extend([account] if account else [])
 
@@ -74,11 +74,11 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
     with Signals(ENDING_SIGNALS, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
         once(world, copies.open)
         with out_of_memory.explained(config, recipe, world):
-            training, progress = build(config, recipe, world, claimed)
+            training, progress = build(config, recipe, world, on_claim)
         notify = partial(notify_all, (listener or nobody, copies.hear, heartbeat.note_event))
         events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify)
         report_killed_launch(killed, events, progress.step)
-        introduce(training, progress, events)
+        report_start(training, progress, events)
         copies.catch_up(progress.step)
         saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
         needed = partial(bytes_on_gpu, training.loaded.base, recipe.base_folders, len(config.sample.prompts))
