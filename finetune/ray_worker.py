@@ -19,7 +19,7 @@ from finetune import files
 from finetune.errors import UserError
 from finetune.guards import StopRequests
 from finetune.layers import parse_arguments
-from finetune.train import settle
+from finetune.train import checked_config, checked_recipe
 from finetune.training_run import process_group, train
 
 LEAVING = "word from Ray that a machine is about to be taken away"
@@ -35,7 +35,8 @@ def work(order: dict[str, Any]) -> dict[str, Any]:
     os.chdir(order["folder"])  # what is relative on the driver's command line means the same here
     reports = Reports(Path(order["records"]))
     try:
-        config, recipe = settle(parse_arguments(order["arguments"]))
+        config = checked_config(parse_arguments(order["arguments"]))
+        recipe = checked_recipe(config)
         if ray.train.get_context().get_world_rank() == 0:
             await_release(config.run.dir)
         with process_group(config) as world:

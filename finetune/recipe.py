@@ -16,15 +16,20 @@ import warnings
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+
+from pydantic import BaseModel
+from typing_extensions import TypeVar
 
 from finetune.errors import UserError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from torch import Tensor, nn
 
     from finetune.config import Config
+
+OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
+"""A recipe's `Options`. A plain `Recipe` is one with any options."""
 
 Sample = dict[str, "Tensor"]
 """One row as tensors without a batch dimension."""
@@ -157,12 +162,12 @@ _NO_INFERENCE = Inference(generate=_generate_is_missing)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Generic[OptionsT]):
     """The contract. Shapes and units stand in each recipe's own docstrings."""
 
-    Options: type[BaseModel]
-    """The config's `options` section."""
-    load: Callable[[Config], Loaded]
+    Options: type[OptionsT]
+    """The config's `options` section. Of a recipe with an `options.py`, the class of that name in it."""
+    load: Callable[[Config[OptionsT]], Loaded]
     """Build the model on meta. Called on every rank, after `prepare`."""
     read: Callable[[dict[str, Any], Any], Sample]
     """(row, processor) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file and line). Called once a
@@ -180,7 +185,7 @@ class Recipe:
     """Uses of an exported model. Required; the default is for recipes in the old form."""
     lora_targets: str = "all-linear"
     """Regular expression over module names that LoRA adapts unless the config says otherwise."""
-    prepare: Callable[[Config], None] = _nothing
+    prepare: Callable[[Config[OptionsT]], None] = _nothing
     """Once per run, on one process, before `load`: what is derived from data and base, cached under `run.dir`."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples laid end to end in one row, of which none sees another. Absent: this recipe cannot pack."""
@@ -189,7 +194,7 @@ class Recipe:
     no target, and no sum over targets, changes. Absent: blocks are compiled for sizes that vary."""
     truncate: Callable[[Sample, int], Sample] | None = None
     """(sample, positions) → its beginning, for `data.too_long: truncate`. Absent: a cut sample would teach something wrong."""
-    verify: Callable[[nn.Module, Loaded, Config], None] = _no_doubt
+    verify: Callable[[nn.Module, Loaded, Config[OptionsT]], None] = _no_doubt
     """Before the first step, with the sharded and filled model in eval mode: raise `UserError` if it does not do what `loss` and `pack`
     rely on. Collective: called on every rank."""
     report: Callable[[dict[str, float]], dict[str, float]] = _as_it_is
@@ -198,7 +203,7 @@ class Recipe:
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
     base_folders: tuple[str, ...] = ()
     """Folders in a base that `load`, `read` or `export` reads besides the files at its top; a base is known by the content of both."""
-    sketch: Callable[[Config], Sketch] | None = None
+    sketch: Callable[[Config[OptionsT]], Sketch] | None = None
     """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
     generate: InitVar[Callable[[Path, list[str]], int] | None] = None
     """The old form of `inference.generate`, as the four after it are of the others: still accepted, with a warning."""
@@ -268,15 +273,30 @@ def built_in_recipes() -> list[str]:
 
 
 def load_recipe(folder: Path) -> Recipe:
-    """Import `<folder>/recipe.py` and return its `RECIPE`."""
-    if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
-        module = importlib.import_module(f"recipes.{folder.name}.recipe")
-    else:
-        module = _import_outside(folder)
-    recipe = getattr(module, "RECIPE", None)
+    """Import `<folder>/recipe.py` and return its `RECIPE`. Raises `UserError` if it defines none."""
+    recipe = getattr(_import(folder, "recipe"), "RECIPE", None)
     if not isinstance(recipe, Recipe):
         raise UserError(f"{folder / 'recipe.py'} must define RECIPE = Recipe(...); see docs/add_a_recipe.md")
+    if _light_options(folder) not in (None, recipe.Options):
+        raise UserError(f"{folder / 'recipe.py'}: Recipe(Options=…) must be given the Options of {folder / 'options.py'}")
     return recipe
+
+
+def load_options(folder: Path) -> type[BaseModel]:
+    """The recipe's `Options`: of `options.py` if that has the class, so that config and `--help` need neither `recipe.py` nor torch."""
+    return _light_options(folder) or load_recipe(folder).Options
+
+
+def _light_options(folder: Path) -> type[BaseModel] | None:
+    found = getattr(_import(folder, "options"), "Options", None) if (folder / "options.py").is_file() else None
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _import(folder: Path, name: str) -> Any:
+    """A module of a recipe."""
+    if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
+        return importlib.import_module(f"recipes.{folder.name}.{name}")
+    return _import_outside(folder, name)
 
 
 def _recipe_roots() -> list[Path]:
@@ -287,14 +307,14 @@ def _roots(name: str) -> list[Path]:
     return [root / name for root in _recipe_roots()]
 
 
-def _import_outside(folder: Path) -> Any:
+def _import_outside(folder: Path, module: str) -> Any:
     """A folder outside the tree becomes a package of its own, so that its files can import each other relatively."""
     # By path, not by name: two folders may be called alike, and a dot in a name would read as a package inside another.
     package = f"outside_recipe_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
-    for name, file in ((package, folder / "__init__.py"), (f"{package}.recipe", folder / "recipe.py")):
+    for name, file in ((package, folder / "__init__.py"), (f"{package}.{module}", folder / f"{module}.py")):
         if name not in sys.modules:
             _import_file(name, file, [str(folder)] if name == package else None)
-    return sys.modules[f"{package}.recipe"]
+    return sys.modules[f"{package}.{module}"]
 
 
 def _import_file(name: str, file: Path, inside: list[str] | None) -> None:

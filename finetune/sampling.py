@@ -70,9 +70,14 @@ RESERVE = 0.1
 """Of a GPU's memory, what must stay free for the training: its largest micro-batch may be yet to come."""
 
 
+def is_configured(config: Config) -> bool:
+    """Whether the config's `sample` section holds anything."""
+    return config.sample.every is not None or bool(config.sample.prompts)
+
+
 def check(config: Config, recipe: Recipe) -> None:
     """Raises `UserError` for samples that could not be made."""
-    if config.sample.every is None and not config.sample.prompts:
+    if not is_configured(config):
         return
     if recipe.inference.sample is None:
         raise UserError(f"sample: the recipe {config.recipe} has no answers to sample; take the section out")

@@ -1,7 +1,7 @@
 """accelerate launch finetune/train.py --recipe NAME [--config FILE …] [--section.key value …]
 
 Trains a recipe on whatever the launcher started: one process or many, CPU or GPU. The run's folder holds its checkpoints, log and curve;
-the same command again goes on from the newest good checkpoint. `--recipe NAME --help` lists every key.
+the same command again resumes from the newest good checkpoint. `--recipe NAME --help` lists every key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from finetune import cuda_allocator, remote, sampling
 from finetune.config import Config, help_text, resolve
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.layers import Arguments, parse_arguments
-from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.recipe import Recipe, find_recipe, load_options, load_recipe
 
 
 def main(argv: list[str]) -> int:
@@ -28,20 +28,21 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """From the command line to the exit code. Raises `UserError` for what a person can mend."""
+    """Train as the command line says; returns the exit code. Raises `UserError` for what the user can fix."""
     arguments = parse_arguments(argv)
     if arguments.help:
         print_help(__doc__, arguments)
         return 0
     try:
-        config, recipe = settle(arguments)
+        config = checked_config(arguments)
+        setting = cuda_allocator.use_expandable_segments(os.environ)  # before torch is imported, as recipes may do
+        if setting is not None and os.environ.get("RANK", "0") == "0":
+            print(setting, flush=True)
+        recipe = checked_recipe(config)
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             raise
         raise ElsewhereError(str(error)) from error  # every process of a machine finds the same mistake; one reports it
-    setting = cuda_allocator.use_expandable_segments(os.environ)  # before torch is imported
-    if setting is not None and os.environ.get("RANK", "0") == "0":
-        print(setting, flush=True)
     from finetune.training_run import process_group, train
 
     with process_group(config) as world:
@@ -50,30 +51,35 @@ def run(argv: list[str]) -> int:
 
 
 def print_help(about: str | None, arguments: Arguments) -> None:
-    """What a verb does, `about`, and every key, those of the recipe among them if one is named."""
-    options = load_recipe(find_recipe(arguments.recipe)).Options if arguments.recipe else None
+    """Print what a verb does, `about`, and every config key; with --recipe also those of the recipe."""
+    options = load_options(find_recipe(arguments.recipe)) if arguments.recipe else None
     print(f"{about}\n{help_text(options)}")
 
 
-def settle(arguments: Arguments) -> tuple[Config, Recipe]:
-    """The recipe and its resolved, checked config; imports no torch."""
-    config, recipe = resolved(arguments)
+def checked_config(arguments: Arguments) -> Config:
+    """The resolved config, with inputs that exist. Raises `UserError`. Imports no torch, unless a recipe without options.py does."""
+    config = resolved_config(arguments)
     check_inputs(config)
-    sampling.check(config, recipe)
-    return config, recipe
+    return config
 
 
-def resolved(arguments: Arguments) -> tuple[Config, Recipe]:
-    """As `settle`, but what the config names may be missing."""
+def resolved_config(arguments: Arguments) -> Config:
+    """The config of the recipe, the --config files and the command line. Raises `UserError` for a wrong key or value."""
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
     folder = find_recipe(arguments.recipe)
-    recipe = load_recipe(folder)
-    return resolve(arguments.recipe, recipe.Options, [folder / "config.yaml", *arguments.files], arguments.overrides), recipe
+    return resolve(arguments.recipe, load_options(folder), [folder / "config.yaml", *arguments.files], arguments.overrides)
+
+
+def checked_recipe(config: Config) -> Recipe:
+    """The recipe of a config. Raises `UserError` if it cannot do what `sample` wants."""
+    recipe = load_recipe(find_recipe(config.recipe))
+    sampling.check(config, recipe)
+    return recipe
 
 
 def check_inputs(config: Config) -> None:
-    """What can be known before torch is imported or a device touched."""
+    """Raises `UserError` for data or a tracker that is missing. Needs neither torch nor a device."""
     if config.data.train is None:
         raise UserError(
             "no training data: give --data.train FOLDER/train.jsonl. To make some from recordings:\n"
@@ -85,7 +91,7 @@ def check_inputs(config: Config) -> None:
         )
     for tracker in config.log.trackers:
         found = importlib.util.find_spec(tracker)
-        if found is None or found.origin is None:  # without an origin: a mere folder, as wandb leaves one where it ran
+        if found is None or found.origin is None:  # no origin: a plain folder, such as the one that wandb leaves where it ran
             raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
     for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
         if isinstance(path, str):
@@ -98,8 +104,8 @@ def check_inputs(config: Config) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End this process without the interpreter's own end: there a rank that had done everything was aborted now and then ("terminate called
-    without an active exception", as C++ says when a running thread is destroyed), and the launcher took the others with it."""
+    """End this process without the interpreter's shutdown, which now and then aborted a rank that had finished ("terminate called without
+    an active exception": C++ destroys a running thread), and the launcher ended the others with it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

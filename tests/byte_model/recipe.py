@@ -73,11 +73,9 @@ def write_base(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def load(config: Config) -> Loaded:
-    options = config.options
-    assert isinstance(options, Options)
+def load(config: Config[Options]) -> Loaded:
     with torch.device("meta"):
-        model = ByteModel(options.dropout)
+        model = ByteModel(config.options.dropout)
     model.register_buffer("scale", torch.zeros(()))
     base = resolve_source(config.model.source, config.model.revision)
     return Loaded(model, None, (Block,), base, buffers={"scale": torch.ones(())}, state={"width": WIDTH})

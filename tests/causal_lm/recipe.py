@@ -96,7 +96,7 @@ def on_meta(folder: Path) -> CausalModel:
     return model
 
 
-def load(config: Config) -> Loaded:
+def load(config: Config[Options]) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     model = on_meta(base)
     return Loaded(model, None, (type(model.model.layers[0]),), base)

@@ -117,8 +117,8 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
     recipe = tmp_path / "light" / "recipe.py"
     recipe.parent.mkdir()
     recipe.write_text(
-        "from finetune.config import Section\nfrom finetune.recipe import Recipe\n\n\nclass Options(Section):\n    pass\n\n\n"
-        "RECIPE = Recipe(Options, *[None] * 7, ('plain',), None)\n"
+        "from finetune.config import Section\nfrom finetune.recipe import Inference, Recipe\n\n\nclass Options(Section):\n    pass\n\n\n"
+        "RECIPE = Recipe(Options, *[None] * 6, ('plain',), Inference(print))\n"
     )
     (recipe.parent / "config.yaml").write_text("train: {steps: 3}\n")
     (tmp_path / "rows.jsonl").write_text("{}\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from finetune.recipe import Inference, Recipe, built_in_recipes, find_recipe, load_recipe, recipe_named_in
+from finetune.recipe import Inference, Recipe, built_in_recipes, find_recipe, load_options, load_recipe, recipe_named_in
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +85,38 @@ def test_a_recipe_that_breaks_while_it_is_imported_breaks_again(tmp_path: Path) 
 def test_a_folder_called_recipes_elsewhere_is_outside(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "recipes" / "voice_clone")
     assert load_recipe(folder).formats == ("plain",)
+
+
+def with_options_file(folder: Path, options: str = "Options") -> Path:
+    """The byte model with its options in a file of their own."""
+    shutil.copytree(tiny.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "recipe.py").read_text()
+    section = source[source.index("class Options") : source.index("class Block")]
+    (folder / "recipe.py").write_text(source.replace(section, f"from .options import {options} as Options\n\n\n"))
+    (folder / "options.py").write_text(f"from pydantic import Field\nfrom finetune.config import Section\n\n\n{section}")
+    return folder
+
+
+def test_options_of_their_own_file_are_read_without_torch(tmp_path: Path) -> None:
+    folder = with_options_file(tmp_path / "mine")
+    script = f"import sys; from finetune import train; train.main(['--recipe', {str(folder)!r}, '--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "--options.dropout" in done.stdout and done.stdout.splitlines()[-1] == "False", done.stderr
+    assert load_options(folder) is load_recipe(folder).Options
+
+
+def test_options_may_stand_in_the_recipe(tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
+    (folder / "options.py").write_text("LEVELS = (1, 2)\n")
+    assert load_options(folder) is load_recipe(folder).Options, "an options.py without Options is a file like any other"
+
+
+def test_two_classes_of_options_are_refused(tmp_path: Path) -> None:
+    folder = with_options_file(tmp_path / "mine", "Others")
+    with (folder / "options.py").open("a") as file:
+        file.write("\n\nclass Others(Options):\n    pass\n")
+    with pytest.raises(UserError, match=r"recipe\.py: Recipe\(Options=…\) must be given the Options of .*options\.py"):
+        load_recipe(folder)
 
 
 def old_form(folder: Path) -> Path:
