@@ -61,7 +61,7 @@ def saving(bench: Bench) -> list[Cells]:
     for name, copy in plain_copies(training).items():
         taken = timed(copy)
         rows.append([f"a plain copy of the same, {name}", f"{taken:.3f} s", "second save / it", f"{holds / taken:.2f}"])
-    resumes = timed(lambda: assembly.resume(training))
+    resumes = timed(lambda: loop.resume(training))
     rows += exported(bench, training)
     files.discard(checkpoint.folder_of(training.config.run.dir))  # two of them would not fit the disk
     kept = bench.fresh("whole")

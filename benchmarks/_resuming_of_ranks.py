@@ -45,7 +45,7 @@ def load_seconds(training: Training) -> float:
     for _ in range(LOADS):
         world.sums(training.world, [0.0])
         began = time.process_time()
-        assembly.resume(training)
+        loop.resume(training)
         taken.append(max(world.gather(training.world, time.process_time() - began)))
     return median(taken)
 

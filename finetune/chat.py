@@ -26,10 +26,10 @@ def run(argv: list[str]) -> int:
     if chosen is None:
         return 0
     model, name, rest = chosen
-    recipe = load_recipe(find_recipe(name))
-    if recipe.chat is None:
+    converse = load_recipe(find_recipe(name)).inference.chat
+    if converse is None:
         raise UserError(f"the recipe {name} does not converse; use `python -m finetune generate --model {model}`")
-    return recipe.chat(exported(model, name), rest)
+    return converse(exported(model, name), rest)
 
 
 if __name__ == "__main__":

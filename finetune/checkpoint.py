@@ -270,6 +270,29 @@ def changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) 
     return [f"{name} {'was added' if name not in was else 'is gone' if name not in now else 'was changed'}" for name in names]
 
 
+def describe_difference(key: str, was: Any, now: Any) -> str:
+    """One line on a key of `SAME_RUN` that differs: its old and new value; of a mapping only what differs, of a base the changed files."""
+    if key == "base":
+        changed = changed_files(was["files"], now["files"])
+        named = ", ".join(changed) or "its weights or config.json were changed"
+        added = sorted(set(now["files"]) - set(was["files"])) if was["files"] is not None and now["files"] is not None else []
+        away = f" (move {', '.join(added)} out of that folder)" if added and Path(now["source"]).is_dir() else ""
+        digests = was["digest"] != now["digest"]
+        before, after = describe_base(was, digests), describe_base(now, digests)
+        return f"base {after if before == after else f'was {before}, now {after}'}: {named}{away}"
+    if isinstance(was, dict) and isinstance(now, dict):
+        names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+        was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
+    return f"{key} was {was}, now {now}"
+
+
+def describe_base(base: dict[str, Any], with_digest: bool) -> str:
+    """Source, revision and, if wanted, digest of a base model."""
+    revision = f"@{base['revision']}" if base["revision"] else ""
+    digest = f" ({base['digest'][:12]}…)" if with_digest else ""
+    return f"{base['source']}{revision}{digest}"
+
+
 def _readable(path: Path) -> dict[str, Any] | None:
     try:
         return read_state(path)

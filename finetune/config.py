@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, cast
 
 import yaml
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic import (
     create_model,
     field_validator,
 )
+from typing_extensions import TypeVar
 
 from finetune.errors import UserError
 from finetune.explain import explain, fields
@@ -205,7 +206,11 @@ class Log(Section):
     """Trackers of accelerate that also get the numbers; log.jsonl is always written."""
 
 
-class Config(Section):
+OptionsT = TypeVar("OptionsT", bound=BaseModel, default=BaseModel, covariant=True)
+"""A recipe's `Options`: its functions take `Config[Options]`, all others take `Config`."""
+
+
+class Config(Section, Generic[OptionsT]):
     """The resolved configuration of a run."""
 
     recipe: str
@@ -228,11 +233,11 @@ class Config(Section):
     """What is answered on the way."""
     log: Log = Log()
     """What is told."""
-    options: SerializeAsAny[BaseModel]
+    options: SerializeAsAny[OptionsT]
     """The recipe's own section."""
 
 
-def resolve(recipe: str, options: type[BaseModel], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config:
+def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config[OptionsT]:
     """Merge all layers and check them; raises `UserError` listing every problem with its place and the nearest valid key."""
     model = create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
     layers = [*(read_layer(path) for path in files), command_line(overrides)]
@@ -244,7 +249,7 @@ def resolve(recipe: str, options: type[BaseModel], files: Iterable[Path], overri
     if values.setdefault("recipe", recipe) != recipe:
         raise UserError(f"{origins['recipe']} says recipe: {values['recipe']}, the command line says --recipe {recipe}; drop one of them")
     try:
-        return model(**values)
+        return cast("Config[OptionsT]", model(**values))
     except ValidationError as error:
         problems = [explain(problem, model, origins) for problem in error.errors()]
         raise UserError("the configuration has problems:\n  " + "\n  ".join(problems)) from None

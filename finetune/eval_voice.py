@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
         return 0
     model = asked.models[-1]
     name = made_by(model, asked.recipe)
-    evaluate = load_recipe(find_recipe(name)).evaluate
+    evaluate = load_recipe(find_recipe(name)).inference.evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} makes no voice, so there is nothing to evaluate here")
     return evaluate(model, asked.rest)

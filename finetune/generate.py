@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     if chosen is None:
         return 0
     model, name, rest = chosen
-    return load_recipe(find_recipe(name)).generate(exported(model, name), rest)
+    return load_recipe(find_recipe(name)).inference.generate(exported(model, name), rest)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from finetune.config import Config, on_disk
 from finetune.errors import UserError, exit_code
 from finetune.gpus import Cluster, cluster
 from finetune.layers import Arguments, Dumper, command_line, parse_arguments, read_layer
-from finetune.recipe import Recipe, find_recipe
-from finetune.train import check_inputs, print_help, resolved, settle
+from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.train import check_inputs, checked_config, checked_recipe, print_help, resolved_config
 
 if TYPE_CHECKING:
     from finetune.world import World
@@ -58,15 +58,16 @@ def run(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     if SHOW_BATCH in argv or SETTINGS in argv:
-        config, recipe = settle(arguments)
+        config = checked_config(arguments)
+        recipe = checked_recipe(config) if SHOW_BATCH in argv or sampling.is_configured(config) else None
         print(table(config, origins(arguments)))
-        if SHOW_BATCH in argv:
+        if SHOW_BATCH in argv and recipe is not None:
             show_batch(config, recipe)
         return 0
     wishes = take_wishes(arguments)
-    config, recipe = resolved(arguments)  # missing data is told with all else that is missing
+    config = resolved_config(arguments)  # missing data is told with all else that is missing
     print(table(config, origins(arguments)), flush=True)
-    foretell(config, recipe, wishes, arguments)
+    foretell(config, load_recipe(find_recipe(config.recipe)), wishes, arguments)
     return 0
 
 
@@ -119,7 +120,7 @@ def complaints(config: Config, recipe: Recipe) -> Iterator[str]:
 
 def origins(arguments: Arguments) -> dict[str, str]:
     """Dotted key → the file and line, or the flag, that decides it. Keys that nobody mentions are missing."""
-    assert arguments.recipe is not None  # settle made sure
+    assert arguments.recipe is not None  # `resolved_config` refused the command line otherwise
     files = [find_recipe(arguments.recipe) / "config.yaml", *arguments.files]
     layers = [*(read_layer(path) for path in files), command_line(arguments.overrides)]
     return {key: place for layer in layers for key, place in layer.origins.items()}

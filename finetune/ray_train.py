@@ -30,7 +30,7 @@ from finetune.config import Config
 from finetune.errors import UserError, exit_code
 from finetune.layers import Arguments, parse_arguments
 from finetune.remote import is_url
-from finetune.train import print_help, settle
+from finetune.train import checked_config, checked_recipe, print_help
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -64,7 +64,8 @@ def run(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     engine, arguments = divide(arguments)
-    config, _ = settle(arguments)
+    config = checked_config(arguments)
+    checked_recipe(config)
     run_dir = engine.storage.absolute() / config.run.dir
     with cluster.connected(engine.address):
         gpu = cluster.has("GPU") if engine.gpu is None else engine.gpu

@@ -15,10 +15,12 @@ from typing import Any
 
 import ray.train
 
-from finetune import files, train
+from finetune import files
 from finetune.errors import UserError
 from finetune.guards import StopRequests
 from finetune.layers import parse_arguments
+from finetune.train import checked_config, checked_recipe
+from finetune.training_run import process_group, train
 
 LEAVING = "word from Ray that a machine is about to be taken away"
 RELEASE_SECONDS = 60.0
@@ -33,10 +35,12 @@ def work(order: dict[str, Any]) -> dict[str, Any]:
     os.chdir(order["folder"])  # what is relative on the driver's command line means the same here
     reports = Reports(Path(order["records"]))
     try:
-        config, recipe = train.settle(parse_arguments(order["arguments"]))
+        config = checked_config(parse_arguments(order["arguments"]))
+        recipe = checked_recipe(config)
         if ray.train.get_context().get_world_rank() == 0:
             await_release(config.run.dir)
-        train.train(config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, leaving), reports.hear)
+        with process_group(config) as world:
+            train(world, config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, leaving), reports.hear)
     except UserError as error:
         return {"problem": str(error)}
     if LEAVING in reports.reason:

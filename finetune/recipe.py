@@ -9,19 +9,27 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import multiprocessing
+import os
 import sys
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+
+from pydantic import BaseModel
+from typing_extensions import TypeVar
 
 from finetune.errors import UserError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from torch import Tensor, nn
 
     from finetune.config import Config
+
+OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
+"""A recipe's `Options`. A plain `Recipe` is one with any options."""
 
 Sample = dict[str, "Tensor"]
 """One row as tensors without a batch dimension."""
@@ -130,12 +138,36 @@ class ExportPlan:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Inference:
+    """What a recipe can do with an exported model."""
+
+    generate: Callable[[Path, list[str]], int]
+    """(exported folder, remaining arguments) → exit code, for `finetune generate`."""
+    chat: Callable[[Path, list[str]], int] | None = None
+    """(exported folder, remaining arguments) → exit code, after a conversation in the terminal. Absent: the model cannot converse."""
+    serve: Callable[[list[Path], list[str]], int] | None = None
+    """(exported folders, remaining arguments) → exit code, after the server has stopped. Absent: the recipe has no server."""
+    sample: Callable[[Path, list[str]], list[Answer]] | None = None
+    """(exported folder, prompts) → an answer to each prompt, without randomness, for `sample.every`. Called in a process of its own, on
+    the GPU if one is visible to it, else on the CPU. Absent: the config's `sample` section is refused."""
+    evaluate: Callable[[Path, list[str]], int] | None = None
+    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
+
+
+def _generate_is_missing(_: Path, __: list[str]) -> int:
+    raise NotImplementedError
+
+
+_NO_INFERENCE = Inference(generate=_generate_is_missing)
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[OptionsT]):
     """The contract. Shapes and units stand in each recipe's own docstrings."""
 
-    Options: type[BaseModel]
-    """The config's `options` section."""
-    load: Callable[[Config], Loaded]
+    Options: type[OptionsT]
+    """The config's `options` section. Of a recipe with an `options.py`, the class of that name in it."""
+    load: Callable[[Config[OptionsT]], Loaded]
     """Build the model on meta. Called on every rank, after `prepare`."""
     read: Callable[[dict[str, Any], Any], Sample]
     """(row, processor) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file and line). Called once a
@@ -149,20 +181,11 @@ class Recipe:
     """(base folder, state, buffers, format) → plan."""
     formats: tuple[str, ...]
     """Export formats, the default first."""
-    generate: Callable[[Path, list[str]], int]
-    """(exported folder, remaining arguments) → exit code."""
-    chat: Callable[[Path, list[str]], int] | None = None
-    """(exported folder, remaining arguments) → exit code, after a conversation. Absent: there is nothing to converse with."""
-    serve: Callable[[list[Path], list[str]], int] | None = None
-    """(exported folders, remaining arguments) → exit code, once the server was stopped. Absent: there is nothing to serve."""
-    sample: Callable[[Path, list[str]], list[Answer]] | None = None
-    """(exported folder, prompts) → an answer to each, without chance, for `sample.every`. Called in a process of its own, on the GPU if
-    it sees one, and else on the CPU."""
-    evaluate: Callable[[Path, list[str]], int] | None = None
-    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
+    inference: Inference = _NO_INFERENCE
+    """Uses of an exported model. Required; the default is for recipes in the old form."""
     lora_targets: str = "all-linear"
     """Regular expression over module names that LoRA adapts unless the config says otherwise."""
-    prepare: Callable[[Config], None] = _nothing
+    prepare: Callable[[Config[OptionsT]], None] = _nothing
     """Once per run, on one process, before `load`: what is derived from data and base, cached under `run.dir`."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples laid end to end in one row, of which none sees another. Absent: this recipe cannot pack."""
@@ -171,7 +194,7 @@ class Recipe:
     no target, and no sum over targets, changes. Absent: blocks are compiled for sizes that vary."""
     truncate: Callable[[Sample, int], Sample] | None = None
     """(sample, positions) → its beginning, for `data.too_long: truncate`. Absent: a cut sample would teach something wrong."""
-    verify: Callable[[nn.Module, Loaded, Config], None] = _no_doubt
+    verify: Callable[[nn.Module, Loaded, Config[OptionsT]], None] = _no_doubt
     """Before the first step, with the sharded and filled model in eval mode: raise `UserError` if it does not do what `loss` and `pack`
     rely on. Collective: called on every rank."""
     report: Callable[[dict[str, float]], dict[str, float]] = _as_it_is
@@ -180,8 +203,40 @@ class Recipe:
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
     base_folders: tuple[str, ...] = ()
     """Folders in a base that `load`, `read` or `export` reads besides the files at its top; a base is known by the content of both."""
-    sketch: Callable[[Config], Sketch] | None = None
+    sketch: Callable[[Config[OptionsT]], Sketch] | None = None
     """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
+    generate: InitVar[Callable[[Path, list[str]], int] | None] = None
+    """The old form of `inference.generate`, as the four after it are of the others: still accepted, with a warning."""
+    chat: InitVar[Callable[[Path, list[str]], int] | None] = None
+    serve: InitVar[Callable[[list[Path], list[str]], int] | None] = None
+    sample: InitVar[Callable[[Path, list[str]], list[Answer]] | None] = None
+    evaluate: InitVar[Callable[[Path, list[str]], int] | None] = None
+
+    def __post_init__(
+        self,
+        generate: Callable[[Path, list[str]], int] | None,
+        chat: Callable[[Path, list[str]], int] | None,
+        serve: Callable[[list[Path], list[str]], int] | None,
+        sample: Callable[[Path, list[str]], list[Answer]] | None,
+        evaluate: Callable[[Path, list[str]], int] | None,
+    ) -> None:
+        """Move functions that were given in the old form into `inference`. Raises `TypeError` for a recipe that cannot generate."""
+        given = {"generate": generate, "chat": chat, "serve": serve, "sample": sample, "evaluate": evaluate}
+        if old := [f"{name}=…" for name, function in given.items() if function is not None]:
+            now = self.inference
+            moved = Inference(
+                generate or now.generate, chat or now.chat, serve or now.serve, sample or now.sample, evaluate or now.evaluate
+            )
+            object.__setattr__(self, "inference", moved)
+            if os.environ.get("RANK", "0") == "0" and multiprocessing.parent_process() is None:  # one of all processes warns
+                warnings.warn(
+                    f"{', '.join(old)} of Recipe(…) moved to its `inference`; write Recipe(…, inference=Inference({', '.join(old)})), with "
+                    "`from finetune.recipe import Inference` (docs/add_a_recipe.md)",
+                    FutureWarning,
+                    stacklevel=3,  # the line of the recipe that calls Recipe(…), past the generated __init__
+                )
+        if self.inference.generate is _generate_is_missing:
+            raise TypeError("Recipe(…) needs inference=Inference(generate=…); see docs/add_a_recipe.md")
 
 
 def find_recipe(name: str) -> Path:
@@ -218,15 +273,30 @@ def built_in_recipes() -> list[str]:
 
 
 def load_recipe(folder: Path) -> Recipe:
-    """Import `<folder>/recipe.py` and return its `RECIPE`."""
-    if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
-        module = importlib.import_module(f"recipes.{folder.name}.recipe")
-    else:
-        module = _import_outside(folder)
-    recipe = getattr(module, "RECIPE", None)
+    """Import `<folder>/recipe.py` and return its `RECIPE`. Raises `UserError` if it defines none."""
+    recipe = getattr(_import(folder, "recipe"), "RECIPE", None)
     if not isinstance(recipe, Recipe):
         raise UserError(f"{folder / 'recipe.py'} must define RECIPE = Recipe(...); see docs/add_a_recipe.md")
+    if _light_options(folder) not in (None, recipe.Options):
+        raise UserError(f"{folder / 'recipe.py'}: Recipe(Options=…) must be given the Options of {folder / 'options.py'}")
     return recipe
+
+
+def load_options(folder: Path) -> type[BaseModel]:
+    """The recipe's `Options`: of `options.py` if that has the class, so that config and `--help` need neither `recipe.py` nor torch."""
+    return _light_options(folder) or load_recipe(folder).Options
+
+
+def _light_options(folder: Path) -> type[BaseModel] | None:
+    found = getattr(_import(folder, "options"), "Options", None) if (folder / "options.py").is_file() else None
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _import(folder: Path, name: str) -> Any:
+    """A module of a recipe."""
+    if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
+        return importlib.import_module(f"recipes.{folder.name}.{name}")
+    return _import_outside(folder, name)
 
 
 def _recipe_roots() -> list[Path]:
@@ -237,14 +307,14 @@ def _roots(name: str) -> list[Path]:
     return [root / name for root in _recipe_roots()]
 
 
-def _import_outside(folder: Path) -> Any:
+def _import_outside(folder: Path, module: str) -> Any:
     """A folder outside the tree becomes a package of its own, so that its files can import each other relatively."""
     # By path, not by name: two folders may be called alike, and a dot in a name would read as a package inside another.
     package = f"outside_recipe_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
-    for name, file in ((package, folder / "__init__.py"), (f"{package}.recipe", folder / "recipe.py")):
+    for name, file in ((package, folder / "__init__.py"), (f"{package}.{module}", folder / f"{module}.py")):
         if name not in sys.modules:
             _import_file(name, file, [str(folder)] if name == package else None)
-    return sys.modules[f"{package}.recipe"]
+    return sys.modules[f"{package}.{module}"]
 
 
 def _import_file(name: str, file: Path, inside: list[str] | None) -> None:

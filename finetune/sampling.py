@@ -70,11 +70,16 @@ RESERVE = 0.1
 """Of a GPU's memory, what must stay free for the training: its largest micro-batch may be yet to come."""
 
 
+def is_configured(config: Config) -> bool:
+    """Whether the config's `sample` section holds anything."""
+    return config.sample.every is not None or bool(config.sample.prompts)
+
+
 def check(config: Config, recipe: Recipe) -> None:
     """Raises `UserError` for samples that could not be made."""
-    if config.sample.every is None and not config.sample.prompts:
+    if not is_configured(config):
         return
-    if recipe.sample is None:
+    if recipe.inference.sample is None:
         raise UserError(f"sample: the recipe {config.recipe} has no answers to sample; take the section out")
     if config.sample.every is None:
         raise UserError("sample.prompts would never be answered: give sample.every, or take the prompts out")
@@ -348,14 +353,15 @@ def answer(request: Mapping[str, Any]) -> None:
 
     folder = Path(request["folder"])
     recipe = load_recipe(find_recipe(request["recipe"]))
-    assert recipe.sample is not None  # `check` made sure
+    sample = recipe.inference.sample
+    assert sample is not None  # `check` refused the config otherwise
     exported = export.export(Path(request["checkpoint"]), folder / "export", recipe=request["recipe"])
     if request["fraction"] is not None:
         import torch
 
         torch.cuda.set_per_process_memory_fraction(request["fraction"])
     told = []
-    for number, one in enumerate(recipe.sample(exported, [*request["prompts"]]), 1):
+    for number, one in enumerate(sample(exported, [*request["prompts"]]), 1):
         for kind, data in zip(KINDS, (one.sound, one.picture), strict=True):
             files.write_bytes(folder / f"{number}.{kind}", data)
         told.append({"text": one.text, "numbers": one.numbers})

@@ -27,10 +27,10 @@ def run(argv: list[str]) -> int:
         return 0
     models = found(asked.models)
     name = recipe_of_all(models, asked.recipe)
-    recipe = load_recipe(find_recipe(name))
-    if recipe.serve is None:
+    serve = load_recipe(find_recipe(name)).inference.serve
+    if serve is None:
         raise UserError(f"the recipe {name} serves nothing; use `python -m finetune generate --model {asked.models[0]}`")
-    return recipe.serve([exported(model, name) for model in models], asked.rest)
+    return serve([exported(model, name) for model in models], asked.rest)
 
 
 def found(given: list[Path]) -> list[Path]:

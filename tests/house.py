@@ -40,7 +40,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"assembly"}),
     frozenset({"foresight"}),
     frozenset({"prospect", "out_of_memory"}),
-    frozenset({"train", "export", "generate", "eval_voice", "chat", "serve", "sampling", "publish", "check", "where"}),
+    frozenset({"train", "training_run", "export", "generate", "eval_voice", "chat", "serve", "sampling", "publish", "check", "where"}),
     frozenset({"plan", "ray_worker"}),
     frozenset({"ray_train"}),
     frozenset({"__main__"}),

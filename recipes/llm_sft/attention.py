@@ -13,6 +13,8 @@ from . import varlen
 if TYPE_CHECKING:
     from finetune.config import Config
 
+    from .options import Options
+
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of their number in transformers' configs."""
@@ -27,13 +29,13 @@ class Attention(NamedTuple):
     """One line for the log."""
 
 
-def choose(config: Config, shape: Any) -> Attention:
+def choose(config: Config[Options], shape: Any) -> Attention:
     """What `options.attention` means for a model of this shape (its config in transformers), on this machine.
 
     Raises `UserError` for what cannot run here, or would leave out a part of the model's own attention.
     """
-    options: Any = config.options
-    asked: str = options.attention
+    options = config.options
+    asked = options.attention
     check_asked(asked, shape)
     if asked not in ("auto", "varlen"):
         return by_transformers(asked, "as asked")

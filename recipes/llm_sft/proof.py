@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from finetune.loss_head import Shaping
     from finetune.recipe import Batch, Loaded, Sample
 
+    from .options import Options
+
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
 """Relative, between sums of negative log-likelihoods that kernels of other shapes computed."""
 
@@ -77,7 +79,7 @@ def _replaced(whole: nn.Module, others: dict[str, nn.Module]) -> Iterator[None]:
             whole.set_submodule(path, module)
 
 
-def check(model: nn.Module, loaded: Loaded, config: Config) -> None:
+def check(model: nn.Module, loaded: Loaded, config: Config[Options]) -> None:
     """Whether padding and packing change nothing, with the real weights and the attention that will be used.
 
     Raises `UserError`. Collective: call on every rank.
@@ -92,7 +94,7 @@ def check(model: nn.Module, loaded: Loaded, config: Config) -> None:
         _check_isolation(model, second, words, config)
 
 
-def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config) -> None:
+def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config[Options]) -> None:
     """Whether attention sample by sample gives what this model's own gives under a mask, also in rows too long to be tried."""
     shape: Any = loaded.model.config
     if shape._attn_implementation not in (varlen.LOOP, varlen.KERNEL):
@@ -108,7 +110,7 @@ def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: C
         )
 
 
-def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Config) -> None:
+def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Config[Options]) -> None:
     """Behind other samples of one length a sample's likelihood must be the very same: the shapes are, so the rounding is."""
     found = {_likelihood(model, batching.pack([_sample(7, start, words, learned=False), sample])) for start in (3, 11, 19)}
     if len(found) > 1:
@@ -118,9 +120,8 @@ def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Confi
         )
 
 
-def _attention(config: Config) -> str:
-    options: Any = config.options
-    return str(options.attention)
+def _attention(config: Config[Options]) -> str:
+    return config.options.attention
 
 
 def _sample(size: int, start: int, words: int, learned: bool = True) -> Sample:
@@ -134,7 +135,7 @@ def _likelihood(model: nn.Module, batch: Batch) -> float:
     return float(nll)
 
 
-def _compare(how: str, alone: float, together: float, config: Config) -> None:
+def _compare(how: str, alone: float, together: float, config: Config[Options]) -> None:
     if _apart(alone, together, config):
         raise UserError(
             f"this model's loss of two samples is {alone:.6g} nats when each is alone and {together:.6g} when they are {how}, so they "
@@ -143,5 +144,5 @@ def _compare(how: str, alone: float, together: float, config: Config) -> None:
         )
 
 
-def _apart(wanted: float, found: float, config: Config) -> bool:
+def _apart(wanted: float, found: float, config: Config[Options]) -> bool:
     return abs(found - wanted) > TOLERANCE[config.train.precision] * abs(wanted)

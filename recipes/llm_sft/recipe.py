@@ -9,28 +9,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from finetune.config import Config, FilePath, Section
+import torch
+from torch import Tensor, nn
+
+from finetune.config import Config
 from finetune.errors import UserError
-from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import Answer, Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
 
+from . import answering, exporting, proof, samples, showing, talking
+from .chat import check_template, tokenise
+from .options import Options
 from .tokenizer import check_words, load_tokenizer, read_template
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-
-class Options(Section):
-    supervise: Literal["assistant", "last", "everything"] = "assistant"
-    """What is learned of a chat: every turn of the assistant, only the last one, or every token."""
-    chat_template: FilePath | None = None
-    """Jinja file to use, and to export, instead of the tokenizer's own chat template."""
-    attention: Literal["auto", "varlen", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
-    """`varlen` computes the samples of a packed row apart, by torch's kernel on a GPU in bf16 and elsewhere one by one; the others are
-    transformers'. `auto`: varlen by the kernel, else flash_attention_2 where the package is, else varlen one by one, else sdpa or eager."""
-    loss_head: Literal["chunked", "liger"] = "chunked"
-    """What computes the loss from the last states: plain torch operations, or Liger's fused kernel (a GPU and overtone[liger])."""
 
 
 @dataclass(frozen=True)
@@ -41,32 +32,33 @@ class Processor:
     supervise: str
 
 
-def load(config: Config) -> Loaded:
+def load(config: Config[Options]) -> Loaded:
     """The model on meta, its tokenizer, and its decoder layers as blocks."""
-    options: Any = config.options
+    options = config.options
     shape = load_shape(config)
     processor = load_processor(config, shape)
     remarks = (about_supervision(processor.tokenizer, options.supervise), *shape.remarks)
     return replace(shape, processor=processor, state=state_of(options), remarks=remarks)
 
 
-def load_processor(config: Config, shape: Loaded) -> Processor:
+def load_processor(config: Config[Options], shape: Loaded) -> Processor:
     """Raises `UserError` for a tokenizer that knows more words than the model."""
-    options: Any = config.options
+    options = config.options
     tokenizer = load_tokenizer(shape.base, options.chat_template)
     words: Any = shape.model.words
     check_words(tokenizer, words, shape.base)
     return Processor(tokenizer, options.supervise)
 
 
-def load_shape(config: Config) -> Loaded:
+def load_shape(config: Config[Options]) -> Loaded:
     """What config.json alone says: the model on meta, without a tokenizer."""
+    # Here, and not at the top: they import accelerate and transformers, which `generate --help` would wait for.
     from finetune.models import resolve_source
 
     from .attention import choose, why_blocks_vary
     from .causal_model import block_classes, choose_loss_head, on_meta, read_config
 
-    options: Any = config.options
+    options = config.options
     loss_head = choose_loss_head(options.loss_head)
     base = resolve_source(config.model.source, config.model.revision)
     attention = choose(config, read_config(base))
@@ -75,23 +67,19 @@ def load_shape(config: Config) -> Loaded:
     return Loaded(model=model, processor=None, blocks=block_classes(model), base=base, varies=varies, remarks=(attention.remark,))
 
 
-def sketch(config: Config) -> Sketch:
+def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`: samples of one word, over and over."""
-    from . import samples as batching
-
-    lay = batching.pack if config.data.packing else batching.collate
+    lay = samples.pack if config.data.packing else samples.collate
     shape = load_shape(config)
     return Sketch(
         loaded=shape,
-        batch=lambda count, positions: lay([batching.monotonous(positions)] * count),
+        batch=lambda count, positions: lay([samples.monotonous(positions)] * count),
         processor=lambda: load_processor(config, shape),
     )
 
 
 def about_supervision(tokenizer: Any, supervise: str) -> str:
     """How what is learned will be found, for the log. A template that cannot say is no error yet: the rows may not need it."""
-    from .chat import check_template
-
     if supervise == "everything":
         return "options.supervise: everything, so questions are learned like answers"
     try:
@@ -100,7 +88,7 @@ def about_supervision(tokenizer: Any, supervise: str) -> str:
         return f"chats cannot be trained on, only texts of prompt and completion: {error}"
 
 
-def state_of(options: Any) -> dict[str, Any]:
+def state_of(options: Options) -> dict[str, Any]:
     """What an export needs, and what must not change within a run."""
     template = None if options.chat_template is None else read_template(options.chat_template)
     return {"supervise": options.supervise, "chat_template": template}
@@ -108,10 +96,6 @@ def state_of(options: Any) -> dict[str, Any]:
 
 def read(row: dict[str, Any], processor: Any) -> Sample:
     """`ids` [S], and `supervised` [S]: which of them are learned."""
-    import torch
-
-    from .chat import tokenise
-
     ids, supervised = tokenise(row, processor.tokenizer, processor.supervise)
     return {"ids": torch.tensor(ids), "supervised": torch.tensor(supervised)}
 
@@ -119,30 +103,6 @@ def read(row: dict[str, Any], processor: Any) -> Sample:
 def length(sample: Sample) -> int:
     """S, in tokens."""
     return len(sample["ids"])
-
-
-def collate(samples: list[Sample]) -> Batch:
-    from . import samples as batching
-
-    return batching.collate(samples)
-
-
-def pack(samples: list[Sample]) -> Batch:
-    from . import samples as batching
-
-    return batching.pack(samples)
-
-
-def pad(batch: Batch, positions: int) -> Batch:
-    from . import samples as batching
-
-    return batching.pad(batch, positions)
-
-
-def truncate(sample: Sample, positions: int) -> Sample:
-    from . import samples as batching
-
-    return batching.truncate(sample, positions)
 
 
 def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
@@ -156,45 +116,14 @@ def report(means: dict[str, float]) -> dict[str, float]:
     return {**means, "perplexity": math.exp(min(means["nll"], 700.0))}
 
 
-def verify(model: nn.Module, loaded: Loaded, config: Config) -> None:
-    """See `proof.check`."""
-    from . import proof
-
-    proof.check(model, loaded, config)
-
-
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
     """How trained tensors become a folder that AutoModelForCausalLM and AutoTokenizer load. There are no buffers, and one format."""
-    from . import exporting
-
     return exporting.plan(base, state)
-
-
-def generate(folder: Path, argv: list[str]) -> int:
-    """Answer with an export."""
-    from . import answering
-
-    return answering.generate(folder, argv)
-
-
-def chat(folder: Path, argv: list[str]) -> int:
-    """Converse with an export."""
-    from . import talking
-
-    return talking.chat(folder, argv)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     """Greedy answers of an export."""
-    from . import answering
-
     return [Answer(text) for text in answering.sample(folder, prompts)]
-
-
-def show(sample: Sample, processor: Any) -> str:
-    from . import showing
-
-    return showing.show(sample, processor)
 
 
 RECIPE = Recipe(
@@ -202,19 +131,17 @@ RECIPE = Recipe(
     load=load,
     read=read,
     length=length,
-    collate=collate,
+    collate=samples.collate,
     loss=loss,
     export=export,
     formats=("transformers",),
-    generate=generate,
-    chat=chat,
-    sample=sample,
-    pack=pack,
-    pad=pad,
-    truncate=truncate,
-    verify=verify,
+    inference=Inference(generate=answering.generate, chat=talking.chat, sample=sample),
+    pack=samples.pack,
+    pad=samples.pad,
+    truncate=samples.truncate,
+    verify=proof.check,
     report=report,
     base_folders=("additional_chat_templates",),
     sketch=sketch,
-    show=show,
+    show=showing.show,
 )

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from finetune.config import Config
+from finetune.recipe import Answer, Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
 
-from finetune.config import Config, Section
-from finetune.recipe import Answer, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from .options import Options
+
+# Modules that import torch or audio packages are imported inside the functions: `finetune generate` and `serve` import this file before
+# they parse their options, and their --help must not wait for torch.
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,28 +29,7 @@ if TYPE_CHECKING:
     from .layout import Ids, Processor
 
 
-class Options(Section):
-    """What is particular to this recipe."""
-
-    trainable: Literal["full", "no_text_embedding"] = "full"
-    """All of the talker, or all but its text embedding: 311 M parameters (5 GB of state) that a few hours of speech can hardly improve."""
-    sub_weight: float = Field(default=0.3, ge=0)
-    """Weight of codebooks 1 to 15 against codebook 0, per target; 0.3 is the model's makers' own."""
-    sub_frames: float = Field(default=1.0, gt=0, le=1)
-    """Share of the frames that codebooks 1 to 15 are learned from, drawn anew for every micro-batch: they are most of the arithmetic. Of
-    one frame in 16 Sesame's CSM learned no worse (its makers' report, "compute amortization"), from far more speech than one voice has."""
-    frame_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of its own frames that the talker does not hear in training: it must read then, and cannot learn a few clips by heart as soon.
-    So learn Tacotron's decoders (Wang et al. 2017, the pre-net's dropout); what Qwen3-TTS gains has not been measured."""
-    language: Literal["row", "none"] = "row"
-    """Tell the model each row's language, as generation with --language does; or never, as generation with language auto does."""
-    speaker: str | None = None
-    """Name of the speaker of rows that name none."""
-    references: int = Field(default=8, ge=1)
-    """Reference clips that are averaged for a speaker's vector."""
-
-
-def load(config: Config) -> Loaded:
+def load(config: Config[Options]) -> Loaded:
     """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
     from data_prep.speaker_encoder import base_config
     from finetune.models import resolve_source
@@ -62,11 +44,11 @@ def load(config: Config) -> Loaded:
     return replace(shaped(config, base, shape, found.vectors), processor=processor, state=found.state)
 
 
-def shaped(config: Config, base: Path, shape: dict[str, Any], vectors: Tensor) -> Loaded:
+def shaped(config: Config[Options], base: Path, shape: dict[str, Any], vectors: Tensor) -> Loaded:
     """What the base, whose config is `shape`, and the options say, for speakers with these vectors."""
     from .speech_model import block_classes, on_meta
 
-    options: Any = config.options
+    options = config.options
     return Loaded(
         model=on_meta(shape, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, partial(adapted, config)),
         processor=None,
@@ -77,17 +59,17 @@ def shaped(config: Config, base: Path, shape: dict[str, Any], vectors: Tensor) -
     )
 
 
-def adapted(config: Config, name: str) -> bool:
+def adapted(config: Config[Options], name: str) -> bool:
     """Whether LoRA's pattern names this layer."""
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and re.fullmatch(pattern, name) is not None
 
 
-def processor_of(config: Config, base: Path, ids: Ids, speakers: list[str]) -> Processor:
+def processor_of(config: Config[Options], base: Path, ids: Ids, speakers: list[str]) -> Processor:
     """`speakers` are in the order of their vectors."""
     from .layout import Processor, load_tokenizer
 
-    options: Any = config.options
+    options = config.options
     return Processor(
         tokenizer=load_tokenizer(base),
         ids=ids,
@@ -97,7 +79,7 @@ def processor_of(config: Config, base: Path, ids: Ids, speakers: list[str]) -> P
     )
 
 
-def sketch(config: Config) -> Sketch:
+def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`: one speaker, whose vector is not computed, and clips that are nearly all frames."""
     import torch
 
@@ -116,12 +98,12 @@ def sketch(config: Config) -> Sketch:
     )
 
 
-def surveyed(config: Config, base: Path, ids: Ids) -> Processor:
+def surveyed(config: Config[Options], base: Path, ids: Ids) -> Processor:
     """For the speakers of the data, whose reference clips are looked at and not heard by any model."""
     from .speakers import check_references
     from .survey import survey
 
-    options: Any = config.options
+    options = config.options
     speakers = survey(config, ids)
     check_references(speakers, options.references)
     return processor_of(config, base, ids, [speaker.name for speaker in speakers])
@@ -158,7 +140,7 @@ def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
     return {name: Term(value, weights[name]) for name, value in sums.items()}
 
 
-def prepare(config: Config) -> None:
+def prepare(config: Config[Options]) -> None:
     """Find the speakers and compute their vectors into the run's cache."""
     from . import speakers
 
@@ -213,10 +195,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("custom_voice", "base"),
-    generate=generate,
-    serve=serve,
-    sample=sample,
-    evaluate=evaluate,
+    inference=Inference(generate=generate, serve=serve, sample=sample, evaluate=evaluate),
     # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from finetune.config import Config
 
+    from .options import Options
+
 SAMPLE_RATE = 24000
 """Of the speaker encoder, Hz."""
 LISTENED_TO = 64
@@ -44,14 +46,14 @@ class Known:
     """JSON: `speakers` (name, row, language, clips, seconds), `data`, `base`."""
 
 
-def prepare(config: Config) -> None:
+def prepare(config: Config[Options]) -> None:
     """Survey the data and compute the speaker vectors, unless the cache already holds exactly these.
 
     Raises `UserError` with file and line for a row without speaker, codes or reference, and for a speaker who is only in `data.val`.
     """
     from finetune.models import resolve_source
 
-    options: Any = config.options
+    options = config.options
     base = resolve_source(config.model.source, config.model.revision)
     shape = speaker_encoder.base_config(base)
     surveyed = survey(config, Ids.of(shape))

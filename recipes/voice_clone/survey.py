@@ -20,6 +20,8 @@ from .shapes import FRAME_RATE
 if TYPE_CHECKING:
     from finetune.config import Config
 
+    from .options import Options
+
 RESERVED_ROWS = 72
 """Rows at the end of the codec embedding that are left to new speakers: 3000 … 3071 of 3072 in the released models."""
 
@@ -48,9 +50,9 @@ class Speaker:
         return (self.languages.most_common(1)[0][0] or None) if self.languages else None
 
 
-def survey(config: Config, ids: Ids) -> list[Speaker]:
+def survey(config: Config[Options], ids: Ids) -> list[Speaker]:
     """All speakers of `data.train`, by name."""
-    options: Any = config.options
+    options = config.options
     train, val = on_disk(config.data.train), on_disk(config.data.val)
     if train is None:
         raise UserError(
@@ -133,11 +135,11 @@ def assign_rows(shape: dict[str, Any], names: list[str]) -> dict[str, int]:
     return {name: row for name, row in assigned.items() if row is not None}
 
 
-def describe(config: Config, surveyed: list[Speaker], rows_of: dict[str, int]) -> dict[str, Any]:
+def describe(config: Config[Options], surveyed: list[Speaker], rows_of: dict[str, int]) -> dict[str, Any]:
     """What export and its model card need to know, as JSON. Training that is resumed must find the same."""
     train = on_disk(config.data.train)
     assert train is not None
-    options: Any = config.options
+    options = config.options
     speaking = options.language == "row"
     return {
         "speakers": [

@@ -16,7 +16,7 @@ from finetune import files
 from finetune.config import Config, Section
 from finetune.errors import UserError
 from finetune.models import resolve_source
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
 
 WIDTH = 15  # odd on purpose: shards of unequal size on 2 and 4 ranks
 
@@ -73,11 +73,9 @@ def write_base(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def load(config: Config) -> Loaded:
-    options = config.options
-    assert isinstance(options, Options)
+def load(config: Config[Options]) -> Loaded:
     with torch.device("meta"):
-        model = ByteModel(options.dropout)
+        model = ByteModel(config.options.dropout)
     model.register_buffer("scale", torch.zeros(()))
     base = resolve_source(config.model.source, config.model.revision)
     return Loaded(model, None, (Block,), base, buffers={"scale": torch.ones(())}, state={"width": WIDTH})
@@ -121,6 +119,6 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("plain",),
-    generate=generate,
+    inference=Inference(generate=generate),
     lora_targets=r"blocks\.\d+\.(up|down)|head|after_next",
 )

@@ -19,7 +19,7 @@ from finetune import files
 from finetune.config import Config, Section
 from finetune.errors import UserError
 from finetune.models import resolve_source
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Term
+from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
 
 IGNORE = -100
 COMMON = {
@@ -96,7 +96,7 @@ def on_meta(folder: Path) -> CausalModel:
     return model
 
 
-def load(config: Config) -> Loaded:
+def load(config: Config[Options]) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     model = on_meta(base)
     return Loaded(model, None, (type(model.model.layers[0]),), base)
@@ -142,6 +142,6 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("plain",),
-    generate=generate,
+    inference=Inference(generate=generate),
     lora_targets=r"model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
 )

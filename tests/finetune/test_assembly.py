@@ -77,7 +77,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_the_difference_named(
         tiny.built(world, tiny.config_in(tmp_path, *here))
     lines = str(caught.value).splitlines()
     assert "step-00000001 belongs to a run with other data, base or order" in lines[0] and len(lines) == 3
-    assert lines[2] == "Run with what it was made with, or choose another --run.dir"
+    assert lines[2] == "Use the settings and files that it was made with, or choose another --run.dir"
     assert re.search(told, lines[1])
 
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path, world: Wor
     training, progress = tiny.built(world, tiny.config_in(tmp_path, ("train.optimizer", "muon"), ("train.momentum", "0.9")))
     assert progress.step == 1
     capsys.readouterr()
-    assembly.introduce(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 1, {}))
+    assembly.report_start(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 1, {}))
     printed = capsys.readouterr().out
     assert "optimizer: muon for 1,800 parameters, adamw for " in printed and "train.momentum: 0.95 → 0.9" in printed, printed
 
@@ -133,7 +133,10 @@ def test_a_checkpoint_that_does_not_list_the_base_s_files_is_adopted_with_a_warn
     tiny.trained(world, config)
     monkeypatch.undo()
     tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "3")))
-    assert "step-00000002 was saved by an earlier version, which knew the base by its weights and config.json" in capsys.readouterr().err
+    assert (
+        "step-00000002 was saved by an earlier version, which recorded only the weights and config.json of the base"
+        in capsys.readouterr().err
+    )
     states = [checkpoint.read_state(path) for path in checkpoint.steps_in(checkpoint.folder_of(config.run.dir))]
     assert [(state["step"], sorted(state["base"]["files"] or ())) for state in states] == [
         (3, ["config.json", "model.safetensors"]), (2, []), (1, []),
@@ -141,7 +144,9 @@ def test_a_checkpoint_that_does_not_list_the_base_s_files_is_adopted_with_a_warn
     tiny.built(world, tiny.config_in(tmp_path, ("train.steps", "3")))
     assert "earlier version" not in capsys.readouterr().err
     (tmp_path / "base" / "vocab.txt").write_text("a")
-    with pytest.raises(UserError, match=rf"base {tmp_path}/base: vocab.txt was added \(move vocab.txt out of that folder\)\nRun with"):
+    with pytest.raises(
+        UserError, match=rf"base {tmp_path}/base: vocab.txt was added \(move vocab.txt out of that folder\)\nUse the settings"
+    ):
         tiny.built(world, config)
 
 
@@ -157,16 +162,6 @@ def test_fewer_steps_than_the_run_has_taken_are_refused(tmp_path: Path, world: W
     with pytest.raises(UserError, match=r"^train.epochs: 1, which are 2 steps, but .*step-00000008 is of step 8 already"):
         tiny.built(world, tiny.config_in(tmp_path, ("train.steps", "null"), ("train.epochs", "1")))
     assert tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "8")))[1].step == 8
-
-
-def test_a_command_that_names_a_folder_with_a_space_can_be_copied(tmp_path: Path, world: World) -> None:
-    training = tiny.built(world, tiny.config_in(tmp_path, ("run.dir", str(tmp_path / "my run"))))[0]
-    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in assembly.too_few_steps(training, tmp_path, 9)
-
-
-def test_of_two_states_of_the_data_only_what_differs_is_shown() -> None:
-    was = {"digest": "equal", "rows": 3, "positions": 40}
-    assert assembly.difference("data", was, {**was, "positions": 50}) == "data was {'positions': 40}, now {'positions': 50}"
 
 
 def test_a_damaged_newest_is_passed_over_aloud(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +210,7 @@ def test_what_changed_since_the_checkpoint_is_printed_logged_and_marked(
     over = (("train.steps", "5"), ("train.lr", "1e-3"), ("parallel.strategy", "fsdp"), ("log.every", "2"), *val)
     training, progress = tiny.built(world, tiny.config_in(tmp_path, *over))
     capsys.readouterr()
-    assembly.introduce(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 3, {}))
+    assembly.report_start(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 3, {}))
     _, title, *lines = capsys.readouterr().out.splitlines()
     assert title == "the configuration is not that of step 3:"
     assert [re.sub(r"\w{64}", "…", line) for line in lines] == [
@@ -234,8 +229,8 @@ def test_what_changed_since_the_checkpoint_is_printed_logged_and_marked(
 def test_a_config_that_cannot_be_read_stops_no_run(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
     (checkpoint.find(tmp_path / "run") / "config.yaml").write_text("[")
-    assembly.introduce(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 1, {}))
-    assert "warning: what was changed since step 1 is not known: " in capsys.readouterr().out
+    assembly.report_start(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 1, {}))
+    assert "warning: changes of the configuration since step 1 are not known: " in capsys.readouterr().out
     assert read_log(tmp_path / "run" / "log.jsonl")[-1]["event"] == "resumed"
 
 
@@ -244,8 +239,8 @@ def test_the_introduction_says_what_will_happen(tmp_path: Path, world: World, ca
     capsys.readouterr()
     training = replace(training, loaded=replace(training.loaded, remarks=("Bytes are learned.",)))
     events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
-    assembly.introduce(training, Progress(), events)
-    assembly.introduce(training, progress, events)
+    assembly.report_start(training, Progress(), events)
+    assembly.report_start(training, progress, events)
     first, remark, second, _ = capsys.readouterr().out.splitlines()
     assert "2,166 of 16,148 parameters train, ddp on 1 × cpu, fp32; 20 rows, 6 steps; a fresh start in" in first, first
     assert remark == "Bytes are learned." and second.endswith("resuming from step 6")

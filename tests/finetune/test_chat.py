@@ -26,7 +26,7 @@ def test_a_recipe_that_does_not_converse(folder: Path, capsys: pytest.CaptureFix
 
 def test_the_rest_goes_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
-    talking = replace(tiny.RECIPE, chat=lambda model, argv: seen.append((model, argv)) or 5)  # type: ignore[func-returns-value]  # note, then 5
+    talking = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, chat=lambda model, argv: seen.append((model, argv)) or 5))  # type: ignore[func-returns-value]  # note, then 5
     monkeypatch.setattr(chat, "load_recipe", lambda _: talking)
     assert chat.main(["--model", str(folder), "--system", "Be brief.", "--help"]) == 5
     assert seen == [(folder, ["--system", "Be brief.", "--help"])]

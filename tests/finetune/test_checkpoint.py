@@ -468,3 +468,8 @@ def test_a_killed_prune_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     with files.watch(dies), pytest.raises(KeyboardInterrupt):
         prune(tmp_path, 2, made[-1])
     assert checkpoint.steps_in(tmp_path) == [made[2], made[1]] and len(files.sweep(tmp_path)) == 1
+
+
+def test_of_two_states_of_the_data_only_what_differs_is_shown() -> None:
+    was = {"digest": "equal", "rows": 3, "positions": 40}
+    assert checkpoint.describe_difference("data", was, {**was, "positions": 50}) == "data was {'positions': 40}, now {'positions': 50}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from finetune import checkpoint, copies, lease, remote, train
+from finetune import checkpoint, copies, lease, remote, training_run
 from finetune.config import Config
 from finetune.copies import MANIFEST, bring, copies_at, fetch
 from finetune.errors import UserError
@@ -31,7 +31,7 @@ def elsewhere(folder: Path) -> str:
 
 def trained(world: World, config: Config) -> str:
     tiny.let_go(config.run.dir)
-    return train.train_in(world, config, tiny.RECIPE)
+    return training_run.train(world, config, tiny.RECIPE)
 
 
 def events(folder: Path, kind: str) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ def exported(folder: Path, recipe: str) -> Path:
 
 def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
-    listening = replace(tiny.RECIPE, evaluate=lambda model, argv: seen.append((model, argv)) or 7)  # type: ignore[func-returns-value]  # note, then 7
+    listening = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, evaluate=lambda model, argv: seen.append((model, argv)) or 7))  # type: ignore[func-returns-value]  # note, then 7
     monkeypatch.setattr(eval_voice, "load_recipe", lambda _: listening)
     folder = exported(tmp_path / "voice", str(tiny.FOLDER))
     rest = ["--data", "rows.jsonl", "--mode", "fast", "--help"]

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from finetune import adapters, checkpoint, export, files, models, recipe, remote, shards, train
+from finetune import adapters, checkpoint, export, files, models, recipe, remote, shards, training_run
 from finetune import config as config_of
 from finetune.config import Lora
 from finetune.errors import UserError
@@ -185,7 +185,7 @@ def language_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     own = (("model.source", str(base)), ("data.train", str(rows)), ("run.dir", str(folder / "run")), ("log.trackers", "[]"))
     short = (("train.steps", "2"), ("train.lr", "0.1"), ("train.warmup", "0"), ("train.precision", "fp32"), ("model.lora", request.param))
     config = config_of.resolve(str(here), causal_lm.RECIPE.Options, [here / "config.yaml"], [*own, *short])
-    train.train_in(join((), folder), config, recipe.load_recipe(here))
+    training_run.train(join((), folder), config, recipe.load_recipe(here))
     leave()
     return folder / "run"
 

@@ -54,7 +54,9 @@ def test_a_card_that_can_not_be_read(tmp_path: Path, card: str, capsys: pytest.C
 
 def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
-    speaking = replace(tiny.RECIPE, generate=lambda folder, argv: seen.append((folder, argv)) or 7)  # type: ignore[func-returns-value]  # note, then 7
+    speaking = replace(
+        tiny.RECIPE, inference=replace(tiny.RECIPE.inference, generate=lambda folder, argv: seen.append((folder, argv)) or 7)
+    )  # type: ignore[func-returns-value]  # note, then 7
     monkeypatch.setattr(generate, "load_recipe", lambda _: speaking)
     folder = exported(tmp_path / "voice", {"recipe": str(tiny.FOLDER)})
     rest = ["--text", "--model-like words", "--mode", "fast", "--rec", "on", "--help", "file.wav"]

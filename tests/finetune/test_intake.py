@@ -41,7 +41,7 @@ def test_left_out_rows_are_counted_with_their_lines_and_training_never_sees_them
     assert training.rows.lengths.tolist() == [30, 9, 12]
     assert training.rows.left_out == {"longer than 30 positions": [3, 4]}
     events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
-    assembly.introduce(training, progress, events)
+    assembly.report_start(training, progress, events)
     events.close()
     assert "left out 2 of 5 rows, longer than 30 positions (lines 3, 4)" in capsys.readouterr().out
 

@@ -94,3 +94,8 @@ def test_epochs_decide_where_no_steps_are_given(tmp_path: Path, world: World) ->
     assert list(batches.steps(batches.Order.of(config), training.rows.lengths, end.place, 2)) == []
     again, place = tiny.built(world, config)
     assert fitted(again, place, world) == (end, "finished"), "a finished run has nothing left to do"
+
+
+def test_a_command_that_names_a_folder_with_a_space_can_be_copied(tmp_path: Path, world: World) -> None:
+    training = tiny.built(world, tiny.config_in(tmp_path, ("run.dir", str(tmp_path / "my run"))))[0]
+    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in loop.too_few_steps(training, tmp_path, 9)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import loop, out_of_memory, parallel, train
+from finetune import loop, out_of_memory, parallel, training_run
 from finetune.batches import MicroBatch
 from finetune.data_parallel import ALIGNED
 from finetune.memory import GIB, Memory
@@ -112,7 +112,7 @@ def test_a_run_that_finds_no_room_leaves_word_of_it(
     monkeypatch.setattr(out_of_memory, "measure", lambda wanted, *_: replace(used(1, 60, 3), wanted=wanted))
     config = tiny.config_in(tmp_path)
     with pytest.raises(MemoryShortError) as caught:
-        train.train_in(world, config, tiny.RECIPE)
+        training_run.train(world, config, tiny.RECIPE)
     text = str(caught.value)
     assert text.startswith(f"out of memory on rank 0 (cpu): {str(error).splitlines()[0]}\n") and "documentation" not in text
     assert "activations, the loss and what is gathered: 60.00 GiB; the plan has 0.00 GiB: LARGER than planned" in text
@@ -128,7 +128,7 @@ def test_no_room_for_the_weights_is_explained_too(tmp_path: Path, world: World, 
     monkeypatch.setattr("finetune.models.materialise", full)
     config = tiny.config_in(tmp_path)
     with pytest.raises(MemoryShortError, match=r"(?s)CUDA out of memory.*the plan: weights, gradients and optimizer .*What helps:\n  --"):
-        train.train_in(world, config, tiny.RECIPE)
+        training_run.train(world, config, tiny.RECIPE)
     assert json.loads((config.run.dir / "exit.json").read_text())["reason"] == "out of memory"
 
 

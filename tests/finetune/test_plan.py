@@ -91,7 +91,7 @@ def test_the_index_serves_the_run_too(tmp_path: Path, monkeypatch: pytest.Monkey
     config = tiny.config_in(tmp_path)
     assert config.data.train is not None
     made = index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns
-    assert not (config.run.dir / assembly.WORD).exists() and not (config.run.dir / "checkpoints").exists()
+    assert not (config.run.dir / assembly.EXIT_RECORD).exists() and not (config.run.dir / "checkpoints").exists()
     tiny.built(join((), tmp_path), config)
     leave()
     assert index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns == made
@@ -117,8 +117,8 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
     recipe = tmp_path / "light" / "recipe.py"
     recipe.parent.mkdir()
     recipe.write_text(
-        "from finetune.config import Section\nfrom finetune.recipe import Recipe\n\n\nclass Options(Section):\n    pass\n\n\n"
-        "RECIPE = Recipe(Options, *[None] * 7, ('plain',), None)\n"
+        "from finetune.config import Section\nfrom finetune.recipe import Inference, Recipe\n\n\nclass Options(Section):\n    pass\n\n\n"
+        "RECIPE = Recipe(Options, *[None] * 6, ('plain',), Inference(print))\n"
     )
     (recipe.parent / "config.yaml").write_text("train: {steps: 3}\n")
     (tmp_path / "rows.jsonl").write_text("{}\n")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from finetune import adapters, config, export, quantized, recipe, train
+from finetune import adapters, config, export, quantized, recipe, training_run
 from finetune.config import Config, Lora
 from finetune.errors import UserError
 from finetune.world import join, leave
@@ -113,7 +113,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("run.dir", str(folder / "run")),
     )
     lora = (("model.lora", "{rank: 3, alpha: 6}"), ("model.quantization", "nf4"))
-    train.train_in(join((), folder), settings(folder, *short, *lora), recipe.load_recipe(HERE))
+    training_run.train(join((), folder), settings(folder, *short, *lora), recipe.load_recipe(HERE))
     leave()
     return folder
 
@@ -133,5 +133,5 @@ def test_a_run_says_what_it_was_trained_on_and_goes_on_only_alike(trained: Path)
     plain = settings(trained, ("model.lora", "{rank: 3, alpha: 6}"), ("run.dir", str(trained / "run")), ("train.steps", "4"))
     tiny.let_go(plain.run.dir)
     with pytest.raises(UserError, match="quantization was nf4, now None"):
-        train.train_in(join((), trained), plain, recipe.load_recipe(HERE))
+        training_run.train(join((), trained), plain, recipe.load_recipe(HERE))
     leave()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from finetune.errors import UserError
-from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_recipe, recipe_named_in
+from finetune.recipe import Inference, Recipe, built_in_recipes, find_recipe, load_options, load_recipe, recipe_named_in
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +85,92 @@ def test_a_recipe_that_breaks_while_it_is_imported_breaks_again(tmp_path: Path) 
 def test_a_folder_called_recipes_elsewhere_is_outside(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "recipes" / "voice_clone")
     assert load_recipe(folder).formats == ("plain",)
+
+
+def with_options_file(folder: Path, options: str = "Options") -> Path:
+    """The byte model with its options in a file of their own."""
+    shutil.copytree(tiny.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "recipe.py").read_text()
+    section = source[source.index("class Options") : source.index("class Block")]
+    (folder / "recipe.py").write_text(source.replace(section, f"from .options import {options} as Options\n\n\n"))
+    (folder / "options.py").write_text(f"from pydantic import Field\nfrom finetune.config import Section\n\n\n{section}")
+    return folder
+
+
+def test_options_of_their_own_file_are_read_without_torch(tmp_path: Path) -> None:
+    folder = with_options_file(tmp_path / "mine")
+    script = f"import sys; from finetune import train; train.main(['--recipe', {str(folder)!r}, '--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "--options.dropout" in done.stdout and done.stdout.splitlines()[-1] == "False", done.stderr
+    assert load_options(folder) is load_recipe(folder).Options
+
+
+def test_options_may_stand_in_the_recipe(tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
+    (folder / "options.py").write_text("LEVELS = (1, 2)\n")
+    assert load_options(folder) is load_recipe(folder).Options, "an options.py without Options is a file like any other"
+
+
+def test_two_classes_of_options_are_refused(tmp_path: Path) -> None:
+    folder = with_options_file(tmp_path / "mine", "Others")
+    with (folder / "options.py").open("a") as file:
+        file.write("\n\nclass Others(Options):\n    pass\n")
+    with pytest.raises(UserError, match=r"recipe\.py: Recipe\(Options=…\) must be given the Options of .*options\.py"):
+        load_recipe(folder)
+
+
+def old_form(folder: Path) -> Path:
+    """The byte model as it was written before there was an `Inference`."""
+    shutil.copytree(tiny.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "recipe.py").read_text()
+    for new, old in (("inference=Inference(generate=generate)", "generate=generate"), ("Inference, ", "")):
+        assert new in source
+        source = source.replace(new, old)
+    (folder / "recipe.py").write_text(source)
+    return folder
+
+
+def test_a_recipe_in_the_old_form_trains_and_generates_with_one_warning(tmp_path: Path) -> None:
+    folder, config = old_form(tmp_path / "mine"), tiny.config_in(tmp_path)
+    own = ["--run.dir", str(tmp_path / "run"), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run(*command: str) -> tuple[str, list[str]]:
+        argv = [sys.executable, *command, "--recipe", str(folder)]
+        done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, [line for line in done.stderr.splitlines() if "Warning" in line]
+
+    trained, warned = run(str(ROOT / "finetune" / "train.py"), *own, "--train.steps", "2")
+    assert "finished at step 2" in trained
+    (warning,) = warned
+    assert warning.startswith(f"{folder / 'recipe.py'}:") and "FutureWarning: generate=… of Recipe(…) moved to its `inference`; " in warning
+    assert "write Recipe(…, inference=Inference(generate=…)), with `from finetune.recipe import Inference`" in warning
+    said, warned = run("-m", "finetune", "generate", "--model", str(tmp_path / "run"))
+    assert "says nothing" in said and len(warned) == 1
+
+
+def test_the_old_form_and_the_new_one_make_the_same_recipe(tmp_path: Path) -> None:
+    def use(*_: object) -> int:
+        return 0
+
+    with pytest.warns(FutureWarning, match=r"^chat=…, serve=… of Recipe\(…\) moved"):
+        recipe = replace(tiny.RECIPE, chat=use, serve=use)
+    assert recipe.inference == Inference(tiny.RECIPE.inference.generate, chat=use, serve=use)
+    assert replace(recipe, formats=("mine",)).inference == recipe.inference
+
+
+def test_of_several_ranks_one_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    monkeypatch.setenv("RANK", "1")
+    load_recipe(old_form(tmp_path / "mine"))
+    assert len(recwarn) == 0
+
+
+def test_a_recipe_that_cannot_generate_is_refused(tmp_path: Path) -> None:
+    folder = old_form(tmp_path / "mine")
+    (folder / "recipe.py").write_text((folder / "recipe.py").read_text().replace("    generate=generate,\n", ""))
+    with pytest.raises(TypeError, match=r"Recipe\(…\) needs inference=Inference\(generate=…\)"):
+        load_recipe(folder)
 
 
 def test_the_byte_model_keeps_the_contract() -> None:

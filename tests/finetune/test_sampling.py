@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import checkpoint, cuda_allocator, sampling, train
+from finetune import checkpoint, cuda_allocator, sampling, training_run
 from finetune.config import Config, resolve
 from finetune.errors import UserError
 from finetune.events import Events, read_log
@@ -65,7 +65,7 @@ def test_answers_of_a_run_are_in_its_log_its_console_and_tensorboard(
 ) -> None:
     config = config_in(tmp_path)
     tracked = replace(world, accelerator=type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(config.run.dir)))
-    assert train.train_in(tracked, config, RECIPE) == "finished"
+    assert training_run.train(tracked, config, RECIPE) == "finished"
     (told,) = sampled(config, "sampled")
     assert told["step"] == 60
     assert {each["prompt"]: each["answer"] for each in told["answers"]} == dict(tiny_runs.CHATS)
@@ -374,7 +374,7 @@ def test_a_share_that_is_not_known_leaves_samples_on_the_cpu(
 def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set after the export, which runs on the CPU, and before the model is loaded."""
     order: list[Any] = []
-    recipe = replace(RECIPE, sample=lambda *_: order.append("sample") or [])
+    recipe = replace(RECIPE, inference=replace(RECIPE.inference, sample=lambda *_: order.append("sample") or []))
     monkeypatch.setattr(sampling, "load_recipe", lambda _: recipe)
     monkeypatch.setattr("finetune.export.export", lambda *_, **__: order.append("export"))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", order.append)

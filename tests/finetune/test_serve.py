@@ -30,7 +30,7 @@ def test_a_recipe_that_serves_nothing(folders: list[Path], capsys: pytest.Captur
 
 def test_all_folders_and_the_rest_go_to_the_recipe(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[list[Path], list[str]]] = []
-    serving = replace(tiny.RECIPE, serve=lambda models, argv: seen.append((models, argv)) or 5)  # type: ignore[func-returns-value]  # note, then 5
+    serving = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, serve=lambda models, argv: seen.append((models, argv)) or 5))  # type: ignore[func-returns-value]  # note, then 5
     monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
     assert serve.main(["--model", str(folders[0]), "--port", "1", "--model", str(folders[1]), "--help"]) == 5
     assert seen == [(folders, ["--port", "1", "--help"])]
@@ -44,7 +44,7 @@ def test_checkpoints_are_served_beside_each_other(
     assert serve.main(["--model", str(tmp_path / "run")]) == 2 and "serves nothing" in capsys.readouterr().err
     assert not (tmp_path / "run" / "cache" / "exports").exists(), "an export takes minutes: what fails is told before"
     seen: list[list[Path]] = []
-    serving = replace(tiny.RECIPE, serve=lambda models, argv: seen.append(models) or 0)  # type: ignore[func-returns-value]  # note, then 0
+    serving = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, serve=lambda models, argv: seen.append(models) or 0))  # type: ignore[func-returns-value]  # note, then 0
     monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
     assert serve.main(["--model", str(tmp_path / "run" / "checkpoints" / "step-00000001"), "--model", str(tmp_path / "run")]) == 0
     assert [folder.name[:14] for folder in seen[0]] == ["step-00000001-", "step-00000002-"]

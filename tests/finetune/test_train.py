@@ -8,21 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from finetune import checkpoint, export, files, generate, loop, train
-from finetune.batches import Turn
+from finetune import checkpoint, export, generate, train
 from finetune.errors import UserError
 from finetune.events import read_log
-from finetune.guards import NotFiniteError
-from finetune.heartbeat import Loss
-from finetune.recipe import Term
-from finetune.step import Training
-from finetune.world import World, leave
+from finetune.world import leave
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny
 
@@ -182,103 +175,6 @@ def series(run: Path) -> list[tuple[int, float]]:
     return [(event["step"], event["loss"]) for event in read_log(run / "log.jsonl") if event["event"] == "step"]
 
 
-def test_a_bad_number_leaves_word_and_the_checkpoint_in_flight(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
-    step = loop.train_step
-
-    def third_is_sick(training: Training, turns: list[Turn], number: int, *rest: Any) -> dict[str, float]:
-        if number == 2:
-            raise NotFiniteError("step 3: loss nan")
-        return step(training, turns, number, *rest)
-
-    monkeypatch.setattr(loop, "train_step", third_is_sick)
-    monkeypatch.setattr(checkpoint.Saver, "poll", lambda _: None)
-    with pytest.raises(NotFiniteError):
-        train.train_in(world, config, tiny.RECIPE)
-    word = json.loads((config.run.dir / "exit.json").read_text())
-    assert (word["reason"], word["step"], word["last_commit"]) == ("not finite", 2, "step-00000002")
-
-
-def test_a_launch_that_left_no_word_is_reported_by_the_next(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tiny.config_in(tmp_path, ("train.steps", "2"))
-    train.train_in(world, config, tiny.RECIPE)
-    tiny.let_go(config.run.dir)
-    (config.run.dir / "exit.json").unlink()
-    train.train_in(world, config, tiny.RECIPE)
-    account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a word (killed, crashed, "
-    assert f"warning: {account}" in capsys.readouterr().out
-    (event,) = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "killed"]
-    assert event["account"].startswith(account)
-    tiny.let_go(config.run.dir)
-    train.train_in(world, config, tiny.RECIPE)
-    assert "left no exit.json" not in capsys.readouterr().out, "that one left its word"
-
-
-def test_a_failure_before_the_first_step_leaves_word(tmp_path: Path, world: World) -> None:
-    config = tiny.config_in(tmp_path)
-    with pytest.raises(UserError, match="bad rows"):
-        tiny.write_rows(tmp_path / "train.jsonl", ["x"])
-        train.train_in(world, config, tiny.RECIPE)
-    left = json.loads((config.run.dir / "exit.json").read_text())
-    assert (left["reason"], left["rank"], left["step"]) == ("failed", 0, None), "no step was reached"
-    assert "text must hold at least three bytes" in left["message"]
-
-
-def test_a_folder_that_is_another_run_s_keeps_its_word(tmp_path: Path, world: World) -> None:
-    config = tiny.config_in(tmp_path, ("train.steps", "1"))
-    train.train_in(world, config, tiny.RECIPE)
-    before = (config.run.dir / "exit.json").read_text()
-    with pytest.raises(UserError, match="belongs to a run that is going on"):
-        train.train_in(world, config, tiny.RECIPE)
-    assert (config.run.dir / "exit.json").read_text() == before
-
-
-def test_an_end_in_good_order_replaces_a_word_that_is_not_of_this_launch(tmp_path: Path) -> None:
-    """A rank of an earlier launch, on a machine that was cut off, may write its word late. Of failures the first one stands."""
-    (tmp_path / "exit.json").write_text('{"reason": "failed", "message": "rank 3 is missing"}')
-    train.leave_word(tmp_path, 4, "failed", Loss("a second one"))
-    assert json.loads((tmp_path / "exit.json").read_text())["message"] == "rank 3 is missing"
-    train.leave_word(tmp_path, 4, "finished", Loss(""))
-    assert json.loads((tmp_path / "exit.json").read_text()).items() >= {"reason": "finished", "message": None, "step": 4}.items()
-
-
-def test_a_picture_that_cannot_be_drawn_fails_no_finished_run(
-    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def undrawable(*_: object) -> None:
-        raise TypeError("not a sequence of Unicode points")
-
-    monkeypatch.setattr("finetune.events.draw_curve", undrawable)
-    assert train.train_in(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE) == "finished"
-    assert "warning: no loss.png (TypeError: not a sequence of Unicode points)" in capsys.readouterr().out
-
-
-def test_a_word_that_the_disk_refuses_fails_no_finished_run(
-    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write = files.write_bytes
-
-    def full(path: Path, data: bytes) -> None:
-        if path.name == "exit.json":
-            raise UserError(f"the disk is full: {path}")
-        write(path, data)
-
-    monkeypatch.setattr(files, "write_bytes", full)
-    assert train.train_in(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE) == "finished"
-    assert "exit.json cannot be written (the disk is full: " in capsys.readouterr().err
-
-
-def test_a_defect_leaves_word_and_goes_on(tmp_path: Path, world: World) -> None:
-    def broken(*_: object) -> dict[str, Term]:
-        raise KeyError("ours")
-
-    config = tiny.config_in(tmp_path)
-    with pytest.raises(KeyError, match="ours"):
-        train.train_in(world, config, replace(tiny.RECIPE, loss=broken))
-    assert json.loads((config.run.dir / "exit.json").read_text())["reason"] == "failed"
-    assert [event["event"] for event in read_log(config.run.dir / "log.jsonl")] == ["started", "stopped"]
-
-
 def test_a_launch_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8")
     argv = [*RECIPE, *inputs(tmp_path, "--log.trackers", "[]")]
@@ -287,13 +183,6 @@ def test_a_launch_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pyte
             train.run(argv)
     finally:
         leave()
-
-
-def test_settings_for_trackers_are_flat(tmp_path: Path) -> None:
-    settings = train.flat(tiny.config_in(tmp_path, *tiny.LORA))
-    assert settings["train.lr"] == 0.01 and settings["model.lora.rank"] == 3 and settings["checkpoint.asynchronous"] is True
-    assert settings["log.trackers"] == "[]" and settings["run.dir"] == str(tmp_path / "run")
-    assert all(isinstance(value, int | float | bool | str) for value in settings.values())
 
 
 def test_a_base_that_does_not_fit_stops_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from finetune import world
 from finetune.config import resolve
 from finetune.recipe import find_recipe, load_recipe
-from finetune.train import train_in
+from finetune.training_run import train
 
 if __name__ == "__main__":
     joined = world.join((), Path())
@@ -22,5 +22,5 @@ if __name__ == "__main__":
         folder = find_recipe(case["recipe"])
         recipe = load_recipe(folder)
         config = resolve(case["recipe"], recipe.Options, [folder / "config.yaml", *map(Path, case["files"])], case["overrides"].items())
-        train_in(joined, config, recipe)
+        train(joined, config, recipe)
     world.leave()

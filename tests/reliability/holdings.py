@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune import checkpoint, train
+from finetune import checkpoint, train, training_run
 from tests import loopback
 from tests.reliability import victims
 
@@ -58,7 +58,7 @@ def note_saves(rank: int, witness: Path) -> None:
 
 
 def note_load(rank: int, witness: Path) -> None:
-    carry_through = train.carry_through
+    fit = training_run.fit
 
     def noted(training: Any, progress: Any, *rest: Any) -> Any:
         if progress.step:
@@ -66,9 +66,9 @@ def note_load(rank: int, witness: Path) -> None:
             assert len(counts) == 1, "one count for all parameters"
             tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
             note(rank, witness / f"loaded-{progress.step}.json", tensors, int(counts.pop()))
-        return carry_through(training, progress, *rest)
+        return fit(training, progress, *rest)
 
-    train.carry_through = noted
+    training_run.fit = noted
 
 
 def note(rank: int, path: Path, tensors: Mapping[str, Tensor], updates: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from finetune import loop, train, world
+from finetune import loop, training_run, world
 from finetune.batches import Turn
 from finetune.guards import NotFiniteError
 from finetune.recipe import Batch, Recipe, Term
@@ -81,7 +81,7 @@ def run(joined: world.World, folder: Path, name: str, kind: str, poison: Poison,
     loop.train_step = watched
     tiny.let_go(config.run.dir)
     try:
-        return [train.train_in(joined, config, poisoned(poison, joined.rank, step)), untouched]
+        return [training_run.train(joined, config, poisoned(poison, joined.rank, step)), untouched]
     except NotFiniteError as error:
         return [str(error), untouched]
 

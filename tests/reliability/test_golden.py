@@ -43,7 +43,7 @@ def test_it_is_restored_bit_for_bit_and_gone_on_from(folder: Path, trained: str,
     losses = victims.losses(run)
     assert [step for step, _, _ in losses] == list(range(SAVED + 1, STEPS + 1))
     assert [loss for _, loss, _ in losses] == pytest.approx(told["losses"], rel=CLOSE)
-    assert "was saved by an earlier version, which knew the base by its weights and config.json alone" in victims.said(witness)
+    assert "was saved by an earlier version, which recorded only the weights and config.json of the base" in victims.said(witness)
     assert sorted(checkpoint.read_state(checkpoint.find(run))["base"]["files"]) == ["config.json", "model.safetensors"], "recorded since"
     record("a checkpoint kept from an earlier version: restored bit for bit, and gone on from", 1)
 

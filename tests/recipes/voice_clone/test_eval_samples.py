@@ -22,8 +22,8 @@ def test_every_sentence_is_said_heard_and_seen_the_same_each_time(
 ) -> None:
     monkeypatch.setattr(eval_samples, "MOST_SECONDS", 0.4)
     folder = export(fresh, "custom_voice", tmp_path / "voice")
-    assert RECIPE.sample is not None
-    first, again = (RECIPE.sample(folder, ["She counted the boats.", "Bert|Never."]) for _ in range(2))
+    assert RECIPE.inference.sample is not None
+    first, again = (RECIPE.inference.sample(folder, ["She counted the boats.", "Bert|Never."]) for _ in range(2))
     assert first == again
     assert first[0].text.startswith("anna, 0.") and first[1].text.startswith("bert, 0.")
     for one in first:

@@ -123,7 +123,7 @@ def test_a_run_is_heard_while_it_trains_and_evaluated_after(nano: Path, rows_of:
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from finetune import train
+    from finetune import training_run
     from finetune.events import read_log
     from finetune.world import join, leave
     from recipes.voice_clone.recipe import RECIPE
@@ -144,7 +144,7 @@ def test_a_run_is_heard_while_it_trains_and_evaluated_after(nano: Path, rows_of:
     config = corpus.config(nano, *settings.items())
     world = join((), tmp_path)
     tracked = replace(world, accelerator=type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(config.run.dir)))
-    assert train.train_in(tracked, config, RECIPE) == "finished"
+    assert training_run.train(tracked, config, RECIPE) == "finished"
     leave()
     told = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "sampled"]
     assert told[-1]["step"] == 300 and told[-1]["answers"][1]["answer"].startswith("bert, ")

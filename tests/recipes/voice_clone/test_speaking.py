@@ -28,7 +28,7 @@ def test_greedy_speech_is_the_learned_clip(two_voices: Any, tmp_path: Path, caps
     waves, _ = codec.decode([{"audio_codes": torch.tensor(row["audio_codes"])}])
     for kind in RECIPE.formats:
         out = tmp_path / kind / "hello.wav"
-        assert RECIPE.generate(getattr(two_voices, kind), [*HELLO, "--speaker", "BERT", "--greedy", "--out", str(out)]) == 0
+        assert RECIPE.inference.generate(getattr(two_voices, kind), [*HELLO, "--speaker", "BERT", "--greedy", "--out", str(out)]) == 0
         wave, rate = soundfile.read(out, dtype="float32")
         assert rate == 24000 and wave == pytest.approx(waves[0].clip(-1, 1), abs=1e-4) and wave.std() > 0.05
         seconds = len(row["audio_codes"]) / 12.5
@@ -39,7 +39,9 @@ def test_seed_decides_the_sampling(fresh: Any, export: Any, tmp_path: Path) -> N
     untrained = export(fresh, "custom_voice", tmp_path / "untrained")
 
     def said(*more: str) -> bytes:
-        RECIPE.generate(untrained, ["--text", "New.", "--speaker", "bert", "--max-seconds", "1", "--out", str(tmp_path / "a.wav"), *more])
+        RECIPE.inference.generate(
+            untrained, ["--text", "New.", "--speaker", "bert", "--max-seconds", "1", "--out", str(tmp_path / "a.wav"), *more]
+        )
         return (tmp_path / "a.wav").read_bytes()
 
     assert said("--seed", "1") == said("--seed", "1") != said("--seed", "2")
@@ -47,7 +49,7 @@ def test_seed_decides_the_sampling(fresh: Any, export: Any, tmp_path: Path) -> N
 
 def test_cut_off_is_told(one_voice: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "a.wav")
-    RECIPE.generate(one_voice.custom_voice, ["--text", "It is never late!", "--greedy", "--max-seconds", "0.4", "--out", out])
+    RECIPE.inference.generate(one_voice.custom_voice, ["--text", "It is never late!", "--greedy", "--max-seconds", "0.4", "--out", out])
     assert "it was cut off at --max-seconds 0.4" in capsys.readouterr().out
 
 
@@ -56,7 +58,7 @@ def test_base_export_clones_from_a_reference_clip(text: list[str], two_voices: A
     clip = two_voices.ready.config.data.train.parent / "low.flac"
     out = tmp_path / "clone.wav"
     argv = ["--text", "Never late.", "--max-seconds", "1", "--reference", str(clip), *text, "--out", str(out)]
-    assert RECIPE.generate(two_voices.base, argv) == 0
+    assert RECIPE.inference.generate(two_voices.base, argv) == 0
     assert 0 < soundfile.info(out).duration <= 1
 
 
@@ -75,13 +77,13 @@ def test_base_export_clones_from_a_reference_clip(text: list[str], two_voices: A
 def test_refusals(kind: str, argv: list[str], message: str, two_voices: Any, tmp_path: Path) -> None:
     out = tmp_path / "never.wav"
     with pytest.raises(UserError, match=message):
-        RECIPE.generate(getattr(two_voices, kind), [*argv, "--out", str(out)])
+        RECIPE.inference.generate(getattr(two_voices, kind), [*argv, "--out", str(out)])
     assert not out.exists()
 
 
 def test_base_without_voices_wants_a_reference(nano: Path) -> None:
     with pytest.raises(UserError, match=r"knows no speaker by name; give --reference"):
-        RECIPE.generate(nano, ["--text", "Hi."])
+        RECIPE.inference.generate(nano, ["--text", "Hi."])
 
 
 def test_a_file_of_texts(two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +94,7 @@ def test_a_file_of_texts(two_voices: Any, tmp_path: Path, capsys: pytest.Capture
     argv = ["--text-file", str(file), "--out", str(out), "--greedy", "--max-seconds", "0.72", "--batch", "3"]
 
     def run(*more: str) -> str:
-        assert RECIPE.generate(two_voices.custom_voice, [*argv, *more]) == 0
+        assert RECIPE.inference.generate(two_voices.custom_voice, [*argv, *more]) == 0
         return capsys.readouterr().out
 
     told = run()
@@ -120,7 +122,7 @@ def test_all_of_a_file_is_checked_first(two_voices: Any, tmp_path: Path) -> None
     file = tmp_path / "lines.jsonl"
     file.write_text('{"text": "Fine.", "speaker": "anna"}\n{"text": "Bad.", "speaker": "carl"}\n{"text": " "}\n')
     with pytest.raises(UserError, match=rf"{file}:2: --speaker carl.*it has anna, bert\n{file}:3: .*empty"):
-        RECIPE.generate(two_voices.custom_voice, ["--text-file", str(file), "--out", str(tmp_path / "wavs")])
+        RECIPE.inference.generate(two_voices.custom_voice, ["--text-file", str(file), "--out", str(tmp_path / "wavs")])
     assert not (tmp_path / "wavs").exists()
 
 
@@ -128,11 +130,11 @@ def test_a_stream_is_the_same_sound(one_voice: Any, tmp_path: Path, capfdbinary:
     """To a file, which has its true length in the end, and to another program, which reads until the end."""
     argv = ["--text", "It is late!", "--seed", "4", "--max-seconds", "1.5"]
     for name, more in (("whole.wav", []), ("grown.wav", ["--stream"])):
-        RECIPE.generate(one_voice.custom_voice, [*argv, *more, "--out", str(tmp_path / name)])
+        RECIPE.inference.generate(one_voice.custom_voice, [*argv, *more, "--out", str(tmp_path / name)])
     (whole, rate), (grown, _) = (soundfile.read(tmp_path / name, dtype="int16") for name in ("whole.wav", "grown.wav"))
     assert len(whole) == len(grown) > rate / 2 and abs(whole.astype(int) - grown).max() <= 4
     capfdbinary.readouterr()
-    RECIPE.generate(one_voice.custom_voice, [*argv, "--stream", "--out", "-"])
+    RECIPE.inference.generate(one_voice.custom_voice, [*argv, "--stream", "--out", "-"])
     sound, told = capfdbinary.readouterr()
     assert sound[:4] == b"RIFF" and len(sound) == 44 + 2 * len(whole)
     assert f"-: {len(whole) / rate:.2f} s, anna" in told.decode()
@@ -152,7 +154,7 @@ def test_a_stream_is_the_same_sound(one_voice: Any, tmp_path: Path, capfdbinary:
 )
 def test_requests_that_mean_nothing(argv: list[str], message: str, two_voices: Any) -> None:
     with pytest.raises(UserError, match=message):
-        RECIPE.generate(two_voices.custom_voice, argv)
+        RECIPE.inference.generate(two_voices.custom_voice, argv)
 
 
 def test_help_imports_no_torch() -> None:
