@@ -62,7 +62,7 @@ def build(
     base_files = once(world, lambda: digests_of_base(config, recipe))
     once(world, lambda: recipe.prepare(local))
     loaded = together(world, lambda: recipe.load(local))
-    together(world, lambda: tensor_parallel.check_model(loaded.model, loaded.blocks, config))
+    together(world, lambda: tensor_parallel.check_model(loaded.model, loaded.blocks, config, loaded.tensor_plans))
     key = once(world, lambda: intake.data_key(config, loaded))
     data_files = (on_disk(local.data.train), on_disk(local.data.val))
     rows, val = (intake.open_data(path, cache, key, recipe, loaded, config, world) for path in data_files)
@@ -75,10 +75,10 @@ def build(
     compiled = decide(config, loaded, world, total)
     fixed = fixed_positions(config, recipe) if compiled.on else None
     recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
-    layout = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
+    layout = parallel.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = parallel.home_of_shards(config, world)
     together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
-    parallel.check_sharding(loaded.model, loaded.blocks, layout, world, home)
+    parallel.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
     verify(loaded, config, recipe, world)
     if compiled.on:
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
