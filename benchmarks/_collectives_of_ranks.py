@@ -93,7 +93,7 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 def measure(joined: World, config: Config) -> dict[str, Any]:
     """The second of two real steps of several micro-batches a rank. Collective: call on every rank."""
     loaded = RECIPE.load(config)
-    of = outline(loaded.model, loaded.blocks, parallel.compute_dtype(config))
+    of = outline(loaded.model, loaded.blocks, parallel.compute_dtype(config), plans=loaded.tensor_plans)
     training, progress = assembly.build(config, RECIPE, joined)
     loader = loader_of(training, training.rows)
     todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)

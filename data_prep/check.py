@@ -21,7 +21,8 @@ if not __package__:  # launched as a script: the repository, not this folder, be
 
 from data_prep import row_checks
 from data_prep.account import clock
-from data_prep.codec import codebook_size, codec_digest, find_codec
+from data_prep.codec_choice import open_codec
+from data_prep.codec_interface import Codec
 from data_prep.encoding import STORE
 from data_prep.formats import AudioError
 from data_prep.lines import DATASET, ROOT, Line, lines_of, manifests_of
@@ -69,7 +70,7 @@ class Checked:
 
 def _check(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    codec = find_codec(options.model) if options.model else None
+    codec = open_codec(options.model) if options.model else None
     checked = check(manifests_of(options.dataset), options.root, codec)
     if not checked.lines:
         raise UserError(f"{options.dataset} holds no rows; make some with: python -m data_prep voice RECORDINGS --out FOLDER")
@@ -82,13 +83,13 @@ def _check(argv: list[str]) -> int:
     return 0
 
 
-def check(manifests: list[Path], root: Path | None = None, codec: Path | None = None) -> Checked:
+def check(manifests: list[Path], root: Path | None = None, codec: Codec | None = None) -> Checked:
     """Look at every line of some manifests, and at all of them together.
 
-    `root`: where paths begin; None for the folder of each file. `codec`: folder of the tokenizer that the codes should be of; None for
-    any. The files are read twice, so that memory holds no codes.
+    `root`: where paths begin; None for the folder of each file. `codec`: the codec that the codes should be of; None for any.
+    The files are read twice, so that memory holds no codes.
     """
-    codebook = codebook_size(codec) if codec else CODEBOOK
+    codebook = codec.codebook_size if codec else CODEBOOK
     heard = listen_to_all(path for line in _lines(manifests) for path in _clips(line, root) if path)
     problems: list[Problem] = []
     rows: list[Facts] = []
@@ -135,12 +136,12 @@ def _about(line: Line, row: Row, sounds: list[Sound | AudioError | None], root: 
         yield from row_checks.about_reference(line, row, reference)
 
 
-def _about_codec(folder: Path, codec: Path) -> Iterator[Problem]:
+def _about_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
     """What `data_prep codes` noted about the tokenizer that it used; rows do not say it."""
     path = folder / STORE / SUMMARY
     digest = read_object(path).get("codec_digest") if path.is_file() else None
-    if digest not in (None, codec_digest(codec)):
-        yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: python -m data_prep codes {folder} --model {codec.parent}")
+    if digest not in (None, codec.digest()):
+        yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: python -m data_prep codes {folder} --model {codec.model}")
 
 
 def _table(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:

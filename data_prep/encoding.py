@@ -1,6 +1,6 @@
-"""Clips to codes, batch by batch, into a store by content: what was encoded once, by any run, is never encoded again.
+"""Encode clips batch by batch into a content-addressed store: a clip that any run has encoded is never encoded again.
 
-A key is a digest of the clip's file and the tokenizer's files; the codes lie in `<store>/<two letters>/<key>.npy`, [T][16] as uint16.
+A key is a digest of the clip's file and the codec's files; its codes are in `<store>/<two letters>/<key>.npy`, uint16 [frames, codebooks].
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_prep.audio import MASTER_RATE, load, probe
-from data_prep.codec import CodecError, Codes, encode, load_codec
+from data_prep.codec_interface import Codec, CodecError, Codes, LoadedCodec
 from data_prep.device import one_thread
 from data_prep.formats import AudioError, Samples
 from data_prep.pool import Failure, Stop
@@ -28,94 +27,91 @@ from data_prep.workers import Workers, share_out
 from finetune import files
 
 STORE = "codes"
-"""Folder of the store in that of the dataset."""
+"""Folder of the store inside that of the dataset."""
 WORKER_BYTES = 2**30
-"""Memory of a worker besides the tokenizer's: torch and the package."""
+"""Memory of a worker besides the codec's: torch and the codec's package."""
 FORM = 2
-"""Of how a file becomes the samples that are encoded: raise it when other codes would come out."""
+"""Version of how a file becomes the samples that are encoded. Increment it when a change alters codes: it is part of every key."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What is encoded."""
+    """A clip to encode."""
 
     path: Path
     key: str
+    """Of its codes in the store."""
     samples: int
-    """At 24 kHz."""
+    """Its length at 24 kHz."""
 
 
 def key_of(clip_digest: str, codec_digest: str) -> str:
-    """Of a clip's codes."""
+    """The key of a clip's codes: 64 hexadecimal digits."""
     return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest}".encode()).hexdigest()
 
 
 def stored_at(store: Path, key: str) -> Path:
-    """The file of a key, whether it is there or not."""
+    """The file of a key, whether or not it exists."""
     return store / key[:2] / f"{key}.npy"
 
 
 def stored(store: Path, key: str) -> Codes:
-    """[T][16]."""
+    """The codes of a key, [frames, codebooks]."""
     return np.load(stored_at(store, key), allow_pickle=False)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know."""
+    """What workers encode with."""
 
     store: Path
-    codec: Path
+    codec: Codec
     seconds: float
-    """Of sound that is encoded at a time."""
+    """Audio that is encoded at a time."""
     workers: Workers
 
 
 def encode_all(clips: list[Clip], setup: Setup, stop: Stop) -> dict[str, str]:
-    """Fill the store; returns what went wrong, by key.
+    """Put the codes of all clips into the store; returns the errors by key.
 
-    If `stop` is asked for, the batches in hand are the last. The tokenizer is loaded only if there is anything to do.
+    If `stop` is requested, the batches that are being encoded are the last. The codec is loaded only if there is something to encode.
     """
     failed: dict[str, str] = {}
-    started, done, heard, total = time.monotonic(), 0, 0.0, _seconds(clips)
-    for batch, problems in _encoded(batches(clips, setup.seconds), setup, stop):
-        failed |= problems
-        done, heard = done + len(batch), heard + _seconds(batch)
-        print(f"[{done}/{len(clips)}] clips encoded · {figures(heard, total, time.monotonic() - started, Counter())}", flush=True)
+    started, done, encoded, total = time.monotonic(), 0, 0.0, _seconds(clips)
+    for batch, errors in _encode_batches(batches(clips, setup.seconds), setup, stop):
+        failed |= errors
+        done, encoded = done + len(batch), encoded + _seconds(batch)
+        print(f"[{done}/{len(clips)}] clips encoded · {figures(encoded, total, time.monotonic() - started, Counter())}", flush=True)
     return failed
 
 
-def _encoded(groups: list[list[Clip]], setup: Setup, stop: Stop) -> Iterator[tuple[list[Clip], dict[str, str]]]:
-    """Each batch when it is in the store, and what went wrong in it. One that ended its workers is taken apart: the fault is one clip's."""
-    torn: list[list[Clip]] = []
-    for index, result in share_out(groups, functools.partial(_encoder, setup), setup.workers, _memory(setup), stop):
+def _encode_batches(groups: list[list[Clip]], setup: Setup, stop: Stop) -> Iterator[tuple[list[Clip], dict[str, str]]]:
+    """Each batch once it is in the store, with its errors by key. A batch that ended its workers is split, since one clip is at fault."""
+    split: list[list[Clip]] = []
+    memory = WORKER_BYTES + setup.codec.worker_bytes(setup.seconds)
+    for index, result in share_out(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
         group = groups[index]
         if not isinstance(result, Failure):
             yield group, result
         elif len(group) == 1:
             yield group, {group[0].key: f"encoding it failed again and again: {result.why}"}
         else:
-            torn += [[clip] for clip in group]
-    if torn:
-        yield from _encoded(torn, setup, stop)
-
-
-def _memory(setup: Setup) -> int:
-    """Bytes of a worker: the weights, and about four arrays of 64 channels of 32 bits at 24 kHz, the encoder's widest."""
-    weights = sum(path.stat().st_size for path in setup.codec.glob("*.safetensors"))
-    return WORKER_BYTES + weights + round(setup.seconds * MASTER_RATE * 64 * 4 * 4)
+            split += [[clip] for clip in group]
+    if split:
+        yield from _encode_batches(split, setup, stop)
 
 
 @contextlib.contextmanager
-def _encoder(setup: Setup, device: str) -> Iterator[Callable[[list[Clip]], dict[str, str]]]:
-    """What a worker does with a batch: its codes into the store; what went wrong, by key. One thread, for the same sums everywhere."""
+def _open_worker(setup: Setup, device: str) -> Iterator[Callable[[list[Clip]], dict[str, str]]]:
+    """What a worker does with each batch. It has one thread, so that sums are rounded in the same way everywhere."""
     with one_thread():
-        yield functools.partial(_store_batch, load_codec(setup.codec, device), setup.store)
+        yield functools.partial(_store_batch, setup.codec.load(device), setup.store)
 
 
-def _store_batch(tokenizer: Any, store: Path, batch: list[Clip]) -> dict[str, str]:
+def _store_batch(codec: LoadedCodec, store: Path, batch: list[Clip]) -> dict[str, str]:
+    """Put the codes of a batch into the store; returns the errors by key."""
     failed: dict[str, str] = {}
-    for clip, codes in zip(batch, _encode_batch(tokenizer, batch), strict=True):
+    for clip, codes in zip(batch, _encode_batch(codec, batch), strict=True):
         if isinstance(codes, str):
             failed[clip.key] = codes
         else:
@@ -124,7 +120,7 @@ def _store_batch(tokenizer: Any, store: Path, batch: list[Clip]) -> dict[str, st
 
 
 def batches(clips: list[Clip], seconds: float) -> list[list[Clip]]:
-    """Clips of like length together, so that little is padding; each batch is at most `seconds` long when padded, or one clip."""
+    """Clips of similar length together, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip."""
     full: list[list[Clip]] = []
     for clip in sorted(clips, key=lambda clip: (clip.samples, clip.key)):
         room = bool(full) and (len(full[-1]) + 1) * clip.samples <= seconds * MASTER_RATE
@@ -135,18 +131,18 @@ def batches(clips: list[Clip], seconds: float) -> list[list[Clip]]:
     return full
 
 
-def _encode_batch(tokenizer: Any, batch: list[Clip]) -> list[Codes | str]:
-    """Codes of each clip, or why there are none. A batch that fails is tried clip by clip, so that one clip takes no other with it."""
+def _encode_batch(codec: LoadedCodec, batch: list[Clip]) -> list[Codes | str]:
+    """The codes of each clip, or its error. A batch that fails is encoded clip by clip, so that the others keep their codes."""
     try:
-        return list(encode(tokenizer, [_samples(clip.path) for clip in batch]))
+        return list(codec.encode([_read_samples(clip.path) for clip in batch]))
     except (CodecError, RuntimeError, AudioError) as error:
         if len(batch) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [codes for clip in batch for codes in _encode_batch(tokenizer, [clip])]
+        return [codes for clip in batch for codes in _encode_batch(codec, [clip])]
 
 
-def _samples(path: Path) -> Samples:
-    """As they stand, at 24 kHz: a constant offset, which `voice` took out of the recording, is kept here, as the official script keeps it.
+def _read_samples(path: Path) -> Samples:
+    """Unchanged, at 24 kHz: a constant offset, which `data_prep voice` removes from recordings, is kept here, as the official script does.
 
     Raises `AudioError`.
     """

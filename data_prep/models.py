@@ -8,16 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data_prep import speaker_encoder, transcribe, vad
+from data_prep import transcribe, vad
 from data_prep.audio import Audio, Track
+from data_prep.codec_interface import LoadedSpeakerEncoder, SpeakerEncoder
 from data_prep.decoder import Decoder
-from data_prep.speaker_encoder import Encoder
 
 
 class Models:
     """Owns the models and the decoder of this process: each is loaded at most once, and only when a stage needs it. A context manager."""
 
-    def __init__(self, whisper: str | None, device: str, folder: Path, encoder: Encoder | None = None) -> None:
+    def __init__(self, whisper: str | None, device: str, folder: Path, encoder: SpeakerEncoder | None = None) -> None:
         self.loads: Counter[str] = Counter()
         self._name, self._device, self._folder, self._encoder = whisper, device, folder, encoder
         self._open = ExitStack()
@@ -39,10 +39,10 @@ class Models:
         return transcribe.load_whisper(self._name, self._device)
 
     @cached_property
-    def encoder(self) -> Any:
+    def encoder(self) -> LoadedSpeakerEncoder:
         assert self._encoder, "no speaker check was asked for"
         self.loads["speaker_encoder"] += 1
-        return speaker_encoder.load(self._encoder.folder, self._device)
+        return self._encoder.load(self._device)
 
     def __enter__(self) -> Models:
         return self

@@ -1,9 +1,9 @@
-"""The one door to the `qwen_tts` package: it imports on any torch build, and without noise.
+"""The only place that imports the `qwen_tts` package, so that it loads with any build of torch and prints nothing.
 
-`qwen_tts` imports torchaudio at package import and uses it only in its 25 Hz tokenizer (kaldi filter banks). On a CPU build of torch the
-published torchaudio wheel cannot load, so inert modules take its place; everything at 12 Hz works without it.
+`qwen_tts` imports torchaudio, and uses it only in its 25 Hz tokenizer (kaldi filter banks). The published torchaudio wheel cannot load
+beside a CPU build of torch, so empty modules replace it there; the 12 Hz models work without it.
 
-It imports librosa too, and of it only what numba does not compile (`rosa`), as long as it is given arrays at the codec's own rate.
+It also imports librosa. With arrays at the codec's own rate it calls only functions that numba does not compile (`data_prep/rosa.py`).
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from finetune.model_gate import Kind
 
 
 def _is_part(_: str, inner: str) -> bool:
-    """The package builds each nested config by a class of its own, whatever type the file names."""
+    """The package builds each nested config with a class of its own, whatever type the file names."""
     return inner == "mimi" or inner.startswith("qwen3_tts")
 
 
 CODEC_FOLDER, CODEC_TYPE = "speech_tokenizer", "qwen3_tts_tokenizer_12hz"
-"""Where a model holds its codec, and that codec's `model_type`."""
+"""The subfolder of a model with its codec, and the codec's `model_type`."""
 CODEC = Kind("the 12 Hz speech tokenizer of Qwen3-TTS", {CODEC_TYPE}, _is_part)
 VOICE_MODEL = Kind("a Qwen3-TTS model", {"qwen3_tts"}, _is_part, {CODEC_FOLDER: CODEC})
-"""The folders that are read as models of this package."""
+"""The folders that are accepted as models of this package."""
 
-STOOD_IN = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi")
-"""Parents before children; exactly what `qwen_tts` imports."""
+STAND_INS = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi")
+"""Modules to replace, parents before children: exactly what `qwen_tts` imports of torchaudio."""
 
 
 def import_qwen_tts() -> ModuleType:
     """The `qwen_tts` package, with a stand-in for torchaudio where that cannot load.
 
-    Raises `UserError` if the package is missing. What it prints while loading is dropped, unless loading fails.
+    Raises `UserError` if the package is missing. Its output while loading is discarded, unless loading fails.
     """
     try:
-        with _silenced():
+        with _captured_output():
             ensure_torchaudio()
             return importlib.import_module("qwen_tts")
     except ModuleNotFoundError as error:
@@ -51,20 +51,20 @@ def import_qwen_tts() -> ModuleType:
 
 
 def ensure_torchaudio() -> bool:
-    """Make `import torchaudio` succeed; returns whether it is the real one."""
+    """Make `import torchaudio` succeed; returns whether that imports the real package."""
     try:
-        importlib.import_module(STOOD_IN[-1])
-    except (ImportError, OSError):  # OSError: the wheel is there, and a CUDA library that it links is not
+        importlib.import_module(STAND_INS[-1])
+    except (ImportError, OSError):  # OSError: the wheel is installed, but a CUDA library that it links is not
         _stand_in_for_torchaudio()
     return not getattr(sys.modules["torchaudio"], "__version__", "").endswith("stand-in")
 
 
 def _stand_in_for_torchaudio() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "torchaudio"]:
-        del sys.modules[name]  # a failed import leaves halves behind, and they would be found instead of ours
-    for name in STOOD_IN:
+        del sys.modules[name]  # left by the failed import; they would be found instead of the stand-ins
+    for name in STAND_INS:
         module = ModuleType(name, "Inert: the real torchaudio cannot load here.")
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)  # transformers asks find_spec, which wants one
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)  # transformers calls find_spec, which needs it
         module.__path__ = []
         vars(module)["__version__"] = "0+stand-in"
         sys.modules[name] = module
@@ -74,11 +74,11 @@ def _stand_in_for_torchaudio() -> None:
 
 
 @contextlib.contextmanager
-def _silenced() -> Iterator[None]:
-    """Hold back what is written to file descriptors 1 and 2 (a part comes from a child process, `sox -h`); a failure brings it out."""
+def _captured_output() -> Iterator[None]:
+    """Capture file descriptors 1 and 2 (a child process, `sox -h`, writes there too); an exception prints it to stderr."""
     with tempfile.TemporaryFile() as sink:
         try:
-            with _descriptors_into(sink):
+            with _redirected_to(sink):
                 yield
         except BaseException:
             sink.seek(0)
@@ -87,7 +87,7 @@ def _silenced() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _descriptors_into(sink: IO[bytes]) -> Iterator[None]:
+def _redirected_to(sink: IO[bytes]) -> Iterator[None]:
     _flush()
     saved = [os.dup(number) for number in (1, 2)]
     try:

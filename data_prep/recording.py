@@ -18,12 +18,12 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, TypeAdapter
 from data_prep import clips, transcribe, vad, voices
 from data_prep.audio import MASTER_RATE, Track
 from data_prep.clips import Clip
+from data_prep.codec_interface import SpeakerEncoder
 from data_prep.formats import AudioError
 from data_prep.manifest import AUTO
 from data_prep.models import Models, Sound
 from data_prep.segment import Lengths, Unit
 from data_prep.sources import Source
-from data_prep.speaker_encoder import Encoder
 from data_prep.stages import Memory, NotStoredError, Stages, key_of
 from data_prep.transcripts import Transcript
 from data_prep.vad import Region
@@ -44,7 +44,7 @@ class Job:
     """Full name, or None: Whisper detects it, a transcript leaves it open."""
     hearing: dict[str, Any] | None
     """`transcribe.settings`, or None with transcripts."""
-    encoder: Encoder | None = None
+    encoder: SpeakerEncoder | None = None
     """Of the speaker check, if there is to be one."""
 
 

@@ -1,7 +1,7 @@
-"""The speaker encoder of a Qwen3-TTS Base model: a clip in, a vector of its voice out.
+"""The speaker encoder of a Qwen3-TTS Base model: maps a clip to a vector of the speaker's voice.
 
-It is an ECAPA-TDNN (https://huggingface.co/papers/2005.07143) over a log-mel spectrogram, a few per cent of the model's weights. Only they
-are read, so neither memory nor time goes into the rest.
+It is an ECAPA-TDNN (https://huggingface.co/papers/2005.07143) over a log-mel spectrogram, a few per cent of the model's weights. The other
+weights are not read, which saves memory and time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,38 +27,58 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 PREFIX = "speaker_encoder."
-"""Of its weights' names in the model."""
+"""Of the names of its weights in the model."""
 SHORTEST = 0.25
-"""Seconds below which a clip says nothing about a voice."""
+"""Seconds. A shorter clip does not identify a voice."""
 WEIGHTS = "model*.safetensors"
-"""Those of the speech tokenizer, which lie in a folder below, do not match."""
+"""Does not match the weights of the speech tokenizer, which are in a subfolder."""
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """Where an encoder is, and which one it is."""
+class QwenSpeakerEncoder:
+    """Implements `SpeakerEncoder` of `data_prep/codec_interface.py`."""
 
     folder: Path
     digest: str
-    """Of its weights and shape: both sizes and all exports of a model that share them give the same vectors."""
+    """Of its weights and config: both model sizes, and all exports of a model, that share them produce the same vectors."""
+    sample_rate: ClassVar[int] = MASTER_RATE
+
+    def load(self, device: str = "cpu") -> LoadedQwenSpeakerEncoder:
+        return LoadedQwenSpeakerEncoder(load(self.folder, device))
 
 
-def find(option: str, model: str) -> Encoder:
-    """The encoder of a model: a local folder, or a name on the model hub, of which the codec is not fetched.
+@dataclass(frozen=True)
+class LoadedQwenSpeakerEncoder:
+    """Implements `LoadedSpeakerEncoder` of `data_prep/codec_interface.py`."""
 
-    Raises `UserError`, in the name of `option`, for a model without one before its weights are fetched.
+    module: nn.Module
+    """As `load` returns it."""
+
+    @property
+    def dimensions(self) -> int:
+        return int(self.module.get_submodule("fc").out_channels)
+
+    def embed(self, clip: Samples) -> NDArray[np.float32]:
+        return vector(self.module, clip)
+
+
+def find(option: str, model: str, commit: str | None = None) -> QwenSpeakerEncoder:
+    """The encoder of a model: a local folder, or a name on the model hub (of one `commit`; default: the newest), of which the codec is not
+    downloaded.
+
+    Raises `UserError`, in the name of the command-line `option`, for a model without an encoder before its weights are downloaded.
     """
-    folder = folder_of(option, model, [CONFIG])
+    folder = folder_of(option, model, [CONFIG], commit)
     try:
         shape = base_config(folder)
         folder = folder_of(option, model, [CONFIG, WEIGHTS], commit_of(folder))
-        return Encoder(folder, digest(folder, shape))
+        return QwenSpeakerEncoder(folder, digest(folder, shape))
     except UserError as error:
         raise UserError(f"{option} {model}: {error}") from error
 
 
 def base_config(folder: Path) -> dict[str, Any]:
-    """Content of config.json; raises `UserError` if it is not that of a Qwen3-TTS Base model, the only kind with a speaker encoder."""
+    """Content of config.json. Raises `UserError` unless it is that of a Qwen3-TTS Base model, the only kind with a speaker encoder."""
     config = check_config(folder, VOICE_MODEL)
     if (kind := config.get("tts_model_type")) != "base":
         raise UserError(
@@ -69,7 +89,7 @@ def base_config(folder: Path) -> dict[str, Any]:
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
-    """The encoder's weights; nothing else of the model is read. Raises `UserError` if there are none, or they are damaged."""
+    """The encoder's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are damaged."""
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, Tensor] = {}
@@ -94,7 +114,7 @@ def digest(folder: Path, shape: dict[str, Any]) -> str:
 
 
 def load(folder: Path, device: str = "cpu") -> nn.Module:
-    """The encoder alone, in fp32: log-mel [B, frames, 128] → [B, H]. Raises `UserError` if weights and config.json do not fit."""
+    """The encoder alone, in fp32: log-mel [B, frames, 128] → [B, H]. Raises `UserError` if weights and config.json do not match."""
     import_qwen_tts()
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSSpeakerEncoder
@@ -109,7 +129,7 @@ def load(folder: Path, device: str = "cpu") -> nn.Module:
 
 
 def vector(encoder: nn.Module, samples: Samples) -> NDArray[np.float32]:
-    """[H] of one clip at 24 kHz. The spectrogram is the package's own: 128 mel bands to 12 kHz, a hop of 256 samples, on the CPU."""
+    """[H] of one clip at 24 kHz. The package's own spectrogram, on the CPU: 128 mel bands up to 12 kHz, hops of 256 samples."""
     import torch
     from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
 

@@ -28,13 +28,13 @@ from data_prep import (
     faster,
     judge,
     manifest,
-    speaker_encoder,
     speakers,
     table,
     transcribe,
     transcripts,
     workers,
 )
+from data_prep.codec_choice import open_speaker_encoder
 from data_prep.device import choose_device
 from data_prep.hearing import Setup, StoppedError, Task, hear_all
 from data_prep.judge import Standard
@@ -171,7 +171,7 @@ def _job(options: argparse.Namespace) -> Job:
     language = manifest.language_name(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
     hearing = transcribe.settings(options.whisper, language_or_none) if options.whisper else None
-    encoder = speaker_encoder.find("--speaker-check", options.speaker_check) if options.speaker_check else None
+    encoder = open_speaker_encoder(options.speaker_check, "--speaker-check") if options.speaker_check else None
     return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing, encoder)
 
 

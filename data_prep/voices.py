@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep import speaker_encoder
 from data_prep.audio import MASTER_RATE, read
+from data_prep.codec_interface import LoadedSpeakerEncoder
 from data_prep.score import VOICE_CLIPS
 from finetune.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Vector = NDArray[np.float32]
 LONGEST = round(30 * MASTER_RATE)
@@ -27,17 +24,13 @@ ROUNDS = 5
 """After which the same clips are near the mean as before, or change places at the border."""
 
 
-def listen(encoder: nn.Module, clips: Mapping[str, Path]) -> dict[str, bytes]:
+def listen(encoder: LoadedSpeakerEncoder, clips: Mapping[str, Path]) -> dict[str, bytes]:
     """The vector of each clip by its id, [H] little-endian fp32; none of a clip that is too short to know a voice by.
 
     One clip after the other: in a batch it would have to be padded, and would sound otherwise.
     """
     sounds = ((identity, read(path, MASTER_RATE)) for identity, path in clips.items())
-    vectors = {
-        identity: speaker_encoder.vector(encoder, sound.samples[:LONGEST])
-        for identity, sound in sounds
-        if sound.seconds >= speaker_encoder.SHORTEST
-    }
+    vectors = {identity: encoder.embed(sound.samples[:LONGEST]) for identity, sound in sounds if sound.seconds >= speaker_encoder.SHORTEST}
     if not all(np.isfinite(vector).all() for vector in vectors.values()):
         raise UserError("the speaker encoder gives what is no number: its weights are damaged; fetch the model of --speaker-check again")
     return {identity: vector.astype("<f4").tobytes() for identity, vector in vectors.items()}

@@ -26,6 +26,7 @@ from torch.utils.flop_counter import flop_registry
 
 from finetune import recompute, tensor_parallel
 from finetune.recipe import Batch, Term
+from finetune.tensor_parallel import NO_PLANS, Plans
 
 aten = torch.ops.aten
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default}
@@ -98,7 +99,7 @@ def _holds(stack: nn.ModuleList, blocks: tuple[type[nn.Module], ...]) -> bool:
 
 def trace(
     trimmed: nn.Module, counts: dict[str, int], blocks: tuple[type[nn.Module], ...], loss: Loss, batch: Batch, positions: int,
-    dtype: torch.dtype, recomputing: Recomputing, tensor: int = 1,
+    dtype: torch.dtype, recomputing: Recomputing, tensor: int = 1, plans: Plans = NO_PLANS,
 ) -> Activations:  # fmt: skip
     """One step of a model that `trim` has shortened (parameters on meta, requires_grad as trained). It is left as it is.
 
@@ -106,7 +107,7 @@ def trace(
     """
     model = copy.deepcopy(trimmed).train()
     if tensor > 1:
-        narrow(model, blocks, tensor)
+        narrow(model, blocks, tensor, plans)
     recompute.wrap(model, blocks, recomputing)
     stacks = [Stack(count, list(model.get_submodule(name))) for name, count in counts.items()]  # type: ignore[call-overload]
     without_storage(model, dtype)
@@ -137,12 +138,12 @@ def without_storage(model: nn.Module, dtype: torch.dtype) -> None:
                 module._parameters[name] = made[id(parameter)]
 
 
-def narrow(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int) -> None:
+def narrow(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, plans: Plans) -> None:
     """Leave each linear layer of the blocks, in place and on meta, the part that one of `size` ranks has of it."""
     for block in tensor_parallel.blocks_of(model, blocks):
-        for path, cut in tensor_parallel.PLANS[tensor_parallel.class_of(block)].items():
+        for path, cut in tensor_parallel.plan_of(block, plans).items():
             for name, parameter in block.get_submodule(path).named_parameters():
-                dimension = tensor_parallel.divided_along(name, cut, parameter.dim())
+                dimension = tensor_parallel.split_dimension(name, cut, parameter.dim())
                 if dimension is not None:
                     parameter.data = parameter.data.narrow(dimension, 0, parameter.shape[dimension] // size)
 

@@ -64,10 +64,10 @@ def build(
     compiled = decide(config, loaded, world, total)
     fixed = fixed_positions(config, recipe) if compiled.on else None
     recompute.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
-    layout = parallel.shard(loaded.model, loaded.blocks, strategy, config, world)
+    layout = parallel.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = parallel.home_of_shards(config, world)
     together(world, lambda: models.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
-    parallel.check_sharding(loaded.model, loaded.blocks, layout, world, home)
+    parallel.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
     verify(loaded, config, recipe, world)
     if compiled.on:
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
@@ -101,7 +101,7 @@ def prepare(config: Config, local: Config, recipe: Recipe) -> dict[str, str]:
 def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
     """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it."""
     loaded = recipe.load(local)
-    tensor_parallel.check_model(loaded.model, loaded.blocks, config)
+    tensor_parallel.check_model(loaded.model, loaded.blocks, config, loaded.tensor_plans)
     return loaded
 
 

@@ -47,8 +47,9 @@ def foresee(config: Config, recipe: Recipe) -> Foresight:
     sketched = recipe.sketch(config) if recipe.sketch else sketch_by_rows(config, recipe)
     loaded, dtype = sketched.loaded, parallel.compute_dtype(config)
     choose_trained(loaded, recipe, config)
-    counted = outline(loaded.model, loaded.blocks, dtype, config.train.optimizer)
-    refusals = {size: refusal(config, size, partial(tensor_parallel.check_model, loaded.model, loaded.blocks)) for size in TENSOR_SIZES}
+    counted = outline(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
+    check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
+    refusals = {size: refusal(config, size, check) for size in TENSOR_SIZES}
     misfits = tuple(models.misfits(loaded.model, loaded.base)) if has_weights(loaded.base) else ()
     counts = trim(loaded.model, loaded.blocks)
 
@@ -57,7 +58,7 @@ def foresee(config: Config, recipe: Recipe) -> Foresight:
         longest = min(intake.longest_sample(config), positions)
         batch = sketched.batch(positions // longest, longest)
         held = positions // longest * longest
-        return trace(loaded.model, counts, loaded.blocks, recipe.loss, batch, held, dtype, recomputing, tensor)
+        return trace(loaded.model, counts, loaded.blocks, recipe.loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
 
     train = config.train
     work = Work(

@@ -16,6 +16,7 @@ from torch import nn
 
 from finetune import data_parallel, optim, parallel, tensor_parallel
 from finetune.activations import Activations
+from finetune.tensor_parallel import NO_PLANS, Plans
 
 GIB = 2**30
 MASTER, GRADIENT, MOMENTS = 4, 4, 8
@@ -168,9 +169,15 @@ class Memory:
         return asdict(self)
 
 
-def outline(model: nn.Module, blocks: tuple[type[nn.Module], ...], dtype: torch.dtype, optimizer: optim.Rule = "adamw") -> Outline:
+def outline(
+    model: nn.Module,
+    blocks: tuple[type[nn.Module], ...],
+    dtype: torch.dtype,
+    optimizer: optim.Rule = "adamw",
+    plans: Plans = NO_PLANS,
+) -> Outline:
     """Of a model as it will be sharded: frozen, adapted and quantized, on meta. `dtype` is the compute type."""
-    divided = _divided(model, blocks)
+    divided = _divided(model, blocks, plans)
     rules = optim.rules_of(model, optimizer, blocks)
     inside = {id(parameter) for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
     owner: dict[int, int] = {}
@@ -200,13 +207,13 @@ def _weight(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in
     return Weight(rows, parameter.numel() // max(rows, 1), parameter.requires_grad, at_rest, gathered, divided, in_block)
 
 
-def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> dict[int, int]:
+def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: Plans) -> dict[int, int]:
     """Parameter → dimension that a tensor-parallel group divides, for blocks that have a plan."""
     found: dict[int, int] = {}
     for block in tensor_parallel.blocks_of(model, blocks):
-        for path, cut in tensor_parallel.PLANS.get(tensor_parallel.class_of(block), {}).items():
+        for path, cut in tensor_parallel.plan_of(block, plans).items():
             for name, parameter in block.get_submodule(path).named_parameters():
-                dimension = tensor_parallel.divided_along(name, cut, parameter.dim())
+                dimension = tensor_parallel.split_dimension(name, cut, parameter.dim())
                 if dimension is not None:
                     found[id(parameter)] = dimension
     return found

@@ -22,6 +22,7 @@ from finetune import recompute, tensor_parallel
 from finetune.config import Config
 from finetune.data_parallel import Replica
 from finetune.errors import UserError
+from finetune.tensor_parallel import NO_PLANS, Plans
 from finetune.world import World
 
 Strategy = Literal["ddp", "zero1", "zero2", "fsdp", "hsdp"]
@@ -98,14 +99,16 @@ class Layout:
     """Axes `shard` (that is `blocks`) and `tensor`: for the matrices of blocks under tensor parallelism."""
 
 
-def shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World) -> Layout:
+def shard(
+    model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World, plans: Plans = NO_PLANS
+) -> Layout:
     """Shard each unit and then the root, in place; under `ddp` replicate them. Collective: call on every rank.
 
     Wrap for recomputation before: a wrapper around a sharded block would run without its all-gather hook. Compile after.
     """
     layout = make_layout(strategy, config, world)
     if layout.shared is not None:
-        tensor_parallel.share(model, blocks, layout.shared["tensor"])
+        tensor_parallel.parallelize_blocks(model, blocks, layout.shared["tensor"], plans)
     if is_replicated(strategy, config):
         model.__dict__["replica"] = Replica(model, units_of(model, blocks), layout.whole, compute_dtype(config))
         return layout
@@ -184,7 +187,9 @@ def compute_dtype(config: Config) -> torch.dtype:
     return torch.bfloat16 if config.train.precision == "bf16" else torch.float32
 
 
-def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World, home: torch.device) -> None:
+def check_sharding(
+    model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World, home: torch.device, plans: Plans = NO_PLANS
+) -> None:
     """What was asked is what is, or the run does not start. Raises `RuntimeError`, since only a defect can cause it."""
     if replica_of(model) is None and not isinstance(model, FSDPModule):
         raise RuntimeError("the model is not sharded: neither fully_shard nor data_parallel took hold of the root module")
@@ -192,7 +197,7 @@ def check_sharding(model: nn.Module, blocks: tuple[type[nn.Module], ...], layout
         raise RuntimeError(f"the mesh holds {layout.whole.size()} ranks, the world {world.size}")
     meshes = {id(parameter): layout.blocks for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
     if layout.shared is not None:
-        meshes |= {id(parameter): layout.shared for parameter in tensor_parallel.check_shared(model, blocks)}
+        meshes |= {id(parameter): layout.shared for parameter in tensor_parallel.check_placements(model, blocks, plans)}
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor) or parameter.device_mesh != meshes.get(id(parameter), layout.whole):
             raise RuntimeError(f"{name} is not sharded over the run's mesh")

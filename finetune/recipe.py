@@ -13,10 +13,10 @@ import multiprocessing
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -89,6 +89,9 @@ class Loaded:
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
     state: dict[str, Any] = field(default_factory=dict)
     """JSON that export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
+    tensor_plans: Mapping[str, Mapping[str, Literal["outputs", "inputs", "heads"]]] = field(default_factory=dict)
+    """For `parallel.tensor`: `module.ClassName` of a block → path of each module that its ranks share → how (`Cut` in
+    finetune/tensor_parallel.py). A model with another block cannot be trained with `parallel.tensor`."""
     varies: str | None = None
     """Why compiled blocks would be compiled again and again, so that `train.compile: auto` leaves them alone; None: they would not."""
     remarks: tuple[str, ...] = ()

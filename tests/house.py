@@ -51,6 +51,8 @@ FOR_DATA_PREP = frozenset(
     f"finetune.{name}"
     for name in ("errors", "files", "config", "cluster", "shipped", "remote", "model_gate", "hub_download", "strict_json", "sdpa")
 )
+SHARED_BY_RECIPES = frozenset({"recipes.demo_runner"})
+"""Modules that belong to no recipe. They may import none either."""
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNER = "finetune/files.py"
@@ -148,7 +150,7 @@ def _may_import(module: str, target: str, level: dict[str, int]) -> bool:
     if package == other == "finetune":
         return level.get(target, 0) <= level.get(module, len(ORDER))
     if package == other == "recipes":
-        return module.split(".")[:2] == target.split(".")[:2]
+        return target in SHARED_BY_RECIPES or module.split(".")[:2] == target.split(".")[:2]
     if package == "data_prep":
         return other == "data_prep" or target in FOR_DATA_PREP or target == "finetune"
     return package == "recipes"

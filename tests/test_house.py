@@ -88,6 +88,10 @@ def test_imports_go_one_way() -> None:
         ({"data_prep/audio.py": "from finetune.world import join", "finetune/world.py": ""}, "data_prep.audio imports finetune.world"),
         ({"data_prep/audio.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""}, "data_prep.audio imports recipes.a.recipe"),
         ({"recipes/a/recipe.py": "from recipes.b import recipe", "recipes/b/recipe.py": ""}, "recipes.a.recipe imports recipes.b.recipe"),
+        (
+            {"recipes/demo_runner.py": "from recipes.a import recipe", "recipes/a/recipe.py": "from recipes import demo_runner"},
+            "recipes.demo_runner imports recipes.a.recipe",
+        ),
         ({"finetune/attic.py": ""}, "finetune.attic: no place in ORDER"),
     ],
 )

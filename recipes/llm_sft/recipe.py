@@ -57,6 +57,7 @@ def load_shape(config: Config[Options]) -> Loaded:
 
     from .attention import choose, why_blocks_vary
     from .causal_model import block_classes, choose_loss_head, on_meta, read_config
+    from .tensor_plans import PLANS
 
     options = config.options
     loss_head = choose_loss_head(options.loss_head)
@@ -64,7 +65,8 @@ def load_shape(config: Config[Options]) -> Loaded:
     attention = choose(config, read_config(base))
     model = on_meta(base, attention.name, loss_head)
     varies = why_blocks_vary(attention.name, config, model.config)
-    return Loaded(model=model, processor=None, blocks=block_classes(model), base=base, varies=varies, remarks=(attention.remark,))
+    blocks, remarks = block_classes(model), (attention.remark,)
+    return Loaded(model=model, processor=None, blocks=blocks, base=base, tensor_plans=PLANS, varies=varies, remarks=remarks)
 
 
 def sketch(config: Config[Options]) -> Sketch:

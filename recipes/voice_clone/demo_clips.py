@@ -1,4 +1,4 @@
-"""The demo's clips: each unseen sentence by the voice itself, through the codec, by the base before training and by the trained voice."""
+"""The demo's clips of each held-out sentence: the recording, the recording through the codec, the base's and the trained model's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.audio import MASTER_RATE, Audio, flac
-from data_prep.codec import find_codec, load_codec
+from data_prep.codec_choice import open_codec
 from data_prep.manifest import read_lines
 from finetune import files
 
@@ -17,7 +17,6 @@ from . import eval_hearing
 from .eval_listening import samples_of
 from .eval_systems import RECORDINGS, slug
 from .eval_verb import CLIPS, JSON
-from .studio import measure_codec
 
 THROUGH_CODEC, BEFORE, AFTER = "through the codec", "before", "after"
 SPOKEN = (RECORDINGS, BEFORE, AFTER)
@@ -25,18 +24,18 @@ SPOKEN = (RECORDINGS, BEFORE, AFTER)
 
 @dataclass(frozen=True)
 class Said:
-    """One sentence by one of them."""
+    """One clip of a sentence."""
 
     text: str
     heard: str
-    """By Whisper; nothing where it failed."""
+    """Whisper's transcript; empty if there is no clip."""
     path: Path
     real: Path
     """The voice's own recording of the text."""
 
 
 def read(evaluation: Path, new_voice: Path) -> dict[str, list[Said]]:
-    """By title, in the order of `SPOKEN`; in each the sentences of `held_out.jsonl` in its order."""
+    """Title → clips, in the order of `SPOKEN`; the clips of a title are in the order of `held_out.jsonl`."""
     clips = json.loads((evaluation / JSON).read_text(encoding="utf-8"))["clips"]
     real = {row["text"]: new_voice / row["audio"] for row in rows_of(new_voice / "held_out.jsonl")}
     systems = dict.fromkeys(clip["system"] for clip in clips)
@@ -45,11 +44,12 @@ def read(evaluation: Path, new_voice: Path) -> dict[str, list[Said]]:
 
 
 def through_codec(recordings: Sequence[Said], codec: str, whisper: str, out: Path) -> list[Said]:
-    """The voice's own recordings, coded and decoded: what no model that speaks in these codes can be better than. FLAC files in `out`."""
-    tokenizer, asr = load_codec(find_codec(codec), "cpu"), eval_hearing.load(whisper)
+    """The voice's own recordings, encoded and decoded: the upper bound for models that speak in these codes. Writes FLAC files to `out`."""
+    coder, asr = open_codec(codec).load("cpu"), eval_hearing.load(whisper)
     found = []
     for clip in recordings:
-        wave = measure_codec.reconstructed(tokenizer, samples_of(clip.real))
+        (codes,) = coder.encode([samples_of(clip.real)])
+        wave = coder.decode(codes)
         path = out / f"{clip.real.stem}.flac"
         files.write_bytes(path, flac(Audio(wave, MASTER_RATE)))
         found.append(Said(clip.text, eval_hearing.listen(asr, wave, "english").text, path, clip.real))
@@ -57,7 +57,7 @@ def through_codec(recordings: Sequence[Said], codec: str, whisper: str, out: Pat
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Of a JSONL file."""
+    """The rows of a JSONL file."""
     return [row for _, row in read_lines(path)]
 
 

@@ -1,8 +1,8 @@
-"""What the demo reached: how well the new voice was understood, by Whisper and in speech, and whom its speech resembles.
+"""The demo's figures: word error rates of the preparation and of the generated speech, and whose voice the speech is similar to.
 
-Resemblance is told by the colour of the sound (`eval_likeness.spectral`), by which recordings of a voice are as like it as the codec lets
-them be. The base's own speaker encoder, random but for its last layer, hears the codec first: to it, recordings of the new voice that went
-through the codec are half as like it (0.49) as they were (0.99).
+Speaker similarity is the cosine of spectral statistics, with which recordings of a voice stay similar to it through the codec. The base's
+own speaker encoder, random but for its last layer, mostly measures the codec: with it, the similarity of the new voice's recordings to the
+voice falls from 0.99 to 0.49 when they go through the codec.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from .demo_clips import AFTER, BEFORE, Said
 from .eval_listening import samples_of
 
 WER_CEILING, WER_OF_OTHERS = 0.5, 0.8
-"""Unseen sentences are understood: at most so many words are wrong; and of each other's texts, at least so many."""
+"""Highest WER of the held-out sentences, and lowest WER against each other's texts, in a run that succeeds."""
 CLEARLY = 0.3
-"""By so much at least must training have raised the cosine to the new voice."""
+"""Least increase of the cosine to the new voice by training."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of the real recordings, of these through the codec, of the base before training, or of the trained voice; over all sentences."""
+    """Over all sentences, of one system: the recordings, the recordings through the codec, the base, or the trained model."""
 
     wer: float
-    """Share of wrong words."""
+    """Word error rate, a fraction."""
     wer_of_others: float
-    """Held against another sentence of the set: what would be heard if it said anything at all."""
+    """WER against the text of another sentence of the set: what speech that ignores its text would have."""
     new_voice: float
     """Mean cosine to the new voice's other recordings."""
     nearest: float
-    """The same to that one of the base's six voices which it resembles most."""
+    """Mean cosine to the most similar one of the base's six voices."""
     nearest_name: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All of it."""
+    """All figures of the demo."""
 
     systems: Mapping[str, Figures]
     preparation_wer: float
-    """Of the texts that Whisper wrote, of the clips that were kept."""
+    """WER of Whisper's transcripts of the kept clips."""
     preparation: Mapping[str, Any]
-    """What data_prep says of itself."""
+    """From the summary.json of data_prep."""
     loss: tuple[float, float]
-    """Of the first step and the last."""
+    """In the first step and in the last."""
 
     def record(self) -> dict[str, Any]:
-        """For summary.json."""
+        """The content of summary.json."""
         return {
             "preparation": {**self.preparation, "wer": self.preparation_wer},
             "loss": {"first": self.loss[0], "last": self.loss[1]},
@@ -63,7 +63,7 @@ class Outcome:
         }
 
     def table(self) -> str:
-        """For the console."""
+        """For the terminal."""
         head = f"{'':<18}{'wrong words':>12}{'of others':>12}{'like the voice':>16}{'like a known one':>22}"
         rows = [
             f"{name:<18}{one.wer:>12.1%}{one.wer_of_others:>12.1%}{one.new_voice:>16.3f}{f'{one.nearest:.3f} ({one.nearest_name})':>22}"
@@ -72,19 +72,17 @@ class Outcome:
         return "\n".join([f"Whisper wrote {self.preparation_wer:.1%} of the words of the recordings wrongly.", head, *rows])
 
     def broken(self) -> list[str]:
-        """What the README promises and this run did not keep."""
+        """Promises of the README that this run does not keep."""
         before, after = self.systems[BEFORE], self.systems[AFTER]
         complaints = {
-            f"of what the voice says, {after.wer:.0%} of the words are wrong; at most {WER_CEILING:.0%} was to be": (
-                after.wer > WER_CEILING
-            ),
-            f"held against other texts only {after.wer_of_others:.0%} are wrong, so it does not say its own": (
+            f"the WER of the trained voice is {after.wer:.0%}; at most {WER_CEILING:.0%} is expected": (after.wer > WER_CEILING),
+            f"its WER against other texts is only {after.wer_of_others:.0%}, so it does not say its own": (
                 after.wer_of_others < WER_OF_OTHERS
             ),
-            f"the voice is {after.new_voice:.3f} like the new one, {before.new_voice:.3f} before training: no clear gain": (
+            f"its similarity to the new voice is {after.new_voice:.3f}, {before.new_voice:.3f} before training: no clear gain": (
                 after.new_voice < before.new_voice + CLEARLY
             ),
-            f"the speech is more like {after.nearest_name} ({after.nearest:.3f}) than like the new voice ({after.new_voice:.3f})": (
+            f"its speech is more similar to {after.nearest_name} ({after.nearest:.3f}) than to the new voice ({after.new_voice:.3f})": (
                 after.new_voice <= after.nearest
             ),
         }
@@ -92,22 +90,22 @@ class Outcome:
 
 
 def measure(home: Path, new_voice: Path, speaker: str, said: Mapping[str, Sequence[Said]]) -> Outcome:
-    """From what the stages left in `home`, the material in `new_voice`, and the clips."""
+    """From the files of all stages in `home`, the recordings in `new_voice`, and the clips of each system."""
     steps = [event for event in read_log(home / "run" / "log.jsonl") if event["event"] == "step"]
-    told = json.loads((home / "data" / "summary.json").read_text(encoding="utf-8"))
+    prepared = json.loads((home / "data" / "summary.json").read_text(encoding="utf-8"))
     rows = [row for name in ("train", "val") for row in demo_clips.rows_of(home / "data" / f"{name}.jsonl")]
     script = json.loads((new_voice / "script.json").read_text(encoding="utf-8"))
     return Outcome(
         systems=systems(said, new_voice, speaker),
         preparation_wer=preparation_wer(rows, script),
-        preparation={name: told[name] for name in ("clips", "rejected", "rejected_by_reason")},
+        preparation={name: prepared[name] for name in ("clips", "rejected", "rejected_by_reason")},
         loss=(steps[0]["loss"], steps[-1]["loss"]),
     )
 
 
 def preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[Mapping[str, Any]]) -> float:
-    """Wrong words over words of the clips that were kept: the script's sentences whose middle lies in a clip are what is said in it. Where
-    nobody speaks, every word that was written is wrong."""
+    """WER of the texts of the kept clips. A clip's reference is the sentences of the script whose middle is in it; where nobody speaks,
+    every word of the text is an error."""
     wrong = words = 0
     for row in rows:
         said = [
@@ -122,7 +120,7 @@ def preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[Mapping[
 
 
 def systems(said: Mapping[str, Sequence[Said]], new_voice: Path, speaker: str) -> dict[str, Figures]:
-    """Of whoever said the sentences."""
+    """System → its figures."""
     encoder = eval_likeness.spectral()
     voices = known_voices(encoder, new_voice, speaker)
     found = {}
@@ -137,13 +135,13 @@ def systems(said: Mapping[str, Sequence[Said]], new_voice: Path, speaker: str) -
 
 
 def word_error_rate(clips: Sequence[Said], turned: int) -> float:
-    """Over all clips, each held against the text that stands `turned` places on."""
+    """Over all clips, each compared with the text `turned` places further on, cyclically."""
     heard = [(clips[(at + turned) % len(clips)].text, clip.heard) for at, clip in enumerate(clips)]
     return round(eval_hearing.share_of_wrong_words(heard, "english"), 4)
 
 
 def known_voices(encoder: eval_likeness.Encoder, new_voice: Path, speaker: str) -> eval_likeness.Voices:
-    """Real clips of the base's six voices and of the new one, as the encoder hears them."""
+    """The encoder's vectors of recordings of the base's six voices and of the new one."""
     clips = {folder.name: sorted(folder.iterdir()) for folder in sorted((new_voice / "known").iterdir())}
     clips[speaker] = sorted((new_voice / "held_out").iterdir())
     vectors = {name: {path: encoder.vector(samples_of(path)) for path in paths} for name, paths in clips.items()}
@@ -151,7 +149,7 @@ def known_voices(encoder: eval_likeness.Encoder, new_voice: Path, speaker: str) 
 
 
 def resemblance(vectors: Sequence[eval_likeness.Vector | None], clips: Sequence[Said], voices: eval_likeness.Voices, voice: str) -> float:
-    """Mean cosine of the clips' vectors to a voice's recordings of other texts. Silence, which has none, is like nobody."""
+    """Mean cosine of the clips' vectors to a voice's recordings of other texts; 0 for silence, which has no vector."""
     cosines = [
         0.0 if vector is None else voices.likeness(vector, voice, frozenset({clip.real}))
         for vector, clip in zip(vectors, clips, strict=True)

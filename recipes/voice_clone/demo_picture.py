@@ -1,4 +1,4 @@
-"""One sentence by the voice itself, by the base before training and by the trained voice, as mel spectrograms."""
+"""Mel spectrograms of one sentence: the recording, the base before training, and the trained model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .demo_clips import Said
 from .eval_listening import samples_of
 
 LINE = 100
-"""Characters that the picture's width has room for."""
+"""Characters that fit in the width of the picture."""
 
 
 def picture(said: Mapping[str, Sequence[Said]]) -> bytes:
-    """PNG, of the longest sentence; below it each row's sound, on one scale of time, and what Whisper hears in it."""
+    """PNG with a row for each title: the spectrogram of its longest sentence, on a common time axis, under Whisper's transcript."""
     from matplotlib.figure import Figure
     from matplotlib.image import imread
 

@@ -20,6 +20,7 @@ from finetune.config import Config, Section
 from finetune.errors import UserError
 from finetune.models import resolve_source
 from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
+from recipes.llm_sft.tensor_plans import PLANS
 
 IGNORE = -100
 COMMON = {
@@ -99,7 +100,7 @@ def on_meta(folder: Path) -> CausalModel:
 def load(config: Config[Options]) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     model = on_meta(base)
-    return Loaded(model, None, (type(model.model.layers[0]),), base)
+    return Loaded(model, None, (type(model.model.layers[0]),), base, tensor_plans=PLANS)
 
 
 def read(row: dict[str, Any], processor: Any) -> Sample:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep import codes, encoding, export
+from data_prep import codes, export
 from data_prep.audio import MASTER_RATE
+from data_prep.codec import LoadedQwenCodec, QwenCodec
 from data_prep.qwen import import_qwen_tts
 from data_prep.rosa import import_librosa
 from finetune import files, shipped
@@ -89,7 +90,7 @@ def test_a_demo_model_is_told_in_the_summary(data, nano, tmp_path, monkeypatch, 
 def test_again_nothing_is_encoded_and_the_bytes_stay(data, nano, monkeypatch) -> None:
     assert run(data, nano) == 0
     before = (data / "train.jsonl").read_bytes()
-    monkeypatch.setattr(encoding, "load_codec", lambda *_: pytest.fail("the tokenizer was loaded"))
+    monkeypatch.setattr(QwenCodec, "load", lambda *_: pytest.fail("the codec was loaded"))
     assert run(data, nano) == 0
     assert (data / "train.jsonl").read_bytes() == before
     assert told_run(data) == {"encoded": 0, "reused": 4}
@@ -200,14 +201,14 @@ def test_a_bad_clip_goes_to_the_rejects_and_comes_back_when_it_is_mended(data, n
 
 
 def test_a_clip_that_fails_in_the_tokenizer_takes_no_other_with_it(data, nano, monkeypatch) -> None:
-    encode = encoding.encode
+    encode = LoadedQwenCodec.encode
 
-    def fails_for_c(tokenizer, clips):
+    def fails_for_c(codec, clips):
         if any(len(one) == SAMPLES["c"] for one in clips):
             raise RuntimeError("out of memory")
-        return encode(tokenizer, clips)
+        return encode(codec, clips)
 
-    monkeypatch.setattr(encoding, "encode", fails_for_c)
+    monkeypatch.setattr(LoadedQwenCodec, "encode", fails_for_c)
     assert run(data, nano) == 0
     assert [row["id"] for row in rows(data / "train.jsonl")] == ["a", "b"]
     (reject,) = rows(data / "rejects.jsonl")

@@ -39,7 +39,7 @@ def test_a_hub_that_does_not_answer_is_reported_with_the_way_out(monkeypatch: py
         raise OSError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
-    with pytest.raises(UserError, match=r"--model owner/name: .* did not give it .*no route.*give the folder"):
+    with pytest.raises(UserError, match=r"--model owner/name: .* download from the model hub failed .*no route.*give its folder"):
         folder_of("--model", "owner/name", ["*.json"])
 
 

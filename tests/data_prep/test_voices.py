@@ -16,6 +16,7 @@ import soundfile
 from data_prep import audio, report_clips, report_rules, speaker_encoder, voice, voices
 from data_prep.audio import MASTER_RATE, Audio
 from data_prep.score import VOICE_CLIPS, voice_limits
+from data_prep.speaker_encoder import LoadedQwenSpeakerEncoder
 from finetune.errors import UserError
 from recipes.voice_clone.tiny import build
 from tests.data_prep.spoken import needs_flite, sentences
@@ -98,7 +99,7 @@ def test_of_few_clips_nothing_is_known_and_speakers_are_kept_apart() -> None:
 
 
 def test_of_a_clip_half_a_minute_is_heard_and_of_a_very_short_one_nothing(model: Path, railway: Audio, tmp_path: Path) -> None:
-    encoder = speaker_encoder.load(model)
+    encoder = LoadedQwenSpeakerEncoder(speaker_encoder.load(model))
     sounds = {"short": railway.samples[: round(0.24 * MASTER_RATE)], "clip": railway.samples[: 3 * MASTER_RATE], "long": railway.samples}
     paths = {name: tmp_path / f"{name}.wav" for name in sounds}
     for name, path in paths.items():
@@ -106,10 +107,10 @@ def test_of_a_clip_half_a_minute_is_heard_and_of_a_very_short_one_nothing(model:
     read = {name: audio.read(path, MASTER_RATE).samples for name, path in paths.items()}
     assert len(read["long"]) > voices.LONGEST
     assert voices.listen(encoder, paths) == {
-        "clip": speaker_encoder.vector(encoder, read["clip"]).tobytes(),
-        "long": speaker_encoder.vector(encoder, read["long"][: voices.LONGEST]).tobytes(),
+        "clip": encoder.embed(read["clip"]).tobytes(),
+        "long": encoder.embed(read["long"][: voices.LONGEST]).tobytes(),
     }
-    encoder.fc.bias.data.fill_(float("nan"))
+    encoder.module.fc.bias.data.fill_(float("nan"))
     with pytest.raises(UserError, match="weights are damaged"):
         voices.listen(encoder, paths)
 
@@ -190,7 +191,7 @@ def three_people(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Pat
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_under_equal_conditions_any_encoder_tells_voices_apart(seed: int, three_people: list[dict[str, Path]], tmp_path: Path) -> None:
     """Even random weights do, so this is about the judging: how many clips of a person are taken for somebody else's, and who is found."""
-    encoder = speaker_encoder.load(build(tmp_path / "model", seed=seed))
+    encoder = LoadedQwenSpeakerEncoder(speaker_encoder.load(build(tmp_path / "model", seed=seed)))
     groups = [np.stack([np.frombuffer(one, "<f4") for one in voices.listen(encoder, paths).values()]) for paths in three_people]
     own, *others = strange(*groups)
     assert others == [10, 10]

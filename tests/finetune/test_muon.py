@@ -116,7 +116,7 @@ from finetune.world import join, leave
 from tests.finetune.test_muon import Block, Stack, matrices_of
 """
 ON_RANKS = """
-tensor_parallel.PLANS[tensor_parallel.class_of(Block())] = {"up": "outputs", "down": "inputs", "gate": "outputs"}
+PLANS = {tensor_parallel.class_path(Block()): {"up": "outputs", "down": "inputs", "gate": "outputs"}}
 world, found = join((), Path(tempfile.mkdtemp())), {}
 torch.manual_seed(0)
 whole = Stack()
@@ -127,7 +127,7 @@ for name, more in ways.items():
     strategy = "fsdp" if name == "tensor" else name
     plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
     config = Config.model_construct(train=Train(optimizer="muon", precision="fp32"), parallel=Parallel(strategy=strategy, **more))
-    parallel.shard(model, (Block,), strategy, config, world)
+    parallel.shard(model, (Block,), strategy, config, world, PLANS)
     own, right = (optim.make_optimizer(each, config.train, (Block,)) for each in (model, plain))
     shares, group = world.size // config.parallel.tensor, world.rank // config.parallel.tensor  # who shares matrices sees the same rows
     orthogonalized, losses = [], []

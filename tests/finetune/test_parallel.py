@@ -337,7 +337,7 @@ class Model(nn.Module):
             hidden = block(hidden)
         return self.head(hidden).clone()  # no view: fully_shard warns of those
 
-tensor_parallel.PLANS[tensor_parallel.class_of(Block())] = {"up": "outputs", "down": "inputs"}
+PLANS = {tensor_parallel.class_path(Block()): {"up": "outputs", "down": "inputs"}}
 world, found = join((), Path(tempfile.mkdtemp())), {}
 torch.manual_seed(0)
 whole = Model()
@@ -346,7 +346,7 @@ for name, more in {"tensor": {"tensor": 2}, "hsdp": {"replicate": 2}, "fsdp": {}
     strategy = "fsdp" if name == "tensor" else name
     plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
     config = Config.model_construct(train=Train(precision="fp32"), parallel=Parallel(strategy=strategy, **more))
-    parallel.shard(model, (Block,), strategy, config, world)
+    parallel.shard(model, (Block,), strategy, config, world, PLANS)
     shares, group = 4 // config.parallel.tensor, world.rank // config.parallel.tensor  # who shares matrices sees the same rows
     plain(rows).square().sum().backward()
     (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares

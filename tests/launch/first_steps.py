@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune import assembly, batches, optim, parallel, tensor_parallel, world
+from finetune import assembly, batches, optim, parallel, world
 from finetune.config import Config, resolve
-from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.recipe import Loaded, Recipe, find_recipe, load_recipe
 from finetune.step import loader_of, train_step
 from finetune.world import World
 
@@ -66,12 +65,15 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
     }
 
 
-@contextmanager
-def plans_without(modules: list[str]) -> Iterator[None]:
-    before = {name: dict(plan) for name, plan in tensor_parallel.PLANS.items()}
-    tensor_parallel.PLANS.update({name: {path: cut for path, cut in plan.items() if path not in modules} for name, plan in before.items()})
-    yield
-    tensor_parallel.PLANS.update(before)
+def leaving_out(modules: list[str], recipe: Recipe) -> Recipe:
+    """The recipe with tensor-parallel plans that lack some modules."""
+
+    def load(config: Config) -> Loaded:
+        loaded = recipe.load(config)
+        plans = {name: {path: cut for path, cut in plan.items() if path not in modules} for name, plan in loaded.tensor_plans.items()}
+        return replace(loaded, tensor_plans=plans)
+
+    return replace(recipe, load=load)
 
 
 def whole(tensor: Any) -> Tensor:
@@ -85,8 +87,7 @@ def main(cases: Path) -> None:
         folder = find_recipe(case["recipe"])
         recipe = load_recipe(folder)
         config = resolve(case["recipe"], recipe.Options, [folder / "config.yaml"], case["overrides"].items())
-        with plans_without(case.get("left_out", ())):
-            tensors, facts = first_steps(config, recipe, joined)
+        tensors, facts = first_steps(config, leaving_out(case.get("left_out", []), recipe), joined)
         if joined.is_main:
             save_file(tensors, cases.parent / f"{case['name']}.safetensors")
             (cases.parent / f"{case['name']}.json").write_text(json.dumps(facts))

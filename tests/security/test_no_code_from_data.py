@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoTokenizer
 import finetune.__main__
 from data_prep import speaker_encoder
 from data_prep.codec import find_codec, load_codec
+from data_prep.codec_choice import open_codec
 from data_prep.transcribe import load_whisper
 from finetune.errors import UserError
 from finetune.export import CARD
@@ -243,7 +244,7 @@ def test_a_codec_or_a_speaker_encoder_runs_nothing(canary: Path, tmp_path: Path)
     for folder in (model, model / "speech_tokenizer"):
         (folder / "config.json").write_text(json.dumps(lightglue(tmp_path / folder.name, canary)))
         (folder / "model.safetensors").write_bytes(b"")
-    for find in (find_codec, lambda name: speaker_encoder.find("--model", name), lambda name: Exported.of(Path(name))):
+    for find in (find_codec, open_codec, lambda name: speaker_encoder.find("--model", name), lambda name: Exported.of(Path(name))):
         with pytest.raises(UserError, match=f"--model {model}: .*model_type 'lightglue' is not"):
             find(str(model))
 

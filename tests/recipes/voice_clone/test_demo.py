@@ -61,4 +61,4 @@ def test_it_tells_what_came_of_it_and_fails_where_it_is_not_what_was_promised(
     assert summary["seconds"]["all"] >= 3.5 and summary["systems"]["after"]["wer"] == wer and len(summary["demo_models"]) == 3
     told = capsys.readouterr()
     assert all(str(place) in told.out for place in demo.places(tmp_path).values()) and "0.900" in told.out
-    assert ("90% of the words are wrong" in told.err) == (wer > 0.5)
+    assert ("the WER of the trained voice is 90%" in told.err) == (wer > 0.5)

@@ -99,10 +99,10 @@ def test_a_success_is_told_whole() -> None:
 @pytest.mark.parametrize(
     ("after", "complaint"),
     [
-        ({"wer": 0.6}, "60% of the words are wrong"),
+        ({"wer": 0.6}, "the WER of the trained voice is 60%"),
         ({"wer_of_others": 0.2}, "does not say its own"),
         ({"new_voice": 0.62}, "no clear gain"),
-        ({"nearest": 0.95}, "more like awb"),
+        ({"nearest": 0.95}, "more similar to awb"),
     ],
 )
 def test_a_failure_is_no_success(after: dict[str, float], complaint: str) -> None:
