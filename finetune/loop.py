@@ -15,8 +15,9 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.evaluation import evaluate
 from finetune.events import Events
-from finetune.guards import NotFiniteError, Recent, Stop, StopRequests, agree_to_stop, check_measured, remember, too_late
+from finetune.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
 from finetune.step import Training, loader_of, train_step
+from finetune.stop_requests import AgreedStop, StopRequests, agree_to_stop, save_obstacle
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def fit(
     if evaluation_due(training, progress):  # a stop came before the last process had it
         progress, stop = look_up(training, progress, events, requests)
     if stop is not None:  # all of it is committed, and one step more would leave that evaluation behind
-        requests.done(stop, training.world)
+        requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
     with closing(loader_of(training, training.rows)) as loader:
         for step, turns in loader.over(todo):
@@ -59,7 +60,7 @@ def fit(
             unsaved = save_when_due(training, progress, events, saver, stop)
             after_step(progress.step)
             if stop is not None:
-                requests.done(stop, training.world)
+                requests.remove_stop_file(stop, training.world)
                 return progress, "; ".join(filter(None, (stop.reason, unsaved)))
     return progress, "finished"
 
@@ -71,7 +72,7 @@ def steps_left(training: Training, progress: Progress) -> Iterator[batches.Step]
     return islice(todo, training.total - progress.step)
 
 
-def look_up(training: Training, progress: Progress, events: Events, requests: StopRequests) -> tuple[Progress, Stop | None]:
+def look_up(training: Training, progress: Progress, events: Events, requests: StopRequests) -> tuple[Progress, AgreedStop | None]:
     """Between two steps: hear whether any rank is asked to stop, evaluate if it is time. Collective: call on every rank."""
     grace = training.config.checkpoint.grace_seconds
     stop = agree_to_stop(training.world, requests, grace)
@@ -81,12 +82,12 @@ def look_up(training: Training, progress: Progress, events: Events, requests: St
     return progress, stop
 
 
-def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: Stop | None) -> str | None:
+def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: AgreedStop | None) -> str | None:
     """Save at a save point, at the end and before a stop; returns why a stop went without. Collective: call on every rank."""
     last, unsaved = stop is not None or progress.step == training.total, None
     if last or save_due(training.config, progress.step):
         attempt(training, events, progress.step, saver.finish)
-        unsaved = None if stop is None else too_late(training.world, stop, saver.seconds)
+        unsaved = None if stop is None else save_obstacle(training.world, stop, saver.seconds)
         if unsaved is None:
             attempt(training, events, progress.step, partial(save, training, progress, saver), last)
     attempt(training, events, progress.step, saver.finish if last else saver.poll, last)
@@ -114,7 +115,7 @@ def advance(
         events.note("skipped", reached.step, problem=str(error), skipped=reached.skipped)
         return reached
     if chosen.train.spike is not None:
-        reached = replace(reached, recent=remember(progress.recent, numbers["loss"], numbers["grad_norm"]))
+        reached = replace(reached, recent=append_update(progress.recent, numbers["loss"], numbers["grad_norm"]))
     if reached.step % chosen.log.every == 0 or reached.step == training.total:
         events.step(reached.step, numbers)
     return reached
@@ -133,7 +134,7 @@ def evaluated(training: Training, progress: Progress, events: Events, requests: 
     measured = evaluate(training, training.val, requests)
     if measured is None:
         return progress
-    check_measured(progress.step, measured["loss"])
+    check_validation_loss(progress.step, measured["loss"])
     events.evaluation(progress.step, measured)
     return replace(progress, validation_loss=measured["loss"])
 

@@ -17,8 +17,8 @@ import ray.train
 
 from finetune import files, train
 from finetune.errors import UserError
-from finetune.guards import StopRequests
 from finetune.layers import parse_arguments
+from finetune.stop_requests import StopRequests
 
 LEAVING = "word from Ray that a machine is about to be taken away"
 RELEASE_SECONDS = 60.0

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from finetune.checkpoint import Saver
     from finetune.copies import Copies
     from finetune.events import Events, Listener
-    from finetune.guards import StopRequests
     from finetune.heartbeat import Heartbeat, Loss
     from finetune.loop import Progress
     from finetune.step import Training
+    from finetune.stop_requests import StopRequests
     from finetune.world import World
 
 ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -130,8 +130,8 @@ def train_in(world: World, config: Config, recipe: Recipe, requests: StopRequest
     from finetune.assembly import build, introduce
     from finetune.copies import Copies
     from finetune.events import Events, draw_curve, nobody
-    from finetune.guards import Signals, StopRequests
     from finetune.heartbeat import Heartbeat
+    from finetune.stop_requests import SignalListener, StopRequests
     from finetune.world import idle_gpus, once
 
     for idle in idle_gpus(world):
@@ -146,7 +146,7 @@ def train_in(world: World, config: Config, recipe: Recipe, requests: StopRequest
 
     requests.end = heartbeat.end_by_signal
     # Outside of all else: a launcher that has lost a rank ends the others by SIGTERM, while they are about to say why.
-    with Signals(ENDING, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
+    with SignalListener(ENDING, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
         once(world, copies.open)
         with out_of_memory.explained(config, recipe, world):
             training, progress = build(config, recipe, world, claimed)
@@ -179,8 +179,8 @@ def carry_through(
     """Fit, and however that ends: close everything, and leave word. Collective: call on every rank."""
     from finetune import compilation, out_of_memory
     from finetune.checkpoint import Saver
-    from finetune.guards import NotFiniteError
     from finetune.heartbeat import Loss
+    from finetune.loss_spikes import NotFiniteError
 
     config, world = training.config, training.world
     saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)

@@ -18,8 +18,8 @@ from finetune import checkpoint, export, files, generate, loop, train
 from finetune.batches import Turn
 from finetune.errors import UserError
 from finetune.events import read_log
-from finetune.guards import NotFiniteError
 from finetune.heartbeat import Loss
+from finetune.loss_spikes import NotFiniteError
 from finetune.recipe import Term
 from finetune.step import Training
 from finetune.world import World, leave
@@ -228,7 +228,7 @@ def test_a_folder_that_is_another_run_s_keeps_its_word(tmp_path: Path, world: Wo
     config = tiny.config_in(tmp_path, ("train.steps", "1"))
     train.train_in(world, config, tiny.RECIPE)
     before = (config.run.dir / "exit.json").read_text()
-    with pytest.raises(UserError, match="belongs to a run that is going on"):
+    with pytest.raises(UserError, match="is in use by a running process"):
         train.train_in(world, config, tiny.RECIPE)
     assert (config.run.dir / "exit.json").read_text() == before
 
