@@ -1,4 +1,4 @@
-"""python -m finetune VERB …, or finetune VERB …: picks the verb and imports only it."""
+"""Command line of the package (`python -m finetune VERB …` or `finetune VERB …`): imports and runs the module of the verb."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import sys
 
 VERBS = {
     "train": "fine-tune a model (usually through `accelerate launch finetune/train.py`)",
-    "ray-train": "the same on the workers of a Ray cluster, which starts them again after a failure",
-    "plan": "show a run before it is started: settings, memory, strategy, launch file, what would fail; its first batch",
-    "export": "turn a checkpoint into a folder that the model's own package loads",
-    "generate": "speak, or write, with an exported folder",
-    "chat": "converse with an exported folder",
-    "eval-voice": "say how good a voice is: understood, alike, at its pace; and whether training helped",
-    "serve": "a page and an API of exported folders, for browsers and other programs",
-    "check": "read every checkpoint of a run and say which are whole",
-    "where": "print where the installed recipes and launch files lie",
+    "ray-train": "fine-tune on the workers of a Ray cluster, which restarts them after a failure",
+    "plan": "plan a run before it starts: config, memory, strategy, launch file, problems, first batch",
+    "export": "export a checkpoint as a folder that the model's own package loads",
+    "generate": "generate speech or text with an exported model",
+    "chat": "chat with an exported model",
+    "eval-voice": "evaluate a voice: intelligibility, speaker similarity, speaking rate; and the effect of training",
+    "serve": "serve exported models: a web page and an API",
+    "check": "verify all checkpoints of a run",
+    "where": "print the paths of the installed recipes and launch files",
 }
 
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: finetune VERB …\n\n" + "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items()))
-        print("\n`finetune VERB --help` says more.")
+        print("\n`finetune VERB --help` describes a verb.")
         return 0
     if argv[0] not in VERBS:
         print(f"error: unknown verb {argv[0]!r}; verbs are {', '.join(VERBS)}", file=sys.stderr)

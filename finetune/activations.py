@@ -1,11 +1,11 @@
-"""What a micro-batch needs besides weights: one step of the real model, forward and backward, on tensors that have no storage.
+"""Activation memory and FLOPs of a micro-batch, measured by tracing one training step of the real model on fake tensors.
 
-Weights are torch's FakeTensors (shape, type, and lifetime as on a real device, but no bytes), ids and masks are real, so that what a model
-decides by them is decided. Every storage that an operation makes is counted from its birth to its death; what is alive when the forward
-pass is over is what the backward pass needs. No list of operations and no formula is behind it: checkpointing, adapters, packed rows and
-fused losses are traced as they run.
+Weights are torch's FakeTensors (shape, type and lifetime as on a real device, but no storage); ids and masks are real, since the model's
+control flow may depend on them. Every storage that an operation allocates is counted until it is freed; what is alive at the end of the
+forward pass is kept for the backward pass. There is no list of operations and no formula: activation checkpointing, adapters, packed rows
+and fused losses are traced as they run.
 
-A model is a few layers outside its blocks and many equal blocks, so two blocks of each stack are traced, and the second is multiplied.
+A model has few layers outside its blocks and many equal blocks, so two blocks of each stack are traced, and the second is multiplied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from finetune.tensor_parallel import NO_PLANS, Plans
 aten = torch.ops.aten
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default}
 TRACED = 2
-"""Blocks of each stack: the first one's input is kept by what comes before it, the second is like all others."""
+"""Traced blocks of each stack: the input of the first is kept by the layer before it; the second is representative of all others."""
 
 Recomputing = Literal["none", "selective", "full"]
 Loss = Callable[[nn.Module, Batch], dict[str, Term]]
@@ -39,20 +39,20 @@ Loss = Callable[[nn.Module, Batch], dict[str, Term]]
 
 @dataclass(frozen=True)
 class Activations:
-    """Of one micro-batch on one rank, in bytes, without weights and their gradients."""
+    """Memory of one micro-batch on one rank, in bytes, without weights and their gradients."""
 
     blocks: int
-    """Kept for the backward pass once the last block is through."""
+    """Bytes kept for the backward pass after the last block."""
     loss: int
-    """More than that at most until the forward pass ends: logits or their chunks, the gradients that a fused loss makes at once."""
+    """Additional peak until the end of the forward pass: logits or their chunks, and gradients that a fused loss computes early."""
     working: int
-    """More than both at most in the backward pass: a block computed again, gradients on their way down."""
+    """Additional peak of the backward pass: a recomputed block, and gradients in flight."""
     kept: int
-    """All that the forward pass leaves to the backward pass, in blocks and around them."""
+    """All bytes that the forward pass keeps for the backward pass, inside and outside of blocks."""
     flops: float
-    """Floating-point operations of forward and backward, what is computed again included."""
+    """Floating-point operations of forward and backward, including recomputation."""
     positions: int
-    """Of the micro-batch, as `train.micro_tokens` counts them."""
+    """Positions of the micro-batch, as counted by `train.micro_tokens`."""
 
     @property
     def peak(self) -> int:
@@ -61,16 +61,16 @@ class Activations:
 
 @dataclass
 class Stack:
-    """Equal blocks in a row, of which the first ones are traced."""
+    """A sequence of equal blocks, of which the first ones are traced."""
 
     count: int
     traced: list[nn.Module]
     kept: list[int] = field(default_factory=list)
-    """Bytes alive, each time a traced block's forward ends."""
+    """Allocated bytes at the end of each traced block's forward."""
     flops: list[float] = field(default_factory=list)
-    """Operations so far, then too."""
+    """Operations so far, at the same points."""
     turned: list[float] = field(default_factory=list)
-    """Operations so far when the gradient reaches the last traced block, and when it has left it."""
+    """Operations so far when the gradient reaches the last traced block, and after its backward."""
 
     @property
     def untraced(self) -> int:
@@ -86,7 +86,7 @@ class Stack:
 
 
 def trim(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> dict[str, int]:
-    """Leave `TRACED` blocks in each stack, in place; path of the stack → blocks that it had."""
+    """Reduce each stack to `TRACED` blocks, in place; returns path of the stack → original number of blocks."""
     stacks = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and _holds(module, blocks)}
     for name, stack in stacks.items():
         model.set_submodule(name, nn.ModuleList(list(stack)[:TRACED]))
@@ -101,9 +101,10 @@ def trace(
     trimmed: nn.Module, counts: dict[str, int], blocks: tuple[type[nn.Module], ...], loss: Loss, batch: Batch, positions: int,
     dtype: torch.dtype, recomputing: Recomputing, tensor: int = 1, plans: Plans = NO_PLANS,
 ) -> Activations:  # fmt: skip
-    """One step of a model that `trim` has shortened (parameters on meta, requires_grad as trained). It is left as it is.
+    """Memory and FLOPs of one step of the full model, from a copy that `trim` has shortened (parameters on meta, requires_grad as in
+    training). The model is not changed.
 
-    `counts` is what `trim` said, `tensor` how many ranks share each matrix of a block. The work of a step on the whole model follows.
+    `counts`: the result of `trim`. `tensor`: number of tensor-parallel ranks.
     """
     model = copy.deepcopy(trimmed).train()
     if tensor > 1:
@@ -124,7 +125,7 @@ def trace(
 
 
 def without_storage(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace parameters, in place, by such that have no storage: floating point in the compute type, as sharding casts them."""
+    """Replace parameters, in place, by fake ones without storage; floating-point ones in the compute type, as sharding casts them."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, nn.Parameter] = {}  # a tied weight stays one
     for module in model.modules():
@@ -139,7 +140,7 @@ def without_storage(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def narrow(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, plans: Plans) -> None:
-    """Leave each linear layer of the blocks, in place and on meta, the part that one of `size` ranks has of it."""
+    """Reduce each linear layer of the blocks, in place and on meta, to the shard of one of `size` tensor-parallel ranks."""
     for block in tensor_parallel.blocks_of(model, blocks):
         for path, cut in tensor_parallel.plan_of(block, plans).items():
             for name, parameter in block.get_submodule(path).named_parameters():
@@ -149,14 +150,14 @@ def narrow(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, pla
 
 
 class Ledger(TorchDispatchMode):
-    """While open, counts the bytes of every storage that an operation makes, and floating-point operations."""
+    """While open, counts the bytes of every storage that an operation allocates, and floating-point operations."""
 
     def __init__(self, given: list[Tensor]) -> None:
-        """What is `given` was there before, and is not counted."""
+        """`given`: existing tensors, which are not counted."""
         super().__init__()
         self.alive, self.flops = 0, 0.0
         self.timeline: list[int] = [0]
-        """Bytes alive after each operation."""
+        """Allocated bytes after each operation."""
         self._known: dict[int, int] = {tensor.untyped_storage()._cdata: 0 for tensor in given}
         self._born: dict[int, int] = {}
 
@@ -183,7 +184,7 @@ class Ledger(TorchDispatchMode):
         self.alive -= self._known.pop(key)
 
     def forget(self, tensor: Tensor) -> None:
-        """Take a tensor out of the account, from its birth on: whoever calls accounts for it."""
+        """Remove a tensor from the count, from its allocation on: the caller counts it."""
         key = tensor.untyped_storage()._cdata
         size, self._known[key] = self._known.get(key, 0), 0
         self.alive -= size
@@ -192,7 +193,7 @@ class Ledger(TorchDispatchMode):
 
 
 def _by_number(indices: list[Tensor | None]) -> list[Tensor | None]:
-    """Masks as the numbers of what they choose: how many that are, a tensor without storage could not say."""
+    """Replace boolean masks by indices, since the size of a masked result is unknown for tensors without storage."""
     numbers: list[Tensor | None] = []
     for index in indices:
         numbers += index.nonzero().unbind(1) if index is not None and index.dtype == torch.bool else [index]
@@ -201,8 +202,8 @@ def _by_number(indices: list[Tensor | None]) -> list[Tensor | None]:
 
 @contextmanager
 def watched(model: nn.Module, stacks: list[Stack], ledger: Ledger) -> Iterator[None]:
-    """While open, each stack takes note as its blocks are passed, and the gradient of a parameter is gone once it is there: sharding
-    reduces it, and `memory` counts it."""
+    """While open, record memory and FLOPs at the traced blocks, and free the gradient of each parameter when it is complete: sharding
+    reduces it, and finetune/memory.py counts it."""
 
     def note(stack: Stack, inputs: Any, output: Any) -> None:
         stack.kept.append(ledger.alive)

@@ -1,7 +1,7 @@
-"""AdamW whose moments take 8 bits: dynamic quantization in blocks of 256 (Dettmers et al. 2022, arXiv:2110.02861), by bitsandbytes.
+"""8-bit AdamW: moments with blockwise dynamic quantization (blocks of 256; Dettmers et al. 2022, arXiv:2110.02861), by bitsandbytes.
 
 Blocks never cross a row: sharding splits rows, so the state is the same on any number of ranks. A row that 256 does not divide is padded.
-fp32 moments are kept for embeddings, as in that paper's stable embedding layer and in transformers' Trainer; and for vectors and matrices
+Moments stay in fp32 for embeddings, as in that paper's stable embedding layer and in transformers' Trainer; and for vectors and matrices
 whose rows are shorter than a block, since a scale for a few values saves little. Every update is computed in fp32.
 """
 
@@ -20,9 +20,9 @@ from finetune.errors import UserError
 from finetune.parallel import own_part, sharded_rows
 
 BLOCK = 256
-"""Values that share one scale, in a row: the block of bitsandbytes' kernels."""
+"""Values of a row that share one scale: the block size of bitsandbytes' kernels."""
 AT_ONCE = 2**24
-"""Elements that one call updates: what a CPU's kernel keeps in fp32 meanwhile, and a padded copy, is bounded by it."""
+"""Elements that one call updates. It limits the memory of padded copies and of the CPU kernel's fp32 values."""
 SCALE = "_absmax"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -38,13 +38,13 @@ class AdamW8bit(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # nothing here computes a loss again
-        """One update. Gradients of what has 8-bit moments are given up on the way."""
+        """One update. Frees the gradients of parameters with 8-bit moments."""
         for group in self.param_groups:
             for own in group["params"] if group["rule"] == "adamw_8bit" else ():
                 if own.grad is not None:
                     self._update(group, own)
                     own.grad = None
-        super().step()  # of what still has a gradient
+        super().step()  # updates the parameters that still have a gradient
 
     def _update(self, group: dict[str, Any], own: nn.Parameter) -> None:
         state, rows, columns = self.state[own], len(own), columns_of(own)
@@ -77,14 +77,14 @@ def update_rows(weights: Tensor, gradients: Tensor, moments: dict[str, Tensor], 
 
 @cache
 def code_maps(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The 256 values that a byte can mean, as a share of a block's largest: for the first moment, and for the second, never negative."""
+    """The 256 values of a byte, relative to the maximum of a block: signed for the first moment, unsigned for the second."""
     from bitsandbytes.functional import create_dynamic_map
 
     return create_dynamic_map(signed=True).to(device), create_dynamic_map(signed=False).to(device)
 
 
 def fits(parameter: Tensor) -> bool:
-    """Whether the moments of a parameter, whole or a part that has all of its rows, are kept in 8 bits. Embeddings aside."""
+    """Whether the moments of a parameter, or of a shard with complete rows, are stored in 8 bits. Does not consider embeddings."""
     return parameter.dim() > 1 and columns_of(parameter) >= BLOCK
 
 
@@ -99,13 +99,13 @@ def padded(columns: int) -> int:
 
 
 def state_bytes(parameter: Tensor) -> float:
-    """Of each element of a parameter: both moments and their scales."""
+    """Bytes of both moments and their scales, per element of a parameter."""
     columns = padded(columns_of(parameter))
     return 2 * (columns + columns // BLOCK * 4) / columns_of(parameter)
 
 
 def empty_state(part: Tensor, steps: int) -> dict[str, Any]:
-    """After `steps` updates, moments still zero: bytes [rows, padded columns] and fp32 scales [rows, blocks] of each."""
+    """Optimizer state with `steps` updates and zero moments: bytes [rows, padded columns] and fp32 scales [rows, blocks] of each."""
     rows, columns = len(part), padded(columns_of(part))
     state: dict[str, Any] = {"step": steps}  # a plain number, as the kernel takes it
     for name in MOMENTS:
@@ -115,18 +115,18 @@ def empty_state(part: Tensor, steps: int) -> dict[str, Any]:
 
 
 def sharded_state(whole: Tensor, state: dict[str, Any]) -> dict[str, Tensor]:
-    """The state of this rank's part, as tensors that are sharded as the parameter is."""
+    """The state of this rank's shard, as tensors that are sharded like the parameter."""
     columns = padded(columns_of(whole))
     widths = {name: columns // BLOCK if name.endswith(SCALE) else columns for name in state if name != "step"}
     return {name: sharded_rows(whole, state[name], width) for name, width in widths.items()}
 
 
 def check(config: Config) -> None:
-    """Refuse, with the reason, what cannot work. Raises `UserError`."""
+    """Raises `UserError` if `adamw_8bit` is set and bitsandbytes is missing."""
     if config.train.optimizer != "adamw_8bit":
         return
     try:
-        import bitsandbytes  # noqa: F401 - is it there?
+        import bitsandbytes  # noqa: F401 - only to check that it is installed
     except ImportError as error:
         raise UserError(f"train.optimizer: adamw_8bit needs bitsandbytes: pip install 'overtone[qlora]' ({error})") from None
 
@@ -137,5 +137,5 @@ def check_layout(name: str, parameter: Tensor) -> None:
     if own != columns and own % BLOCK:
         raise UserError(
             f"train.optimizer: adamw_8bit with parallel.tensor: a rank has {own} of the {columns} columns of {name}, which blocks of "
-            f"{BLOCK} do not divide; take adamw, or another parallel.tensor"
+            f"{BLOCK} do not divide; use adamw, or another parallel.tensor"
         )

@@ -1,4 +1,4 @@
-"""LoRA in all its parts: where adapters go, how they start, what they do to a weight, and how peft reads them back.
+"""LoRA adapters: injection into a model, initialization, merging into a weight, and peft's parameter names and config.
 
 W' = W + s·B·A (Hu et al. 2021, arXiv:2106.09685) with s = alpha / r, or alpha / √r (rsLoRA, Kalajdzievski 2023, arXiv:2312.03732);
 under DoRA (Liu et al. 2024, arXiv:2402.09353) each row of W' is then scaled to a learned length m.
@@ -19,13 +19,13 @@ from finetune.config import Lora
 from finetune.errors import UserError
 
 ALL_LINEAR = "all-linear"
-"""In the place of a pattern: every linear layer of the blocks and between them, but no output head."""
+"""Value of `model.lora.targets` for all linear layers inside and between the blocks, without the output head."""
 DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_magnitude_vector.default.weight"
-"""What peft adds to a layer's name for A [r, in], B [out, r] and m [out]."""
+"""Suffixes that peft adds to a layer's name for A [r, in], B [out, r] and m [out]."""
 
 
 def inject(model: nn.Module, lora: Lora, targets: str) -> None:
-    """Put adapters into the linear layers whose name matches. Parameters are on meta. Raises `UserError` if none does."""
+    """Add adapters to the linear layers whose name matches, with parameters on meta. Raises `UserError` if none matches."""
     from peft import inject_adapter_in_model
 
     pattern = lora.targets or targets
@@ -33,7 +33,7 @@ def inject(model: nn.Module, lora: Lora, targets: str) -> None:
     if pattern != ALL_LINEAR:
         chosen = [name for name, _ in model.named_modules() if re.fullmatch(pattern, name)]
     if not all(isinstance(model.get_submodule(name), nn.Linear) for name in chosen) or not chosen:
-        raise UserError(f"model.lora.targets {pattern!r} fits no layer of the model, or not only linear ones; look at its module names")
+        raise UserError(f"model.lora.targets {pattern!r} must match linear layers only, and at least one; check the model's module names")
     inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
 
 
@@ -66,12 +66,13 @@ def peft_name(name: str) -> str:
 
 
 def is_length(name: str) -> bool:
-    """Whether a parameter is DoRA's m, which starts at what the base says; A and B do not."""
+    """Whether a parameter is DoRA's magnitude vector m, which is initialized from the base's weight, unlike A and B."""
     return name.endswith(LENGTHS)
 
 
 def fresh(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """B starts at zero, A uniform in ±1/√in (peft's Kaiming start), keyed by name so that no world size changes it."""
+    """Initial value: B is zero, A uniform in ±1/√in (peft's Kaiming initialization), seeded by name, so it is the same on any number of
+    ranks."""
     if name.endswith(UP):
         return torch.zeros(shape)
     key = int.from_bytes(hashlib.sha256(json.dumps([seed, name]).encode()).digest()[:8], "big") % 2**63
@@ -79,7 +80,7 @@ def fresh(name: str, shape: torch.Size, seed: int) -> Tensor:
 
 
 def fresh_lengths(rows: Tensor) -> Tensor:
-    """m [n] of some rows [n, in] of a base's weight: their lengths, so that DoRA starts where the base is."""
+    """Initial m [n] for rows [n, in] of a base's weight: their L2 norms, so that DoRA starts from the base's weight."""
     return torch.linalg.vector_norm(rows.float(), dim=1)
 
 

@@ -1,8 +1,8 @@
-"""What is trained on, in which order: computed from (seed, epoch, position), never stored.
+"""Batching: the order of samples, micro-batches and optimizer steps as a pure function of (seed, epoch, position), and the batch loader.
 
-The order of an epoch is a keyed permutation; it is cut into windows, a window is bucketed by length, or packed, into micro-batches of at
-most `micro_tokens` positions, and an optimizer step is the next run of micro-batches that reaches `global_batch_tokens`. None of this
-depends on the world: ranks take a step's micro-batches in turn. So a place is three integers, found at once, on any number of ranks.
+The order of an epoch is a keyed permutation, divided into windows. A window is bucketed by length, or packed, into micro-batches of at
+most `micro_tokens` positions. An optimizer step takes micro-batches until it reaches `global_batch_tokens`. None of this depends on the
+number of ranks, which take a step's micro-batches in turn. So a position in the data is three integers, and resuming needs no search.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from finetune.rows import Ids, Rows, remedy
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the data a run stands: the next micro-batch to train on."""
+    """Position in the data: the next micro-batch to train on."""
 
     epoch: int = 0
     window: int = 0
@@ -40,18 +40,18 @@ class MicroBatch:
     tokens: int
     """Positions without padding."""
     key: int
-    """Seed of everything random while it is trained on."""
+    """Seed of all randomness of its forward pass."""
     packed: bool = False
-    """Whether its samples lie end to end, or side by side."""
+    """Whether its samples are packed end to end, or padded."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step's micro-batches, for the whole world."""
+    """The micro-batches of one optimizer step, of all ranks."""
 
     micros: tuple[MicroBatch, ...]
     after: Place
-    """Where the next step starts."""
+    """Position of the next step."""
 
     @property
     def tokens(self) -> int:
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Order:
-    """All that decides the order of training; part of each checkpoint's state, since another order would repeat or skip rows."""
+    """All settings that determine the order of samples. Stored in each checkpoint, since another order would repeat or skip rows."""
 
     seed: int
     window: int
@@ -80,7 +80,7 @@ class Order:
 def permute(positions: Ids, size: int, key: int) -> Ids:
     """Image of each position under a keyed permutation of range(size): a four-round Feistel network with cycle walking.
 
-    Nothing is stored and any position costs the same (Luby & Rackoff 1988; walking: Black & Rogaway 2002).
+    Needs no memory, and the same time for any position (Luby & Rackoff 1988; cycle walking: Black & Rogaway 2002).
     """
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     result = _feistel(positions.astype(np.uint64), half, key)
@@ -98,7 +98,7 @@ def _feistel(values: NDArray[np.uint64], half: int, key: int) -> NDArray[np.uint
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea & Flood 2014): every input bit reaches every output bit."""
+    """The finalizer of splitmix64 (Steele, Lea & Flood 2014): every input bit affects every output bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -116,7 +116,7 @@ def micro_batches(order: Order, lengths: Ids, epoch: int, window: int) -> list[M
     ids = permute(positions, len(lengths), keyed(order.seed, epoch))
     by_length = ids[np.argsort(lengths[ids], kind="stable")]
     groups = (best_fit if order.packing else fill)(by_length, lengths[by_length], order.micro_tokens)
-    # Without this shuffle a window would be trained from its shortest samples to its longest.
+    # Without this shuffle, each window would be trained from its shortest to its longest samples.
     turns = permute(np.arange(len(groups)), len(groups), keyed(order.seed, epoch, window))
     return [
         MicroBatch(tuple(groups[turn].tolist()), int(lengths[groups[turn]].sum()), keyed(order.seed, epoch, window, place), order.packing)
@@ -125,7 +125,7 @@ def micro_batches(order: Order, lengths: Ids, epoch: int, window: int) -> list[M
 
 
 def steps(order: Order, lengths: Ids, place: Place, epochs: int | None) -> Iterator[Step]:
-    """Optimizer steps from `place` on; without `epochs` it never ends. A step does not reach over the end of an epoch."""
+    """Optimizer steps from `place` on; endless if `epochs` is None. A step never contains samples of two epochs."""
     windows = -(-len(lengths) // order.window)
     while epochs is None or place.epoch < epochs:
         taken: list[MicroBatch] = []
@@ -150,24 +150,23 @@ def count_steps(order: Order, lengths: Ids, epochs: int) -> int:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one rank does in one round of a step."""
+    """One micro-batch of one rank in a step."""
 
     micro: MicroBatch
     batch: Batch
     counts: bool
-    """False for a filler: a rank left over runs a small batch with weight 0, because collectives need everyone."""
+    """False for a filler: a rank without a micro-batch runs a small batch with weight 0, since all ranks must join the collectives."""
 
 
 class Loader:
-    """Turns steps into this rank's batches, one step ahead of the training, on a thread that it owns.
+    """Loads this rank's batches one step ahead of the training, on its own thread.
 
-    Samples come from the cache, so the thread only reads and collates: the interpreter, which it shares with the training, is held for
-    1 to 4 % of a step (benchmarks/loader_interference.py).
+    Samples come from the sample cache, so the thread only reads and collates. It holds the interpreter lock for 1 to 4 % of a step
+    (benchmarks/loader_interference.py).
     """
 
     def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int, pinned: bool = False, fixed: int | None = None) -> None:
-        """`pinned`: batches are for a GPU, in memory that it copies from while the host continues. `fixed`: positions to which packed
-        rows are padded."""
+        """`pinned`: use page-locked memory, for asynchronous copies to a GPU. `fixed`: length to which packed rows are padded."""
         self._rows, self._recipe, self._fixed = rows, recipe, fixed
         self._rank, self._size, self._pinned = rank, size, pinned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
@@ -183,7 +182,7 @@ class Loader:
             yield ahead[0], ahead[1].result()
 
     def turns(self, micros: tuple[MicroBatch, ...]) -> list[Turn]:
-        """This rank's share, as many turns as every other rank has."""
+        """This rank's share of a step; all ranks get the same number of turns."""
         shortest = min(micros, key=lambda micro: (micro.tokens, micro.ids))
         filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed)
         rounds = range(self._rank, -(-len(micros) // self._size) * self._size, self._size)
@@ -197,19 +196,19 @@ class Loader:
         self._rows.announce(micro.ids)
         samples = [self.sample(row) for row in micro.ids]
         if micro.packed:
-            assert self._recipe.pack is not None  # assembly has refused packing to a recipe that cannot
+            assert self._recipe.pack is not None  # finetune/intake.py has refused packing for recipes without `pack`
             batch = self._recipe.pack(samples)
             return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
         return self._recipe.collate(samples)
 
     def sample(self, row: int) -> Sample:
-        """As the recipe read it when the file was indexed, cut to the positions that are trained on."""
+        """The sample as the recipe read it when the file was indexed, truncated to the trained positions."""
         try:
             sample = sample_cache.decode(self._rows.sample(row))
         except UserError as error:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
-        except ValueError as error:  # its checksum fits, so it was written like this
-            problem = f"its cached sample is none ({strict_json.one_line(error)}); {remedy(self._rows.samples.path)}"
+        except ValueError as error:  # its checksum matches, so it was written like this
+            problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {remedy(self._rows.samples.path)}"
             raise UserError(f"{self._rows.where(row)}: {problem}") from None
         indexed = int(self._rows.lengths[row])
         if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:
@@ -217,4 +216,4 @@ class Loader:
         return sample
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)  # what fails must be told now, not when a slow disk has answered
+        self._thread.shutdown(wait=False, cancel_futures=True)  # an error must be reported now, not after a slow read

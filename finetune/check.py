@@ -1,7 +1,7 @@
 """python -m finetune check RUN
 
-Reads every byte of every checkpoint of a run and says which could be gone on from, which are damaged, and why. Exit code 0 if all are
-whole, 2 if one is damaged or there is none.
+Verify all checkpoints of a run: reads every byte and reports which checkpoints are valid, which are damaged, and why. Exit code 0 if all
+are valid, 2 if one is damaged or there is none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
+if __package__ in (None, ""):  # run as a script: sys.path[0] is finetune/, so `import finetune` would fail
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import argparse
@@ -29,31 +29,34 @@ def run(argv: list[str]) -> int:
 
 
 def check(run_dir: Path) -> int:
-    """Verify and print; returns the exit code. Changes nothing, so it may run beside the training. Raises `UserError` if there is none."""
+    """Verify all checkpoints, print the result, and return the exit code. Raises `UserError` if there is no checkpoint.
+
+    It only reads, so it may run while the run is training.
+    """
     from finetune import checkpoint
 
     folder = checkpoint.folder_of(run_dir)
     problems = {path: checkpoint.problem_with(path) for path in checkpoint.steps_in(folder)}
     if not problems:
-        raise UserError(f"{run_dir} holds no checkpoint; give a run's folder, the one that holds checkpoints/")
+        raise UserError(f"{run_dir} contains no checkpoint; give the folder of a run, which contains checkpoints/")
     for path, problem in problems.items():
         print(f"{path.name}  {describe(path) if problem is None else f'damaged: {problem}'}")
     for path in files.unfinished(folder):
-        print(f"{path.name}  unfinished: a save that is going on, or was killed; the next start of the run removes it")
+        print(f"{path.name}  unfinished: a save in progress, or one that was killed; the run removes it at its next start")
     newest = next((path for path, problem in problems.items() if problem is None), None)
-    print(f"the run can go on from {newest.name}" if newest else "nothing here can be gone on from")
+    print(f"the run can resume from {newest.name}" if newest else "the run cannot resume: no checkpoint is valid")
     return 0 if not any(problems.values()) else 2
 
 
 def describe(path: Path) -> str:
-    """A good checkpoint in a line."""
+    """One line about a valid checkpoint."""
     from finetune import checkpoint
 
     state = checkpoint.read_state(path)
     size = sum(file.stat().st_size for file in path.iterdir())
     loss = state.get("validation_loss")
     measured = "" if loss is None else f", validation loss {loss:.4f}"
-    return f"good: {size:,} bytes, saved by {state['world']} × {state['strategy']}{measured}"
+    return f"valid: {size:,} bytes, saved by {state['world']} × {state['strategy']}{measured}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The life of a checkpoint: written into a temporary folder, agreed on by all ranks, committed by one rename, verified before use, pruned.
+"""Checkpoints: asynchronous sharded saves with an atomic commit, verification by digests, finding the newest valid one, and pruning.
 
-`runs/<name>/checkpoints/step-00000120/` holds one safetensors file a rank, `config.yaml`, `state.json`, and `manifest.json` with bytes and
-digest of every file, its own included. There is no pointer to the newest: it is the newest folder whose manifest verifies. Nothing is ever
-overwritten. docs/checkpoints.md has the whole protocol.
+`runs/<name>/checkpoints/step-00000120/` contains one safetensors file per rank, `config.yaml`, `state.json`, and `manifest.json` with size
+and digest of every file, including itself. There is no pointer to the newest checkpoint: it is the newest folder whose manifest verifies.
+Nothing is ever overwritten. docs/checkpoints.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from torch import Tensor, nn
 from finetune import files, optim, shards, staging
 from finetune.checkpoint_state import FORMAT, parse_json, parse_manifest, parse_state, shown
 from finetune.errors import UserError
-from finetune.guards import check_sound
+from finetune.loss_spikes import check_checkpoint_tensors
 from finetune.models import local_slices
 from finetune.parallel import own_part, plain_name
 from finetune.world import World, gather, once, sums, together
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state")
-"""What of `state.json` says whose checkpoint it is."""
+"""Keys of `state.json` that identify the run of a checkpoint."""
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Everything a checkpoint holds, by the name it has there: what is trained, its moments, and the recipe's buffers.
+    """All tensors of a checkpoint by their names in it: trained parameters, optimizer moments, and the recipe's buffers.
 
-    Frozen parameters are not in it: the base has them, and `state.json` has the base's digest.
+    Frozen parameters are not included: they are in the base model, whose digest is in `state.json`.
     """
     trained = {plain_name(name): parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     own = dict(model.named_buffers())
@@ -66,11 +66,11 @@ class _Pending:
 
 
 class Saver:
-    """Writes one checkpoint at a time, on a thread that it owns, from a copy in host memory whose buffer it keeps from save to save.
+    """Writes one checkpoint at a time, on its own thread, from a copy in host memory; the buffer of that copy is kept between saves.
 
-    The thread only writes this rank's file. All agreements stay on the main thread, where no other collective can interleave with them.
-    A disk that fails is a `UserError` on all ranks, earlier checkpoints are whole then, and the next save can be tried. Where host memory
-    has no room for the copy, each save holds the loop until it is written, as without `asynchronous`. `say` gets a line about that memory.
+    The thread only writes this rank's file. All collectives run on the main thread, so they cannot interleave with those of training.
+    A disk failure raises `UserError` on all ranks; earlier checkpoints stay valid, and the next save may be tried. Without enough host
+    memory for the copy, each save blocks until it is written, as without `asynchronous`. `say` receives a log line about that memory.
     """
 
     def __init__(self, world: World, run_dir: Path, keep: int, asynchronous: bool, say: Callable[[str], None] = lambda _: None) -> None:
@@ -79,17 +79,17 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._pending: _Pending | None = None
         self._writing: Future[files.Written] | None = None
-        """The last write, whatever became of its checkpoint: until it ends, it reads the staging buffer."""
+        """The last write, even if its checkpoint failed: it reads the staging buffer until it ends."""
         self._staging: staging.Staging | None = None
         self.seconds = 0.0
-        """What the last save took this rank, from the copy to the commit, without the training in between."""
+        """Duration of the last save on this rank, from the copy to the commit, without the training in between."""
 
     def begin(self, step: int, tensors: Mapping[str, Tensor], state: dict[str, Any], config: str) -> None:
         """Copy this rank's part and start writing it. Collective: call on every rank."""
         self.finish()
         began = time.monotonic()
         parts = shards.own_parts(tensors, self._world.rank, self._world.size)
-        needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())  # whole ones: each value is written once
+        needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())  # full sizes: each value is written once
         temporary = Path(once(self._world, lambda: str(self._make_room(step, needed))))
         path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
         documents = {"config.yaml": config, "state.json": json.dumps({**state, "format": FORMAT, "step": step}, indent=1, allow_nan=False)}
@@ -105,22 +105,22 @@ class Saver:
         self._writing = self._thread.submit(self._write, path, parts, copied)
         self._pending = _Pending(temporary, step, needed, began, documents, self._writing)
         if self._staging is None:
-            wait([self._writing])  # its failure, if any, is reported to all ranks and cleared away by `finish`
+            wait([self._writing])  # `finish` reports a failure to all ranks and removes the folder
 
     def before_update(self) -> None:
-        """Keep the next update from overwriting what a save is still copying. Call between a step's backward pass and its update."""
+        """Prevent the next update from overwriting tensors that are still being copied. Call before each optimizer update."""
         if self._staging is not None:
             self._staging.fence()
 
     def poll(self) -> Path | None:
-        """Commit what all ranks have written; returns the committed folder. Collective: call on every rank."""
+        """Commit the checkpoint if all ranks have written it; returns its folder, otherwise None. Collective: call on every rank."""
         if self._pending is None:
             return None
         done = sums(self._world, [float(self._pending.written.done())])[0]
         return self.finish() if done == self._world.size else None
 
     def finish(self) -> Path | None:
-        """Wait for the write in flight and commit it. Collective: call on every rank."""
+        """Wait for the pending write and commit it; returns the committed folder. Collective: call on every rank."""
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
@@ -129,14 +129,14 @@ class Saver:
             ready = time.monotonic()
             own = [f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors", asdict(written), self._poisoned]
             reports = gather(self._world, own)
-            check_sound(pending.step, [name for *_, poisoned in reports for name in poisoned])
+            check_checkpoint_tensors(pending.step, [name for *_, poisoned in reports for name in poisoned])
             entries = {name: entry for name, entry, _ in reports}
             committed = Path(once(self._world, lambda: str(self._commit(pending, entries))))
             self.seconds = self._written_at - pending.began + time.monotonic() - ready
             return committed
         except BaseException:
             if self._world.is_main:
-                with contextlib.suppress(OSError):  # then the next save, or the next start, sweeps it away
+                with contextlib.suppress(OSError):  # then the next save, or the next launch, removes it
                     files.discard(pending.folder)
             raise
 
@@ -147,7 +147,7 @@ class Saver:
             self._staging = None
 
     def _write(self, path: Path, parts: Mapping[str, shards.Part], copied: Callable[[], None] | None) -> files.Written:
-        """On the saver's thread. `copied` returns once all of a staged copy is there."""
+        """Runs on the saver's thread. `copied` blocks until the staged copy is complete."""
         if copied is not None:
             copied()
         written = shards.write_shard(path, parts)
@@ -173,7 +173,7 @@ class Saver:
             manifest = seal({"format": FORMAT, "step": pending.step, "files": entries})
             files.write_in_place(pending.folder / "manifest.json", manifest)
             if final.exists() and problem_with(final) is not None:
-                files.discard(final)  # the run passed it over as damaged, and has come by again
+                files.discard(final)  # it was skipped as damaged when the run resumed, and the run has reached this step again
             files.commit_folder(pending.folder, final)
             prune(self._folder, self._keep, final)
         return final
@@ -181,7 +181,7 @@ class Saver:
 
 @contextlib.contextmanager
 def _explained(folder: Path, step: int, needed: int) -> Iterator[None]:
-    """A disk's failure as a `UserError` with the bytes that were needed and those that are free."""
+    """Convert a disk error to a `UserError` with the needed and the free bytes."""
     try:
         yield
     except (OSError, UserError) as error:
@@ -189,32 +189,33 @@ def _explained(folder: Path, step: int, needed: int) -> Iterator[None]:
             raise
         raise UserError(
             f"saving the checkpoint of step {step} failed ({error}); it needs {needed:,} bytes at {folder}, "
-            f"{files.free_bytes(folder):,} are free, and the checkpoints before it are untouched"
+            f"{files.free_bytes(folder):,} are free; earlier checkpoints are unchanged"
         ) from error
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """A manifest with a digest of itself."""
+    """A manifest as JSON, with a digest of its own content."""
     own = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "digest": own}, indent=1).encode()
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """What was sealed. Raises `ValueError` if one byte of it is another, be it white space."""
+    """The content of a manifest written by `seal`. Raises `ValueError` if any byte differs, including white space."""
     content = parse_json(data)
     if not isinstance(content, dict):
-        raise ValueError(f"expected an object in braces, found {shown(content)}")
+        raise ValueError(f"expected a JSON object, found {shown(content)}")
     content = {key: value for key, value in content.items() if key != "digest"}
     if seal(content) != data:
-        raise ValueError("it is not what was written")
+        raise ValueError("it does not match its own digest")
     return content
 
 
 def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
-    """Remove all but `committed`, the newest before it, `keep` in all, and the one with the lowest validation loss.
+    """Remove old checkpoints; returns the removed folders. Keeps the newest `keep` up to `committed`, and the one with the lowest
+    validation loss.
 
-    Folders of later steps do not count: the run passed them over as damaged, and counting them would remove what it has just saved. What
-    cannot be read, or is another run's, neither counts nor goes.
+    Folders of later steps are ignored: the run skipped them as damaged, and counting them would remove the checkpoint that was just saved.
+    Unreadable checkpoints and those of other runs are neither counted nor removed.
     """
     states = {path.name: state for path in steps_in(folder) if (state := _readable(path)) is not None}
     gone = [folder / name for name in surplus(states, keep, committed.name)]
@@ -224,9 +225,9 @@ def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
 
 
 def surplus(states: Mapping[str, dict[str, Any]], keep: int, committed: str) -> list[str]:
-    """The names of those checkpoints that `prune` removes, from the `state.json` of each by its folder's name."""
+    """Names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`."""
     own = states.get(committed)
-    if own is None:  # out of reach just now, as a remote one may be
+    if own is None:  # a remote one may be temporarily unreachable
         return []
     found = sorted((name for name, state in states.items() if name <= committed and not differences(state, own)), reverse=True)
     losses = {name: loss for name in found if (loss := states[name]["validation_loss"]) is not None}
@@ -240,7 +241,7 @@ def steps_in(folder: Path) -> list[Path]:
 
 
 def snapshot_of(committed: Path, folder: Path) -> Path:
-    """The checkpoint under a second name in `folder`, since later saves might prune it before it is read."""
+    """Hard-link a checkpoint into `folder` and return that copy, which later saves do not prune."""
     for path in committed.iterdir():
         files.link_into(path, folder / committed.name / path.name)
     return folder / committed.name
@@ -252,8 +253,8 @@ def step_of(path: Path) -> int:
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Keys of `SAME_RUN` under which two states differ; none: they are of one run. Things may move: a base is known by its content, and a
-    recipe by its own name. Of two bases the files are compared if both states list them, which those of earlier versions do not."""
+    """Keys of `SAME_RUN` in which two states differ; none if they belong to the same run. Paths may differ: a base is identified by its
+    content, and a recipe by the name of its folder. Files of the bases are compared if both states list them; earlier versions did not."""
     found = [key for key in SAME_RUN if key not in ("recipe", "base") and was[key] != now[key]]
     if Path(was["recipe"]).name != Path(now["recipe"]).name:
         found.insert(0, "recipe")
@@ -263,11 +264,11 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> list[str]:
-    """What became of a base's files, one phrase for each that is another; nothing if one of the lists is not known."""
+    """Differences between the files of two bases, one phrase per file; empty if one of the lists is unknown."""
     if was is None or now is None:
         return []
     names = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
-    return [f"{name} {'was added' if name not in was else 'is gone' if name not in now else 'was changed'}" for name in names]
+    return [f"{name} {'was added' if name not in was else 'was removed' if name not in now else 'was changed'}" for name in names]
 
 
 def describe_difference(key: str, was: Any, now: Any) -> str:
@@ -301,39 +302,39 @@ def _readable(path: Path) -> dict[str, Any] | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """`state.json` of a checkpoint, every key of `checkpoint_state.State` in it. Raises `UserError` naming the key that is wrong."""
+    """`state.json` of a checkpoint, validated as in finetune/checkpoint_state.py. Raises `UserError` with the first invalid key."""
     try:
         data = (path / "state.json").read_bytes()
         found = parse_json(data)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is no checkpoint: state.json cannot be read ({error}); give a run folder or one of its checkpoints/step-* folders"
+            f"{path} is not a checkpoint: state.json cannot be read ({error}); give a run folder or one of its checkpoints/step-* folders"
         ) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise other_format(path, found.get("format") if isinstance(found, dict) else None)
     try:
         return parse_state(data)
     except ValueError as error:
-        raise UserError(f"{path / 'state.json'}: {error}; it is not what training writes, so choose another checkpoint") from None
+        raise UserError(f"{path / 'state.json'}: {error}; the file was not written by training, so choose another checkpoint") from None
 
 
 def other_format(path: Path, found: Any) -> UserError:
     return UserError(
-        f"{path}: checkpoint format {shown(found)}, this version reads format {FORMAT}; use the version that wrote it, or a newer one"
+        f"{path}: checkpoint format {shown(found)}, but this version reads format {FORMAT}; use the version that wrote it, or a newer one"
     )
 
 
 def problem_with(path: Path) -> str | None:
-    """Why a checkpoint must not be used, or None if every byte is what its manifest says, and makes sense."""
+    """Why a checkpoint must not be used, or None if every file matches the manifest and is valid."""
     try:
         content = unseal((path / "manifest.json").read_bytes())
         if content.get("format") != FORMAT:
-            return f"format {shown(content.get('format'))}, this version reads format {FORMAT}"
+            return f"format {shown(content.get('format'))}, but this version reads format {FORMAT}"
         manifest = parse_manifest(content)
     except (OSError, ValueError) as error:
         return f"manifest.json cannot be read ({type(error).__name__}: {error})"
     if manifest["step"] != step_of(path):
-        return f"manifest.json is of step {manifest['step']}"
+        return f"manifest.json belongs to step {manifest['step']}"
     listed = {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
     present = {file.name for file in path.iterdir()} - {"manifest.json"}
     if present != set(listed):
@@ -341,29 +342,29 @@ def problem_with(path: Path) -> str | None:
     for name, (size, digest) in listed.items():
         try:
             if (path / name).stat().st_size != size or files.digest(path / name) != digest:
-                return f"{name} is not what was written"
+                return f"{name} does not match its digest"
         except OSError as error:
             return f"{name} cannot be read ({error})"
     try:
         if (step := parse_state((path / "state.json").read_bytes())["step"]) != step_of(path):
-            return f"state.json is of step {step}"
+            return f"state.json belongs to step {step}"
     except (OSError, ValueError) as error:
         return f"state.json cannot be read ({error})"
     return None
 
 
 def refuse_newer(path: Path) -> None:
-    """Raises `UserError` for a whole checkpoint of a later format: passing it over would quietly redo what it holds."""
-    with contextlib.suppress(OSError, ValueError):  # damaged: passed over, with its reason
+    """Raises `UserError` for a complete checkpoint of a later format: skipping it would silently repeat its training."""
+    with contextlib.suppress(OSError, ValueError):  # damaged: skipped with a message
         found = unseal((path / "manifest.json").read_bytes()).get("format")
         if isinstance(found, int) and found > FORMAT:
             raise other_format(path, found)
 
 
 def newest_good(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, and what was wrong with those passed over.
+    """The newest valid checkpoint, and the problems of those that were skipped.
 
-    Raises `UserError` if a later version of this program went on here.
+    Raises `UserError` if a later version of this program has written checkpoints here.
     """
     passed_over: list[str] = []
     for path in steps_in(folder_of(run_dir)):
@@ -376,23 +377,23 @@ def newest_good(run_dir: Path) -> tuple[Path | None, list[str]]:
 
 
 def find(place: Path, step: int | None = None) -> Path:
-    """The checkpoint that a user means by a run folder (the newest good one, or `step`) or a checkpoint folder, verified.
+    """A verified checkpoint, given a run folder (the newest valid one, or that of `step`) or a checkpoint folder.
 
-    Raises `UserError` saying what is wrong and what there is instead.
+    Raises `UserError` with the problem and the checkpoints that exist.
     """
     if (named := STEP_FOLDER.fullmatch(place.name)) and place.is_dir():
         if step not in (None, int(named[1])):
-            raise UserError(f"{place} is of step {int(named[1])}, but step {step} is asked for; give the run's folder, or drop the step")
+            raise UserError(f"{place} is of step {int(named[1])}, but step {step} was requested; give the run's folder, or drop the step")
         chosen = place
     elif step is not None:
         chosen = folder_of(place) / f"step-{step:08d}"
         if not chosen.is_dir():
             there = ", ".join(str(step_of(path)) for path in steps_in(folder_of(place)))
-            raise UserError(f"{place} has no checkpoint of step {step}; there are: {there or 'none'}")
+            raise UserError(f"{place} has no checkpoint of step {step}; existing steps: {there or 'none'}")
     else:
         newest, passed_over = newest_good(place)
         if newest is None:
-            raise UserError("; ".join([f"{place} holds no usable checkpoint", *passed_over]) + "; give a run folder of finetune/train.py")
+            raise UserError("; ".join([f"{place} contains no valid checkpoint", *passed_over]) + "; give a run folder of finetune/train.py")
         return newest
     if problem := problem_with(chosen):
         raise UserError(f"{chosen} is damaged: {problem}; choose another step")
@@ -400,15 +401,16 @@ def find(place: Path, step: int | None = None) -> Path:
 
 
 def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers: Mapping[str, Tensor]) -> None:
-    """Read a verified checkpoint into the shards of this world, whatever world wrote it. Each rank reads its own slices; no collective."""
+    """Load a verified checkpoint into this rank's shards, whatever number of ranks wrote it. Each rank reads only its own slices; not
+    collective."""
     optim.restore_state(optimizer, read_state(path)["optimizer_steps"])
     tensors = training_tensors(model, optimizer, buffers)
     with torch.no_grad(), shards.open_shards(path) as (read, shapes):
         if differing := sorted(set(tensors) ^ set(shapes), key=lambda name: (name.startswith("optimizer."), name)):
-            raise UserError(f"{path} was trained with other trainable parameters ({', '.join(differing[:4])} …); choose another run.dir")
+            raise UserError(f"{path} has other trainable parameters ({', '.join(differing[:4])} …); choose another run.dir")
         if other := [
             f"{name} is {shapes[name]}, now {tuple(tensor.shape)}" for name, tensor in tensors.items() if shapes[name] != tensor.shape
         ]:
-            raise UserError(f"{path} holds other shapes ({'; '.join(other[:4])}); choose another run.dir")
+            raise UserError(f"{path} has parameters of other shapes ({'; '.join(other[:4])}); choose another run.dir")
         for name, tensor in tensors.items():
             own_part(tensor).copy_(read(name, local_slices(tensor)[1]))

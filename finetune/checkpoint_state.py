@@ -1,7 +1,7 @@
-"""The two JSON files of a checkpoint, `state.json` and `manifest.json`, read into types: what is wrong is named by its key.
+"""Schema and strict parser of a checkpoint's JSON files, `state.json` and `manifest.json`; errors name the invalid key.
 
-Whoever reads one of them anywhere does it through here, so that no content of these files can end in a traceback: other types, missing
-keys, numbers beyond any run, half characters, and values nested without an end.
+All readers of these files use this module, so that no content can cause a traceback: wrong types, missing keys, numbers out of range, lone
+surrogates, and unlimited nesting.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ FORMAT = 1
 LAST_STEP = 10**8 - 1
 """The name of a checkpoint's folder has eight digits."""
 DEEPEST = 100
-"""Levels of nesting that are read; what compares or writes values would meet Python's own limit at about ten times as many."""
+"""Maximum nesting; Python's own recursion limit would be reached at about ten times as many levels."""
 SHOWN = 60
-"""Characters of a wrong value."""
+"""Characters of an invalid value that a message shows."""
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Steps = Annotated[int, Field(ge=0, le=LAST_STEP)]
 
 
 class Part(BaseModel):
-    """Of a file. Keys that this version does not know are kept: a later one of the same format may have added them."""
+    """A part of a JSON file. Unknown keys are kept: a later version of the same format may have added them."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -48,11 +48,11 @@ class Base(Part):
     digest: str
     """SHA-256 over weights and config.json."""
     files: dict[str, str] | None = None
-    """SHA-256 of each file that shapes a sample or the model, by its path in the base. None: saved before there was this key."""
+    """SHA-256 of each file that affects samples or the model, by its path in the base. None in checkpoints older than this key."""
 
 
 class Place(Part):
-    """`batches.Place`."""
+    """Position in the data (`Place` in finetune/batches.py)."""
 
     epoch: Count
     window: Count
@@ -61,12 +61,12 @@ class Place(Part):
 
 def _with_possible_rank(lora: Lora) -> Lora:
     if lora.rank >= 2**31:
-        raise ValueError("no matrix has so high a rank")
+        raise ValueError("the rank exceeds the size of any matrix")
     return lora
 
 
 class State(Part):
-    """`state.json`: where a run stood, and what it was made of."""
+    """`state.json`: progress of a run, and digests of its data, base and recipe."""
 
     format: int
     step: Steps
@@ -77,7 +77,7 @@ class State(Part):
     lora: Annotated[Lora, AfterValidator(_with_possible_rank)] | None
     quantization: str | None
     optimizer: str = "adamw"
-    """`train.optimizer`; checkpoints from before there was this key are of AdamW."""
+    """`train.optimizer`; checkpoints older than this key used AdamW."""
     recipe_state: dict[str, Any]
     buffers: list[str]
     place: Place
@@ -88,13 +88,13 @@ class State(Part):
     world: Annotated[int, Field(ge=1)]
     strategy: str
     device: str | None = None
-    """cpu or cuda. None, as below: saved before there was this key."""
+    """cpu or cuda. None, as below, in checkpoints older than this key."""
     validation: str | None = None
     """SHA-256 of the validation data."""
 
 
 class Entry(Part):
-    """A file of a checkpoint, as it was written."""
+    """Size and SHA-256 of a file of a checkpoint."""
 
     bytes: Count
     digest: str
@@ -109,11 +109,11 @@ class Manifest(Part):
 
 
 def parse_json(data: bytes | str) -> Any:
-    """As `json.loads`, but a `ValueError` is all that any content can raise."""
+    """As `json.loads`, but raises only `ValueError`, whatever the content."""
     try:
         value = json.loads(data)
     except RecursionError:
-        raise ValueError("its values are nested without an end") from None
+        raise ValueError("its values are nested too deeply") from None
     level = [value]
     for _ in range(DEEPEST):
         level = [child for each in level for child in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())]
@@ -123,7 +123,7 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def parse_state(data: bytes | str) -> dict[str, Any]:
-    """`state.json` with every key of `State`. Raises `ValueError` naming the first key that is wrong."""
+    """`state.json` with every key of `State`. Raises `ValueError` naming the first invalid key."""
     return _checked(State, parse_json(data))
 
 
@@ -133,15 +133,15 @@ def parse_manifest(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_recipe_state(model: type[BaseModel], state: dict[str, Any]) -> None:
-    """Raises `UserError` if a recipe's own part of `state.json` lacks what that recipe exports by. `model`: what it must hold at least."""
+    """Raises `UserError` if `recipe_state` in `state.json` lacks keys that the recipe's export needs, which `model` lists."""
     try:
         _checked(model, state)
     except ValueError as error:
-        raise UserError(f"the checkpoint's state.json: recipe_state.{error}; it is not what this recipe writes") from None
+        raise UserError(f"the checkpoint's state.json: recipe_state.{error}; it was not written by this recipe") from None
 
 
 def shown(value: Any) -> str:
-    """A value from a file, for a message: as ASCII, and not longer than a line holds."""
+    """A value from a file for a message, as ASCII, at most `SHOWN` characters."""
     text = ascii(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 

@@ -1,6 +1,6 @@
-"""torch.compile of a model's blocks: whether a run repays it, and one graph for all blocks of a kind.
+"""torch.compile of a model's blocks: the decision whether a run is long enough for it, and one graph for all equal blocks.
 
-Code between blocks is not compiled: there, sharding gathers and reduces, and the loss cuts its chunks.
+Code between blocks is not compiled, since sharding runs its collectives there, and the loss is computed in chunks.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from finetune.recipe import Loaded, Recipe
 from finetune.world import World
 
 SECONDS = 60.0
-"""What compiling one kind of block takes, forward and backward, without a cache: assumed, on the long side, until a GPU is measured."""
+"""Compile time of one kind of block, forward and backward, without a cache: a conservative assumption, not measured on a GPU."""
 SAVED = 0.2
-"""Share of a step that compiled blocks save. By arithmetic, of a 1.7 B model on an H100 27 %: elementwise operations are fused, and the
-host has fewer kernels to start."""
+"""Fraction of a step that compiled blocks save. Calculated for a 1.7 B model on an H100: 27 %, since elementwise operations are fused and
+the host launches fewer kernels."""
 SPEED = GPUS["h100-80gb"].speed * EFFICIENCY * 1e12
-"""Operations a second that a rank computes at most. On a slower GPU a run takes longer, and saves more."""
+"""Maximum operations per second of a rank. On a slower GPU a run takes longer, and compilation saves more."""
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """A decision."""
+    """Whether blocks are compiled."""
 
     on: bool
     remark: str = ""
-    """One line for the log; empty where there is nothing to say."""
+    """One line for the log; may be empty."""
 
 
 def decide(config: Config, loaded: Loaded, world: World, steps: int) -> Compilation:
-    """What `train.compile` means for a run of so many steps on this machine. `loaded` says which parameters train, and is not sharded."""
+    """Whether to compile blocks in a run of `steps` steps on this machine. `loaded`: the model before sharding, with frozen parameters
+    marked."""
     wanted = config.train.compile
     if wanted is not True and (wanted is False or world.device.type != "cuda"):
         return Compilation(False)
@@ -61,11 +62,11 @@ def decide(config: Config, loaded: Loaded, world: World, steps: int) -> Compilat
 
 
 def obstacle(config: Config, loaded: Loaded) -> str | None:
-    """Why `auto` leaves blocks as they are, however long the run."""
+    """Why `auto` does not compile blocks, however long the run is; None if it may."""
     if config.parallel.tensor > 1:
-        return "torch's compiler fails on shared matrices (parallel.tensor)"
+        return "torch.compile fails with tensor parallelism (parallel.tensor)"
     if config.model.quantization:
-        return "weights in 4 bits (model.quantization) are not tried with it"
+        return "it is not tested with 4-bit weights (model.quantization)"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang")))):
@@ -76,29 +77,30 @@ def obstacle(config: Config, loaded: Loaded) -> str | None:
 
 
 def kinds(loaded: Loaded) -> int:
-    """Classes of blocks, each with a graph of its own."""
+    """Number of classes of blocks, each of which gets its own graph."""
     return len({type(module) for module in loaded.model.modules() if isinstance(module, loaded.blocks)})
 
 
 def seconds(loaded: Loaded, positions: int) -> float:
-    """That one rank computes in blocks at least: 6 operations a parameter and position, 4 if it is frozen (Kaplan et al. 2020,
-    arXiv:2001.08361, without the gradient of the weight)."""
+    """Minimum compute time of the blocks on one rank: 6 operations per parameter and position, 4 for a frozen parameter (Kaplan et al.
+    2020, arXiv:2001.08361, without the weight gradient)."""
     blocks = [module for module in loaded.model.modules() if isinstance(module, loaded.blocks)]
     operations = sum(parameter.numel() * (6 if parameter.requires_grad else 4) for block in blocks for parameter in block.parameters())
     return operations * positions / SPEED
 
 
 def fixed_positions(config: Config, recipe: Recipe) -> int | None:
-    """Positions of every micro-batch while blocks are compiled; None where sizes vary, and blocks are compiled for any."""
+    """Length to which micro-batches are padded when blocks are compiled; None if sizes vary, and blocks are compiled with dynamic
+    shapes."""
     return config.train.micro_tokens if config.data.packing and recipe.pad is not None else None
 
 
 def compile_blocks(
     model: nn.Module, blocks: tuple[type[nn.Module], ...], fixed: bool, backend: str | Callable[..., Any] = "inductor"
 ) -> None:
-    """Compile each block in place, which keeps all names. Equal blocks share one graph, and a block of `fixed` sizes has but one.
+    """Compile each block in place; parameter names do not change. Equal blocks share one graph. `fixed`: static shapes.
 
-    It is the forward that is compiled, and not the call: hooks of sharding stay outside of the graph, which they would break.
+    It compiles `forward`, not `__call__`, so that the hooks of sharding stay outside of the graph, which they would break.
     """
     for module in recompute.outermost(model, blocks):
         module.forward = in_training(module.forward, torch.compile(module.forward, dynamic=not fixed, backend=backend))
@@ -106,18 +108,18 @@ def compile_blocks(
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn the compiler's errors, which come at the first step, into a `UserError`."""
+    """Convert errors of the compiler, which are raised in the first step, to a `UserError`."""
     try:
         yield
     except RuntimeError as error:
         if not type(error).__module__.startswith(("torch._dynamo.", "torch._inductor.")):
             raise
-        problem = " ".join(list(filter(None, map(str.strip, str(error).splitlines())))[:2])  # who failed, and how
+        problem = " ".join(list(filter(None, map(str.strip, str(error).splitlines())))[:2])  # the component that failed, and its error
         raise UserError(f"train.compile: torch could not compile the model's blocks ({problem}); set train.compile: false") from error
 
 
 def in_training(plain: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled forward where there will be a backward pass: evaluation has other sizes, each of which would be compiled for one use."""
+    """Use the compiled forward only with gradients: evaluation has other shapes, each of which would be compiled for a single use."""
 
     def forward(*given: Any, **named: Any) -> Any:
         return (compiled if torch.is_grad_enabled() else plain)(*given, **named)

@@ -1,7 +1,7 @@
-"""What a run is told: typed sections, strict YAML, dotted overrides, and errors that name the place.
+"""Run configuration: typed sections, YAML files, dotted command-line overrides, and validation errors that name file and line.
 
-Precedence, fixed: field default < the recipe's config.yaml < each `--config` file in order < `--section.key value`.
-Every problem of every layer is reported at once, with file and line, before anything expensive starts. Imports no torch.
+Precedence: field default < the recipe's config.yaml < each `--config` file in order < `--section.key value`.
+All problems of all sources are reported together, before anything expensive starts. Imports no torch.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Section(BaseModel):
-    """A frozen group of keys. Unknown keys and values of another type are errors, never guesses."""
+    """A frozen group of keys. Unknown keys are errors, and values are not converted to another type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Run(Section):
     dir: FilePath = Path("runs/unnamed")
-    """Folder of this run: checkpoints, logs, caches. A run that finds checkpoints in it goes on from the newest good one."""
+    """Folder of this run: checkpoints, logs, caches. If it contains checkpoints, the run resumes from the newest valid one."""
     seed: int = 0
-    """Key of all randomness: sample order, dropout, fresh weights."""
+    """Seed of all randomness: sample order, dropout, new weights."""
     deadline_minutes: float | None = Field(default=None, gt=0)
-    """Wall-clock budget of this launch, in minutes of training; once it is spent, the run saves and stops at the next step."""
+    """Wall-clock budget of this launch, in minutes of training. When it is used up, the run saves and stops after the current step."""
 
 
 class Lora(Section):
@@ -72,11 +72,11 @@ class Lora(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the input of A."""
     targets: str | None = None
-    """Regular expression over module names to adapt, or all-linear; by default the recipe's own."""
+    """Regular expression that matches the names of the modules to adapt, or all-linear. Default: the recipe's pattern."""
     rslora: bool = False
     """Scale the update by alpha / √rank instead, so that higher ranks learn as fast (rsLoRA, arXiv:2312.03732)."""
     dora: bool = False
-    """Learn the length of each row of a weight apart from its direction (DoRA, arXiv:2402.09353); slower, no more memory."""
+    """Learn the magnitude of each weight row separately from its direction (DoRA, arXiv:2402.09353). Slower; uses no more memory."""
 
 
 class Model(Section):
@@ -85,125 +85,126 @@ class Model(Section):
     revision: str | None = None
     """Commit, tag or branch on the hub; the commit that it resolves to is recorded."""
     lora: Lora | None = None
-    """Train a low-rank update instead of the weights. Absent: full fine-tuning."""
+    """Train LoRA adapters instead of the weights. If absent: full fine-tuning."""
     quantization: Literal["nf4"] | None = None
-    """Keep the weights under the adapters in 4 bits (QLoRA, arXiv:2305.14314): a quarter of bf16's bytes, about a tenth rounding error."""
+    """Store the weights under the adapters in 4 bits (QLoRA, arXiv:2305.14314): a quarter of bf16's bytes, about 10 % rounding error."""
 
 
 class Data(Section):
     train: DataFile | None = None
-    """JSONL to train on; paths in it are relative to the file. A URL (s3://bucket/train.jsonl) is brought to the run's cache."""
+    """Training data as JSONL; paths in it are relative to the file. A URL (s3://bucket/train.jsonl) is downloaded to the run's cache."""
     val: DataFile | None = None
-    """JSONL to evaluate on, or its URL."""
+    """Validation data as JSONL, or its URL."""
     window: int = Field(default=1024, ge=1)
-    """Samples that are bucketed by length, or packed, together; the shuffle is over the whole epoch."""
+    """Number of samples that are bucketed by length, or packed, together. The shuffle covers the whole epoch."""
     packing: bool = False
-    """Lay samples end to end, up to `train.micro_tokens` positions, instead of side by side with padding; none sees another."""
+    """Pack samples end to end, up to `train.micro_tokens` positions, instead of padding them. They do not attend to each other."""
     sequence_length: int | None = Field(default=None, ge=2)
-    """Longest sample in positions; by default `train.micro_tokens`."""
+    """Longest sample, in positions. Default: `train.micro_tokens`."""
     too_long: Literal["error", "drop", "truncate"] = "error"
-    """What becomes of longer ones: an error before training, left out, or cut to their beginning; counted and told before step 1."""
+    """What to do with longer samples: fail before training, drop them, or truncate them. The number is logged before step 1."""
 
 
 class Train(Section):
     epochs: int = Field(default=3, ge=1)
     """Passes over the data."""
     steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps; if given, it decides instead of `epochs`."""
+    """Number of optimizer steps. If set, it replaces `epochs`."""
     optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
-    """AdamW; AdamW with its moments in 8 bits (but for embeddings, vectors and short rows); or Muon for the matrices of blocks, scaled to
-    AdamW's learning rate and decay, and AdamW for the rest. A checkpoint resumes with the optimizer that wrote it."""
+    """AdamW; AdamW with 8-bit moments (fp32 for embeddings, vectors and short rows); or Muon for the matrices of blocks, scaled to
+    AdamW's learning rate and decay, with AdamW for the rest. A checkpoint can only be resumed with the optimizer that wrote it."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    """Muon's Nesterov momentum; `beta1` and `beta2` are for what AdamW updates."""
+    """Nesterov momentum of Muon. `beta1` and `beta2` apply to the parameters that AdamW updates."""
     lr: float = Field(default=1e-5, gt=0)
     """Peak learning rate."""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """Learning rate after the warm-up: down to `final_lr` along a cosine, or constant."""
+    """Learning rate after the warm-up: cosine decay to `final_lr`, or constant."""
     warmup: float = Field(default=0.03, ge=0, le=1)
-    """Share of all steps over which the learning rate rises linearly from 0."""
+    """Fraction of all steps over which the learning rate rises linearly from 0."""
     final_lr: float = Field(default=0.1, ge=0, le=1)
-    """Where the cosine ends, as a share of `lr`."""
+    """Learning rate at the end of the cosine decay, as a fraction of `lr`."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """AdamW's decoupled decay, on matrices only (not on norms, biases and embeddings)."""
+    """Decoupled weight decay of AdamW, on matrices only (not on norms, biases and embeddings)."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay of the first moment."""
+    """Decay rate of AdamW's first moment."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
-    """AdamW's decay of the second moment."""
+    """Decay rate of AdamW's second moment."""
     clip: float = Field(default=1.0, gt=0)
-    """Largest global L2 norm of the gradient."""
+    """Maximum global L2 norm of the gradient; larger gradients are scaled down to it."""
     skip_nonfinite: int = Field(default=0, ge=0)
-    """Updates with a NaN or infinite loss or gradient (or a spike) that a run may skip, each told and counted; at the next one it stops."""
+    """Number of non-finite updates (NaN or Inf in the loss or gradient, or a spike) to skip before the run stops. Each one is logged."""
     spike: float | None = Field(default=None, gt=1)
-    """A loss or gradient norm of more than this many times its median over the last 50 updates is treated as one that is not finite."""
+    """Treat an update as non-finite if its loss or gradient norm exceeds this multiple of the median over the last 50 updates."""
     global_batch_tokens: int = Field(default=16384, ge=1)
-    """Positions per optimizer step, over all ranks. Accumulation follows from it, so a config means the same on 1 GPU and on 8."""
+    """Positions per optimizer step, over all ranks. It determines gradient accumulation, so a config means the same on 1 GPU and on 8."""
     micro_tokens: int = Field(default=4096, ge=1)
-    """Largest micro-batch in positions, padding included: bounds the memory of activations."""
+    """Largest micro-batch in positions, including padding. It limits the memory of activations."""
     precision: Literal["bf16", "fp32"] = "bf16"
-    """Compute type. Masters, gradients, reductions and optimizer state are fp32 in both, but for the moments of `adamw_8bit`."""
+    """Compute type. Master weights, gradients, reductions and optimizer state are fp32 in both, except the moments of `adamw_8bit`."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations of each block in the backward pass: all of them, or (selective) all but matrix products and attention."""
     compile: bool | Literal["auto"] = "auto"
-    """Compile blocks with torch.compile. `auto`: on a GPU, if the run is long enough to repay the minute that it takes; never on a CPU."""
+    """Compile blocks with torch.compile. `auto`: on a GPU, if the run is long enough to repay about a minute of compilation."""
 
     @field_validator("precision", mode="before")
     @classmethod
     def _why_not_fp16(cls, value: Any) -> Any:
         if value == "fp16":
-            raise ValueError("its range needs a loss scale that skips steps, so runs would differ by rounding alone; use bf16, or fp32")
+            raise ValueError("fp16 needs loss scaling, which skips steps depending on rounding, so runs would differ; use bf16 or fp32")
         return value
 
 
 class Parallel(Section):
     strategy: Literal["auto", "ddp", "zero1", "zero2", "fsdp", "hsdp"] = "auto"
-    """How weights, gradients and AdamW state are divided over N ranks, in bytes a parameter that last, and that pass besides (w: 2 in bf16,
-    4 in fp32): `ddp` 16, in bf16 a copy 2 · `zero1` 16/N, gathered weights w and whole gradients 4 · `zero2` 16/N, gathered weights w ·
-    `fsdp` (ZeRO-3) 16/N, the root and two units (blocks, large embeddings) · `hsdp` 16/(N/replicate), the same · `auto`: `fsdp` or `ddp`,
-    as the launch file's preset says."""
+    """How weights, gradients and AdamW state are sharded over N ranks. Bytes per parameter, persistent and then temporary (w: 2 in bf16, 4
+    in fp32): `ddp` 16, and 2 for a bf16 copy · `zero1` 16/N, and w for gathered weights and 4 for full gradients · `zero2` 16/N, and w for
+    gathered weights · `fsdp` (ZeRO-3) 16/N, and the root and two units (blocks, large embeddings) · `hsdp` 16/(N/replicate), and the same
+    as `fsdp` · `auto`: `fsdp` or `ddp`, as set in the launch file."""
     replicate: int = Field(default=1, ge=1)
-    """Copies of the sharded model under `hsdp`: N / replicate ranks share one. Usually the number of machines."""
+    """Number of copies of the sharded model under `hsdp`: N / replicate ranks share one. Usually the number of machines."""
     tensor: int = Field(default=1, ge=1)
-    """Neighbouring ranks that share each matrix of a block (tensor parallelism), besides `fsdp`: 16/N bytes last (norms: 16·tensor/N), the
-    root and two units pass, of blocks a share. A step's micro-batches go to N/tensor groups; keep one within a machine."""
+    """Number of neighbouring ranks that share each matrix of a block (tensor parallelism); needs `fsdp`. Bytes per parameter: 16/N (norms:
+    16·tensor/N), and temporarily the root and two units, a share of each block. Keep each of the N/tensor groups within one machine."""
     offload: bool = False
-    """Keep weights, gradients and optimizer state in host memory, and update them there. On GPUs only, and not yet tried on one."""
+    """Keep weights, gradients and optimizer state in host memory, and update them there. GPU runs only; not yet tested on a GPU."""
 
 
 class Checkpoint(Section):
     every: int = Field(default=200, ge=1)
-    """Optimizer steps between two checkpoints; the last step always makes one."""
+    """Optimizer steps between two checkpoints; the last step always writes one."""
     keep: int = Field(default=3, ge=2)
-    """How many to keep. The best by validation loss, of those evaluated at their very step, is kept besides."""
+    """Number of checkpoints to keep, in addition to the one with the lowest validation loss (among those evaluated at their step)."""
     asynchronous: bool = True
-    """Train on while a checkpoint is written; only its copy to host memory blocks. That takes 12 bytes of host memory a trained parameter
-    (fewer with another `optimizer`), over all ranks, for the rest of the run; without room for it, each save blocks until it is written."""
+    """Continue training while a checkpoint is written; only the copy to host memory blocks. It takes 12 bytes of host memory per trained
+    parameter (fewer with another `optimizer`), over all ranks, until the run ends; without room for it, each save blocks until it is
+    written."""
     grace_seconds: float = Field(default=25.0, gt=0)
-    """Seconds after a signal within which a last save must end, or it is not begun: accelerate kills what is left after 30."""
+    """Seconds after a signal in which the last save must finish; otherwise it is not started. accelerate kills the processes after 30."""
     on_failure: Literal["stop", "continue"] = "stop"
-    """What a save means that the disk refused: the end of the run, or an event in the log and another try at the next save point."""
+    """What to do if a save fails on disk: stop the run, or log the failure and retry at the next save point."""
     copy_to: Url | None = None
-    """URL (s3://bucket/runs/me) where each checkpoint is copied to while training goes on, for this run alone. A run without a checkpoint
-    of its own takes the newest good one from there."""
+    """URL (s3://bucket/runs/me) to copy each checkpoint to while training continues; not shared with other runs. A run without a local
+    checkpoint resumes from the newest valid copy."""
 
 
 class Eval(Section):
     every: int = Field(default=200, ge=1)
-    """Optimizer steps between two evaluations on `data.val`; the last step always makes one."""
+    """Optimizer steps between two evaluations on `data.val`; the last step always runs one."""
 
 
 class Sample(Section):
     every: int | None = Field(default=None, ge=1)
-    """Optimizer steps between two rounds of sampled answers; a checkpoint is made at each, and the last step always makes a round."""
+    """Optimizer steps between two generations during training; each one writes a checkpoint first, and the last step always runs one."""
     prompts: Names = ()
-    """What is answered each time, or said: a voice takes `text` or `speaker|text`. The answers come from a process beside the run, on the
-    GPU of rank 0 if it has room, else on one core; they go to the log, the trackers and (sounds, spectrograms) to `samples/` of the run."""
+    """Prompts to generate from; for a voice, `text` or `speaker|text`. A separate process generates, on the GPU of rank 0 if it has room,
+    otherwise on one CPU core. Results go to the log, the trackers and (audio, spectrograms) to `samples/` in the run's folder."""
 
 
 class Log(Section):
     every: int = Field(default=1, ge=1)
-    """Optimizer steps between two lines of the log."""
+    """Optimizer steps between two log lines."""
     trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], Field(strict=False)] = ("tensorboard",)
-    """Trackers of accelerate that also get the numbers; log.jsonl is always written."""
+    """Experiment trackers (through accelerate) that also receive the metrics; log.jsonl is always written."""
 
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=BaseModel, covariant=True)
@@ -214,31 +215,31 @@ class Config(Section, Generic[OptionsT]):
     """The resolved configuration of a run."""
 
     recipe: str
-    """Name under recipes/, or path of a folder that holds recipe.py."""
+    """Name of a folder under recipes/, or path of a folder that contains recipe.py."""
     run: Run = Run()
-    """The run's folder and seed."""
+    """Folder, seed and time budget."""
     model: Model = Model()
-    """What is fine-tuned."""
+    """Base model and adapters."""
     data: Data = Data()
-    """On what."""
+    """Datasets."""
     train: Train = Train()
-    """How."""
+    """Optimization."""
     parallel: Parallel = Parallel()
-    """Over how many devices and in which way."""
+    """Distribution over devices."""
     checkpoint: Checkpoint = Checkpoint()
-    """What is kept."""
+    """Checkpoints."""
     eval: Eval = Eval()
-    """What is measured."""
+    """Evaluation."""
     sample: Sample = Sample()
-    """What is answered on the way."""
+    """Generation during training."""
     log: Log = Log()
-    """What is told."""
+    """Logging."""
     options: SerializeAsAny[OptionsT]
-    """The recipe's own section."""
+    """Options of the recipe."""
 
 
 def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config[OptionsT]:
-    """Merge all layers and check them; raises `UserError` listing every problem with its place and the nearest valid key."""
+    """Merge all config sources and validate them. Raises `UserError` with every problem, its place and the nearest valid key."""
     model = create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
     layers = [*(read_layer(path) for path in files), command_line(overrides)]
     values: dict[str, Any] = {}
@@ -247,7 +248,7 @@ def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrid
         merge(values, layer.values)
         origins |= layer.origins
     if values.setdefault("recipe", recipe) != recipe:
-        raise UserError(f"{origins['recipe']} says recipe: {values['recipe']}, the command line says --recipe {recipe}; drop one of them")
+        raise UserError(f"{origins['recipe']} sets recipe: {values['recipe']}, the command line --recipe {recipe}; remove one of them")
     try:
         return cast("Config[OptionsT]", model(**values))
     except ValidationError as error:
@@ -256,9 +257,9 @@ def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrid
 
 
 def on_disk(path: Path | str | None) -> Path | None:
-    """A data file that is here. Raises `UserError` for one that is elsewhere, where nothing brings it over."""
+    """The path of a local data file. Raises `UserError` for a URL, which only training downloads."""
     if isinstance(path, str):
-        raise UserError(f"{path} is elsewhere, and only training brings it here; download it, and give the file")
+        raise UserError(f"{path} is a URL, and only training downloads it; download the file yourself and give its path")
     return path
 
 
@@ -268,11 +269,11 @@ def dump(config: Config) -> str:
 
 
 def help_text(options: type[BaseModel] | None) -> str:
-    """One line for each key. With a recipe's options, those too."""
+    """One line for each config key, including those of the recipe's `options` if given."""
     model = Config if options is None else create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
     lines = [
-        "  --recipe NAME              a folder under recipes/, or a path",
-        "  --config FILE              YAML on top of the recipe's; repeatable",
+        "  --recipe NAME              name of a folder under recipes/, or a path",
+        "  --config FILE              YAML that overrides the recipe's config.yaml; repeatable",
     ]
     for key, kind, text in fields(model):
         if key not in ("recipe", "options"):

@@ -1,4 +1,4 @@
-"""What of a configuration is another than it was when a checkpoint was saved, key by key, and what that means for the numbers."""
+"""Differences between two configurations, key by key, and their effect on training: none, rounding only, or any."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Final, Literal
 NO_NUMBER: Final = "changes no number of the training"
 Effect = Literal["", "by rounding alone", "changes no number of the training"]
 EFFECTS: Final[tuple[Effect, ...]] = ("", "by rounding alone", NO_NUMBER)
-"""In the order in which people want to see them."""
+"""In the order in which they are shown."""
 
 ABSENT = "not there"
 ROUNDING = ("parallel.", "train.compile", "train.activation_checkpointing", "launch.")
-"""Beginnings of keys that decide where and in which order the same sums are computed."""
+"""Prefixes of keys that affect only where, or in which order, the same sums are computed."""
 NEUTRAL = (
     *("launch.validation_data", "run.dir", "run.deadline_minutes", "checkpoint.", "eval.", "sample.", "log."),
     *("model.source", "model.revision", "data.train", "data.val"),
 )
-"""Beginnings of keys that decide what is kept, measured and reported; and names of things whose content is compared by its digest."""
+"""Prefixes of keys that affect only what is kept, measured and logged; and paths of files whose content is compared by digest."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Change:
 
     @property
     def effect(self) -> Effect:
-        """What it can do to the numbers of the training; nothing is said of a key that can change them in any way."""
+        """Effect on the results of training; empty for a key that can change them in any way."""
         if self.key.startswith(NEUTRAL):
             return NO_NUMBER
         return "by rounding alone" if self.key.startswith(ROUNDING) else ""
@@ -41,7 +41,7 @@ class Change:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of nested mappings; lists are values, and so is an empty mapping."""
+    """Dotted key → value, for nested mappings; lists and empty mappings count as values."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
@@ -50,10 +50,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changes(was: Mapping[str, Any], now: Mapping[str, Any], chosen: Collection[str] | None = None) -> list[Change]:
-    """Between two configurations as `flatten` takes them. Those that can change numbers in any way come first, then those that do so by
-    rounding alone, each in the order of the keys.
+    """Changes between two nested configurations: first those with any effect on the results, then those that affect rounding only, then
+    those without effect, each in the order of the keys.
 
-    `chosen`: keys of `now` whose value is not their default. A key that is new, as in a newer version, and has its default, is no change.
+    `chosen`: keys of `now` that do not have their default. A key that is new (as in a newer version) and has its default is no change.
     """
     old, new = flatten(was), flatten(now)
     old = {key: value for key, value in old.items() if value != {} or not _inside(new, key)}
@@ -69,6 +69,6 @@ def _inside(keys: Iterable[str], section: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """As it is written in YAML, where that is a word: null, true."""
+    """A value for a message; null, true and false as in YAML."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)

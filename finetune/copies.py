@@ -1,7 +1,7 @@
-"""Copies of a run's checkpoints elsewhere (`checkpoint.copy_to`): sent after each commit, found again when the run's own folder is lost.
+"""Remote copies of checkpoints (`checkpoint.copy_to`): uploaded after each commit, downloaded when the run's local folder is lost.
 
-The disk stays the place of work, and no step waits for a copy. Under URL/step-00000120 lie the files of the committed folder; its
-`manifest.json` is sent last and removed first, and without one there is no checkpoint. docs/checkpoints.md has the rest.
+Training works on the local disk, and no step waits for an upload. URL/step-00000120 contains the files of the committed folder; its
+`manifest.json` is uploaded last and removed first, so a folder without one is not a checkpoint. See docs/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from finetune.remote import Found
 
 MANIFEST = "manifest.json"
 NAME = "copy"
-"""Of temporary folders."""
+"""Name of temporary folders."""
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """A checkpoint on its way, under a second name: a later save may prune the first."""
+    """A checkpoint that is being uploaded, from a hard-linked snapshot: a later save may prune the original."""
 
     snapshot: Path
     sent: Future[None]
 
 
 class Copies:
-    """While open, sends what is committed, one checkpoint at a time, on a thread that it owns. On rank 0 alone; nothing here is collective.
+    """While open, uploads committed checkpoints, one at a time, on its own thread. Works on rank 0 only; nothing here is collective.
 
-    A copy that fails is told and counted and stops no run: the next save sends its own. Only the end needs the newest to have arrived.
+    A failed upload is logged and counted, and does not stop the run: the next save uploads its own checkpoint. At the end of the run the
+    newest one must have been uploaded.
     """
 
     def __init__(self, config: Config, is_main: bool) -> None:
@@ -49,40 +50,40 @@ class Copies:
         self._newest: str | None = None
         """Name of the checkpoint that was committed last."""
         self._due = False
-        """Whether it is still to be sent."""
+        """Whether its upload has not started yet."""
         self._running: _Copy | None = None
         self._problem: str | None = None
-        """Of the last copy."""
+        """Error of the last upload."""
         self._failures = 0
         self._passed_over = 0
-        """Checkpoints that were not sent, because a newer one was there before their turn came."""
+        """Checkpoints that were never uploaded, because a newer one was committed first."""
 
     def __enter__(self) -> Copies:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._thread.shutdown()  # a copy on its way arrives
+        self._thread.shutdown()  # waits for the current upload
         self._open.close()
 
     def open(self) -> None:
-        """Take the place for this run. Raises `UserError` if it cannot be written to, or another run has it."""
+        """Lock the URL for this run. Raises `UserError` if it cannot be written to, or another run has locked it."""
         if self._url is not None:
             self._lease = self._open.enter_context(Lease(self._url, str(self._run_dir.absolute())))
 
     def catch_up(self, step: int) -> None:
-        """Send the checkpoint that the run goes on from, if it is not there: the process before may not have come to it."""
+        """Schedule the upload of the checkpoint that the run resumes from: the previous process may not have uploaded it."""
         if self._url is not None:
             files.sweep(self._run_dir / "cache", NAME)
             self._newest, self._due = f"step-{step:08d}", step > 0
 
     def hear(self, kind: str, _step: int, facts: dict[str, Any]) -> None:
-        """An event of the run: what is committed is to be sent, and what was committed before it, and not begun, no more."""
+        """Listener of the run's events: schedules a committed checkpoint, in place of an older one whose upload has not started."""
         if kind == "committed" and self._url is not None:
             self._passed_over += self._due
             self._newest, self._due = facts["folder"], True
 
     def advance(self, events: Events) -> None:
-        """Tell what was sent, begin what is to be sent; never waits."""
+        """Report a finished upload and start the next one; never blocks."""
         if self._running is not None and self._running.sent.done():
             done, self._running = self._running, None
             self._tell(done, events)
@@ -90,7 +91,7 @@ class Copies:
             self._begin(self._url, events)
 
     def finish(self, events: Events) -> None:
-        """Wait until the newest is there; what fails is tried once more. Raises `UserError` if it does not get there."""
+        """Wait until the newest checkpoint is uploaded, with one retry. Raises `UserError` if that fails."""
         for _ in range(2):
             self.advance(events)
             while self._running is not None:
@@ -100,8 +101,8 @@ class Copies:
                 return
             self._due = True
         raise UserError(
-            f"checkpoint.copy_to: {self._newest} is not at {self._url}: {self._problem}. It is whole in {self._run_dir}; "
-            "the same command sends it again"
+            f"checkpoint.copy_to: {self._newest} was not copied to {self._url}: {self._problem}. It is complete in {self._run_dir}; "
+            "the same command uploads it again"
         )
 
     def _begin(self, url: str, events: Events) -> None:
@@ -110,13 +111,13 @@ class Copies:
         try:
             committed = checkpoint.folder_of(self._run_dir) / self._newest
             snapshot = checkpoint.snapshot_of(committed, files.fresh_folder(self._run_dir / "cache", NAME))
-        except (OSError, UserError) as error:  # what is left of it goes at the next start
+        except (OSError, UserError) as error:  # the next launch removes what it leaves
             self._fail(str(error), self._newest, events)
             return
         self._running = _Copy(snapshot, self._thread.submit(self._send, snapshot, url))
 
     def _send(self, snapshot: Path, url: str) -> None:
-        """On the thread."""
+        """Runs on the upload thread."""
         self._lease.require()
         if not is_there(snapshot, url):
             remote.upload(snapshot, f"{url}/{snapshot.name}", MANIFEST)
@@ -135,12 +136,12 @@ class Copies:
 
     def _fail(self, problem: str, name: str, events: Events) -> None:
         self._problem, self._failures = problem, self._failures + 1
-        events.say(f"warning: no copy of {name} (failure {self._failures}): {problem}; training goes on, and the next save sends its own")
+        events.say(f"warning: {name} was not copied (failure {self._failures}): {problem}; training continues, and the next save retries")
         events.note("copy failed", int(name.removeprefix("step-")), problem=problem, failures=self._failures)
 
 
 def copies_at(url: str) -> dict[str, dict[str, Found]]:
-    """Checkpoint folders elsewhere, the newest first, with the files of each; one without MANIFEST is no checkpoint."""
+    """Remote checkpoint folders, the newest first, with the files of each; a folder without MANIFEST is not a checkpoint."""
     folders: dict[str, dict[str, Found]] = {}
     for path, found in remote.find(url).items():
         name, _, inside = path.partition("/")
@@ -150,7 +151,7 @@ def copies_at(url: str) -> dict[str, dict[str, Found]]:
 
 
 def is_there(committed: Path, url: str) -> bool:
-    """Whether this very checkpoint is complete elsewhere. Raises `UserError` if its name is taken by another run's."""
+    """Whether a complete remote copy of this checkpoint exists. Raises `UserError` if another run has a checkpoint of that name there."""
     target = f"{url}/{committed.name}"
     if MANIFEST not in remote.find(target):
         return False
@@ -158,12 +159,12 @@ def is_there(committed: Path, url: str) -> bool:
         return True
     state = _state(url, committed.name)
     if state is not None and checkpoint.differences(state, checkpoint.read_state(committed)):
-        raise UserError(f"{target} is a checkpoint of another run; give this one another checkpoint.copy_to")
+        raise UserError(f"{target} is a checkpoint of another run; choose another checkpoint.copy_to for this run")
     return False
 
 
 def prune(url: str, keep: int, newest: str) -> None:
-    """Remove what the run's own folder would not keep either (see `checkpoint.prune`), and what a killed process left unfinished."""
+    """Remove remote checkpoints by the rule of the local folder (`prune` in finetune/checkpoint.py), and incomplete uploads."""
     folders = copies_at(url)
     states = {name: state for name, inside in folders.items() if MANIFEST in inside and (state := _state(url, name)) is not None}
     unfinished = [name for name, inside in folders.items() if MANIFEST not in inside]
@@ -172,7 +173,7 @@ def prune(url: str, keep: int, newest: str) -> None:
 
 
 def _state(url: str, name: str) -> dict[str, Any] | None:
-    """None for one that cannot be read, whose checkpoint neither counts nor goes."""
+    """`state.json` of a remote checkpoint; None if it cannot be read, and then the checkpoint is neither counted nor removed."""
     try:
         return parse_state(remote.read(f"{url}/{name}/state.json"))
     except (UserError, ValueError):
@@ -180,7 +181,7 @@ def _state(url: str, name: str) -> dict[str, Any] | None:
 
 
 def bring(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
-    """The newest good copy, put into the run's folder, where no checkpoint is good; and what was wrong with those passed over."""
+    """Download the newest valid copy into the run's folder, which has no valid checkpoint; also the problems of the skipped copies."""
     folder = checkpoint.folder_of(run_dir)
     temporary = files.fresh_folder(folder, NAME)
     try:
@@ -188,37 +189,40 @@ def bring(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
         if received is None:
             return None, passed_over
         final = folder / received.name
-        files.discard(final)  # damaged, or it would have been taken
+        files.discard(final)  # a local one of that name is damaged, or it would have been used
         files.commit_folder(received, final)
     finally:
         files.discard(temporary)
-    print(f"{run_dir} holds no good checkpoint; going on from {url}/{final.name}", flush=True)
+    print(f"{run_dir} contains no valid checkpoint; resuming from {url}/{final.name}", flush=True)
     return final, passed_over
 
 
 def fetch(url: str, step: int | None, folder: Path) -> Path:
-    """A checkpoint elsewhere, brought into a temporary folder: of a `checkpoint.copy_to` the newest good one, or `step`; or that of a step.
+    """Download a remote checkpoint into a temporary folder. `url`: that of a `checkpoint.copy_to` (for its newest valid checkpoint, or
+    that of `step`), or of one checkpoint in it.
 
-    Raises `UserError` saying what is wrong with it.
+    Raises `UserError` with the problems found.
     """
     above, name = url.rpartition("/")[0], remote.name_of(url)
     if checkpoint.STEP_FOLDER.fullmatch(name):
         if step is not None and name != f"step-{step:08d}":
-            raise UserError(f"{url} is not of step {step}; drop the step, or give the URL above")
+            raise UserError(f"{url} is not of step {step}; drop the step, or give the parent URL")
         url, wanted = above, name
     else:
         wanted = "" if step is None else f"step-{step:08d}"
     there = copies_at(url)
-    folder = files.resolve_under(folder, "/".join(url.partition("://")[2].split("/")[-2:]))  # its name is told in what is made of it
+    folder = files.resolve_under(
+        folder, "/".join(url.partition("://")[2].split("/")[-2:])
+    )  # keeps the last two parts of the URL, which an export records
     received, problems = _newest_good(url, {name: inside for name, inside in there.items() if wanted in ("", name)}, folder)
     if received is None:
-        problems = [f"{url} holds no usable {wanted or 'checkpoint'}", *problems, f"there are: {', '.join(there) or 'none'}"]
+        problems = [f"{url} contains no valid {wanted or 'checkpoint'}", *problems, f"existing: {', '.join(there) or 'none'}"]
         raise UserError("; ".join(problems))
     return received
 
 
 def _newest_good(url: str, among: Mapping[str, dict[str, Found]], folder: Path) -> tuple[Path | None, list[str]]:
-    """The first of `among` that arrives and verifies, and what was wrong with those before. Raises `UserError` if the network is."""
+    """Download the first valid one of `among`; also the problems of those before it. Raises `UserError` for network errors."""
     passed_over: list[str] = []
     for name, inside in among.items():
         problem = _receive(f"{url}/{name}", inside, folder / name)
@@ -231,7 +235,7 @@ def _newest_good(url: str, among: Mapping[str, dict[str, Found]], folder: Path) 
 def _receive(url: str, inside: Mapping[str, Found], path: Path) -> str | None:
     """Download a checkpoint; returns why it must not be used, or None. Raises `UserError` for one of a later format."""
     if MANIFEST not in inside:
-        return f"it has no {MANIFEST}, so it was never whole"
+        return f"it has no {MANIFEST}, so its upload was not finished"
     for name, found in inside.items():
         remote.download(f"{url}/{name}", found, files.resolve_under(path, name))
     checkpoint.refuse_newer(path)

@@ -1,7 +1,7 @@
-"""The elementwise passes of the chunked loss head in one Triton kernel: a chunk's logits are read twice and overwritten once.
+"""Triton kernel for cross-entropy and its gradient in the chunked loss head: reads a chunk's logits twice and overwrites them once.
 
-As torch's operations they pass over the logits ten times, eight of them in fp32, and each pass waits for the memory. Import it only where
-Triton is: torch's CUDA builds bring it along.
+With torch operations the logits are read ten times, eight of them in fp32, and each pass is limited by memory bandwidth. Import this module
+only where Triton is installed; torch's CUDA builds include it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 LARGEST_BLOCK = 4096
-"""Words that a program looks at in one go."""
+"""Vocabulary entries that a program instance processes at a time."""
 
 
 @triton.jit
@@ -20,8 +20,8 @@ def _predict(
     logits: tl.tensor, stride: tl.tensor, targets: tl.tensor, losses: tl.tensor, hits: tl.tensor, words: tl.tensor, scale: tl.tensor,
     cap: tl.tensor, CAPPED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One row: first its highest logit and the sum of all exponentials beside it, in the manner of an online softmax (Milakov & Gimelshein
-    2018, arXiv:1805.02867), then the gradient in the place of the logits. All of it in fp32."""
+    """One row: first its maximum and the sum of exponentials by an online softmax (Milakov & Gimelshein 2018, arXiv:1805.02867), then the
+    gradient, which replaces the logits. Computed in fp32."""
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * stride
     target = tl.load(targets + row)
@@ -51,8 +51,9 @@ def _predict(
 
 
 def predict(logits: Tensor, targets: Tensor, scale: float, cap: float | None) -> tuple[Tensor, Tensor]:
-    """Of raw logits [n, V] and targets [n] → the summed negative log-likelihood in nats, and the number of targets with the highest logit,
-    both fp32. The logits become the gradient of that sum by them: z is scaled, then bent to cap · tanh(z / cap) where there is a cap."""
+    """Raw logits [n, V] and targets [n] → the summed negative log-likelihood in nats, and the number of targets with the highest logit,
+    both fp32 scalars. The logits are scaled, and soft-capped as cap · tanh(z / cap) if there is a cap. They are overwritten by the gradient
+    of that sum with respect to the raw logits."""
     losses, hits = (torch.empty(len(logits), device=logits.device) for _ in range(2))
     words = logits.shape[1]
     # Targets may be a column of a matrix, as codes of one codebook are; the kernel reads them one after the other.

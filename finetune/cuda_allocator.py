@@ -1,10 +1,10 @@
-"""Settings of torch's allocator of GPU memory, which reads them from the environment once, when it starts.
+"""CUDA allocator setting: enables `expandable_segments` through the environment, which torch's allocator reads once at startup.
 
-With `expandable_segments` a segment of the allocator grows page by page in place of many segments of fixed sizes: micro-batches of
-different shapes leave no gaps between them that fit nobody. It needs the driver's virtual memory management, which some virtual GPUs do
-not have: there the first allocation would fail. Such memory cannot be shared with other processes in containers that forbid `pidfd_getfd`,
-nor be registered with NCCL segment by segment; training does the former never, and the latter only on request. Processes that capture
-CUDA graphs, as those that speak, keep the plain allocator.
+With `expandable_segments` a segment grows page by page, instead of many segments of fixed sizes, so micro-batches of different shapes
+cause less fragmentation. It needs the driver's virtual memory management, which some virtual GPUs lack: there the first allocation would
+fail. Such memory cannot be shared with other processes in containers that forbid `pidfd_getfd`, nor be registered with NCCL segment by
+segment; training never does the former, and the latter only on request. Processes that capture CUDA graphs, such as speech generation,
+keep the default allocator.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 VARIABLE, SETTING = "PYTORCH_ALLOC_CONF", "expandable_segments:True"
 OLDER = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Names that torch 2.11 and 2.13 still read, but only where `VARIABLE` is not set."""
+"""Older names, which torch 2.11 to 2.13 read if `VARIABLE` is not set."""
 NCCL_REGISTRATION = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 VIRTUAL_MEMORY = 102
 """`CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`, in cuda.h."""
 
 
 def use_expandable_segments(environ: MutableMapping[str, str]) -> str | None:
-    """Set `expandable_segments` in `environ` if all visible GPUs allow it; returns a line that says so, for people. Call before torch is
-    imported. What somebody has set already is kept, and then, as without a GPU, nothing is returned.
+    """Set `expandable_segments` in `environ` if all visible GPUs support it; returns a log line. Call before torch is imported. Returns
+    None, and changes nothing, without a GPU or if the allocator is configured already.
     """
     if "torch" in sys.modules or any(name in environ for name in (VARIABLE, *OLDER, NCCL_REGISTRATION)):
         return None
@@ -44,7 +44,7 @@ def driver() -> Any | None:
 
 
 def has_virtual_memory(library: Any) -> bool:
-    """Whether there is a visible GPU, and every one has virtual memory management. Starts the driver, but no context on a GPU."""
+    """Whether there is a visible GPU, and all of them support virtual memory management. Initializes the driver, but no GPU context."""
     count, device, supported = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0)
     if library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
         return False

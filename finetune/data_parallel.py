@@ -1,10 +1,10 @@
-"""Data parallelism without sharding (`ddp`): each rank has the whole model, and gradients are averaged over the ranks in large buckets.
+"""Data parallelism without sharding (`ddp`): each rank has the full model, and gradients are averaged over the ranks in buckets.
 
-`fully_shard` over one shard would still copy every weight once and every gradient twice a step. Here modules compute with the masters
-themselves, or in bf16 with copies that are cast once a step. Between steps the model's parameters are DTensors, as under the sharded
-strategies, so that clipping, optimizer and checkpoints are the same code.
+`fully_shard` with one shard would still copy every weight once and every gradient twice per step. Here modules use the master weights
+directly, or bf16 copies that are cast once per step. Between steps the model's parameters are DTensors, as under the sharded strategies, so
+that clipping, optimizer and checkpoints use the same code.
 
-Buckets that are averaged while the backward pass still runs: Li et al. 2020, PyTorch Distributed, arXiv:2006.15704.
+Buckets are averaged during the backward pass, as in Li et al. 2020, PyTorch Distributed, arXiv:2006.15704.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.utils import _apply_to_tensors
 
 BUCKET = 25 * 2**20
-"""Bytes of gradients that are averaged at once, as in torch's DistributedDataParallel: large enough for a link, small enough to overlap."""
+"""Bytes of gradients per bucket, as in torch's DistributedDataParallel: large enough for the bandwidth, small enough to overlap."""
 ALIGNED = 64
-"""Each gradient in a bucket starts at a multiple of so many elements: a GPU's fused kernels read what is not aligned one by one."""
+"""Alignment of each gradient in a bucket, in elements: fused GPU kernels read unaligned data element by element."""
 
 Slots = tuple[tuple[dict[str, nn.Parameter | None], str], ...]
-"""Where modules keep a parameter: their `_parameters`, and its name there. Several if it is tied."""
+"""The places of a parameter in the model: `_parameters` of a module, and the name in it. A tied parameter has several."""
 
 
 @dataclass
@@ -38,13 +38,13 @@ class Weight:
 
     slots: Slots
     master: nn.Parameter
-    """What the model has between steps: a DTensor."""
+    """The model's parameter between steps: a DTensor."""
     working: nn.Parameter
-    """What modules compute with: the master's own memory, or a copy of it in the compute type."""
+    """The parameter that modules compute with: shares the master's memory, or is a copy in the compute type."""
     source: Tensor
-    """The master's own memory."""
+    """The master's local tensor."""
     gradient: DTensor
-    """What the master gets where autograd itself adds up a step's gradients: without memory of its own, of which it is given theirs."""
+    """Gradient of the master if autograd accumulates a step's gradients by itself; its local tensor is set to theirs."""
 
 
 @dataclass
@@ -54,21 +54,21 @@ class Bucket:
     weights: Sequence[Weight]
     buffer: Tensor
     parts: Sequence[Tensor]
-    """Of the buffer, in the shapes of the weights."""
+    """Views of the buffer, in the shapes of the weights."""
     gradients: Sequence[DTensor]
-    """The same, as the masters get them."""
+    """The same as DTensors, the gradients of the masters."""
     marks: Tensor
-    """The end of the buffer, one number for each weight: averaged, above zero if any rank has reached it."""
+    """End of the buffer, one number per weight: after averaging, above zero if the weight has a gradient on any rank."""
     missing: int
-    """How many gradients have not come in this backward pass."""
+    """Number of gradients that are not complete yet in this backward pass."""
     holds_sums: bool = False
-    """Whether earlier micro-batches of this step are in it."""
+    """Whether it contains gradients of earlier micro-batches of this step."""
     reached: set[int] = field(default_factory=set)
     """Numbers of the weights that have had a gradient in this step, on this rank."""
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Take the gradients that a backward pass left at the weights, and add them up in fp32. What it did not reach counts as zero."""
+        """Accumulate the gradients of a backward pass in the fp32 buffer, and free them. Weights without a gradient count as zero."""
         came = {number: weight.working.grad for number, weight in enumerate(self.weights) if weight.working.grad is not None}
         parts, gradients = [self.parts[number] for number in came], [*came.values()]
         if not self.holds_sums and len(came) < len(self.parts):
@@ -83,22 +83,22 @@ class Bucket:
 
     @torch.no_grad()
     def mark(self) -> None:
-        """Write down which weights this rank has reached. The host does not wait."""
+        """Record which weights have a gradient on this rank. Does not synchronize with the device."""
         self.marks.fill_(1.0)
         if unreached := [self.marks[number] for number in range(len(self.weights)) if number not in self.reached]:
             torch._foreach_zero_(unreached)
 
     def read_marks(self) -> None:
-        """Learn, once the buffer is averaged, what other ranks have reached. The host waits only if this rank has not reached all."""
+        """After averaging: add the weights that have a gradient on other ranks. Synchronizes only if some have none on this rank."""
         if len(self.reached) < len(self.weights):
             self.reached.update(number for number, mark in enumerate(self.marks.tolist()) if mark > 0)
 
 
 class Replica:
-    """The whole weights of a model, which take the place of its DTensors from the first forward of a step to its last backward's end.
+    """The full weights of a model, which replace its DTensors from the first forward of a step to the end of its last backward.
 
-    Both are noticed by hooks on the model's own forward. A weight that no micro-batch of a step reached, on any rank, has no gradient; one
-    that only other ranks reached has theirs, since weights that some ranks update and others do not would no longer be the same.
+    Hooks on the model's forward detect both. A weight without a gradient on all ranks keeps none; one that has a gradient only on other
+    ranks gets theirs, since otherwise the ranks' weights would diverge.
     """
 
     def __init__(self, model: nn.Module, units: Iterable[nn.Module], mesh: DeviceMesh, compute: torch.dtype) -> None:
@@ -107,7 +107,7 @@ class Replica:
         """Whether the next backward is the last of its step."""
         self._slots, self._group, self._compute = distribute(model, mesh), mesh.get_group("replicate"), compute
         self.weights: list[Weight] = []
-        """None before the first forward, since the DTensors get their memory after the model is made."""
+        """Empty before the first forward, since the DTensors are allocated after the model is built."""
         self._copies: list[Weight] = []
         self._buckets: list[Bucket] = []
         self._pending: list[Any] = []
@@ -119,7 +119,7 @@ class Replica:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Put the weights in the place of the DTensors, cast anew if they are copies."""
+        """Replace the DTensors by the weights; copies are cast again."""
         if self._in_place:
             return
         if not self.weights:
@@ -149,7 +149,7 @@ class Replica:
         self._in_place = False
 
     def lasting(self) -> list[Tensor]:
-        """Masters and gradients where they are, also within a step, when the model has other tensors in their place."""
+        """All persistent tensors, masters and gradients; also within a step, while the model has other tensors in their place."""
         if self._buckets:
             return [weight.source for weight in self.weights] + [bucket.buffer for bucket in self._buckets]
         given = [weight.gradient._local_tensor for weight in self.weights if weight.gradient._local_tensor is not weight.source]
@@ -160,7 +160,7 @@ class Replica:
         self.gather()
         return self._cast_inputs(_, args, kwargs)
 
-    @torch.compiler.disable  # or the compiler would trace it for each shape of a block's inputs; those of fully_shard are left out, too
+    @torch.compiler.disable  # otherwise it would be traced for each input shape of a block; fully_shard's hooks are excluded, too
     def _cast_inputs(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         cast = partial(cast_floating, self._compute)
         return _apply_to_tensors(cast, args), _apply_to_tensors(cast, kwargs)
@@ -201,7 +201,7 @@ class Replica:
             self._average()
 
     def _average(self) -> None:
-        """Begin to average the buckets that are complete, in one order on all ranks."""
+        """Start averaging complete buckets, in the same order on all ranks."""
         if not self.last or self._group.size() == 1:
             return
         for bucket in self._buckets[len(self._pending) :]:
@@ -211,7 +211,7 @@ class Replica:
             self._pending.append(dist.all_reduce(bucket.buffer, dist.ReduceOp.AVG, self._group, async_op=True))
 
     def _hand_over(self) -> None:
-        """Give the step's gradients to the masters."""
+        """Set the step's gradients as those of the masters."""
         for bucket in self._buckets:
             if self._group.size() > 1:
                 bucket.read_marks()
@@ -227,11 +227,11 @@ class Replica:
                     weight.working.grad = None
 
     def _make_buckets(self) -> list[Bucket]:
-        """None are needed where autograd itself can add up the gradients: on one rank in fp32."""
+        """The buckets of all trained weights; empty if autograd can accumulate the gradients by itself: on one rank in fp32."""
         trained = [weight for weight in self.weights if weight.working.requires_grad]
         if self._group.size() == 1 and all(weight.working.dtype == weight.master.dtype for weight in trained):
             return []
-        trained.reverse()  # about the order in which a backward pass ends with them
+        trained.reverse()  # roughly the order in which a backward pass completes them
         left = iter(trained)
         buckets = [bucket_of(list(islice(left, count))) for count in split_into_buckets([weight.working.numel() for weight in trained])]
         for bucket in buckets:
@@ -245,7 +245,7 @@ def cast_floating(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 
 
 def distribute(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
-    """Make each parameter of the model a DTensor that is whole on every rank, in place; where each is kept."""
+    """Replace each parameter of the model, in place, by a DTensor that is replicated on every rank; returns the places of each."""
     found: dict[nn.Parameter, list[tuple[dict[str, nn.Parameter | None], str]]] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -260,7 +260,7 @@ def distribute(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
 
 
 def weight_of(slots: Slots, compute: torch.dtype) -> Weight:
-    """With a copy only if the compute type is another."""
+    """The weight at these places, with a copy only if the compute type differs."""
     parameters, name = slots[0]
     master: Any = parameters[name]
     source = whole = master.to_local().detach()
@@ -270,7 +270,7 @@ def weight_of(slots: Slots, compute: torch.dtype) -> Weight:
 
 
 def split_into_buckets(sizes: Sequence[int]) -> list[int]:
-    """How many parameters of these numbers of elements go into each bucket: `BUCKET` bytes of fp32 at most, or one that is larger."""
+    """Number of parameters per bucket, given their numbers of elements: up to `BUCKET` bytes in fp32, or a single larger one."""
     counts, taken = [0], 0
     for size in sizes:
         if counts[-1] and 4 * (taken + size) > BUCKET:
@@ -291,6 +291,6 @@ def bucket_of(weights: Sequence[Weight]) -> Bucket:
 
 
 def as_master(gradient: Tensor, master: Tensor) -> DTensor:
-    """A gradient as a DTensor like the parameter, in the same memory."""
+    """A gradient as a DTensor with the layout of its parameter, sharing memory."""
     assert isinstance(master, DTensor)
     return DTensor(gradient, master._spec, requires_grad=False)

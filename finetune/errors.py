@@ -1,4 +1,4 @@
-"""The one exception that people are meant to read."""
+"""User-facing errors: `UserError`, which verbs print without a traceback, and their exit codes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 
 class UserError(Exception):
-    """Bad input or a bad environment. The message names the thing, its value, the place and the next action.
+    """Invalid input or environment. The message names the thing, its value, the place and the next action.
 
-    A verb prints it without a traceback and exits with code 2; any other exception is a bug of ours and keeps its traceback.
+    A verb prints it without a traceback and exits with code 2; any other exception is a bug and keeps its traceback.
     """
 
 
 class ElsewhereError(UserError):
-    """Another rank's `UserError`. This rank ends too, and leaves the telling to that one: eight ranks need not say the same."""
+    """A `UserError` of another rank. This rank ends too, without printing it again."""
 
 
 def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
-    """Run a verb's body; a `UserError` becomes a message on stderr and exit code 2."""
+    """Run a verb and return its exit code; a `UserError` is printed to stderr and gives exit code 2."""
     try:
         return verb(argv)
     except ElsewhereError:
@@ -29,5 +29,5 @@ def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
 
 
 def printable(text: str) -> str:
-    """With escapes for what a terminal would obey: a message may hold what stands in somebody's file."""
+    """The text with terminal control characters escaped, since a message may quote the content of an untrusted file."""
     return "".join(each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from finetune import packing, parallel
 from finetune.batches import MicroBatch, Place, Step
-from finetune.guards import StopRequests
 from finetune.rows import Rows
 from finetune.step import Training, loader_of, means, on_device
+from finetune.stop_requests import StopRequests
 from finetune.world import data_sums, sums
 
 
@@ -33,7 +33,7 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
     try:
         with closing(loader_of(training, rows)) as loader:
             for _, turns in loader.over(_rounds(world.data_size, _in_order(rows, training.config.train.micro_tokens))):
-                if sums(world, [float(requests.asked() is not None)])[0]:
+                if sums(world, [float(requests.poll() is not None)])[0]:
                     return None
                 for turn in turns:
                     terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))

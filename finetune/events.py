@@ -1,4 +1,4 @@
-"""What a run tells: one line of JSON for each event, the same numbers to accelerate's trackers, and a line or a bar for people."""
+"""Event log of a run: log.jsonl with one JSON line per event, metrics for accelerate's trackers, console output, and the loss curve."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from finetune.errors import UserError
 from finetune.recipe import Answer
 
 QUIET_SECONDS = 10.0
-"""Where there is no terminal, at most one line of progress in this time."""
+"""Seconds between two progress lines if the output is not a terminal."""
 BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
-"""tqdm's own order would cut speed and memory off in 80 columns."""
+"""tqdm's default format would cut off speed and memory in 80 columns."""
 LARGEST = 3.5e38
-"""A loss in fp32 is no larger; matplotlib can place no axis around some larger numbers."""
+"""Largest loss to plot: the range of fp32. matplotlib cannot scale an axis to some larger numbers."""
 
 Listener = Callable[[str, int, dict[str, Any]], None]
-"""Is told each event of this rank: its kind, its step, its facts."""
+"""Called with each event of this rank: kind, step, fields."""
 
 
 def nobody(_kind: str, _step: int, _facts: dict[str, Any]) -> None:
-    """The listener of a run that has none."""
+    """A listener that ignores all events."""
 
 
 class Events:
-    """The stream of one run. Open it on every rank; only the main one speaks, but trackers are set up collectively."""
+    """The events of one run. Create it on every rank, since trackers are set up collectively; only rank 0 writes and prints."""
 
     def __init__(
         self, run_dir: Path, accelerator: Accelerator, total: int, done: int, settings: dict[str, Any], listener: Listener = nobody
@@ -44,26 +44,29 @@ class Events:
         self._accelerator, self._main, self._total = accelerator, accelerator.is_main_process, total
         self._spoke, self._started, self._first = 0.0, time.monotonic(), done
         self.reached = done
-        """The last step that was told."""
+        """The last step that was logged."""
         if accelerator.log_with:
-            place = {"dir": str(run_dir), "name": run_dir.name}  # wandb's own choice is ./wandb, which Python would import in its place
+            place = {
+                "dir": str(run_dir),
+                "name": run_dir.name,
+            }  # wandb's default is ./wandb, a folder that Python would import instead of the package
             accelerator.init_trackers("tracking", config=settings, init_kwargs={"wandb": place})
         on_terminal = self._main and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
 
     def resumed(self, step: int, changes: Sequence[Change], facts: dict[str, Any]) -> None:
-        """A run that continues from optimizer step `step`, and what of its configuration is another than at that step: for people, in the
-        log, and as a mark in the curve and in the trackers."""
+        """Report that the run resumes from optimizer step `step`, with the differences between its configuration and the checkpoint's: on
+        the console, in the log, as a mark in the loss curve, and in the trackers."""
         lines = [str(change) for change in changes]
         self.note("resumed", step, **facts, changes=lines, marked=[change.key for change in changes if change.effect != NO_NUMBER])
         if lines:
-            self.say(f"the configuration is not that of step {step}:")
+            self.say(f"the configuration differs from that of step {step}:")
             for line in lines:
                 self.say(f"  {line}")
             self._track({"configuration changes": len(lines), "configuration": "\n\n".join(_verbatim(line) for line in lines)}, step)
 
     def step(self, step: int, numbers: dict[str, float]) -> None:
-        """Numbers of optimizer step `step` (1 is the first)."""
+        """Log the metrics of optimizer step `step` (1 is the first)."""
         self.reached = step
         self._record("step", step, numbers)
         text = (
@@ -83,13 +86,13 @@ class Events:
         self.say(f"step {step}: validation loss {numbers['loss']:.4f}")
 
     def answers(self, step: int, pairs: list[tuple[str, Answer]], sounds: list[Path | None]) -> None:
-        """Prompts, and what the model of optimizer step `step` answered to them; told some steps later. `sounds`: where they lie."""
+        """Log prompts and the answers of the model of optimizer step `step`, some steps later. `sounds`: paths of the audio files."""
         places = ["" if sound is None else str(sound.relative_to(self.log_path.parent)) for sound in sounds]
-        told = [
+        entries = [
             {"prompt": prompt, "answer": answer.text, **answer.numbers, **({"sound": place} if place else {})}
             for (prompt, answer), place in zip(pairs, places, strict=True)
         ]
-        self.note("sampled", step, answers=told)
+        self.note("sampled", step, answers=entries)
         for (prompt, answer), place in zip(pairs, places, strict=True):
             self.say(f"step {step}: {prompt!r} → {f'{place}: {answer.text}' if place else repr(answer.text)}")
         values = {**_texts(step, pairs), **_means([answer.numbers for _, answer in pairs])}
@@ -99,7 +102,8 @@ class Events:
                 _show(tracker.writer, step, [answer for _, answer in pairs])
 
     def note(self, kind: str, step: int, **facts: Any) -> None:
-        """An event without a curve: started, resumed, committed, stopped. What the disk refuses is said instead: a log stops no run."""
+        """Log an event that is not a metric: started, resumed, committed, stopped. If the log cannot be written, print a warning and
+        continue: a log must not stop a run."""
         self._listener(kind, step, facts)
         if not self._main:
             return
@@ -107,9 +111,10 @@ class Events:
         try:
             files.append_line(self.log_path, line)
         except (OSError, UserError) as error:
-            self.say(f"warning: not in the log ({error}): {line}")
+            self.say(f"warning: the log cannot be written ({error}); event: {line}")
 
     def say(self, text: str) -> None:
+        """Print a line on rank 0."""
         if self._main:
             tqdm.write(text) if self._bar is not None else print(text, flush=True)
 
@@ -117,13 +122,13 @@ class Events:
         if self._bar is not None:
             self._bar.close()
         if self._accelerator.log_with:
-            for tracker in self._accelerator.trackers:  # not `end_training`, which would also take the process group away
+            for tracker in self._accelerator.trackers:  # not `end_training`, which would also destroy the process group
                 tracker.finish()
 
     def _track(self, values: dict[str, Any], step: int) -> None:
-        """To the trackers: what belongs to a step that may have gone by."""
+        """Send values to the trackers, possibly for an earlier step."""
         for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
-            tracker.log(values, step=None if tracker.name == "wandb" else step)  # wandb drops what comes for such a step
+            tracker.log(values, step=None if tracker.name == "wandb" else step)  # wandb drops values of earlier steps
 
     def _record(self, kind: str, step: int, numbers: dict[str, float]) -> None:
         self.note(kind, step, **numbers)
@@ -136,14 +141,14 @@ def _texts(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str]:
 
 
 def _means(numbers: list[dict[str, float]]) -> dict[str, float]:
-    """`samples/NAME` → mean over the answers that have it."""
+    """`samples/NAME` → mean of this metric over the answers that have it."""
     names = dict.fromkeys(name for of_one in numbers for name in of_one)
     having = {name: [of_one[name] for of_one in numbers if name in of_one] for name in names}
     return {f"samples/{name}": sum(values) / len(values) for name, values in having.items()}
 
 
 def _show(writer: Any, step: int, answers: list[Answer]) -> None:
-    """Players and pictures in TensorBoard. Other trackers have the texts and numbers; the files are in the run's folder."""
+    """Add audio and images to TensorBoard. Other trackers get only texts and metrics; the files are in the run's folder."""
     import io
 
     import soundfile
@@ -159,13 +164,13 @@ def _show(writer: Any, step: int, answers: list[Answer]) -> None:
 
 
 def _verbatim(text: str) -> str:
-    """As Markdown that shows a text as it is."""
+    """The text as a Markdown code block."""
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Events of a log. Of a step that was logged twice (redone after a crash) the last stands. A torn last line is dropped, and so is every
-    line that this module did not write: a log is a text file, in which people and other programs leave theirs."""
+    """Events of a log. If a step was logged twice (repeated after a crash), the last entry is used. A partial last line is dropped, and so
+    are lines that are not events, since people and other programs may write to a text file."""
     events: dict[tuple[str, int], dict[str, Any]] = {}
     for line in path.read_bytes().split(b"\n"):
         event = _event_of(line)
@@ -185,7 +190,7 @@ def _event_of(line: bytes) -> dict[str, Any] | None:
 
 
 def draw_curve(log_path: Path, picture: Path) -> None:
-    """Loss against optimizer steps, training and validation, as a PNG."""
+    """Write a PNG with training and validation loss over optimizer steps."""
     import io
 
     from matplotlib.figure import Figure
@@ -193,7 +198,7 @@ def draw_curve(log_path: Path, picture: Path) -> None:
     events = read_log(log_path)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="optimizer step", ylabel="loss")
-    axes.set_title(_drawable(str(log_path.parent)), parse_math=False)  # a folder's name may hold a $, which would begin a formula
+    axes.set_title(_drawable(str(log_path.parent)), parse_math=False)  # a $ in a folder's name would start a formula
     for kind, key, style in (("step", "loss", "-"), ("evaluation", "val/loss", "o-")):
         found = [(event["step"], event.get(key)) for event in events if event["event"] == kind]
         points = [(step, value) for step, value in found if isinstance(value, float) and abs(value) <= LARGEST]
@@ -205,7 +210,7 @@ def draw_curve(log_path: Path, picture: Path) -> None:
             axes.axvline(event["step"], color="gray", linestyle=":", linewidth=1)
             place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right", "fontsize": 7}
             axes.annotate(text[:60], (event["step"], 1), **place, parse_math=False)
-    if axes.get_legend_handles_labels()[0]:  # a log without a step: of a run that was at its end when its folder was lost
+    if axes.get_legend_handles_labels()[0]:  # a log without steps: of a finished run that was resumed in a new folder
         axes.legend()
     axes.grid(alpha=0.3)
     buffer = io.BytesIO()
@@ -214,5 +219,5 @@ def draw_curve(log_path: Path, picture: Path) -> None:
 
 
 def _drawable(text: str) -> str:
-    """Without halves of characters, which no font has."""
+    """The text without lone surrogates, which no font contains."""
     return text.encode(errors="replace").decode()

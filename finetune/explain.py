@@ -1,4 +1,4 @@
-"""What a config's keys mean, and what is wrong with a value: for help, for errors and for tests."""
+"""Config help and config errors: the documentation of each key, and validation errors in plain words with the nearest valid key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 
 def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(dotted key, type and default, documentation) of every key, for help and tests."""
+    """(dotted key, type and default, documentation) of every key."""
     for name, info in model.model_fields.items():
         section = _section_of(info.annotation)
         if section is not None:
@@ -22,7 +22,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str,
 
 
 def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, str]) -> str:
-    """One problem as a sentence: where the value stands, the key, and what is meant or expected."""
+    """A validation error as one sentence: file and line, the key, and the expected value or the nearest valid key."""
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
     inner = (origins[known] for known in origins if known.startswith(f"{key}."))
@@ -35,7 +35,7 @@ def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, st
 
 
 def _nearest(model: type[BaseModel], location: list[str]) -> str | None:
-    """A close key of the same section; or else a close one anywhere; or else a remotely similar one of the same section."""
+    """A close match in the same section, otherwise a close match in any section, otherwise a distant match in the same section."""
     siblings = {name: ".".join([*location[:-1], name]) for name in _known_keys(model, location[:-1])}
     anywhere = {key.rpartition(".")[2]: key for key, *_ in reversed(list(fields(model)))}
     for keys, cutoff in ((siblings, 0.8), (anywhere, 0.8), (siblings, 0.5)):

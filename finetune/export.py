@@ -1,9 +1,9 @@
 """python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
                                                      [--recipe PATH] [--adapter-only] [--push-to-hub NAME [--private]]
 
-Turns a checkpoint into the folder that the model's own package loads: trained tensors from the checkpoint, the rest from the base, LoRA
-merged in fp32. Works without a GPU and without the processes that trained, one tensor at a time, and appears by one rename. Of a run with
-`checkpoint.copy_to` the URL will do, and so it will for --to: the work is done in the system's temporary folder (TMPDIR), and uploaded.
+Export a checkpoint as a folder that the model's own package can load: trained tensors from the checkpoint, all others from the base model,
+LoRA merged in fp32. Needs no GPU, works tensor by tensor, and creates the folder atomically by one rename. RUN_OR_CHECKPOINT may be the
+URL of a run's `checkpoint.copy_to`, and --to may be a URL: the export is then made in the system's temporary folder (TMPDIR) and uploaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
+if __package__ in (None, ""):  # run as a script: sys.path[0] is finetune/, so `import finetune` would fail
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import argparse
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 CARD = "overtone.json"
 LARGEST_FILE_BYTES = 5 * 10**9
-"""Weights beyond this are split, as the hub's tools do."""
+"""Largest weights file; larger weights are split over several files, as the hub's tools do."""
 BLOCK_BYTES = 32 * 2**20
-"""Tensors are read, merged and written by blocks of rows of about this size in fp32. Merging holds five of them."""
+"""Tensors are read, merged and written in blocks of rows of about this size in fp32. Merging keeps five of them in memory."""
 
 
 def main(argv: list[str]) -> int:
@@ -54,21 +54,19 @@ def run(argv: list[str]) -> int:
         "checkpoint",
         type=remote.place,
         metavar="RUN_OR_CHECKPOINT",
-        help="a run's folder (its newest good checkpoint) or one checkpoints/step-* folder, or the URL of a copy",
+        help="folder of a run (uses its newest valid checkpoint) or of one checkpoint (checkpoints/step-*), or the URL of a copy",
     )
+    parser.add_argument("--to", type=remote.place, required=True, metavar="FOLDER", help="output folder or URL; must not exist yet")
     parser.add_argument(
-        "--to", type=remote.place, required=True, metavar="FOLDER", help="where the model will stand, also a URL; must not exist yet"
+        "--format", help="one of the recipe's formats; for voice_clone: custom_voice (named speakers) or base (can be fine-tuned again)"
     )
-    parser.add_argument(
-        "--format", help="one of the recipe's formats; for voice_clone custom_voice (named speakers) or base (can be trained again)"
-    )
-    parser.add_argument("--step", type=int, help="a step of the run instead of its newest")
-    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights; by default each tensor keeps the base's")
-    parser.add_argument("--adapter-only", action="store_true", help="of a LoRA run, the adapter alone, in peft's layout, without the base")
-    parser.add_argument("--base", type=Path, metavar="FOLDER", help="where the base lies now, if it has moved since the training")
-    parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, for a run whose recipe does not come with the package")
-    parser.add_argument("--push-to-hub", metavar="NAME", help="then upload it to this repository of the Hugging Face hub")
-    parser.add_argument("--private", action="store_true", help="with --push-to-hub: a repository that is made is private")
+    parser.add_argument("--step", type=int, help="step of the checkpoint to export (default: the newest)")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights (default: as in the base model)")
+    parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
+    parser.add_argument("--base", type=Path, metavar="FOLDER", help="folder of the base model, if it was moved after the training")
+    parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
+    parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
+    parser.add_argument("--private", action="store_true", help="with --push-to-hub: make the repository private if it is created")
     arguments = parser.parse_args(argv)
     check_hub(arguments)
     with brought_here(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
@@ -83,11 +81,14 @@ def run(argv: list[str]) -> int:
 
 @contextlib.contextmanager
 def brought_here(source: Path | str, step: int | None, target: Path | str) -> Iterator[tuple[Path, int | None, Path]]:
-    """A folder to read, the step in it and a folder to write, for what may be elsewhere. Raises `UserError` if `target` is taken there."""
+    """(folder to read, step in it, folder to write): URLs are replaced by temporary folders, and a checkpoint at a URL is downloaded.
+
+    Raises `UserError` if `target` is a URL at which there are files already.
+    """
     from finetune import copies
 
     if isinstance(target, str) and remote.find(target):
-        raise UserError(f"--to {target} exists already; choose another name or remove that one")
+        raise UserError(f"--to {target} already exists; choose another name or remove it")
     with contextlib.ExitStack() as leaving:
         if isinstance(source, str) or isinstance(target, str):
             temporary = files.fresh_folder(Path(tempfile.gettempdir()), "export")
@@ -98,21 +99,21 @@ def brought_here(source: Path | str, step: int | None, target: Path | str) -> It
 
 
 def check_hub(arguments: argparse.Namespace) -> None:
-    """An upload that cannot work is refused before the export is made."""
+    """Check the hub flags before the export. Raises `UserError`."""
     if arguments.push_to_hub is not None:
         publish.check(arguments.push_to_hub)
     elif arguments.private:
-        raise UserError("--private: only with --push-to-hub NAME; add that, or drop the flag")
+        raise UserError("--private needs --push-to-hub NAME; add it, or remove --private")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an exported model's tensors come from."""
+    """Sources of an exported model's tensors: the checkpoint, the base model and the recipe's export plan."""
 
     state: dict[str, Any]
     trained: Reader
     shapes: dict[str, tuple[int, ...]]
-    """Of everything in the checkpoint."""
+    """Tensor name → shape, for all tensors in the checkpoint."""
     base: Reader
     plan: ExportPlan
     dtype: torch.dtype | None
@@ -132,14 +133,14 @@ def export(
     adapter_only: bool = False,
     recipe: str | None = None,
 ) -> Path:
-    """Export a checkpoint to `target`; raises `UserError` before any work if something does not fit. Nothing is left behind on failure.
+    """Export a checkpoint to `target`, which is also returned. Raises `UserError` before any work is done; a failure leaves no files.
 
-    `recipe`: its name or folder, for a run of a recipe that does not come with the package; otherwise the checkpoint's own name counts.
+    `recipe`: name or folder of the recipe; by default the one that the checkpoint names.
     """
     from finetune import checkpoint, models, shards
 
     if target.exists():
-        raise UserError(f"--to {target} exists already; choose another folder or remove that one")
+        raise UserError(f"--to {target} already exists; choose another folder or remove it")
     chosen = checkpoint.find(place, step)
     state = checkpoint.read_state(chosen)
     maker = load_recipe(find_recipe(recipe_named_in(chosen / "state.json", state.get("recipe"), recipe)))
@@ -150,7 +151,7 @@ def export(
         buffers = {name: trained(name, None) for name in state["buffers"]}
         plan = introduced(maker.export(base, state["recipe_state"], buffers, form), chosen, state)
         source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
-        # Only the end of the path: where it lies on this machine is nobody's business, should the folder be published.
+        # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         if adapter_only:
             source = adapter_alone(source, form)
@@ -163,19 +164,19 @@ def export(
 
 
 def check_pieces(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
-    """Raises `UserError` for a checkpoint whose files contradict each other or the base: what is exported from one would be neither."""
+    """Raises `UserError` for a checkpoint whose files do not match each other or the base; its export would be a wrong model."""
     from finetune import models
 
     if missing := sorted(set(state["buffers"]) - set(shapes)):
-        raise UserError(f"{chosen}: state.json names {', '.join(missing[:4])}, which no file of it holds; choose another checkpoint")
+        raise UserError(f"{chosen}: state.json lists {', '.join(missing[:4])}, but no file contains them; choose another checkpoint")
     whole = models.tensor_shapes(base)
     other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in shapes.items() if shape != whole.get(name, shape)]
     if other:
-        raise UserError(f"{chosen} holds other shapes than its base ({'; '.join(other[:4])}); choose another checkpoint")
+        raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
 
 
 def introduced(plan: ExportPlan, chosen: Path, state: dict[str, Any]) -> ExportPlan:
-    """With the README.md that the recipe writes from what the checkpoint knows."""
+    """The plan with a README.md, which the recipe writes from the checkpoint's state and config."""
     if plan.readme is None:
         return plan
     settings = read_layer(chosen / "config.yaml").values
@@ -192,25 +193,29 @@ def choose_format(recipe: Recipe, form: str | None) -> str:
 
 
 def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None) -> Path:
-    """The base that the checkpoint was trained on, where it was or where it has `moved`, and no other. `inside`: `Recipe.base_folders`."""
+    """Folder of the base model that the checkpoint was trained on, verified by its digests. Raises `UserError` for any other base.
+
+    `moved`: its current folder, if it was moved. `inside`: `Recipe.base_folders`.
+    """
     from finetune import checkpoint, models
 
     known = state["base"]
     try:
         base = models.resolve_source(str(moved) if moved else known["source"], known["revision"])
     except UserError as error:
-        raise UserError(f"the base that was trained on: {error}; if it has moved, say where it is with --base FOLDER") from None
+        raise UserError(f"base model of this checkpoint: {error}; if it was moved, give its folder with --base FOLDER") from None
     found = models.file_digests(base, inside)
     changed = checkpoint.changed_files(known["files"], found)
     if changed or (digest := models.content_digest(found)) != known["digest"]:
         named = ", ".join(changed) or f"digest {digest[:12]}…, expected {known['digest'][:12]}…"
         raise UserError(
-            f"the base at {base} is not the one that was trained on ({named}); bring that one back, or say where it is with --base FOLDER"
+            f"the base model at {base} is not the one that was trained on ({named}); "
+            "restore that one, or give its folder with --base FOLDER"
         )
     if known["files"] is None:
         print(
-            "warning: the checkpoint was saved by an earlier version, which knew the base by its weights and config.json alone: whether "
-            f"tokenizer and chat template in {base} are those that were trained on cannot be checked",
+            "warning: the checkpoint was saved by an earlier version, which recorded a digest of the base's weights and config.json only; "
+            f"it cannot be verified that tokenizer and chat template in {base} are those of the training",
             file=sys.stderr,
             flush=True,
         )
@@ -224,15 +229,15 @@ def as_dtype(name: str | None) -> torch.dtype | None:
 
 
 def adapter_alone(source: Source, form: str) -> Source:
-    """The adapters under the names that peft gives them, and its config. Raises `UserError` if there is more to the model than that."""
+    """The adapters under peft's names, with peft's config. Raises `UserError` if the export also changes other tensors."""
     from finetune.adapters import is_adapter, layer_of, peft_config, peft_name
 
     if source.lora is None:
-        raise UserError("--adapter-only: this run trained the weights themselves and has no adapter; drop the flag")
+        raise UserError("--adapter-only: this run trained all weights and has no adapter; remove the flag")
     if source.plan.edit:
         raise UserError(
-            f"--adapter-only: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter does not hold; "
-            "drop the flag, or choose another --format"
+            f"--adapter-only: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter cannot contain; "
+            "remove the flag, or choose another --format"
         )
     adapters = [name for name in source.shapes if is_adapter(name) and not name.startswith("optimizer.")]
     own = {peft_name(name): name for name in adapters}
@@ -258,7 +263,7 @@ def adapter_entries(source: Source) -> list[Entry]:
 
 
 def write(source: Source, entries: list[Entry], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
-    """Fill a temporary folder and commit it by one rename; on any failure it is removed, or by the next try if this one is killed."""
+    """Write a temporary folder and rename it to `target`. It is removed on failure, and by the next export if this one is killed."""
     copied = sum(path.stat().st_size for name in source.plan.copy for path in every_file(base / name))
     files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
     files.sweep(target.parent, target.name)
@@ -280,7 +285,7 @@ def write(source: Source, entries: list[Entry], weights: str, base: Path, target
 
 
 def retyped(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
-    """With config.json naming the type that was asked for: from version 5 on, transformers loads weights in the type named there."""
+    """The documents with `dtype` set in config.json: from version 5 on, transformers loads weights in the type that it names."""
     if dtype is None or "config.json" not in documents:
         return documents
     named = str(dtype).removeprefix("torch.")
@@ -294,7 +299,7 @@ def retyped(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str,
 
 
 def exported_entries(source: Source, base: Path) -> list[Entry]:
-    """Name, type and shape of every tensor of the base, as it will be written."""
+    """Name, type and shape of every tensor of the base, as they will be written."""
     from safetensors import safe_open
 
     from finetune.models import tensor_files
@@ -311,7 +316,7 @@ def exported_entries(source: Source, base: Path) -> list[Entry]:
 
 
 def check_accounted(source: Source, exported: set[str]) -> None:
-    """Everything that was trained must reach the export, or the export is refused."""
+    """Raises `UserError` if the export would not contain all trained tensors."""
     from finetune.adapters import is_adapter, layer_of
     from finetune.models import base_name
 
@@ -322,11 +327,11 @@ def check_accounted(source: Source, exported: set[str]) -> None:
     }
     lost = sorted(name for name, owner in owners.items() if owner not in exported and name not in source.state["buffers"])
     if lost:
-        raise UserError(f"the export would lose trained tensors: {', '.join(lost[:5])}; this recipe's plan does not keep them")
+        raise UserError(f"the export would lose trained tensors: {', '.join(lost[:5])}; the recipe's export plan does not keep them")
 
 
 def write_weights(source: Source, entries: list[Entry], stem: str, folder: Path) -> dict[str, str]:
-    """One STEM.safetensors, or several with an index. Returns the digest of each file."""
+    """Write one STEM.safetensors, or several files with an index. Returns file name → SHA-256."""
     from finetune import shards
 
     groups = split(entries)
@@ -358,7 +363,7 @@ def split(entries: list[Entry]) -> list[list[Entry]]:
 
 
 def blocks_of(source: Source, entry: Entry) -> Iterator[Tensor]:
-    """The final values of one tensor, in its final type, by blocks of rows."""
+    """The exported values of one tensor, in the exported type, in blocks of rows."""
     edit = source.plan.edit.get(entry.name)
     if edit is not None:
         import torch
@@ -371,7 +376,7 @@ def blocks_of(source: Source, entry: Entry) -> Iterator[Tensor]:
 
 
 def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
-    """Trained values where there are some; the base's plus the LoRA update, in fp32, where an adapter was trained; else the base's."""
+    """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values."""
     from finetune import adapters
 
     layer = entry.name.removesuffix(".weight")
@@ -384,7 +389,7 @@ def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
 
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
-    """Slices that cut a tensor into blocks of rows; None is all of one that has no rows."""
+    """Slices that divide a tensor into blocks of rows; None stands for a whole tensor that is empty or a scalar."""
     if 0 in shape or not shape:
         yield None
         return
@@ -411,16 +416,16 @@ def every_file(path: Path) -> list[Path]:
 
 
 def describe(state: dict[str, Any], card: dict[str, Any], digests: dict[str, str]) -> bytes:
-    """What made this model, for people and for `generate`."""
+    """Content of overtone.json: how this model was made, for people and for `finetune generate`."""
     facts = {**card, "overtone": __version__, "base": state["base"], "data": state["data"], "lora": state["lora"], "weights": digests}
     return json.dumps(facts, indent=1).encode()
 
 
 def check_written(folder: Path, digests: dict[str, str]) -> None:
-    """Read the weights back: a disk that lied is found here and not by the listener."""
+    """Read the weights back and compare digests, to detect silent disk errors. Raises `UserError`."""
     for name, digest in digests.items():
         if files.digest(folder / name) != digest:
-            raise UserError(f"{folder / name} does not read back as it was written; the disk may be failing, nothing was kept")
+            raise UserError(f"{folder / name} does not read back as it was written; the disk may be failing; the export was removed")
 
 
 if __name__ == "__main__":

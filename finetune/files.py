@@ -1,7 +1,7 @@
-"""Every change to the disk passes through here: whole files by one rename, whole folders by one rename.
+"""Atomic file operations: files and folders are written under a temporary name, synced, and renamed; also locks and disk-space checks.
 
-A reader therefore sees the old content or the new one, never a half. Nothing in this module imports torch.
-`watch` lets a test see, or fail, each operation in turn.
+All writes of this project go through this module, so a reader sees the old or the new content, never a mix. It does not import torch.
+`watch` lets a test observe, or fail, each operation.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TEMPORARY = ".tmp-"
 TRASH = ".trash-"
 OWNER = ".owner"
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-"""What a file system answers that has no locks, as some network ones do."""
+"""Errors of file systems without locks, such as some network file systems."""
 WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-"""What a file system answers that gives no file a second name."""
+"""Errors of file systems without hard links."""
 
 _watcher: Callable[[str, Path], None] | None = None
 
@@ -53,7 +53,7 @@ def _about_to(operation: str, path: Path) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """Create a folder and its parents; one that exists is fine."""
+    """Create a folder and its parents if it does not exist; returns it."""
     if not path.is_dir():
         _about_to("mkdir", path)
         path.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def make_private(path: Path) -> Path:
 
 
 def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Replace the file by `data` in one step: temporary file beside it, sync, rename, sync of the folder."""
+    """Atomically replace the content of a file: write a temporary file beside it, sync, rename, sync the folder."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     try:
@@ -83,7 +83,7 @@ def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
 
 
 def write_first(path: Path, data: bytes) -> bool:
-    """As `write_bytes`, but of all that write this file the first one wins; returns whether it was this one."""
+    """As `write_bytes`, but does not replace an existing file; returns whether this call created it. Safe among processes."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     try:
@@ -106,7 +106,7 @@ def write_first(path: Path, data: bytes) -> bool:
 
 
 def write_volatile(path: Path, data: bytes) -> None:
-    """As `write_bytes` without a sync, for what is written every few seconds and has to outlive this process, not the machine."""
+    """As `write_bytes` without a sync, for files that are written every few seconds and need not survive a crash of the machine."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     try:
@@ -129,7 +129,7 @@ def write_in_place(path: Path, data: bytes | bytearray | memoryview) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    """What a streamed file came to hold, known without reading it again."""
+    """Size and digest of a streamed file."""
 
     bytes: int
     digest: str
@@ -137,7 +137,7 @@ class Written:
 
 
 def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
-    """Stream blocks into a file of a temporary folder (see `fresh_folder`), hashing on the way. Not atomic by itself."""
+    """Stream blocks into a file of a temporary folder (see `fresh_folder`), and hash them. Not atomic by itself."""
     total, size = hashlib.sha256(), 0
     with no_space_explained(path, 0), _opened(path, "wb") as file:
         for block in blocks:
@@ -151,7 +151,7 @@ def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
 
 
 def write_stream(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
-    """As `write_bytes`, block by block. If `blocks` raises, the old file stays."""
+    """As `write_bytes`, for a stream of blocks. If `blocks` raises, the old file stays."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     try:
@@ -172,7 +172,7 @@ def copy_into(source: Path, target: Path) -> None:
 
 
 def link_into(source: Path, target: Path) -> None:
-    """Give a file a second name in a temporary folder, under which it outlives the first. Without such links on this disk: a copy."""
+    """Hard-link a file into a temporary folder, or copy it if the file system has no hard links."""
     make_folder(target.parent)
     _about_to("write", target)
     try:
@@ -190,22 +190,22 @@ def point_at(source: Path, target: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a UTF-8 text file in one step."""
+    """Atomically replace a UTF-8 text file."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def json_bytes(value: Any) -> bytes:
-    """As JSON files are written here; NaN and infinity are refused, since other readers could not parse them."""
+    """A value as indented JSON. Raises `ValueError` for NaN and infinity, which other parsers reject."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file in one step. The value as for `json_bytes`."""
+    """Atomically replace a JSON file. Raises as `json_bytes`."""
     write_bytes(path, json_bytes(value))
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
-    """Replace a JSONL file in one step, streaming; returns the number of rows."""
+    """Atomically replace a JSONL file from a stream of rows; returns the number of rows."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     count = 0
@@ -226,7 +226,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to a log or ledger. A torn last line is possible after a crash; readers must drop it, and it takes no other along."""
+    """Append one line to a log. A crash may leave a partial last line, which readers must drop; it does not damage the next line."""
     make_folder(path.parent)
     data = f"{line}\n".encode()
     with no_space_explained(path, len(data)), _opened(path, "ab+") as file:
@@ -236,7 +236,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def fresh_folder(parent: Path, name: str, mode: int = 0o777) -> Path:
-    """An empty temporary folder inside `parent`, to be filled and then given its name by `commit_folder`."""
+    """Create an empty temporary folder inside `parent`, to be filled and then renamed by `commit_folder`."""
     make_folder(parent)
     folder = parent / f".{name}{TEMPORARY}{secrets.token_hex(4)}"
     _about_to("mkdir", folder)
@@ -245,12 +245,12 @@ def fresh_folder(parent: Path, name: str, mode: int = 0o777) -> Path:
 
 
 def commit_folder(temporary: Path, final: Path) -> None:
-    """Give a filled temporary folder its final name: sync all of it, one rename, sync the parent.
+    """Rename a filled temporary folder to its final name: sync its content, rename, sync the parent.
 
-    Raises `UserError` if `final` exists: nothing that was committed is ever overwritten.
+    Raises `UserError` if `final` exists: a committed folder is never overwritten.
     """
     if final.exists():
-        raise UserError(f"{final} exists already and would be overwritten; remove it or choose another name")
+        raise UserError(f"{final} already exists and would be overwritten; remove it or choose another name")
     for path in sorted(temporary.rglob("*")):
         if path.is_dir():
             sync_folder(path)
@@ -260,7 +260,7 @@ def commit_folder(temporary: Path, final: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Delete a file or folder so that a killed delete cannot leave a half that looks whole: rename first, then remove."""
+    """Delete a file or folder if it exists: rename it first, so that an interrupted delete leaves nothing that looks complete."""
     if not path.exists():
         return
     trash = path if TRASH in path.name or TEMPORARY in path.name else path.with_name(f".{path.name}{TRASH}{secrets.token_hex(4)}")
@@ -271,10 +271,10 @@ def discard(path: Path) -> None:
 
 
 def own(folder: Path) -> int:
-    """Take a folder for this process until it ends, however it ends; returns the descriptor that holds the lock.
+    """Lock a folder for this process until it ends; returns the file descriptor that holds the lock.
 
-    Raises `UserError` naming the owner if another process has it: two runs in one folder would write over each other. So it does for a
-    folder that cannot be written to. On a file system without locks nobody is refused; a warning names the risk.
+    Raises `UserError` naming the owner if another process has locked it, since two runs in one folder would overwrite each other's files,
+    and for a folder that is not writable. On a file system without locks it prints a warning instead.
     """
     with no_writing_explained(folder):
         path = make_folder(folder) / OWNER
@@ -284,14 +284,14 @@ def own(folder: Path) -> int:
     except BlockingIOError:
         owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip()
         os.close(descriptor)
-        raise UserError(f"{folder} belongs to a run that is going on ({owner}); wait for it, stop it, or choose another folder") from None
+        raise UserError(f"{folder} is in use by a running process ({owner}); wait for it, stop it, or choose another folder") from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             os.close(descriptor)
             raise
         print(
             f"warning: the file system of {folder} has no locks ({error}), so a second run in this folder would not be refused, and the "
-            "two would remove each other's checkpoints; make sure that there is only one, or choose a folder on a local disk",
+            "two would remove each other's checkpoints; make sure that only one run uses it, or choose a folder on a local disk",
             file=sys.stderr,
             flush=True,
         )
@@ -303,7 +303,7 @@ def own(folder: Path) -> int:
 
 @contextlib.contextmanager
 def no_writing_explained(folder: Path) -> Iterator[None]:
-    """Turn the system's refusal to change what is in `folder` (read-only, another user's, not a folder at all) into a `UserError`."""
+    """Convert errors of writing to `folder` (read-only, no permission, not a folder) to a `UserError`."""
     try:
         yield
     except OSError as error:
@@ -311,13 +311,13 @@ def no_writing_explained(folder: Path) -> Iterator[None]:
             raise UserError(f"{folder} is a file, not a folder; choose another folder") from error
         at = f" at {error.filename}" if error.filename is not None and Path(os.fsdecode(error.filename)) != folder else ""
         raise UserError(
-            f"{folder} cannot be written to ({error.strerror or error}{at}); choose another folder, or get the right to write there"
+            f"{folder} cannot be written to ({error.strerror or error}{at}); choose another folder, or change its permissions"
         ) from error
 
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Of the processes that name this lock, one is inside at a time. Where a file cannot be written or locked, all are."""
+    """Hold an exclusive lock on this file among processes. Without effect if the file cannot be written or locked."""
     try:
         stream = (make_folder(path.parent) / path.name).open("w")
     except OSError:
@@ -330,7 +330,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def sweep(parent: Path, name: str = "") -> list[Path]:
-    """Remove what killed processes left in `parent`: temporaries and trash, or only those of `name`. Only for the owner of these."""
+    """Remove temporary files that killed processes left in `parent`, or only those of `name`; returns them. The caller must own these."""
     left = unfinished(parent, name)
     for path in left:
         discard(path)
@@ -338,44 +338,44 @@ def sweep(parent: Path, name: str = "") -> list[Path]:
 
 
 def unfinished(parent: Path, name: str = "") -> list[Path]:
-    """Temporaries and trash in `parent` (of `name` alone, if given): of a write that is going on, or of a killed one."""
+    """Temporary files and trash in `parent` (of `name` only, if given), of writes that are running or were killed."""
     if name:
         return sorted(path for path in parent.glob(".*") if path.name.startswith((f".{name}{TEMPORARY}", f".{name}{TRASH}")))
     return sorted(path for path in parent.glob(".*") if TEMPORARY in path.name or TRASH in path.name)
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file's content, as hex; read in blocks."""
+    """SHA-256 of a file's content, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def resolve_under(root: Path, relative: str) -> Path:
-    """The real path of `relative` inside `root`, links followed. Raises `UserError` if it leads outside, or is no path at all."""
+    """The resolved path of `relative` inside `root`. Raises `UserError` if it is outside of `root`, or not a valid path."""
     try:
         path = (root / relative).resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # a zero byte or half a character in the name; links in a circle
-        raise UserError(f"{ascii(relative)[:80]} is no path of a file ({type(error).__name__}); correct it") from error
+    except (OSError, ValueError, RuntimeError) as error:  # a zero byte or a lone surrogate in the name; a cycle of links
+        raise UserError(f"{ascii(relative)[:80]} is not a valid path ({type(error).__name__}); correct it") from error
     if not path.is_relative_to(root.resolve()):
-        raise UserError(f"{relative!r} leads outside of {root}; only files under that folder are read (move or copy it there)")
+        raise UserError(f"{relative!r} leads outside of {root}; only files in that folder are read (move or copy the file there)")
     return path
 
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
-    """Refuse before work is spent: raises `UserError` if fewer than `needed` bytes are free where `folder` will live."""
+    """Raises `UserError` if fewer than `needed` bytes are free on the disk of `folder`, which need not exist."""
     free = free_bytes(folder)
     if free < needed:
-        raise UserError(f"{purpose} needs {needed:,} bytes at {folder}, and {free:,} are free; make room or choose another disk")
+        raise UserError(f"{purpose} needs {needed:,} bytes at {folder}, and {free:,} are free; free some space or choose another disk")
 
 
 def free_bytes(folder: Path) -> int:
-    """Free bytes where `folder` lives, or will live."""
+    """Free bytes on the disk of `folder`, which need not exist."""
     return shutil.disk_usage(next(path for path in [folder, *folder.absolute().parents] if path.exists())).free
 
 
 @contextlib.contextmanager
 def no_space_explained(path: Path, needed: int) -> Iterator[None]:
-    """Turn the system's "no space" or "quota" into a `UserError` that names the place and the bytes."""
+    """Convert "no space" and "quota" errors to a `UserError` with the path and the bytes."""
     try:
         yield
     except OSError as error:
@@ -383,11 +383,11 @@ def no_space_explained(path: Path, needed: int) -> Iterator[None]:
             raise
         free = shutil.disk_usage(path.parent).free
         wanted = f"{needed:,} bytes" if needed else "more room"
-        raise UserError(f"the disk is full: {path} needs {wanted}, {free:,} are free; make room and run the same command again") from error
+        raise UserError(f"the disk is full: {path} needs {wanted}, {free:,} are free; free some space and run the command again") from error
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable."""
+    """Sync a folder to disk, which makes renames inside it durable."""
     _about_to("sync", folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

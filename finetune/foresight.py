@@ -1,4 +1,4 @@
-"""What a run will need, from its config alone: the model in shape only is built as training builds it, counted, and traced for one step."""
+"""Estimate of a run from its config: builds the model on the meta device, counts its parameters, and traces one training step."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from finetune.strategies import TENSOR_SIZES, Work
 from finetune.strict_json import loads_object
 
 DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
-"""What is fetched of a hub repository for a plan: no weights."""
+"""Files of a hub repository that a plan downloads: no weights."""
 LOOKED_AT = 64
-"""Rows that are read, spread over the file: enough to know lengths to a few percent, and quick."""
+"""Number of rows to read, spread over the file: enough to estimate lengths to a few percent."""
 
 
 @dataclass(frozen=True)
 class Foresight:
-    """A run before it is started."""
+    """Estimate of a run before it starts."""
 
     config: Config
     """With `model.source` as a folder."""
     outline: Outline
     work: Work
     activations: Callable[[int, Recomputing, int], Activations]
-    """(positions, recomputation, tensor-parallel ranks) → what a micro-batch of about so many positions needs."""
+    """(positions, activation checkpointing, tensor-parallel ranks) → memory of a micro-batch of about that many positions."""
     misfits: tuple[str, ...]
-    """What the base's weights lack, if they are there."""
+    """Tensors that the base lacks, or has in another shape, if its weights are there."""
     processor: Callable[[], Any]
-    """What reads rows; raises `UserError` if the base's small files do not serve for it."""
+    """Returns the processor that reads rows; raises `UserError` if the base's files are not sufficient."""
 
 
 def foresee(config: Config, recipe: Recipe) -> Foresight:
-    """Raises `UserError` for what makes no run: a base that is not there, nothing to train, ways of batching that contradict each other."""
+    """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
     config = with_folder(config)
     intake.check_batching(config, recipe)
     sketched = recipe.sketch(config) if recipe.sketch else sketch_by_rows(config, recipe)
@@ -74,7 +74,7 @@ def foresee(config: Config, recipe: Recipe) -> Foresight:
 
 
 def with_folder(config: Config) -> Config:
-    """The config with the base's folder, which holds at least its config.json. Of a hub repository no weights are fetched."""
+    """The config with `model.source` as a local folder that contains at least config.json. Downloads no weights from the hub."""
     folder = models.resolve_source(config.model.source, config.model.revision, DESCRIBING)
     return config.model_copy(update={"model": config.model.model_copy(update={"source": str(folder)})})
 
@@ -84,9 +84,9 @@ def has_weights(base: Path) -> bool:
 
 
 def refusal(config: Config, size: int, check: Callable[[Config], None]) -> str | None:
-    """Why `size` ranks cannot share this model's matrices, as training would say it; None if they can."""
+    """Why this model cannot use `size` tensor-parallel ranks, with the message of training; None if it can."""
     if config.train.compile is True:
-        return "train.compile does not go with shared matrices"
+        return "train.compile does not work with tensor parallelism"
     try:
         check(config.model_copy(update={"parallel": config.parallel.model_copy(update={"tensor": size})}))
     except UserError as problem:
@@ -95,13 +95,13 @@ def refusal(config: Config, size: int, check: Callable[[Config], None]) -> str |
 
 
 def sketch_by_rows(config: Config, recipe: Recipe) -> Sketch:
-    """Of a recipe without `sketch`: it loads as for training, and the longest of some rows is repeated."""
+    """Sketch of a recipe without `sketch`: loads the model as for training, and repeats the longest of some rows."""
     recipe.prepare(config)
     loaded = recipe.load(config)
     samples = [recipe.read(row, loaded.processor) for _, row in some_rows(on_disk(config.data.train))]
     longest = max(samples, key=recipe.length, default=None)
     if longest is None:
-        raise UserError(f"data.train: {config.data.train} holds no rows, and {config.recipe} has no `sketch` to plan without them")
+        raise UserError(f"data.train: {config.data.train} has no rows, and {config.recipe} defines no `sketch` to plan without them")
     lay = recipe.pack if config.data.packing and recipe.pack else recipe.collate
 
     def batch(count: int, positions: int) -> Batch:
@@ -111,7 +111,7 @@ def sketch_by_rows(config: Config, recipe: Recipe) -> Sketch:
 
 
 def some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, row) of rows spread over a file, the first one among them; lines that are no rows are left to `data_prep`'s own checks."""
+    """(line number, row) of rows spread over a file, including the first; blank lines are skipped. Raises `UserError` for invalid JSON."""
     if path is None or not path.is_file():
         return
     with path.open("rb") as file:
@@ -129,14 +129,14 @@ def some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Glance:
-    """What some rows of the data say about all of them."""
+    """Estimate of the data from some of its rows."""
 
     rows: int
     looked_at: int
     positions: float
-    """Of all rows, as the ones looked at suggest."""
+    """Positions of all rows, extrapolated."""
     problems: tuple[str, ...]
-    """By file:line."""
+    """Problems of rows, with file and line."""
 
 
 def glance(config: Config, recipe: Recipe, processor: Any) -> Glance:
@@ -154,7 +154,7 @@ def glance(config: Config, recipe: Recipe, processor: Any) -> Glance:
             continue
         lengths.append(found.positions)
         if sample is not None and not any(recipe.collate([sample]).targets.values()):
-            problems.append(f"{path}:{line}: nothing in this row is learned")
+            problems.append(f"{path}:{line}: this row has no training targets")
     with path.open("rb") as file:
         rows = sum(1 for raw in file if raw.strip())
     return Glance(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(problems))

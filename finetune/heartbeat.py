@@ -1,8 +1,8 @@
-"""A sign of life from every rank, so that nobody waits for one that is gone.
+"""Heartbeat of every rank: detects a rank that has died or hangs, and ends all others with a message that says why.
 
-A dead peer breaks a collective that others are in, at once on gloo and late on NCCL; who reads data, evaluates or saves meanwhile would
-learn of it never. So a thread of each rank beats over the launcher's key-value store and watches its neighbour. It needs nothing of the
-main thread: building an index or a long save does not silence it. Another one sees to it that the store itself still answers.
+When a rank dies, a collective fails immediately on gloo and late on NCCL; a rank that is reading data, evaluating or saving would never
+notice. So a thread of each rank writes a heartbeat to the launcher's key-value store and checks its neighbour's. It is independent of the
+main thread, so building an index or a long save does not interrupt it. Another thread checks that the store itself still responds.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from finetune.world import World, gather, share, sums
 
 BEAT_SECONDS = 1.0
 MISSING_SECONDS = 7.0
-"""A rank that is silent for so long is taken for dead."""
+"""A rank without a heartbeat for this long is considered dead."""
 PATIENCE_SECONDS = 3.0
-"""How long a rank may take to end by itself once it knows that another has failed: it may be telling the same failure."""
+"""Time for a rank to end by itself after another one has failed: it may be reporting the same failure."""
 LOOK_SECONDS = 2.0
-"""How long to look for a death on this machine that may explain a broken collective or a signal."""
+"""How long to search for a dead process on this machine that may explain a failed collective or a signal."""
 SIGNS_SECONDS = 2.0
-"""Between two records of a rank's vital signs."""
+"""Seconds between two status records of a rank."""
 BROKEN = re.compile(r"(?i)connection|peer|socket|nccl|gloo|timed? ?out|store")
-"""In the errors of a collective in which another rank is missing."""
+"""Matches the errors of a collective in which another rank is missing."""
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What ended the run, as the rank says that noticed it first."""
+    """What ended the run, as reported by the rank that noticed it first."""
 
     message: str
     rank: int | None = None
-    """Whose end it is, if that is known."""
+    """Rank that failed, if it is known."""
     signal: str | None = None
-    """What ended that rank's process."""
+    """Signal that ended that rank's process."""
     reason: str = "failed"
     """In a word or two."""
     reported: bool = False
-    """Whether that rank says so itself."""
+    """Whether that rank reported the failure itself."""
 
 
 class Heartbeat:
-    """While open, the end of any rank is the end of all: at once on the same machine, and within MISSING_SECONDS + PATIENCE_SECONDS + 3
-    beats wherever they are. Whoever is left leaves word of it, and each rank keeps its vital signs in the run's folder.
+    """While open, all ranks end when any rank ends: immediately on the same machine, and otherwise within MISSING_SECONDS +
+    PATIENCE_SECONDS + 3 beats. The remaining ranks record the reason, and each rank writes its status to the run's folder.
 
     Collective: open and close it on every rank.
     """
@@ -81,7 +81,7 @@ class Heartbeat:
         self._beats = 0
         self._kills_before = vital_signs.out_of_memory_kills()
         self.step = 0
-        """The last one that this rank has seen an event of."""
+        """The last step of which this rank has seen an event."""
 
     def __enter__(self) -> Heartbeat:
         if self._world.size > 1:
@@ -93,7 +93,7 @@ class Heartbeat:
             self._peers = Peers(
                 self._world.rank, [(host, boot, space, process) for host, boot, space, process in gather(self._world, identity())]
             )
-            sums(self._world, [0.0])  # every key is there before anyone reads its neighbour's
+            sums(self._world, [0.0])  # a barrier: all keys must exist before a rank reads its neighbour's
             self._thread = threading.Thread(target=self._watch, args=(self._store,), name="heartbeat", daemon=True)
             self._thread.start()
             threading.Thread(target=self._watch_the_store, name="watch of the store", daemon=True).start()
@@ -103,39 +103,39 @@ class Heartbeat:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None:
             if self._store is not None:
-                sums(self._world, [0.0])  # who is done early keeps watching the others
+                sums(self._world, [0.0])  # a barrier: a rank that finishes early keeps watching the others
             self._stop()
             return
         loss = self.fail(error)
-        in_order = self._store is None or (isinstance(error, UserError) and self._all_tell(self._store))
+        in_order = self._store is None or (isinstance(error, UserError) and self._all_fail(self._store))
         if self._world.is_main or not in_order:
             self._leave_word(loss)
         if in_order:
             self._stop()
-        # Otherwise the thread stays: it ends the process if this exception does not get it to its end, as a stalled disk may prevent.
+        # Otherwise the thread keeps running: it ends the process if the exception does not, for example because a disk hangs.
 
     def _stop(self) -> None:
         self._left.set()
         if self._store is not None:
-            self._thread.join()  # a thread that is inside the store when the interpreter goes aborts the process
+            self._thread.join()  # a thread that uses the store while the interpreter shuts down would abort the process
         if self._peers is not None:
             self._peers.close()
 
     def leave_traces_in(self, folder: Path, word: Callable[[Loss], None]) -> None:
-        """From now on vital signs and tracebacks are kept in `folder`, which this run must own, and `word` gets what ended the run."""
+        """Start writing status records and tracebacks to `folder`, which this run must have locked; call `word` with a failure."""
         self._folder, self._word = folder, word
         self._record_signs(folder)
         threading.Thread(target=self._keep_recording, args=(folder,), name="vital signs", daemon=True).start()
 
     def note_event(self, _kind: str, step: int, _facts: dict[str, Any]) -> None:
-        """An event of the run."""
+        """Listener of the run's events: keeps the latest step."""
         self.step = max(self.step, step)
 
     def fail(self, error: BaseException) -> Loss:
-        """Report to all ranks that this one is about to end, and keep its traceback; returns what failed first in the run."""
+        """Report to all ranks that this one is about to end, and write its traceback; returns the first failure of the run."""
         if self._loss is None:
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            if self._world.size > 1 and not isinstance(error, ElsewhereError):  # which names its rank
+            if self._world.size > 1 and not isinstance(error, ElsewhereError):  # whose message names the rank already
                 text = f"rank {self._world.rank} failed: {text}"
             own = Loss(text, self._world.rank, reason=getattr(error, "reason", "failed"), reported=True)
             if self._folder is not None and not isinstance(error, ElsewhereError):
@@ -147,20 +147,21 @@ class Heartbeat:
         return self._loss
 
     def end_by_signal(self, number: int) -> None:
-        """End this process, as a signal wants where no step can heed it, and leave word: of the rank whose death may be the reason."""
+        """End this process on a signal that arrives outside of the training steps; records the failure of the rank that may have caused
+        it."""
         name = signal.Signals(number).name
         loss = self._first_loss(Loss(f"rank {self._world.rank} was ended by {name}", self._world.rank, name), LOOK_SECONDS)
         own = loss.signal == name and loss.rank == self._world.rank
-        self._end_now(loss, loss.message if own else f"rank {self._world.rank} ends by {name}: {loss.message}", 128 + number)
+        self._end_now(loss, loss.message if own else f"rank {self._world.rank} was ended by {name}: {loss.message}", 128 + number)
 
     def _looking_seconds(self) -> float:
-        """How long to look for the rank whose death has broken a collective: its connections close before its process has ended, and on
-        another machine its silence has to be noticed."""
+        """How long to search for the rank whose death broke a collective: its connections close before its process has ended, and on
+        another machine only its missing heartbeat shows it."""
         near = self._peers is None or self._peers.all_near
         return LOOK_SECONDS if near else MISSING_SECONDS + 3 * BEAT_SECONDS
 
     def _first_loss(self, own: Loss, seconds: float) -> Loss:
-        """Of all losses the one that came first: what another rank has reported, the death of one, or this one's `own`."""
+        """The first failure of the run: one that another rank has reported, the death of a process, or this rank's `own`."""
         if self._store is None or self._peers is None:
             return own
         deadline = time.monotonic() + seconds
@@ -176,22 +177,22 @@ class Heartbeat:
         try:
             if self._store_answers and store.check(["gone"]):
                 return Loss(**json.loads(store.get("gone")))
-        except RuntimeError:  # it went with the rank or the launcher that held it, and each question would print a trace of C++
+        except RuntimeError:  # the process that hosted the store has ended; each further request would print a C++ trace
             self._store_answers = False
         return None
 
     def _loss_of(self, deaths: Sequence[Death]) -> Loss:
-        """The first death that was not the launcher's doing, which ends all ranks by SIGTERM when one has died."""
+        """Describes the first death that the launcher did not cause: it sends SIGTERM to all ranks when one has died."""
         death = min(deaths, key=lambda each: each.signal == "SIGTERM")
         signs = None if self._folder is None else vital_signs.read(self._folder, death.rank)
         who = f"rank {death.rank} (process {death.process} on {platform.node()})"
         if death.code is not None:
-            return Loss(f"{who} ended by itself, with exit code {death.code} and without a word", death.rank)
+            return Loss(f"{who} exited with code {death.code} and without a message", death.rank)
         cause = "likely out of memory, unless somebody sent the signal" if signs is None else vital_signs.cause_of_kill(signs)
         reached = max(self.step, 0 if signs is None else signs.step)
         where = f"after step {reached}" if reached else "before its first step"
         if death.signal is None:
-            return Loss(f"{who} ended {where}, and how is not known (the launcher's lines may say); if it was killed: {cause}", death.rank)
+            return Loss(f"{who} ended {where} for an unknown reason (see the launcher's output); if it was killed: {cause}", death.rank)
         if death.signal != "SIGKILL":
             crash = ": a crash inside a library" if death.signal in CRASHES else ""
             return Loss(f"{who} was ended by {death.signal}{crash}", death.rank, death.signal)
@@ -215,31 +216,31 @@ class Heartbeat:
             out_of_memory_kills=self._kills_before,
             time=time.time(),
         )
-        with contextlib.suppress(OSError, UserError):  # no run ends for want of these
+        with contextlib.suppress(OSError, UserError):  # a missing status record must not end a run
             vital_signs.record(folder, signs)
 
     def _keep_recording(self, folder: Path) -> None:
         while not self._left.wait(SIGNS_SECONDS):
             self._record_signs(folder)
 
-    def _all_tell(self, store: Store) -> bool:
-        """Whether all ranks end alike, with a mistake that all of them have seen."""
+    def _all_fail(self, store: Store) -> bool:
+        """Whether all ranks end with the same user error."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        with contextlib.suppress(RuntimeError):  # the store went with the rank that held it
-            told = store.add("told", 1)
-            while told < self._world.size and time.monotonic() < deadline:
+        with contextlib.suppress(RuntimeError):  # the process that hosted the store has ended
+            failed = store.add("failed", 1)
+            while failed < self._world.size and time.monotonic() < deadline:
                 time.sleep(0.05)
-                told = store.add("told", 0)
-            return told == self._world.size
+                failed = store.add("failed", 0)
+            return failed == self._world.size
         return False
 
     def _first(self, store: Store, own: Loss) -> Loss:
-        """Of all losses that ranks report, the one that came first."""
+        """The first failure that any rank has reported; `own` if there is none yet."""
         if not self._store_answers:
             return own
         try:
             return Loss(**json.loads(store.compare_set("gone", "", json.dumps(asdict(own)))))
-        except RuntimeError:  # the store went with the rank or the launcher that held it
+        except RuntimeError:  # the process that hosted the store has ended
             return own
 
     def _watch(self, store: Store) -> None:
@@ -253,7 +254,7 @@ class Heartbeat:
                     return self._end(Loss(**json.loads(store.get("gone"))), PATIENCE_SECONDS)
                 latest = store.get(_beat_of(watched))
             except RuntimeError as error:
-                return self._end(self._first_loss(Loss(f"the launcher's store does not answer: {error}"), LOOK_SECONDS), PATIENCE_SECONDS)
+                return self._end(self._first_loss(Loss(f"the launcher's store does not respond: {error}"), LOOK_SECONDS), PATIENCE_SECONDS)
             if latest != seen:
                 seen, changed = latest, time.monotonic()
             elif time.monotonic() - changed > MISSING_SECONDS:
@@ -261,26 +262,26 @@ class Heartbeat:
         return None
 
     def _loss_of_silent(self, rank: int) -> Loss:
-        """Of a rank on another machine, or one that stands still."""
+        """The failure of a rank without heartbeats: on another machine, or hanging."""
         signs = None if self._folder is None else vital_signs.read(self._folder, rank)
         what = "" if signs is None else f" on {signs.host}, after step {signs.step}; if it was killed: {vital_signs.cause_of_kill(signs)}"
-        return Loss(f"rank {rank} is missing: no sign of life for {MISSING_SECONDS:.0f} s{what}", rank)
+        return Loss(f"rank {rank} is missing: no heartbeat for {MISSING_SECONDS:.0f} s{what}", rank)
 
     def _watch_the_processes(self, peers: Peers) -> None:
         while not self._left.is_set():
             if peers.wait(BEAT_SECONDS):
-                if not self._left.wait(BEAT_SECONDS):  # in good order all have left by now
+                if not self._left.wait(BEAT_SECONDS):  # after a normal end this rank would have left by now
                     self._end(self._first_loss(self._loss_of(peers.deaths), 0.0), PATIENCE_SECONDS)
                 return
 
     def _watch_the_store(self) -> None:
-        """A machine that stands still, or whose network is gone, closes no connection: who asks its store waits without an end."""
+        """A machine that hangs, or is disconnected, closes no connection, so a request to its store would block forever."""
         seen, silent = 0, 0.0
         while self._thread.is_alive():
             time.sleep(BEAT_SECONDS)
             silent, seen = 0.0 if self._beats != seen else silent + BEAT_SECONDS, self._beats
             if silent > MISSING_SECONDS:
-                self._end(Loss(f"the launcher's store does not answer: no word for {MISSING_SECONDS:.0f} s"), 0.0)
+                self._end(Loss(f"the launcher's store does not respond: no reply for {MISSING_SECONDS:.0f} s"), 0.0)
 
     def _end(self, loss: Loss, patience: float) -> None:
         if self._left.wait(patience):
@@ -289,10 +290,10 @@ class Heartbeat:
 
     def _end_now(self, loss: Loss, message: str, code: int) -> NoReturn:
         self._leave_word(loss)
-        with contextlib.suppress(OSError, ValueError):  # of a closed terminal or pipe
+        with contextlib.suppress(OSError, ValueError):  # the terminal or pipe may be closed
             print(f"error: {message}", file=sys.stderr, flush=True)
             sys.stdout.flush()
-        os._exit(code)  # nothing less ends a process whose main thread waits in a collective
+        os._exit(code)  # sys.exit would not end a process whose main thread waits in a collective
 
 
 def _beat_of(rank: int) -> str:

@@ -1,9 +1,9 @@
-"""One run at a time in a place elsewhere: an object there names the run that has it, and is renewed as long as that run lives.
+"""Run lock on remote storage: an object at a URL names the run that owns it, and is renewed while that run is alive.
 
-File systems elsewhere have no locks. The object is created on the condition that there is none, where the file system can; whether its
-owner is alive shows in its changing, by nobody's clock but the reader's. What this cannot do: a run that stands still for longer than
-SILENCE_SECONDS may lose the place to another and only see it afterwards; and two that take over a dead run's place within the same second,
-or create it on a file system without conditions, may both believe that they have it, until the first of them looks again.
+Remote file systems have no locks. The object is created only if it does not exist, where the file system supports that; an owner is alive
+if its object changes, as measured by the reader's clock alone. Limits: a run that hangs for longer than SILENCE_SECONDS may lose the lock
+and notice it only afterwards; and two runs that take over a dead run's lock within the same second, or that create it on a file system
+without conditional writes, may both assume that they own it, until the first of them checks again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ OBJECT = "owner.json"
 BEAT_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
-"""An owner that has not renewed its object for so long is taken for dead."""
+"""An owner that has not renewed its object for this long is considered dead."""
 
 
 class Lease:
-    """While open, `url` is this process's to write to. Opening raises `UserError` naming the owner if another one has it."""
+    """While open, this process owns the lock of `url`. Opening raises `UserError` naming the owner if another run owns it."""
 
     def __init__(self, url: str, run: str) -> None:
         self._url, self._object = url, f"{url}/{OBJECT}"
@@ -44,7 +44,7 @@ class Lease:
         if not remote.create(self._object, self._content()):
             self._await_silence()
             remote.write(self._object, self._content())
-            time.sleep(LOOK_SECONDS)  # another one may have waited for the same silence
+            time.sleep(LOOK_SECONDS)  # another run may take over the same lock at this moment
             self.require()
         self._thread.start()
         return self
@@ -52,21 +52,21 @@ class Lease:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._left.set()
         self._thread.join()
-        with contextlib.suppress(UserError):  # gone, or out of reach: then it falls silent
+        with contextlib.suppress(UserError):  # lost or unreachable: then the lock expires by itself
             self.require()
             remote.remove_file(self._object)
 
     def require(self) -> None:
-        """Raises `UserError` if the place has been taken over."""
+        """Raises `UserError` if another run has taken over the lock."""
         found = _read(remote.read(self._object))
         if found.get("token") != self._token:
-            raise UserError(f"{self._url} has been taken over by {_named(found)}; stop one of the two, or give it another place")
+            raise UserError(f"{self._url} has been taken over by {_named(found)}; stop one of the two runs, or give it another URL")
 
     def _await_silence(self) -> None:
-        """Wait until the owner is gone. Raises `UserError` as soon as it shows that it lives."""
+        """Wait until the lock expires. Raises `UserError` as soon as its owner renews it."""
         seen = self._look()
         print(
-            f"{self._url} belongs to {_named(_read(seen or b''))}; waiting {SILENCE_SECONDS:.0f} s for a sign of life",
+            f"{self._url} is locked by {_named(_read(seen or b''))}; checking for {SILENCE_SECONDS:.0f} s whether that run is alive",
             file=sys.stderr,
             flush=True,
         )
@@ -74,18 +74,18 @@ class Lease:
         while time.monotonic() < deadline and seen is not None:
             time.sleep(LOOK_SECONDS)
             now = self._look()
-            if now is not None and now != seen:  # renewed, or taken over by another one that waited
+            if now is not None and now != seen:  # renewed, or taken over by another run that waited
                 named = _named(_read(now))
-                raise UserError(f"{self._url} belongs to a run that is going on ({named}); stop it, or give this one another place")
+                raise UserError(f"{self._url} is in use by a running process ({named}); stop it, or give this run another URL")
             seen = now
 
     def _look(self) -> bytes | None:
-        """The object, or None if there is none."""
+        """The content of the lock object; None if it does not exist."""
         return remote.read(self._object) if OBJECT in remote.find(self._url) else None
 
     def _renew(self) -> None:
         while not self._left.wait(BEAT_SECONDS):
-            with contextlib.suppress(UserError):  # lost, which the next upload tells; or out of reach, and then it is tried again
+            with contextlib.suppress(UserError):  # lost, which the next upload reports; or unreachable, and retried
                 self.require()
                 self._beats += 1
                 remote.write(self._object, self._content())

@@ -19,8 +19,9 @@ from finetune.copies import bring
 from finetune.errors import UserError
 from finetune.evaluation import evaluate
 from finetune.events import Events
-from finetune.guards import NotFiniteError, Recent, Stop, StopRequests, agree_to_stop, check_measured, remember, too_late
+from finetune.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
 from finetune.step import Training, loader_of, train_step
+from finetune.stop_requests import AgreedStop, StopRequests, agree_to_stop, save_obstacle
 from finetune.world import once, together
 
 
@@ -55,7 +56,7 @@ def fit(
     if evaluation_due(training, progress):  # a stop interrupted that evaluation in the previous launch
         progress, stop = evaluate_or_stop(training, progress, events, requests)
     if stop is not None:  # all steps are committed; after one more, that evaluation could not be made up for
-        requests.done(stop, training.world)
+        requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
     with closing(loader_of(training, training.rows)) as loader:
         for step, turns in loader.over(todo):
@@ -64,7 +65,7 @@ def fit(
             unsaved = save_when_due(training, progress, events, saver, stop)
             after_step(progress.step)
             if stop is not None:
-                requests.done(stop, training.world)
+                requests.remove_stop_file(stop, training.world)
                 return progress, "; ".join(filter(None, (stop.reason, unsaved)))
     return progress, "finished"
 
@@ -76,7 +77,7 @@ def steps_left(training: Training, progress: Progress) -> Iterator[batches.Step]
     return islice(todo, training.total - progress.step)
 
 
-def evaluate_or_stop(training: Training, progress: Progress, events: Events, requests: StopRequests) -> tuple[Progress, Stop | None]:
+def evaluate_or_stop(training: Training, progress: Progress, events: Events, requests: StopRequests) -> tuple[Progress, AgreedStop | None]:
     """Between two steps: agree on a stop that any rank was sent, and evaluate if that is due. Collective: call on every rank."""
     grace = training.config.checkpoint.grace_seconds
     stop = agree_to_stop(training.world, requests, grace)
@@ -86,12 +87,12 @@ def evaluate_or_stop(training: Training, progress: Progress, events: Events, req
     return progress, stop
 
 
-def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: Stop | None) -> str | None:
+def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: AgreedStop | None) -> str | None:
     """Save at a save point, at the end and before a stop; returns why there was no save before a stop. Collective: call on every rank."""
     last, unsaved = stop is not None or progress.step == training.total, None
     if last or save_due(training.config, progress.step):
         try_save(training, events, progress.step, saver.finish)
-        unsaved = None if stop is None else too_late(training.world, stop, saver.seconds)
+        unsaved = None if stop is None else save_obstacle(training.world, stop, saver.seconds)
         if unsaved is None:
             try_save(training, events, progress.step, partial(save, training, progress, saver), last)
     try_save(training, events, progress.step, saver.finish if last else saver.poll, last)
@@ -119,7 +120,7 @@ def take_step(
         events.note("skipped", reached.step, problem=str(error), skipped=reached.skipped)
         return reached
     if chosen.train.spike is not None:
-        reached = replace(reached, recent=remember(progress.recent, numbers["loss"], numbers["grad_norm"]))
+        reached = replace(reached, recent=append_update(progress.recent, numbers["loss"], numbers["grad_norm"]))
     if reached.step % chosen.log.every == 0 or reached.step == training.total:
         events.step(reached.step, numbers)
     return reached
@@ -138,7 +139,7 @@ def run_evaluation(training: Training, progress: Progress, events: Events, reque
     measured = evaluate(training, training.val, requests)
     if measured is None:
         return progress
-    check_measured(progress.step, measured["loss"])
+    check_validation_loss(progress.step, measured["loss"])
     events.evaluation(progress.step, measured)
     return replace(progress, validation_loss=measured["loss"])
 

@@ -1,9 +1,9 @@
-"""The gate that every folder of a model passes before a library reads it: no code comes from a model.
+"""Safe model loading: a clean copy of every model folder for transformers, so that no code from a model is ever executed.
 
-transformers runs Python files of a folder when a JSON file in it asks for that, loads other models that a nested config names, downloads
-kernels, and unpickles weights. `admit` gives it a clean copy of the folder instead: safetensors and tokenizer files as links, and JSON
-files without the keys that lead to code. The type of the model is checked before any library sees the folder. The only pickles that are
-read are the weights of Whisper and of speaker models, by `load_pickled_weights`, which builds tensors and nothing else.
+transformers runs Python files of a model folder if a JSON file in it says so, loads other models that a nested config names, downloads
+kernels, and unpickles weights. `admit` makes a clean copy of the folder: safetensors and tokenizer files as links, and JSON files without
+the keys that lead to code. The model type is checked before any library reads the folder. The only pickles that are read are the weights
+of Whisper and of speaker models, by `load_pickled_weights`, which creates only tensors and plain values.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ SETTINGS = frozenset(
     {"generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json", "preprocessor_config.json"}
     | {"processor_config.json", CONFIG}
 )
-"""JSON files that are read as settings: copied without what leads to code. Exactly these: transformers would also follow
-`audio_tokenizer_config.json`, `adapter_config.json` and versions of config.json to other folders."""
+"""JSON files that are copied, without keys that lead to code. No others: transformers would follow `audio_tokenizer_config.json`,
+`adapter_config.json` and versioned config files to other folders."""
 DATA = re.compile(r".+\.(safetensors|model|txt|jinja|tiktoken)|tokenizer\.json|vocab\.json|added_tokens\.json|tekken\.json")
-"""Files that are data and nothing else (in JSON that lists tokens, no key has a meaning to transformers): linked as they are."""
+"""Pure data files, which are linked (in JSON that lists tokens, transformers interprets no keys)."""
 DOCUMENTS = re.compile(r"README\.md|(LICENSE|NOTICE|USE_POLICY)[\w.-]*")
-"""What an export passes on besides."""
+"""Documents that an export also copies."""
 TEMPLATES = "additional_chat_templates"
 CODE_KEYS = frozenset({"trust_remote_code", "auto_map", "auto_class", "custom_pipelines", "custom_generate"})
-"""Keys by which transformers finds Python files to run, at any depth (CVE-2026-5241: `trust_remote_code` in a nested config)."""
+"""Keys that make transformers run Python files, at any depth (CVE-2026-5241: `trust_remote_code` in a nested config)."""
 KERNEL_KEYS = re.compile(r"_?(attn|experts|kernels?)_implementation(_internal)?")
-"""Their value may be a repository of the hub, whose kernels are run (CVE-2026-4372)."""
+"""Keys whose value may be a hub repository with kernels, which would be executed (CVE-2026-4372)."""
 PLAIN_KERNELS = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
-"""Values of those that ordinary configs hold; dropped without a word, since each reader chooses anew."""
+"""Harmless values of these keys. They are dropped without a warning, since the loading code chooses its own."""
 REDIRECTING_KEYS = frozenset(
     {"configuration_files", "fast_tokenizer_files", "transformers_weights", "attribute_map", "sub_configs", "base_config_key"}
     | {"audio_tokenizer", "audio_tokenizer_class", "audio_tokenizer_name_or_path", "get_text_config"}
     | {"backbone", "backbone_config", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"}
 )
-"""Keys by which transformers reads other files than those that were checked, loads other models, or gives a key another name."""
+"""Keys that make transformers read unchecked files, load other models, or rename config keys."""
 NAMES_OF_OTHERS = frozenset({"_name_or_path", "name_or_path"})
-"""In a nested config, the model that is loaded for it."""
+"""Keys of a nested config that name another model to load."""
 CLASS_KEYS = frozenset({"tokenizer_class", "processor_class", "feature_extractor_type", "image_processor_type", "video_processor_type"})
-"""Their value is looked up among all names of transformers."""
+"""Keys whose value is looked up among all names of transformers."""
 CLASS_NAME = re.compile(r"(?!Auto|Rag)\w+(Tokenizer|TokenizerFast|Backend|FeatureExtractor|Processor|ProcessorFast)")
-"""What may stand there: Auto and Rag classes would open other folders."""
+"""Allowed values of these keys. Auto and Rag classes would open other folders."""
 VOCABULARY_KEYS = re.compile(r"(vocab|merges|tokenizer|spm|sentencepiece|bpe|normalizer)\w*_file")
-"""Their value may be a file anywhere on the disk; the files of the folder are found by their own names."""
+"""Keys whose value may be any file on the disk; the folder's own files are found without them."""
 OPENS_OTHERS = frozenset({"edgetam_vision_model", "lightglue", "xcodec"})
-"""Types whose config opens another model's by itself (a test compares this with the installed transformers)."""
+"""Model types whose config class opens another model's config (a test compares this with the installed transformers)."""
 
 
 def no_other(_: str, __: str) -> bool:
@@ -68,24 +68,24 @@ def no_other(_: str, __: str) -> bool:
 
 @dataclass(frozen=True)
 class Kind:
-    """Which folders a reader accepts."""
+    """The models that a loader accepts."""
 
     name: str
-    """For messages: "a causal language model of transformers"."""
+    """Description for messages, such as "a causal language model of transformers"."""
     types: Collection[str]
     """Accepted values of `model_type` in config.json."""
     nested: Callable[[str, str], bool] = no_other
-    """(type of the model, another type) → whether a config inside may have that type, besides `types`."""
+    """(type of the model, type of a nested config) → whether that type is accepted in addition to `types`."""
     parts: Mapping[str, Kind] = field(default_factory=dict)
-    """Subfolders that hold models of their own; no other subfolder is seen."""
+    """Subfolders that contain further models; all other subfolders are ignored."""
 
 
 @contextlib.contextmanager
 def admit(folder: Path, kind: Kind) -> Iterator[Path]:
-    """A clean copy of a model's folder, for as long as the context is open; weights are links, so it takes no room.
+    """A temporary clean copy of a model folder; weights are linked, not copied.
 
-    Call the library's `from_pretrained` on it, with `trust_remote_code=False` and, for weights, `use_safetensors=True`. What was dropped
-    goes to stderr. Raises `UserError` for a type of model that `kind` does not accept, and for files that cannot be what they claim.
+    Call the library's `from_pretrained` on it, with `trust_remote_code=False` and, for weights, `use_safetensors=True`. Dropped keys are
+    printed to stderr. Raises `UserError` for a model type that `kind` does not accept, and for invalid files.
     """
     temporary = files.fresh_folder(Path(tempfile.gettempdir()), "overtone-model", 0o700)
     try:
@@ -97,19 +97,20 @@ def admit(folder: Path, kind: Kind) -> Iterator[Path]:
 
 
 def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
-    """The clean content of config.json. Raises `UserError` if it is missing, no JSON object, or of a type that `kind` does not accept."""
+    """The clean content of config.json. Raises `UserError` if it is missing, not a JSON object, or of a type that `kind` does not
+    accept."""
     path = folder / CONFIG
     config, dropped = cleaned(path)
     found = config.get("model_type")
     if not isinstance(found, str) or found not in kind.types:
-        own_code = "; the folder brings its own code for it, which is never run" if dropped else ""
+        own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
         raise UserError(
-            f"{path}: model_type {_printable(repr(found))} is not {kind.name}{own_code}; give a folder or a name of one that is"
+            f"{path}: model_type {_printable(repr(found))} is not {kind.name}{own_code}; give the folder or name of another model"
         )
     for inner in _types_in(config):
         if not isinstance(inner, str) or inner in OPENS_OTHERS or not (inner in kind.types or kind.nested(found, inner)):
             raise UserError(
-                f"{path}: holds a config of model_type {_printable(repr(inner))}, which is no part of {kind.name}, and is refused"
+                f"{path}: contains a config of model_type {_printable(repr(inner))}, which is not a part of {kind.name}, and is refused"
             )
     report(path, dropped)
     return config
@@ -122,7 +123,7 @@ _library_loader: Any = None
 
 @contextlib.contextmanager
 def no_remote_code() -> Iterator[None]:
-    """While open, transformers' own loader of Python files raises: what a key not known here may lead to ends there."""
+    """While open, transformers' loader of Python files raises an error, in case of a key that this module does not know."""
     global _open_contexts, _library_loader
     from transformers import dynamic_module_utils
 
@@ -143,7 +144,7 @@ def no_remote_code() -> Iterator[None]:
 
 
 def cleaned(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Content of a JSON file without the keys that lead to code, and what was dropped (`key.key: value`). Raises `UserError`."""
+    """Content of a JSON file without the keys that lead to code, and the dropped keys (`key.key: value`). Raises `UserError`."""
     document, dropped = read_object(path), list[str]()
     return _without_code(document, path, "", dropped), dropped
 
@@ -155,23 +156,23 @@ def read_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: no model there ({error.strerror or error})") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}); fetch the model again") from error
+        raise UserError(f"{path} is not JSON ({error}); download the model again") from error
     if strict_json.is_deep(found):
-        raise UserError(f"{path} is {strict_json.TOO_DEEP}, so it cannot be the settings of a model; fetch the model again")
+        raise UserError(f"{path} is {strict_json.TOO_DEEP}, so it is not a valid model config; download the model again")
     if not isinstance(found, dict):
-        raise UserError(f"{path} holds no JSON object but a {type(found).__name__}; fetch the model again")
+        raise UserError(f"{path} contains a {type(found).__name__} instead of a JSON object; download the model again")
     return found
 
 
 def report(path: Path, dropped: list[str]) -> None:
-    """One line on stderr for what was dropped of a file; once in a process, and by one process of a machine."""
+    """Print the dropped keys of a file to stderr, once per process, and only from local rank 0."""
     if dropped and os.environ.get("LOCAL_RANK", "0") == "0":
         _report_once(str(path), ", ".join(dropped))
 
 
 @functools.cache
 def _report_once(path: str, dropped: str) -> None:
-    never = "code that comes with a model is never run, nor is another folder opened for it"
+    never = "code that comes with a model is never run, and no other folder is opened for it"
     print(f"warning: {path}: ignored {dropped}; {never}", file=sys.stderr, flush=True)
 
 
@@ -203,7 +204,7 @@ def _short(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """For a message: short, and without what a terminal obeys."""
+    """Text for a message: short, and without terminal control characters."""
     plain = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return plain if len(plain) <= 60 else plain[:57] + "..."
 
@@ -222,7 +223,7 @@ def _types_in(value: Any) -> Iterator[Any]:
 
 def _copy_clean(folder: Path, kind: Kind, target: Path) -> None:
     config = check_config(folder, kind)
-    files.write_in_place(target / CONFIG, _json(config))  # the very document that was checked
+    files.write_in_place(target / CONFIG, _json(config))  # the same document that was checked
     for path in sorted(folder.iterdir()):
         if path.name != CONFIG and path.is_file():
             _admit_file(path, target / path.name)
@@ -240,7 +241,7 @@ def _admit_file(path: Path, target: Path) -> None:
     elif path.name in SETTINGS:
         try:
             document, dropped = cleaned(path)
-        except UserError as error:  # what was never valid is not missed by a library either
+        except UserError as error:  # an invalid file is of no use to a library either
             report(path, [str(error)])
             return
         report(path, dropped)
@@ -250,29 +251,29 @@ def _admit_file(path: Path, target: Path) -> None:
 
 
 def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document).encode()  # with the infinities of published configs (mamba2)
+    return json.dumps(document).encode()  # allows the Infinity of some published configs (mamba2)
 
 
 def checked_index(path: Path) -> dict[str, str]:
-    """Tensor name → file, of an index of weights. Raises `UserError` if it names anything but safetensors files beside it."""
+    """Tensor name → file name, of a weights index. Raises `UserError` if it names anything but safetensors files in its folder."""
     named = read_object(path).get("weight_map")
     for value in named.values() if isinstance(named, dict) else [named]:
         if not (isinstance(value, str) and value.endswith(".safetensors") and Path(value).name == value):
-            raise UserError(f"{path}: weight_map names {_short(value)}, which is no safetensors file in that folder; fetch the model again")
+            raise UserError(f"{path}: weight_map names {_short(value)}, which is not a safetensors file here; download the model again")
     return dict(named or {})
 
 
 def copy_for_export(path: Path, base: Path, target: Path) -> None:
-    """Copy a file of a base into an export: settings without what leads to code, and data. Code and pickles stay behind.
+    """Copy a file of a base model into an export: data files, and JSON without keys that lead to code. Code and pickles are not copied.
 
-    Raises `UserError` for a link that leads out of the base, whose target would be published with the export.
+    Raises `UserError` for a link to a file outside of the base, which would be published with the export.
     """
     if path.name not in SETTINGS and not DATA.fullmatch(path.name) and not DOCUMENTS.fullmatch(path.name):
-        report(path, ["the file, which is no data of a model"])
+        report(path, ["the file, which is not model data"])
         return
     homes = [base.resolve(), *([base.parent.parent / "blobs"] if commit_of(base) else [])]  # the hub's cache links to its blobs
     if not any(path.resolve().is_relative_to(home) for home in homes):
-        raise UserError(f"{path} is a link to {path.resolve()}, outside of the base, and would be exported; put the file itself there")
+        raise UserError(f"{path} is a link to {path.resolve()}, outside of the base, and would be exported; replace it by the file itself")
     if path.name in SETTINGS:
         document, dropped = cleaned(path)
         if dropped:
@@ -284,14 +285,14 @@ def copy_for_export(path: Path, base: Path, target: Path) -> None:
 
 
 def require_safetensors(folder: Path, option: str) -> None:
-    """Raises `UserError` for a folder whose weights are in another format, with the way to convert them."""
+    """Raises `UserError` for a folder without safetensors weights, with a command that converts pickled ones."""
     if any(folder.glob("*.safetensors")):
         return
     pickled = next((path for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in sorted(folder.glob(pattern))), None)
     if pickled is None:
-        raise UserError(f"{option} {folder}: no *.safetensors weights in there; fetch the model again")
+        raise UserError(f"{option} {folder}: contains no *.safetensors weights; download the model again")
     raise UserError(
-        f"{option} {folder}: its weights are pickles ({pickled.name}), which can run code when they are read, and are not read here. "
+        f"{option} {folder}: its weights are pickles ({pickled.name}), which can execute code when loaded, and are refused. "
         f"{CONVERTING.format(folder=folder, pickled=pickled.name)}"
     )
 
@@ -303,9 +304,9 @@ CONVERTING = (
 
 
 def load_pickled_weights(path: Path) -> dict[str, Any]:
-    """Content of a `.pt` or `.bin` file, on the CPU: tensors, numbers, text, lists and dictionaries; anything else is refused unread.
+    """Content of a `.pt` or `.bin` file, on the CPU: tensors, numbers, strings, lists and dictionaries. Raises `UserError` for all else.
 
-    The one place where a pickle is read, by torch's unpickler for weights, which calls nothing that the file names. Raises `UserError`.
+    The only place where a pickle is read, with torch's restricted unpickler for weights, which calls nothing that the file names.
     """
     import torch
 
@@ -315,7 +316,7 @@ def load_pickled_weights(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a foreign, damaged or hostile file fails in many ways
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{path} holds no plain weights ({first}); code that comes with a model is never run") from error
+        raise UserError(f"{path} does not contain plain weights ({first}); code that comes with a model is never run") from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} holds no weights by name but a {type(found).__name__}")
+        raise UserError(f"{path} contains a {type(found).__name__} instead of a dictionary of weights")
     return found

@@ -1,14 +1,14 @@
 """python -m finetune plan --recipe NAME [--config FILE …] [--section.key value …] [--gpus 8] [--nodes 2] [--gpu h100-80gb] [--write FILE]
 
-Shows a run before it is started, without weights, data or a GPU. First every key with its value and where that comes from; then, as
-comments behind it, what the run will need: parameters, steps, checkpoints, time; the memory of a GPU term by term; the strategy to take
-and why not another one; and what would fail later. The whole is YAML that is itself a valid --config.
+Plans a run without weights, data or a GPU. Prints every config key with its value and the file that sets it; then, as YAML comments, the
+estimated parameters, steps, checkpoints and time, the GPU memory term by term, the recommended parallelism strategy with reasons against
+the others, and problems that would stop the run later. The output is YAML that can be used as a --config file.
 
-    --gpus N --nodes N         GPUs of a machine, and machines; 1 and 1 unless said
-    --gpu NAME                 what they are; h100-80gb unless said
-    --write FILE               leave a launch file for accelerate there
-    --settings                 the settings alone, at once
-    --show-batch               the settings and the first micro-batch, sample by sample, with what is learned standing out
+    --gpus N --nodes N         GPUs per machine, and number of machines (default: 1 and 1)
+    --gpu NAME                 type of GPU (default: h100-80gb)
+    --write FILE               write a launch file for accelerate
+    --settings                 print only the config, without the estimate
+    --show-batch               print the config and the first micro-batch, sample by sample, with the trained positions highlighted
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
+if __package__ in (None, ""):  # run as a script: sys.path[0] is finetune/, so `import finetune` would fail
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from collections.abc import Iterator
@@ -41,11 +41,11 @@ SHOW_BATCH, SETTINGS = "--show-batch", "--settings"
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is asked of a plan besides the config."""
+    """The command-line options of `plan` besides the config."""
 
     cluster: Cluster
     write: Path | None
-    """Where a launch file is left."""
+    """Where to write a launch file; None: nowhere."""
 
 
 def main(argv: list[str]) -> int:
@@ -65,14 +65,14 @@ def run(argv: list[str]) -> int:
             show_batch(config, recipe)
         return 0
     wishes = take_wishes(arguments)
-    config = resolved_config(arguments)  # missing data is told with all else that is missing
+    config = resolved_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
     print(table(config, origins(arguments)), flush=True)
     foretell(config, load_recipe(find_recipe(config.recipe)), wishes, arguments)
     return 0
 
 
 def take_wishes(arguments: Arguments) -> Wishes:
-    """The plan's own flags, taken out of the overrides. Raises `UserError` for a number that is none, and an unknown GPU."""
+    """Remove the flags of `plan` from the overrides and return them. Raises `UserError` for an invalid number or an unknown GPU."""
     given = {key: value for key, value in arguments.overrides if key in ("gpus", "nodes", "gpu", "write")}
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
     for key in ("gpus", "nodes"):
@@ -81,12 +81,12 @@ def take_wishes(arguments: Arguments) -> Wishes:
     wanted = cluster(given.get("gpu", "h100-80gb"), int(given.get("gpus", "1")), int(given.get("nodes", "1")))
     write = Path(given["write"]) if "write" in given else None
     if write is not None and write.exists():
-        raise UserError(f"--write {write}: exists already; remove it or choose another name")
+        raise UserError(f"--write {write}: already exists; remove it or choose another name")
     return Wishes(wanted, write)
 
 
 def foretell(config: Config, recipe: Recipe, wishes: Wishes, arguments: Arguments) -> None:
-    """Print what the run will need, and write the launch file."""
+    """Print the estimate as YAML comments, and write the launch file if `--write` was given."""
     from finetune.foresight import foresee
     from finetune.launch_file import launch_file
     from finetune.prospect import consider, lines
@@ -104,13 +104,13 @@ def foretell(config: Config, recipe: Recipe, wishes: Wishes, arguments: Argument
 
 
 def said_again(arguments: Arguments) -> str:
-    """The run's own part of the command line."""
+    """The arguments that `train` takes, as a command line without the flags of `plan`."""
     keys = "".join(f" --{key} {value}" for key, value in arguments.overrides)
     return f"--recipe {arguments.recipe}{''.join(f' --config {path}' for path in arguments.files)}{keys}"
 
 
 def complaints(config: Config, recipe: Recipe) -> Iterator[str]:
-    """What `train` would refuse at once."""
+    """Messages of the errors with which `train` would stop at startup."""
     for check in (lambda: check_inputs(config), lambda: sampling.check(config, recipe)):
         try:
             check()
@@ -119,15 +119,15 @@ def complaints(config: Config, recipe: Recipe) -> Iterator[str]:
 
 
 def origins(arguments: Arguments) -> dict[str, str]:
-    """Dotted key → the file and line, or the flag, that decides it. Keys that nobody mentions are missing."""
-    assert arguments.recipe is not None  # `resolved_config` refused the command line otherwise
+    """Dotted key → the file and line, or the flag, that sets it. Keys with their default are not included."""
+    assert arguments.recipe is not None  # checked by `resolved_config`
     files = [find_recipe(arguments.recipe) / "config.yaml", *arguments.files]
     layers = [*(read_layer(path) for path in files), command_line(arguments.overrides)]
     return {key: place for layer in layers for key, place in layer.origins.items()}
 
 
 def table(config: Config, places: dict[str, str]) -> str:
-    """The config as YAML, with the origin of each value behind it."""
+    """The config as YAML, with the origin of each value as a comment."""
     lines = [*_lines(config.model_dump(mode="json"), "", places)]
     width = min(60, max(len(line) for line, _ in lines))
     return "\n".join(f"{line:<{width}}  # {place}" if place else line for line, place in lines)
@@ -146,9 +146,9 @@ def _lines(values: dict[str, Any], prefix: str, places: dict[str, str]) -> Itera
 
 
 def show_batch(config: Config, recipe: Recipe) -> None:
-    """Print the samples that a fresh run would train on first."""
+    """Print the samples of the first micro-batch of a new run."""
     if recipe.show is None:
-        raise UserError(f"{SHOW_BATCH}: the recipe {config.recipe} has no `show`, so it cannot say what its samples look like")
+        raise UserError(f"{SHOW_BATCH}: the recipe {config.recipe} does not define `show`, so its samples cannot be printed")
     from finetune import world as worlds
 
     world = worlds.join((), config.run.dir)
@@ -160,7 +160,7 @@ def show_batch(config: Config, recipe: Recipe) -> None:
 
 
 def first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
-    """The first micro-batch of the first epoch, after an account of the rows left out. The index made for it serves the run too."""
+    """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
     from finetune.batches import Loader, Order, micro_batches
     from finetune.intake import account, check_batching, data_key, open_data
 

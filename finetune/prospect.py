@@ -1,4 +1,4 @@
-"""A plan in words: what a run needs on a cluster, what was chosen, and what stands in its way."""
+"""Report of `finetune plan`: time and memory of a run on a cluster, the chosen parallelism strategy, and problems before training."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ from finetune.strategies import Verdict, arrangements, choose, judge, largest_mi
 
 BAR = 30
 """Characters of the largest bar."""
-RUNNERS_UP = 3
 TERMS = {
     "frozen": "frozen weights",
     "masters": "masters (fp32)",
     "gradients": "gradients (fp32)",
     "optimizer": "optimizer",
     "gathered": "gathered weights",
-    "unreduced": "whole gradients",
+    "unreduced": "full gradients",
     "reducing": "reduction buffer",
     "activations": "activations",
     "loss": "loss",
     "working": "backward pass",
-    "overhead": "allowance",
+    "overhead": "overhead (est.)",
 }
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """A run on a cluster."""
+    """A run on a cluster, with an estimate of each parallel layout."""
 
     foreseen: Foresight
     cluster: Cluster
     verdicts: tuple[Verdict, ...]
-    """The chosen one first: what the config asks for, or the best."""
+    """The chosen one first: the one that the config sets, or the best."""
     asked: bool
-    """Whether the config left no choice."""
+    """Whether the config sets the strategy."""
 
     @property
     def best(self) -> Verdict:
@@ -53,17 +52,17 @@ class Prospect:
 
     @cached_property
     def largest(self) -> int:
-        """Most positions of a micro-batch that fit in the chosen way; 0: none."""
+        """Largest micro-batch, in positions, that fits with the chosen strategy; 0 if none fits."""
         config, best = self.foreseen.config, self.best
         half = self.foreseen.activations(max(config.train.micro_tokens // 2, 64), best.recomputing, best.arrangement.tensor)
         return largest_micro_batch(self.foreseen.work, best, half)
 
     def problems(self, seen: Glance | str | None) -> Iterator[str]:
-        """What would fail later, with what `look` has seen."""
+        """Problems that would stop the run later. `seen`: the result of `look`."""
         foreseen = self.foreseen
         base = Path(str(foreseen.config.model.source))
         if not has_weights(base):
-            yield f"model.source: {base} holds no *.safetensors; fetch the weights before training"
+            yield f"model.source: {base} contains no *.safetensors; download the weights before training"
         yield from (f"model.source: {misfit}" for misfit in foreseen.misfits[:5])
         yield from refused(lambda: quantized.check(foreseen.config))
         yield from refused(lambda: optim.check(foreseen.config))
@@ -73,7 +72,7 @@ class Prospect:
         yield from [seen] if isinstance(seen, str) else seen.problems if seen else ()
 
     def look(self, recipe: Recipe) -> Glance | str | None:
-        """At some rows of the data; or why they cannot be read; None if there are none."""
+        """A preview of the data, the reason why it cannot be read, or None if the file does not exist."""
         path = on_disk(self.foreseen.config.data.train)
         if path is None or not path.is_file():
             return None
@@ -81,12 +80,12 @@ class Prospect:
             return glance(self.foreseen.config, recipe, self.foreseen.processor())
         except UserError as problem:
             return str(problem)
-        except (OSError, ValueError) as problem:  # what transformers raises for a tokenizer that is not there
-            return f"model.source: its tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
+        except (OSError, ValueError) as problem:  # transformers raises these for a missing tokenizer
+            return f"model.source: the tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
 
 
 def consider(foreseen: Foresight, cluster: Cluster) -> Prospect:
-    """Judge every arrangement that the cluster and the config allow. Raises `UserError` if the config asks for what cannot be."""
+    """Estimate every layout that the cluster and the config allow. Raises `UserError` if the config sets an impossible one."""
     parallel, work = foreseen.config.parallel, foreseen.work
     among = list(arrangements(cluster, work.refuses_tensor, parallel.offload))
     ranking = choose(work, cluster, among)
@@ -100,16 +99,17 @@ def consider(foreseen: Foresight, cluster: Cluster) -> Prospect:
 
 
 def check(wanted: Arrangement, foreseen: Foresight, cluster: Cluster) -> None:
-    """Raises `UserError` for an arrangement that training would refuse on this cluster."""
+    """Raises `UserError` for a layout that training would refuse on this cluster."""
     copies, ranks = wanted.replicate, cluster.ranks
     if (wanted.strategy == "hsdp") != (copies > 1) or ranks % copies:
         raise UserError(
             f"parallel.strategy: {wanted.strategy} with parallel.replicate: {copies} on {ranks} ranks; "
-            "hsdp goes with a number above 1 that divides them, and the other strategies with 1"
+            "hsdp needs a number above 1 that divides the ranks, and the other strategies need 1"
         )
     if wanted.tensor > 1 and (wanted.strategy != "fsdp" or cluster.gpus % wanted.tensor):
         raise UserError(
-            f"parallel.tensor: {wanted.tensor} with {wanted.strategy} on {cluster.gpus} GPUs a machine; it goes with fsdp, within a machine"
+            f"parallel.tensor: {wanted.tensor} with {wanted.strategy} on {cluster.gpus} GPUs per machine; "
+            "it needs fsdp, and must divide the GPUs of a machine"
         )
     if wanted.tensor > 1 and (refusal := foreseen.work.refuses_tensor(wanted.tensor)):
         raise UserError(refusal)
@@ -123,12 +123,12 @@ def refused(check: Callable[[], Any]) -> Iterator[str]:
 
 
 def advice(prospect: Prospect) -> str:
-    """What to do when nothing fits."""
+    """What to change when the run does not fit into memory."""
     memory, config = prospect.best.memory, prospect.foreseen.config
     if memory.lasting + memory.passing > prospect.best.budget:
-        adapters = "" if config.model.lora else " --model.lora '{rank: 16}' (one that is frozen takes 2 bytes a parameter), or"
-        return f"the weights' part does not fit:{adapters} more GPUs"
-    return f"take --train.micro_tokens {prospect.largest // 256 * 256}" if prospect.largest else "take more GPUs"
+        adapters = "" if config.model.lora else " set --model.lora '{rank: 16}' (frozen weights take 2 bytes a parameter), or"
+        return f"weights, gradients and optimizer state do not fit:{adapters} use more GPUs"
+    return f"set --train.micro_tokens {prospect.largest // 256 * 256}" if prospect.largest else "use more GPUs"
 
 
 def lines(prospect: Prospect, command: str, seen: Glance | str | None, problems: list[str]) -> Iterator[str]:
@@ -141,7 +141,7 @@ def lines(prospect: Prospect, command: str, seen: Glance | str | None, problems:
     yield ""
     yield from of_strategy(prospect, command)
     yield ""
-    yield f"before this can train: {len(problems)}" if problems else "nothing was found that would fail later"
+    yield f"problems to fix before training: {len(problems)}" if problems else "no problems found"
     yield from (f"  {line}" for problem in problems for line in problem.splitlines())
 
 
@@ -152,29 +152,32 @@ def of_run(prospect: Prospect) -> Iterator[str]:
     size = checkpoint_size(foreseen)
     yield f"{of.total:,} parameters, {of.trained:,} trained"
     yield f"a step: {work.global_batch_tokens:,} positions, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
-    yield f"a checkpoint: {size / 1e9:.2f} GB on disk; {foreseen.config.checkpoint.keep} are kept, and the next is written before one goes"
-    if foreseen.config.checkpoint.asynchronous:
-        yield f"host memory for the copy that a save is written from: {size / prospect.cluster.nodes / 1e9:.2f} GB on each machine"
     yield (
-        f"time, roughly: {best.seconds.total:.2f} s a step, {best.tokens_per_second:,.0f} positions a second, if a GPU computes "
-        f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and every position is filled"
+        f"a checkpoint: {size / 1e9:.2f} GB on disk; {foreseen.config.checkpoint.keep} are kept, and the oldest is removed only after the "
+        "next one is written"
+    )
+    if foreseen.config.checkpoint.asynchronous:
+        yield f"host memory for asynchronous saves: {size / prospect.cluster.nodes / 1e9:.2f} GB on each machine"
+    yield (
+        f"estimated time: {best.seconds.total:.2f} s a step, {best.tokens_per_second:,.0f} positions a second, if a GPU reaches "
+        f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and there is no padding"
     )
     if train.steps:
         yield f"{train.steps:,} steps: {hours(train.steps * best.seconds.total)}"
 
 
 def checkpoint_size(foreseen: Foresight) -> int:
-    """In bytes."""
+    """Size of one checkpoint on disk, in bytes."""
     return preflight.checkpoint_bytes(foreseen.outline.trained, foreseen.outline.state_bytes)
 
 
 def of_data(prospect: Prospect, found: Glance) -> str:
-    """Steps and time, from what some rows say of all."""
+    """Steps and time, extrapolated from some rows of the data."""
     train = prospect.foreseen.config.train
     steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
     return (
         f"about {steps:,} steps, {hours(steps * prospect.best.seconds.total)}: {train.epochs} epochs of about {found.positions:,.0f} "
-        f"positions, as {found.looked_at} of {found.rows:,} rows suggest"
+        f"positions, estimated from {found.looked_at} of {found.rows:,} rows"
     )
 
 
@@ -183,15 +186,15 @@ def hours(seconds: float) -> str:
 
 
 def of_memory(prospect: Prospect) -> Iterator[str]:
-    """Term by term, with bars."""
+    """Memory of one GPU, term by term, with bars."""
     best = prospect.best
     where = f"{best.arrangement} on {prospect.cluster}"
-    yield f"memory of a GPU under {where}, activation checkpointing {best.recomputing}, in GiB at the peak of a step:"
+    yield f"peak memory of a GPU with {where}, activation checkpointing {best.recomputing}, in GiB:"
     yield from bars(best.memory)
     state = "fits" if best.fits else "does not fit"
-    yield f"  {'in all':<17}{best.memory.total / GIB:8.2f}  of {prospect.cluster.gpu.memory:g}: {state}"
+    yield f"  {'total':<17}{best.memory.total / GIB:8.2f}  of {prospect.cluster.gpu.memory:g}: {state}"
     most = prospect.largest
-    yield f"the largest micro-batch that fits: --train.micro_tokens {most}" if most else "no micro-batch fits: the weights leave no room"
+    yield f"the largest micro-batch that fits: --train.micro_tokens {most}" if most else "no micro-batch fits beside the weights"
 
 
 def bars(memory: Memory) -> Iterator[str]:
@@ -202,13 +205,12 @@ def bars(memory: Memory) -> Iterator[str]:
 
 
 def of_strategy(prospect: Prospect, command: str) -> Iterator[str]:
-    """What was chosen, and why not something else."""
+    """The chosen strategy, its launch command, and the reasons against the others."""
     best, *others = prospect.verdicts
-    yield f"strategy: {best.arrangement}{', as asked' if prospect.asked else ''}; distributed_type: {kind(best.arrangement)}; --write FILE"
+    configured = ", as configured" if prospect.asked else ""
+    yield f"strategy: {best.arrangement}{configured}; distributed_type: {kind(best.arrangement)}; --write FILE"
     yield f"  accelerate launch --config_file FILE finetune/train.py {command}{keys(best)}"
     if best.recomputing != prospect.foreseen.work.recomputing:
         yield f"  with activation checkpointing {best.recomputing}: nothing fits with {prospect.foreseen.work.recomputing}"
-    for verdict in others[:RUNNERS_UP]:
+    for verdict in others:
         yield f"  not {verdict.arrangement}: {reason(verdict, best)}"
-    for verdict in others[RUNNERS_UP:]:
-        yield f"  nor {verdict.arrangement}: {reason(verdict, best)}"

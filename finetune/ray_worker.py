@@ -17,8 +17,8 @@ import ray.train
 
 from finetune import files
 from finetune.errors import UserError
-from finetune.guards import StopRequests
 from finetune.layers import parse_arguments
+from finetune.stop_requests import StopRequests
 from finetune.train import checked_config, checked_recipe
 from finetune.training_run import process_group, train
 

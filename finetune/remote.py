@@ -1,7 +1,7 @@
-"""Files elsewhere, by fsspec URL (s3://bucket/name, file:///mnt/share): looked at, brought to the local disk, sent from it.
+"""Remote files by fsspec URL (s3://bucket/name, file:///mnt/share): list, read, write, download and upload.
 
-Object storage renames nothing, so a folder there cannot appear at once: the file that is sent last, and removed first, says that it is
-whole. Whatever a file system raises becomes a `UserError` with the URL.
+Object storage has no rename, so a folder cannot be created atomically: a marker file that is uploaded last and removed first shows that the
+folder is complete. Errors of a file system become a `UserError` with the URL.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 CONTENT = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "generation", "version_id")
-"""What file systems call that which is another whenever the content is; where one has none, the times of the last change stand in."""
+"""Keys of a file's info that change with its content. If there is none, the modification times (`TIMES`) are used."""
 TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 BLOCK_BYTES = 2**22
 ORIGIN = ".from"
-"""Beside what was fetched: its URL."""
+"""File beside a downloaded file that contains its URL."""
 ARRIVING = "arriving"
 """Name of the temporary folder of a download."""
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
     "file": {"auto_mkdir": True},
-    "s3": {"config_kwargs": {"retries": {"max_attempts": 1}}},  # s3fs tries five times itself: a server that is gone would take 20 s
+    "s3": {
+        "config_kwargs": {"retries": {"max_attempts": 1}}
+    },  # s3fs itself retries five times, which would take 20 s if the server is down
 }
 
 
@@ -43,28 +45,28 @@ def is_url(place: object) -> TypeGuard[str]:
 
 
 def place(text: str) -> Path | str:
-    """What a command line names: a path, or, as text, a URL."""
+    """A command-line argument as a path, or as a string if it is a URL."""
     return text.rstrip("/") if is_url(text) else Path(text)
 
 
 def name_of(url: str) -> str:
-    """Its last part."""
+    """The last part of a URL."""
     return url.rstrip("/").rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a file elsewhere without reading it."""
+    """Size and identity of a remote file, known without reading it."""
 
     bytes: int
     identity: str
-    """Another one whenever the content is, as far as the file system can tell."""
+    """Changes whenever the content changes, as far as the file system can tell."""
 
 
 def look(url: str) -> Found:
-    """At one file. Raises `UserError` if it is not there, or no file."""
+    """Size and identity of one file. Raises `UserError` if it does not exist or is a folder."""
     system, path = _reach(url)
-    with _explained(url, "looking for it"):
+    with _explained(url, "accessing it"):
         info = system.info(path)
     if info["type"] != "file":
         raise UserError(f"{url} is a folder; give a file in it")
@@ -72,7 +74,7 @@ def look(url: str) -> Found:
 
 
 def find(url: str) -> dict[str, Found]:
-    """All files under a folder, by their name in it, sorted; none if there is no such folder: object storage knows no empty ones."""
+    """All files under a folder, by their path in it, sorted; empty if it does not exist: object storage has no empty folders."""
     system, path = _reach(url)
     with _explained(url, "listing it"):
         listed: dict[str, dict[str, Any]] = system.find(path, detail=True)
@@ -82,7 +84,7 @@ def find(url: str) -> dict[str, Found]:
 
 
 def read(url: str) -> bytes:
-    """A small file."""
+    """The content of a small file."""
     system, path = _reach(url)
     with _explained(url, "reading it"):
         content: bytes = system.cat_file(path)
@@ -90,36 +92,36 @@ def read(url: str) -> bytes:
 
 
 def write(url: str, content: bytes) -> None:
-    """A small file, in one step, whatever was there before."""
+    """Write or replace a small file atomically."""
     system, path = _reach(url)
     with _explained(url, "writing it"):
-        if url.startswith("file://"):  # where fsspec would empty the old one first; an object store has no such moment
+        if url.startswith("file://"):  # fsspec would truncate the old file first; object stores replace it atomically
             files.write_bytes(Path(path), content)
         else:
             system.pipe_file(path, content)
 
 
 def create(url: str, content: bytes) -> bool:
-    """Write a small file that must not be there yet; returns whether it is there now with this content.
+    """Write a small file that must not exist yet; returns whether it now exists with this content.
 
-    On S3 this is one conditional request. Other file systems may look first and write then, so what is there is read back; two that
-    write at the same moment may both be told yes.
+    On S3 this is one conditional request. Other file systems may check and write in two steps, so the file is read back; of two processes
+    that write at the same moment, both may get True.
     """
     system, path = _reach(url)
     with _explained(url, "creating it"):
         try:
             system.pipe_file(path, content, mode="create")
-        except Exception:  # "it is there" has as many types as there are file systems
+        except Exception:  # each file system has its own exception for an existing file
             if not system.exists(path):
                 raise
     return read(url) == content
 
 
 def fetch(url: str, cache: Path) -> Path:
-    """A file as it lies in the cache, brought there unless this very content was before. For one process at a time."""
+    """Download a file to the cache unless this version is there; returns its path. For one process at a time."""
     found = look(url)
     kept = cache / found.identity
-    inside = Path(*url.partition("://")[2].split("/")[-2:])  # with the folder's name: it tells a person more than a digest
+    inside = Path(*url.partition("://")[2].split("/")[-2:])  # with the folder's name, which says more than a digest
     if not kept.is_dir():
         files.sweep(files.make_folder(cache), found.identity)
         temporary = files.fresh_folder(cache, found.identity)
@@ -130,11 +132,11 @@ def fetch(url: str, cache: Path) -> Path:
 
 
 def complete(fetched: Path, named: Iterable[Path]) -> None:
-    """Bring what a file from `fetch` names beside itself, as far as it is not there yet; of other files nothing. For one process at a time.
+    """Download the missing files to which a file from `fetch` refers by relative paths (`named`); does nothing for other files.
 
-    Each comes once for every version of the file that names it. Raises `UserError` for what is not there either.
+    Each is downloaded once per version of the referring file. Raises `UserError` if one does not exist. For one process at a time.
     """
-    kept = fetched.absolute().parent.parent  # of a path that is only a name, or right under the root, too
+    kept = fetched.absolute().parent.parent  # absolute: also for a bare file name
     if not (kept / ORIGIN).is_file():
         return
     above, root = (kept / ORIGIN).read_text(encoding="utf-8").rpartition("/")[0], fetched.parent.resolve()
@@ -145,7 +147,7 @@ def complete(fetched: Path, named: Iterable[Path]) -> None:
 
 
 def bring(url: str, found: Found, path: Path, beside: Path) -> None:
-    """A file to `path`, where it appears whole or not at all, by way of a temporary folder in `beside`."""
+    """Download a file to `path` atomically, through a temporary folder in `beside`."""
     files.sweep(beside, ARRIVING)
     temporary = files.fresh_folder(beside, ARRIVING)
     try:
@@ -157,18 +159,18 @@ def bring(url: str, found: Found, path: Path, beside: Path) -> None:
 
 
 def download(url: str, found: Found, path: Path) -> None:
-    """Stream a file into a temporary folder. Raises `UserError` if it breaks off, or is replaced meanwhile."""
+    """Stream a file into a temporary folder. Raises `UserError` if the download is incomplete, or the file is replaced meanwhile."""
     system, place = _reach(url)
     files.require_space(path.parent, found.bytes, f"a copy of {url}")
     files.make_folder(path.parent)
     with _explained(url, "reading it"), system.open(place, "rb") as source:
         written = files.write_blocks(path, iter(lambda: source.read(BLOCK_BYTES), b""))
     if written.bytes != found.bytes or look(url) != found:
-        raise UserError(f"{url} was replaced while it was read ({written.bytes:,} of {found.bytes:,} bytes came); start again")
+        raise UserError(f"{url} was replaced while it was read (received {written.bytes:,} of {found.bytes:,} bytes); start again")
 
 
 def upload(folder: Path, url: str, last: str) -> None:
-    """Send all files of a folder, those of `last` after all others have arrived. What was there before is removed, `last` first."""
+    """Upload all files of a folder, the file `last` after all others. An existing remote folder is removed before, `last` first."""
     names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     remove(url, last)
     for name in [*(name for name in names if name != last), last]:
@@ -176,7 +178,7 @@ def upload(folder: Path, url: str, last: str) -> None:
 
 
 def send(path: Path, url: str) -> None:
-    """One file. Raises `UserError` unless all of it arrived."""
+    """Upload one file. Raises `UserError` if it is incomplete."""
     system, place = _reach(url)
     with _explained(url, "writing it"):
         system.put_file(str(path), place)
@@ -185,7 +187,8 @@ def send(path: Path, url: str) -> None:
 
 
 def remove(url: str, first: str) -> None:
-    """A folder with all that is in it; `first` goes before the rest, so that a half never looks whole. One that is not there is fine."""
+    """Remove a folder and its content, the file `first` before the rest, so that a partly removed folder never looks complete. The folder
+    may be missing."""
     system, path = _reach(url)
     names = find(url)
     with _explained(url, "removing it"):
@@ -209,14 +212,14 @@ def _found(url: str, info: dict[str, Any]) -> Found:
 
 
 def _moment(value: Any) -> str:
-    """A time as text, the same for a date, whatever its zone, and for its ISO form: one file system may tell now one, now the other."""
+    """A time as text; the same for a datetime in any time zone and for its ISO string, since a file system may return either."""
     with contextlib.suppress(TypeError, ValueError):
         value = datetime.fromisoformat(value)
     return str(value.timestamp() if isinstance(value, datetime) else value)
 
 
 def _reach(url: str) -> tuple[AbstractFileSystem, str]:
-    """The file system and the path in it. Raises `UserError` if there is none of that name, or what it takes is not installed."""
+    """The file system and the path in it. Raises `UserError` if the scheme is unknown, or its package is not installed."""
     from fsspec.core import url_to_fs
 
     scheme = url.partition("://")[0]
@@ -224,24 +227,26 @@ def _reach(url: str) -> tuple[AbstractFileSystem, str]:
         system, path = url_to_fs(url, use_listings_cache=False, **OWN_OPTIONS.get(scheme, {}))
     except ImportError as error:
         wanted = "pip install 'overtone[s3]'" if scheme in ("s3", "s3a") else "see the list of file systems in fsspec's documentation"
-        raise UserError(f"{url}: what {scheme}:// takes is not installed ({error}); {wanted}") from None
-    except Exception as error:  # "unknown" is a ValueError, and each file system has its own for a wrong setting
-        raise UserError(f"{url}: {scheme}:// cannot be opened ({error}); S3 is s3://bucket/name, a mounted folder file:///path") from error
+        raise UserError(f"{url}: the package for {scheme}:// is not installed ({error}); {wanted}") from None
+    except Exception as error:  # ValueError for an unknown scheme; file systems raise their own types for wrong settings
+        raise UserError(
+            f"{url}: {scheme}:// cannot be opened ({error}); use s3://bucket/name for S3, file:///path for a mounted folder"
+        ) from error
     return system, path
 
 
 @contextlib.contextmanager
 def _explained(url: str, doing: str) -> Iterator[None]:
-    """What a file system raises as a `UserError`. The types are those of dozens of clients; most are no `OSError`."""
+    """Convert errors of a file system to a `UserError`. Each client has its own exception types; most are not an `OSError`."""
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"{url}: {doing} failed, since there is no such object or bucket; look at its name") from error
+        raise UserError(f"{url}: {doing} failed, since there is no such object or bucket; check the name") from error
     except PermissionError as error:
-        raise UserError(f"{url}: {doing} is not allowed ({error}); look at your credentials, and at what the bucket grants them") from error
+        raise UserError(f"{url}: {doing} is not allowed ({error}); check your credentials and the permissions of the bucket") from error
     except Exception as error:
         raise UserError(
-            f"{url}: {doing} failed ({type(error).__name__}: {error}); look at the network, the credentials and the settings of its client"
+            f"{url}: {doing} failed ({type(error).__name__}: {error}); check the network, the credentials and the client's settings"
         ) from error

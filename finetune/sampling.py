@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from finetune.events import Events
-    from finetune.guards import StopRequests
+    from finetune.stop_requests import StopRequests
 
 NAME = "sample"
 """Of temporary folders in a run's cache."""
@@ -186,7 +186,7 @@ class Sampler:
 
     def finish(self, requests: StopRequests) -> None:
         """Wait for the last answers, unless a stop is asked for."""
-        while self._advance() and requests.asked() is None:
+        while self._advance() and requests.poll() is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
     @property

@@ -1,7 +1,7 @@
-"""The demo models that come with the package: chosen by name, expanded into a cache at their first use.
+"""Demo models included in the package: selected by name, and unpacked to a cache at first use.
 
-Each is one ZIP archive in `finetune/demo_models/`. They know a few hundred words and synthetic voices, and nothing ever falls back to
-them: they are used when their name is given, and they say what they are.
+Each one is a ZIP archive in `finetune/demo_models/`. They know a few hundred words and synthetic voices. They are used only when selected
+by name, never as a fallback, and print a warning that says what they are.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from finetune.errors import UserError
 
 HERE = Path(__file__).resolve().parent / "demo_models"
 CARD, FIGURES = "README.md", "figures.json"
-"""In an archive, for people and for programs."""
+"""Files of an archive: the model card, and its measurements."""
 BUILT_ON = "built_on.json"
-"""In an archive: folder → demo model whose folder of that name this one has too. It ships once."""
+"""File of an archive: folder → demo model that contains it. Folders that two models share are packaged once."""
 WARNING = (
-    "demo model {name}: a few hundred words, synthetic voices; it is good for nothing else. "
+    "demo model {name}: knows only a few hundred words and synthetic voices. "
     "For your own voice use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, and Whisper small or larger"
 )
 
 
 def names() -> list[str]:
-    """What `folder_of` knows."""
+    """Names of all demo models in this installation."""
     return sorted(path.stem for path in HERE.glob("*.zip"))
 
 
 def is_shipped(name: str) -> bool:
-    """Whether it is the name of a demo model."""
+    """Whether `name` is a demo model."""
     return name in names()
 
 
 def among() -> str:
-    """For the end of an error: which demo models there are; nothing if this copy came without."""
+    """End of an error message that lists the demo models; empty if none are installed."""
     return f" nor a demo model ({', '.join(names())})" if names() else ""
 
 
 def or_folder(given: str) -> Path:
-    """The folder of a demo model, or `given` as a path: the type of an option that takes either."""
+    """The folder of a demo model, or `given` as a path; used as argparse type."""
     return folder_of(given) if is_shipped(given) else Path(given)
 
 
 def told(model: str) -> dict[str, str]:
-    """What a run's summary says of a demo model; nothing of another."""
+    """Entry of a run's summary with the warning for a demo model; empty for other models."""
     return {"demo_model": WARNING.format(name=model)} if is_shipped(model) else {}
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a demo model, `~/.cache/overtone/<name>-<digest>`; says on stderr what it is. Raises `UserError` for another name."""
+    """Folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown name."""
     if not is_shipped(name):
-        raise UserError(f"{name}: no demo model of that name; there are {', '.join(names()) or 'none'}")
+        raise UserError(f"{name}: not a demo model; available: {', '.join(names()) or 'none'}")
     _warn(name)
     folder = cache() / f"{name}-{_digest(name)}"
     if not folder.is_dir():
@@ -67,12 +67,12 @@ def folder_of(name: str) -> Path:
 
 @functools.cache
 def _warn(name: str) -> None:
-    """Once in a process."""
+    """Print the warning, once per process."""
     print(f"warning: {WARNING.format(name=name)}", file=sys.stderr, flush=True)
 
 
 def cache() -> Path:
-    """Where demo models are expanded: `$XDG_CACHE_HOME/overtone`, by default `~/.cache/overtone`."""
+    """Folder to which demo models are unpacked: `$XDG_CACHE_HOME/overtone`, by default `~/.cache/overtone`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "overtone"
 
 
@@ -94,10 +94,10 @@ def _expand(name: str, folder: Path) -> None:
 
 
 def _parts(name: str) -> list[tuple[str, str]]:
-    """(demo model, prefix of what is taken from its archive)."""
+    """(demo model, prefix of the files to take from its archive), for a model and those whose folders it shares."""
     with _archive(name) as archive:
-        told = json.loads(archive.read(BUILT_ON)) if BUILT_ON in archive.namelist() else {}
-    return [(name, ""), *((other, f"{part}/") for part, other in told.items())]
+        shared = json.loads(archive.read(BUILT_ON)) if BUILT_ON in archive.namelist() else {}
+    return [(name, ""), *((other, f"{part}/") for part, other in shared.items())]
 
 
 def _digest(name: str) -> str:
@@ -112,7 +112,7 @@ def _archive(name: str) -> zipfile.ZipFile:
 
 
 def _file(name: str) -> Path:
-    """Raises `UserError` if this copy of the package came without it."""
+    """Path of an archive. Raises `UserError` if it is not in this installation."""
     path = HERE / f"{name}.zip"
     if not path.is_file():
         raise UserError(f"{path} is missing; reinstall the package")
@@ -120,9 +120,9 @@ def _file(name: str) -> Path:
 
 
 def pack(folder: Path) -> bytes:
-    """The archive of a folder with a model and its card; the same files give the same bytes. Raises `UserError` without a card."""
+    """Archive of a model's folder, as bytes; reproducible. Raises `UserError` if the folder has no model card."""
     if not (folder / CARD).is_file():
-        raise UserError(f"{folder} has no {CARD}; a demo model says what it is, so write its card first")
+        raise UserError(f"{folder} has no {CARD}; a demo model needs a model card, so write it first")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression=zipfile.ZIP_LZMA) as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -131,7 +131,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """Without a time or an owner, which would differ each time."""
+    """A ZIP entry without time and owner, so that archives are reproducible."""
     entry = zipfile.ZipInfo(name)
     entry.compress_type = zipfile.ZIP_LZMA
     entry.external_attr = 0o644 << 16

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from finetune import optim, parallel
 from finetune.batches import Loader, Turn
 from finetune.config import Config
-from finetune.guards import Recent, check_reached, is_finite, not_finite, spiked, unusual
+from finetune.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
 from finetune.recipe import Batch, Loaded, Recipe, Term
 from finetune.rows import Rows
 from finetune.world import World, data_sums, gather
@@ -56,7 +56,7 @@ def train_step(
     counts = global_counts(world, turns)
     totals, weights = accumulate(training, turns, counts)
     if not training.optimizer.state:
-        check_reached([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
+        check_gradients_exist([parallel.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
     gradients = parallel.by_layout(parameter.grad for parameter, _ in optim.pairs(training.optimizer) if parameter.grad is not None)
     own_sums, norm = fetch(list(totals.values()), parallel.gradient_norm(gradients))
     own_tokens = float(sum(turn.micro.tokens for turn in turns if turn.counts))
@@ -64,10 +64,10 @@ def train_step(
     numbers = means(dict(zip(totals, summed, strict=True)), counts, weights)
     if not is_finite(numbers["loss"], norm):
         training.model.zero_grad(set_to_none=True)
-        raise not_finite(step + 1, numbers["loss"], norm, rows_of(training, turns))
-    if problem := unusual(numbers["loss"], norm, recent, train.spike):
+        raise not_finite_error(step + 1, numbers["loss"], norm, rows_of(training, turns))
+    if problem := find_spike(numbers["loss"], norm, recent, train.spike):
         training.model.zero_grad(set_to_none=True)
-        raise spiked(step + 1, problem, rows_of(training, turns))
+        raise spike_error(step + 1, problem, rows_of(training, turns))
     parallel.clip_gradients(gradients, norm, train.clip)
     rate = optim.learning_rate(step, training.total, train)
     before_update()

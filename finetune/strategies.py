@@ -1,10 +1,10 @@
-"""Which strategy for a model, a step and a cluster: of what fits, what takes the least time.
+"""Parallelism planner: among the strategies that fit into GPU memory, choose the one with the shortest estimated step time.
 
-The Ultra-Scale Playbook (Hugging Face, 2025) goes the same way: fit in memory, reach the global batch, then throughput. The global batch is
-given here, and turns without a micro-batch are in the time of its step. When times are alike, the simplest wins: ddp, zero1, zero2, fsdp,
-hsdp, tensor parallelism. Tensor parallelism stays within a machine.
+It follows the Ultra-Scale Playbook (Hugging Face, 2025): fit into memory, reach the global batch size, then maximize throughput. The global
+batch size is given, and idle ranks count in its step time. If times are nearly equal, the simplest strategy wins, in this order: ddp,
+zero1, zero2, fsdp, hsdp, tensor parallelism. Tensor parallelism stays within a machine.
 
-Times are rough: a machine's ceilings, ring collectives, and communication that hides behind computation as far as it can.
+Step times are rough: peak hardware speeds times an efficiency, ring collectives, and communication fully overlapped with computation.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ HEAVIER: dict[Recomputing, tuple[Recomputing, ...]] = {
     "selective": ("selective", "full"),
     "full": ("full",),
 }
-"""What may be tried when nothing fits: itself, then what needs less memory and more time."""
+"""Levels of activation checkpointing to try if nothing fits: the configured one, then those with less memory and more time."""
 ALIKE = 1.03
-"""Times within this ratio are the same."""
+"""Step times within this ratio count as equal."""
 HOP = 10e-6
-"""Seconds that a collective waits at each rank of its ring: what makes hundreds of ranks slow, however little they send."""
+"""Latency of one hop of a ring collective, in seconds. With hundreds of ranks it dominates, however little is sent."""
 TENSOR_SIZES = (2, 4, 8)
 SUMS = 7
-"""Of states over a tensor-parallel group, for a block and micro-batch, as benchmarks/communication.py counts them: after attention and MLP,
-and on the way back for each of the five matrices that read the same states (queries, keys, values, gate, up)."""
+"""All-reduces of the hidden states over a tensor-parallel group, per block and micro-batch, as counted by benchmarks/communication.py:
+after attention and MLP, and in the backward pass one for each of the five matrices that read the same states (query, key, value, gate,
+up)."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One optimizer step of a run."""
+    """The work of one optimizer step."""
 
     outline: Outline
     activations: Callable[[Recomputing, int], Activations]
-    """(recomputation, tensor-parallel ranks) → what one micro-batch needs."""
+    """(activation checkpointing, tensor-parallel ranks) → memory of one micro-batch."""
     micro_tokens: int
     global_batch_tokens: int
     compute: int
-    """Bytes of an element in the compute type."""
+    """Bytes per element of the compute type."""
     recomputing: Recomputing
-    """As the config has it."""
+    """Activation checkpointing as configured."""
     refuses_tensor: Callable[[int], str | None] = lambda _: None
-    """Ranks → why that many cannot share this model's matrices; None if they can."""
+    """Number of tensor-parallel ranks → why this model cannot be split over that many; None if it can."""
 
     @property
     def micro_batches(self) -> int:
@@ -57,11 +58,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of one optimizer step."""
+    """Estimated duration of one optimizer step."""
 
     computing: float
     waiting: float
-    """For what other ranks send, where nothing is left to compute meanwhile."""
+    """Communication that does not overlap with computation."""
 
     @property
     def total(self) -> float:
@@ -70,7 +71,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of an arrangement before it runs."""
+    """Estimated memory and step time of a parallel layout."""
 
     arrangement: Arrangement
     recomputing: Recomputing
@@ -78,9 +79,9 @@ class Verdict:
     budget: float
     seconds: Seconds
     groups: int
-    """Shares of the data."""
+    """Data-parallel groups."""
     busy: float
-    """Share of the groups' turns that have a micro-batch."""
+    """Fraction of the groups' turns that have a micro-batch."""
     tokens_per_second: float
 
     @property
@@ -89,7 +90,7 @@ class Verdict:
 
 
 def arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], offload: bool = False) -> Iterator[Arrangement]:
-    """Everything that this cluster allows, the simplest first. One rank has nothing to share."""
+    """All parallel layouts that this cluster allows, the simplest first. On one rank: only ddp."""
     ranks = cluster.ranks
     if ranks == 1:
         yield Arrangement("ddp", 1, offload=offload)
@@ -105,7 +106,7 @@ def arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], 
 
 
 def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[Verdict]:
-    """Every arrangement's verdict, the best first; with the config's recomputation, and with heavier ones if nothing fits otherwise."""
+    """Estimates of all layouts, the best first, with the configured activation checkpointing, or a stronger one if nothing fits."""
     verdicts: list[Verdict] = []
     for recomputing in HEAVIER[work.recomputing]:
         new = [judge(work, cluster, arrangement, recomputing) for arrangement in among]
@@ -116,8 +117,8 @@ def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[Verdi
 
 
 def ranked(verdicts: list[Verdict]) -> list[Verdict]:
-    """What fits before what does not, the fast before the slow, and where times are alike the simple before the rest; `verdicts` come with
-    the simplest first. What does not fit: what needs least first."""
+    """Sort: layouts that fit come first, by step time, and by simplicity if times are nearly equal; the rest follow by memory. `verdicts`
+    must have the simplest layout first."""
     left, order = sorted((verdict for verdict in verdicts if verdict.fits), key=lambda each: each.seconds.total), []
     while left:
         alike = [verdict for verdict in left if verdict.seconds.total <= left[0].seconds.total * ALIKE]
@@ -128,6 +129,7 @@ def ranked(verdicts: list[Verdict]) -> list[Verdict]:
 
 
 def judge(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: Recomputing) -> Verdict:
+    """Estimate memory and step time of one layout."""
     traced = work.activations(recomputing, arrangement.tensor)
     groups = arrangement.ranks // arrangement.tensor
     turns = -(-work.micro_batches // groups)
@@ -144,7 +146,7 @@ def judge(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: R
 
 
 def time_of_step(work: Work, cluster: Cluster, arrangement: Arrangement, traced: Activations, turns: int) -> Seconds:
-    """Of `turns` micro-batches a rank. A rank without one computes an empty one meanwhile."""
+    """Duration of a step with `turns` micro-batches per rank. A rank without a micro-batch runs a filler, so it takes as long."""
     once = traced.flops * work.micro_tokens / traced.positions / (cluster.gpu.speed * 1e12 * EFFICIENCY)
     if arrangement.ranks == 1:
         return Seconds(turns * once, 0.0)
@@ -154,15 +156,15 @@ def time_of_step(work: Work, cluster: Cluster, arrangement: Arrangement, traced:
 
 
 def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
-    """Seconds that gathering and reducing take in a step, and seconds of computation behind which they can hide. What is sent, and how
-    often, is what real ranks send: benchmarks/communication.py counts it."""
+    """Seconds per step for all-gathers and reductions, and seconds of computation with which they can overlap. The sizes and numbers of
+    the collectives are those that benchmarks/communication.py measures on real ranks."""
     outline, shards, tensor = work.outline, arrangement.shards, arrangement.tensor
     units = (outline.root, *outline.units)
 
     def ring(size: float, ranks: int, beside: int) -> float:
-        """Each rank sends its share on, around a ring, `beside` others."""
+        """Seconds of a ring collective over `size` bytes; `beside` such rings run at the same time."""
         across = cluster.nodes > 1 and ranks * beside > cluster.gpus
-        # A machine's GPUs reach the next machine together, each by its own card; groups that run beside each other divide that.
+        # All GPUs of a machine share its network bandwidth, so rings that run at the same time divide it.
         speed = 1e9 * (min(cluster.gpu.link, cluster.gpu.fabric / beside) if across else cluster.gpu.link)
         return (ranks - 1) / ranks * size / speed + (ranks - 1) * HOP if size else 0.0
 
@@ -194,44 +196,44 @@ def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns:
 
 
 def tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> float:
-    """Seconds a micro-batch: a group sums its states `SUMS` times in each block, and nothing can be computed meanwhile."""
+    """Seconds per micro-batch for tensor parallelism: `SUMS` all-reduces of the states in each block, which do not overlap."""
     size, outline = arrangement.tensor, work.outline
     states = work.micro_tokens * outline.hidden * work.compute
     return outline.blocks * SUMS * (2 * (size - 1) / size * states / (cluster.gpu.link * 1e9) + (size - 1) * HOP) if size > 1 else 0.0
 
 
 def reason(verdict: Verdict, best: Verdict) -> str:
-    """Why a verdict is not the best one: what does not fit, or what costs time."""
+    """Why a layout was not chosen: it does not fit, or it is slower."""
     needed = verdict.memory.total / GIB
     if not verdict.fits:
         lasting = verdict.memory.lasting / GIB
         name, size = max(grouped(verdict.memory).items(), key=lambda each: each[1])
-        alone = f"; what lasts is {lasting:.1f} GiB alone" if lasting > verdict.budget / GIB else ""
-        return f"needs {needed:.1f} of {verdict.budget / GIB:.1f} GiB, most of it {name}, {size / GIB:.1f} GiB{alone}"
+        alone = f"; weights, gradients and optimizer alone take {lasting:.1f} GiB" if lasting > verdict.budget / GIB else ""
+        return f"needs {needed:.1f} of {verdict.budget / GIB:.1f} GiB, most of it for {name}, {size / GIB:.1f} GiB{alone}"
     if verdict.busy < 0.9 * best.busy:
         return f"fits in {needed:.1f} GiB, but {1 - verdict.busy:.0%} of the ranks' turns would have no micro-batch"
     ratio = verdict.seconds.total / best.seconds.total
     if ratio > ALIKE:
-        return f"fits in {needed:.1f} GiB, but a step takes {ratio:.2f} times as long, {verdict.seconds.waiting:.2f} s of it waiting"
+        return f"fits in {needed:.1f} GiB, but a step takes {ratio:.2f} times as long, with {verdict.seconds.waiting:.2f} s of waiting"
     if ratio < 1 / ALIKE:
-        return f"fits in {needed:.1f} GiB and is no slower"
-    return f"fits in {needed:.1f} GiB, and is no faster"
+        return f"fits in {needed:.1f} GiB and is not slower"
+    return f"fits in {needed:.1f} GiB and is not faster"
 
 
 def grouped(memory: Memory) -> dict[str, int]:
-    """The terms by what one can do about them."""
+    """Memory terms, grouped by what reduces them."""
     return {
         "weights, gradients and optimizer": memory.lasting,
         "gathered weights": memory.gathered,
-        "whole gradients": memory.unreduced + memory.reducing,
+        "full gradients": memory.unreduced + memory.reducing,
         "activations": memory.activations + memory.working,
         "the loss": memory.loss,
     }
 
 
 def largest_micro_batch(work: Work, verdict: Verdict, half: Activations) -> int:
-    """Most positions of a micro-batch that fit, from the needs of this one and of one of about half its positions: bytes are linear in
-    positions where attention never makes a matrix of them. 0 if not even the weights fit."""
+    """Largest micro-batch, in positions, that fits; 0 if not even the weights fit. Linear extrapolation from this micro-batch and one of
+    about half its positions (`half`): activation memory is linear in positions unless attention materializes its matrix."""
     whole = work.activations(verdict.recomputing, verdict.arrangement.tensor)
     more = (whole.peak - half.peak) / (whole.positions - half.positions)
     room = verdict.budget - verdict.memory.total

@@ -24,11 +24,12 @@ from finetune.config import Config
 from finetune.copies import Copies
 from finetune.errors import ElsewhereError, UserError
 from finetune.events import Events, Listener, draw_curve, nobody
-from finetune.guards import NotFiniteError, Signals, StopRequests
 from finetune.heartbeat import Heartbeat, Loss
 from finetune.loop import fit
+from finetune.loss_spikes import NotFiniteError
 from finetune.recipe import Recipe, built_in_recipes
 from finetune.sampling import Sampler, bytes_on_gpu
+from finetune.stop_requests import SignalListener, StopRequests
 from finetune.world import World, idle_gpus, once
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -71,7 +72,7 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         killed.extend([account] if account else [])
 
     # The signals are outermost: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
-    with Signals(ENDING_SIGNALS, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
+    with SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
         once(world, copies.open)
         with out_of_memory.explained(config, recipe, world):
             training, progress = build(config, recipe, world, on_claim)

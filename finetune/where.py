@@ -1,4 +1,4 @@
-"""finetune where [recipes|configs|NAME.yaml]: where the installed recipes and launch files lie, for use in a command line.
+"""finetune where [recipes|configs|NAME.yaml]: print the paths of the installed recipes and launch files, for use in a command line.
 
 accelerate launch --config_file $(finetune where fsdp2.yaml) -m finetune.train --recipe voice_clone
 """
@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
             print(configs_folder() / name)
         else:
             known = ", ".join(sorted(path.name for path in configs_folder().glob("*.yaml")))
-            raise UserError(f"nothing is called {name!r}; launch files are {known}; or ask for recipes or configs")
+            raise UserError(f"unknown name {name!r}; valid names are recipes, configs, and the launch files {known}")
     return 0
 
 
@@ -36,7 +36,7 @@ def recipes_folder() -> Path:
 
 
 def configs_folder() -> Path:
-    """Beside the package in a clone, inside it when installed."""
+    """Folder of the launch files: next to the package in a clone, inside it when installed."""
     here = Path(__file__).resolve().parent
     return next(path for path in (here.parent / "configs", here / "configs") if path.is_dir())
 

@@ -31,7 +31,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"strategies"}),
     frozenset({"launch_file"}),
     frozenset({"shards", "staging", "checkpoint_state", "config_diff", "vital_signs", "peers"}),
-    frozenset({"guards", "events", "heartbeat", "intake", "index_workers"}),
+    frozenset({"stop_requests", "loss_spikes", "events", "heartbeat", "intake", "index_workers"}),
     frozenset({"checkpoint"}),
     frozenset({"preflight", "copies"}),
     frozenset({"step"}),

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from finetune import assembly, checkpoint, events, export, guards, shards
+from finetune import assembly, checkpoint, events, export, shards, stop_requests
 from finetune.config import resolve
 from finetune.loop import fit
 from finetune.step import Training
@@ -36,7 +36,7 @@ def trained(folder: Path, world: World, kind: str) -> Training:
     training, progress = assembly.build(config, RECIPE, world)
     saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
     log = events.Events(config.run.dir, world.accelerator, training.total, 0, {})
-    with guards.StopRequests() as requests:
+    with stop_requests.StopRequests() as requests:
         fit(training, progress, log, saver, requests)
     saver.close()
     log.close()

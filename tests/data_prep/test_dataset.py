@@ -68,7 +68,7 @@ def test_two_runs_in_one_folder_are_refused_and_a_killed_one_is_cleaned_up_after
     left.write_bytes(b"half")
     with dataset.owned(tmp_path):
         assert not left.exists()
-        with pytest.raises(UserError, match=f"belongs to a run that is going on .process {os.getpid()}"), dataset.owned(tmp_path):
+        with pytest.raises(UserError, match=f"is in use by a running process .process {os.getpid()}"), dataset.owned(tmp_path):
             pass
     with dataset.owned(tmp_path):
         pass

@@ -80,7 +80,7 @@ def test_the_digest_follows_the_encoder_and_nothing_else(nano: Path, tmp_path: P
             r"tts_model_type 'custom_voice'\); only those have .* --format base",
         ),
         ('{"model_type": "whisper"}', "model_type 'whisper' is not a Qwen3-TTS model"),
-        ("[]", "holds no JSON object but a list"),
+        ("[]", "contains a list instead of a JSON object"),
         ("{", "config.json is not JSON"),
         (None, "config.json: no model there .No such file"),
     ],

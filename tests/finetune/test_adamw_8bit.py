@@ -182,5 +182,5 @@ def test_tensor_parallelism_may_not_cut_through_blocks() -> None:
         return DTensor(torch.ones(4, own), spec, requires_grad=False)
 
     adamw_8bit.check_layout("down", cut(1024, 512))
-    with pytest.raises(UserError, match=r"a rank has 320 of the 640 columns of down, which blocks of 256 do not divide; take adamw"):
+    with pytest.raises(UserError, match=r"a rank has 320 of the 640 columns of down, which blocks of 256 do not divide; use adamw"):
         adamw_8bit.check_layout("down", cut(640, 320))

@@ -37,7 +37,7 @@ def test_all_linear_layers_are_adapted_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize("targets", ["haed", "blocks"])
 def test_targets_that_fit_nothing_are_named(tmp_path: Path, targets: str) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
-    with pytest.raises(UserError, match=rf"model\.lora\.targets '{targets}' fits no layer of the model"):
+    with pytest.raises(UserError, match=rf"model\.lora\.targets '{targets}' must match linear layers only"):
         adapters.inject(model, Lora(targets=targets), tiny.RECIPE.lora_targets)
 
 

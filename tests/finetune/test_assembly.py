@@ -171,7 +171,7 @@ def test_a_damaged_newest_is_passed_over_aloud(tmp_path: Path, world: World, cap
     (newest / "config.yaml").write_text("damaged")
     _, progress = tiny.built(world, config)
     assert progress.step == 3
-    assert capsys.readouterr().err == f"warning: passed over {newest}: config.yaml is not what was written\n"
+    assert capsys.readouterr().err == f"warning: passed over {newest}: config.yaml does not match its digest\n"
 
 
 def test_a_folder_has_one_run_and_it_sweeps_what_a_killed_one_left(tmp_path: Path, world: World) -> None:
@@ -179,7 +179,7 @@ def test_a_folder_has_one_run_and_it_sweeps_what_a_killed_one_left(tmp_path: Pat
     left = files.fresh_folder(checkpoint.folder_of(config.run.dir), "step-00000003")
     tiny.built(world, config)
     assert not left.exists()
-    with pytest.raises(UserError, match=r"run belongs to a run that is going on \(process \d+ on .* since .*\); wait for it"):
+    with pytest.raises(UserError, match=r"run is in use by a running process \(process \d+ on .* since .*\); wait for it"):
         assembly.build(config, tiny.RECIPE, world)
 
 
@@ -212,7 +212,7 @@ def test_what_changed_since_the_checkpoint_is_printed_logged_and_marked(
     capsys.readouterr()
     assembly.report_start(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 3, {}))
     _, title, *lines = capsys.readouterr().out.splitlines()
-    assert title == "the configuration is not that of step 3:"
+    assert title == "the configuration differs from that of step 3:"
     assert [re.sub(r"\w{64}", "…", line) for line in lines] == [
         "  train.steps: 3 → 5",
         "  train.lr: 0.004 → 0.001",

@@ -33,9 +33,9 @@ def test_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main([str(run)]) == 0
     *lines, verdict = capsys.readouterr().out.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["step-00000006", "step-00000004", "step-00000002"]
-    assert all("  good: " in line and "saved by 1 × ddp" in line for line in lines)
+    assert all("  valid: " in line and "saved by 1 × ddp" in line for line in lines)
     assert ["validation loss" in line for line in lines] == [True, True, False], "step 2 was not evaluated"
-    assert verdict == "the run can go on from step-00000006"
+    assert verdict == "the run can resume from step-00000006"
     assert everything(run) == before
 
 
@@ -46,8 +46,8 @@ def test_damage_is_named_and_the_exit_code_tells(run: Path, capsys: pytest.Captu
     assert check.main([str(run)]) == 2
     said = capsys.readouterr().out
     assert "step-00000006  damaged: files differ from the manifest: state.json\n" in said
-    assert f".step-00000008{files.TEMPORARY}12  unfinished: a save that is going on, or was killed" in said
-    assert said.endswith("the run can go on from step-00000004\n")
+    assert f".step-00000008{files.TEMPORARY}12  unfinished: a save in progress, or one that was killed" in said
+    assert said.endswith("the run can resume from step-00000004\n")
 
 
 def test_a_state_that_makes_no_sense_is_damage_and_names_its_key(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,20 +57,20 @@ def test_a_state_that_makes_no_sense_is_damage_and_names_its_key(run: Path, caps
     assert check.main([str(run)]) == 2
     said = capsys.readouterr().out
     assert "step-00000006  damaged: state.json cannot be read (strategy: Input should be a valid string (found ['fsdp']))\n" in said
-    assert "step-00000004  damaged: state.json is of step 6\n" in said
-    assert said.endswith("the run can go on from step-00000002\n")
+    assert "step-00000004  damaged: state.json belongs to step 6\n" in said
+    assert said.endswith("the run can resume from step-00000002\n")
 
 
 def test_nothing_good_and_nothing_at_all(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in checkpoint.steps_in(run / "checkpoints"):
         (path / "manifest.json").write_text("{}")
     assert check.main([str(run)]) == 2
-    assert capsys.readouterr().out.endswith("nothing here can be gone on from\n")
+    assert capsys.readouterr().out.endswith("the run cannot resume: no checkpoint is valid\n")
     assert check.main([str(tmp_path / "nowhere")]) == 2
-    assert "nowhere holds no checkpoint; give a run's folder" in capsys.readouterr().err
+    assert "nowhere contains no checkpoint; give the folder of a run" in capsys.readouterr().err
 
 
 def test_it_is_a_verb_and_a_script(run: Path) -> None:
     for command in (["-m", "finetune", "check"], ["finetune/check.py"]):
         done = subprocess.run([sys.executable, *command, str(run)], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and done.stdout.endswith("the run can go on from step-00000006\n"), done.stderr
+        assert done.returncode == 0 and done.stdout.endswith("the run can resume from step-00000006\n"), done.stderr

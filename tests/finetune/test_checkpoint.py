@@ -127,7 +127,7 @@ def test_other_shapes_and_other_parameters_are_refused(tmp_path: Path, world: Wo
         checkpoint.shards.write_shard(shard, {name: checkpoint.shards.Part(t, (0,) * t.dim()) for name, t in changed.items()})
         return path
 
-    with pytest.raises(UserError, match=r"holds other shapes \(head\.bias is \(300,\), now \(256,\)\)"):
+    with pytest.raises(UserError, match=r"has parameters of other shapes \(head\.bias is \(300,\), now \(256,\)\)"):
         checkpoint.restore(rewritten({**parts, "head.bias": torch.ones(300)}), training.model, training.optimizer, training.loaded.buffers)
     for changed in ({**parts, "more": torch.ones(1)}, {name: t for name, t in parts.items() if name != "head.bias"}):
         with pytest.raises(UserError, match=r"other trainable parameters \((more|head\.bias)"):
@@ -201,7 +201,7 @@ def test_a_damaged_folder_in_the_way_is_replaced(tmp_path: Path, world: World) -
 def truncated(path: Path) -> str:
     shard = next(path.glob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    return "rank-00001-of-00001.safetensors is not what was written"
+    return "rank-00001-of-00001.safetensors does not match its digest"
 
 
 def flipped(path: Path) -> str:
@@ -209,13 +209,13 @@ def flipped(path: Path) -> str:
     data = bytearray(shard.read_bytes())
     data[-100] ^= 1
     shard.write_bytes(data)
-    return "rank-00001-of-00001.safetensors is not what was written"
+    return "rank-00001-of-00001.safetensors does not match its digest"
 
 
 def state_changed(path: Path) -> str:
     text = (path / "state.json").read_text()
     (path / "state.json").write_text(text.replace('"optimizer_steps": 6', '"optimizer_steps": 7'))
-    return "state.json is not what was written"
+    return "state.json does not match its digest"
 
 
 def deleted(path: Path) -> str:
@@ -231,13 +231,13 @@ def added(path: Path) -> str:
 def swapped(path: Path) -> str:
     name = "rank-00001-of-00001.safetensors"
     shutil.copy(path.with_name("step-00000004") / name, path / name)
-    return f"{name} is not what was written"
+    return f"{name} does not match its digest"
 
 
 def all_swapped(path: Path) -> str:
     shutil.rmtree(path)
     shutil.copytree(path.with_name("step-00000004"), path)
-    return "manifest.json is of step 4"
+    return "manifest.json belongs to step 4"
 
 
 def manifest_gone(path: Path) -> str:
@@ -252,14 +252,14 @@ def manifest_torn(path: Path) -> str:
 
 def manifest_spaced(path: Path) -> str:
     (path / "manifest.json").write_bytes((path / "manifest.json").read_bytes() + b"\n")
-    return "manifest.json cannot be read (ValueError: it is not what was written"
+    return "manifest.json cannot be read (ValueError: it does not match its own digest"
 
 
 def a_folder_instead(path: Path) -> str:
     size = (path / "state.json").stat().st_size
     (path / "state.json").unlink()
     (path / "state.json").mkdir()
-    return "state.json is not what was written" if (path / "state.json").stat().st_size != size else "state.json cannot be read"
+    return "state.json does not match its digest" if (path / "state.json").stat().st_size != size else "state.json cannot be read"
 
 
 def a_file_instead(path: Path) -> str:
@@ -346,11 +346,11 @@ def test_find_by_run_by_step_and_by_folder(run: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "step", "told"),
     [
-        ("run", 5, "has no checkpoint of step 5; there are: 6, 4, 2"),
-        ("nowhere", None, "nowhere holds no usable checkpoint; give a run folder"),
-        ("nowhere", 3, "has no checkpoint of step 3; there are: none"),
-        ("run/checkpoints", None, "holds no usable checkpoint"),
-        ("run/checkpoints/step-00000006", 4, "is of step 6, but step 4 is asked for"),
+        ("run", 5, "has no checkpoint of step 5; existing steps: 6, 4, 2"),
+        ("nowhere", None, "nowhere contains no valid checkpoint; give a run folder"),
+        ("nowhere", 3, "has no checkpoint of step 3; existing steps: none"),
+        ("run/checkpoints", None, "contains no valid checkpoint"),
+        ("run/checkpoints/step-00000006", 4, "is of step 6, but step 4 was requested"),
     ],
 )
 def test_find_says_what_is_there(copied: Path, place: str, step: int | None, told: str) -> None:
@@ -361,11 +361,11 @@ def test_find_says_what_is_there(copied: Path, place: str, step: int | None, tol
 def test_find_names_the_damage(copied: Path) -> None:
     flipped(find(copied))
     for place, step in ((copied / "checkpoints" / "step-00000006", None), (copied, 6)):
-        with pytest.raises(UserError, match=r"step-00000006 is damaged: rank-.* is not what was written; choose another step"):
+        with pytest.raises(UserError, match=r"step-00000006 is damaged: rank-.* does not match its digest; choose another step"):
             find(place, step)
     shutil.rmtree(copied / "checkpoints" / "step-00000004")
     shutil.rmtree(copied / "checkpoints" / "step-00000002")
-    with pytest.raises(UserError, match=r"no usable checkpoint; .*step-00000006: rank-.* is not what was written; give a run folder"):
+    with pytest.raises(UserError, match=r"no valid checkpoint;  .*step-00000006: rank-.* does not match its digest; give a run folder"):
         find(copied)
 
 
@@ -373,14 +373,14 @@ def test_another_format_is_told_from_no_checkpoint(copied: Path) -> None:
     path = find(copied)
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps({**state, "format": 99}))
-    with pytest.raises(UserError, match="checkpoint format 99, this version reads format 1"):
+    with pytest.raises(UserError, match="checkpoint format 99, but this version reads format 1"):
         checkpoint.read_state(path)
     for content in ("[]", "3", "null"):
         (path / "state.json").write_text(content)
         with pytest.raises(UserError, match="checkpoint format None"):
             checkpoint.read_state(path)
     (path / "state.json").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"is no checkpoint: state\.json cannot be read"):
+    with pytest.raises(UserError, match=r"is not a checkpoint: state\.json cannot be read"):
         checkpoint.read_state(path)
 
 
@@ -389,7 +389,7 @@ def test_a_later_version_s_checkpoint_is_refused_and_not_passed_over(copied: Pat
     manifest = checkpoint.unseal((path / "manifest.json").read_bytes())
     (path / "manifest.json").write_bytes(checkpoint.seal({**manifest, "format": 2}))
     for place in (copied, path):
-        with pytest.raises(UserError, match=r"step-00000006.*format 2, this version reads format 1"):
+        with pytest.raises(UserError, match=r"step-00000006.*format 2, but this version reads format 1"):
             find(place)
     (path / "manifest.json").write_bytes((path / "manifest.json").read_bytes() + b" ")
     assert newest_good(copied)[0] == path.with_name("step-00000004"), "damage that only looks like a later format is damage"
@@ -412,7 +412,7 @@ def test_bases_are_compared_by_their_files_where_both_list_them(run: Path) -> No
     for changed, words in (
         ({**known, "config.json": "other"}, ["config.json was changed"]),
         ({**known, "tokenizer.json": "new"}, ["tokenizer.json was added"]),
-        ({"config.json": known["config.json"]}, ["model.safetensors is gone"]),
+        ({"config.json": known["config.json"]}, ["model.safetensors was removed"]),
     ):
         other = {**state, "base": {**state["base"], "files": changed}}
         assert checkpoint.differences(state, other) == ["base"] and checkpoint.changed_files(known, changed) == words

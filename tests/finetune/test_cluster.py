@@ -33,7 +33,7 @@ def test_ray_s_own_names_for_places_pass(address: str | None) -> None:
     [
         ("10.0.0.1", r"'10\.0\.0\.1' is not HOST:PORT"),
         ("head:ray", r"'head:ray' is not HOST:PORT"),
-        ("ray://10.0.0.1:10001", r"^ray://10\.0\.0\.1:10001: Ray's client cannot drive this; .* `ray job submit`"),
+        ("ray://10.0.0.1:10001", r"^ray://10\.0\.0\.1:10001: Ray Client is not supported; .* `ray job submit`"),
     ],
 )
 def test_what_is_no_address(address: str, told: str) -> None:

@@ -96,8 +96,8 @@ def test_frozen_parameters_cost_two_thirds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ([("parallel.tensor", "2")], "shared matrices"),
-        ([("model.quantization", "nf4"), ("model.lora", "{rank: 2}")], "4 bits"),
+        ([("parallel.tensor", "2")], "tensor parallelism"),
+        ([("model.quantization", "nf4"), ("model.lora", "{rank: 2}")], "4-bit weights"),
         ([], "lengths differ"),
     ],
 )

@@ -134,7 +134,7 @@ def test_data_may_be_elsewhere_and_copies_must_be() -> None:
     config = resolved(("data.train", "s3://bucket/train.jsonl"), ("data.val", "here/val.jsonl"))
     assert config.data.train == "s3://bucket/train.jsonl" and config.data.val == Path("here/val.jsonl")
     assert on_disk(config.data.val) == Path("here/val.jsonl") and on_disk(None) is None
-    with pytest.raises(UserError, match="s3://bucket/train.jsonl is elsewhere, .* download it"):
+    with pytest.raises(UserError, match="s3://bucket/train.jsonl is a URL, .* download the file"):
         on_disk(config.data.train)
     told = problems(("checkpoint.copy_to", "/mnt/share"), ("data.train", "5"))
     assert "for a mounted folder file:///mnt/share" in told and "expected a path, or a URL" in told
@@ -143,8 +143,8 @@ def test_data_may_be_elsewhere_and_copies_must_be() -> None:
 
 def test_fp16_is_refused_with_the_reason() -> None:
     told = problems(("train.precision", "fp16"))
-    assert "--train.precision: train.precision = 'fp16'" in told and "loss scale" in told and "use bf16" in told
-    assert "loss scale" not in problems(("train.precision", "fp8"))
+    assert "--train.precision: train.precision = 'fp16'" in told and "loss scaling" in told and "use bf16" in told
+    assert "loss scaling" not in problems(("train.precision", "fp8"))
 
 
 def test_no_key_asks_for_a_secret() -> None:
@@ -268,7 +268,7 @@ def test_any_text_survives_the_dump(tmp_path_factory: pytest.TempPathFactory, te
 
 def test_a_dump_of_another_recipe_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "recipe: another\n")
-    assert problems(files=(path,)) == f"{path}:1 says recipe: another, the command line says --recipe tests; drop one of them"
+    assert problems(files=(path,)) == f"{path}:1 sets recipe: another, the command line --recipe tests; remove one of them"
 
 
 def test_the_help_lists_every_key_with_its_default() -> None:

@@ -99,7 +99,7 @@ def test_a_run_whose_folder_is_lost_goes_on_from_its_copies_to_the_same_weights(
     remote.upload(local(copied, 4), f"{url}/step-00000004", MANIFEST)
     shutil.rmtree(copied / "run")
     assert trained(world, config_in(copied)) == "finished"
-    assert "going on from " + url + "/step-00000004" in capsys.readouterr().out
+    assert "resuming from " + url + "/step-00000004" in capsys.readouterr().out
     assert weights(copied) == whole and "step-00000006" in copies_at(url)
 
 
@@ -107,7 +107,7 @@ def test_a_run_with_a_checkpoint_of_its_own_takes_none(copied: Path, world: Worl
     url = elsewhere(copied)
     remote.remove(url, MANIFEST)
     assert trained(world, config_in(copied)) == "finished"
-    assert "going on from " + url not in capsys.readouterr().out
+    assert "resuming from " + url not in capsys.readouterr().out
     assert [*copies_at(url)] == ["step-00000006"], "what the process before had not sent is sent"
 
 
@@ -121,8 +121,8 @@ def test_damaged_and_unfinished_copies_are_passed_over_with_their_reasons(copied
     path, passed_over = bring(url, run)
     assert path == run / "checkpoints" / "step-00000004" and checkpoint.problem_with(path) is None
     assert passed_over == [
-        f"{url}/step-00000008: it has no manifest.json, so it was never whole",
-        f"{url}/step-00000006: state.json is not what was written",
+        f"{url}/step-00000008: it has no manifest.json, so its upload was not finished",
+        f"{url}/step-00000006: state.json does not match its digest",
     ]
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
 
@@ -171,7 +171,7 @@ def test_another_runs_checkpoint_is_not_replaced(copied: Path) -> None:
     remote.write(f"{url}/{mine.name}/{MANIFEST}", b"{}")
     assert not copies.is_there(mine, url), "the same run's, made another time"
     remote.write(f"{url}/{mine.name}/state.json", json.dumps({**checkpoint.read_state(mine), "data": OTHER}).encode())
-    with pytest.raises(UserError, match="step-00000006 is a checkpoint of another run; give this one another checkpoint.copy_to"):
+    with pytest.raises(UserError, match="step-00000006 is a checkpoint of another run; choose another checkpoint.copy_to"):
         copies.is_there(mine, url)
 
 
@@ -182,11 +182,13 @@ def test_a_place_that_fails_is_told_stops_no_step_and_is_an_error_at_the_end(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(LocalFileSystem, "put_file", lambda *_, **__: (_ for _ in ()).throw(ConnectionResetError("the line is cut")))
-    with pytest.raises(UserError, match=r"step-00000006 is not at file:.*the line is cut.*the same command sends it again"):
+    with pytest.raises(UserError, match=r"step-00000006 was not copied to file:.*the line is cut.*the same command uploads it again"):
         trained(world, config_in(tmp_path))
     assert len(events(tmp_path, "step")) == 6 and checkpoint.find(tmp_path / "run").name == "step-00000006"
     failures = [event["failures"] for event in events(tmp_path, "copy failed")]
-    assert len(failures) >= 1 and failures == sorted(failures) and "training goes on, and the next save sends" in capsys.readouterr().out
+    assert (
+        len(failures) >= 1 and failures == sorted(failures) and "training continues, and the next save retries" in capsys.readouterr().out
+    )
     assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "failed" and copies_at(elsewhere(tmp_path)) == {}
     monkeypatch.undo()
     assert trained(world, config_in(tmp_path)) == "finished"
@@ -199,7 +201,7 @@ def test_a_place_that_another_run_has_is_refused_before_a_model_is_loaded(
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
     with (
         lease.Lease(elsewhere(tmp_path), "/runs/another"),
-        pytest.raises(UserError, match="belongs to a run that is going on .*/runs/another"),
+        pytest.raises(UserError, match="is in use by a running process .*/runs/another"),
     ):
         trained(world, config_in(tmp_path))
     assert not (tmp_path / "run").exists()
@@ -214,9 +216,9 @@ def test_a_copy_is_fetched_by_its_own_url_by_step_or_as_the_newest(copied: Path,
     assert fetch(url, None, tmp_path / "a").name == "step-00000006"
     assert fetch(url, 4, tmp_path / "b").name == fetch(f"{url}/step-00000004", None, tmp_path / "c").name == "step-00000004"
     for place, step, words in (
-        (url, 5, "holds no usable step-00000005; there are: step-00000006, step-00000004"),
+        (url, 5, "contains no valid step-00000005; existing: step-00000006, step-00000004"),
         (f"{url}/step-00000004", 6, "is not of step 6"),
-        (f"{url}s", None, "holds no usable checkpoint; there are: none"),
+        (f"{url}s", None, "contains no valid checkpoint; existing: none"),
     ):
         with pytest.raises(UserError, match=words):
             fetch(place, step, tmp_path / "d")

@@ -30,7 +30,7 @@ def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytes
 
 def test_a_checkpoint_knows_its_recipe_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert eval_voice.main(["--model", str(tmp_path)]) == 2
-    assert "holds no usable checkpoint; give a run folder" in capsys.readouterr().err
+    assert "contains no valid checkpoint; give a run folder" in capsys.readouterr().err
 
 
 def test_a_recipe_without_a_voice_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from finetune import batches, evaluation
 from finetune.evaluation import evaluate
-from finetune.guards import StopRequests
+from finetune.stop_requests import StopRequests
 from finetune.world import World
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, plain_terms, reference

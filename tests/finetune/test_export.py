@@ -222,10 +222,10 @@ def test_the_type_of_an_adapter_is_the_one_asked_for(language_run: Path, tmp_pat
 
 
 def test_what_is_no_adapter_can_not_be_exported_as_one(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="--adapter-only: this run trained the weights themselves and has no adapter; drop the flag"):
+    with pytest.raises(UserError, match="--adapter-only: this run trained all weights and has no adapter; remove the flag"):
         export.export(runs["full"], tmp_path / "out", adapter_only=True)
     planned(monkeypatch, edit={"head.bias": lambda value: value + 1})
-    with pytest.raises(UserError, match=r"--adapter-only: the format plain also changes head\.bias, which an adapter does not hold"):
+    with pytest.raises(UserError, match=r"--adapter-only: the format plain also changes head\.bias, which an adapter cannot contain"):
         export.export(runs["lora"], tmp_path / "out", adapter_only=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -237,7 +237,7 @@ def test_what_is_no_adapter_can_not_be_exported_as_one(runs: dict[str, Path], tm
 def test_a_target_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Path, taken: str) -> None:
     target = tmp_path / "out"
     target.write_text("mine") if taken == "file" else target.mkdir()
-    with pytest.raises(UserError, match=r"--to .*out exists already; choose another folder"):
+    with pytest.raises(UserError, match=r"--to .*out already exists; choose another folder"):
         export.export(runs["full"], target)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -257,8 +257,8 @@ def test_from_a_copy_and_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeyp
 def test_unknown_format_step_and_place(runs: dict[str, Path], tmp_path: Path) -> None:
     for told, arguments in (
         (r"--format onnx: the recipe offers plain", (runs["full"], tmp_path / "out", "onnx")),
-        (r"has no checkpoint of step 9; there are: 3, 2", (runs["full"], tmp_path / "out", None, 9)),
-        (r"nowhere holds no usable checkpoint", (tmp_path / "nowhere", tmp_path / "out")),
+        (r"has no checkpoint of step 9; existing steps: 3, 2", (runs["full"], tmp_path / "out", None, 9)),
+        (r"nowhere contains no valid checkpoint", (tmp_path / "nowhere", tmp_path / "out")),
     ):
         with pytest.raises(UserError, match=told):
             export.export(*arguments)
@@ -268,11 +268,11 @@ def test_unknown_format_step_and_place(runs: dict[str, Path], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"buffers": ["scale", "gone"]}, "state.json names gone, which no file of it holds; choose another checkpoint"),
+        ({"buffers": ["scale", "gone"]}, "state.json lists gone, but no file contains them; choose another checkpoint"),
         ({"buffers": "scale"}, r"state.json cannot be read \(buffers: Input should be a valid list"),
         ({"base": {"source": 3}}, r"state.json cannot be read \(base.source: Input should be a valid string \(found 3\), and 2 more\)"),
-        ({"lora": {"rank": 10**400}}, r"state.json cannot be read \(lora: Value error, no matrix has so high a rank"),
-        ({"step": 2}, "state.json is of step 2"),
+        ({"lora": {"rank": 10**400}}, r"state.json cannot be read \(lora: Value error, the rank exceeds the size of any matrix"),
+        ({"step": 2}, "state.json belongs to step 2"),
     ],
 )
 def test_a_crafted_state_is_refused_by_its_key(runs: dict[str, Path], tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -290,7 +290,7 @@ def test_another_base_is_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
     tensors = load_file(other / "model.safetensors")
     tensors["embedding.weight"][0, 0] += 1
     save_file(tensors, other / "model.safetensors")
-    with pytest.raises(UserError, match=r"the base at .*base is not the one that was trained on \(model.safetensors was changed\)"):
+    with pytest.raises(UserError, match=r"the base model at .*base is not the one that was trained on \(model.safetensors was changed\)"):
         export.find_base({**state, "base": {**state["base"], "source": str(other)}}, ())
     with pytest.raises(UserError, match=r"is not the one that was trained on \(digest \w{12}…, expected \w{12}…\)"):
         export.find_base({**state, "base": {**state["base"], "source": str(other), "files": None}}, ())
@@ -304,12 +304,12 @@ def test_another_tokenizer_beside_the_same_weights_is_refused(
     state = checkpoint.read_state(checkpoint.find(runs["full"]))
     other = shutil.copytree(base_of(runs["full"]), tmp_path / "base")
     (other / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"\(tokenizer_config.json was added\); bring that one back, or say where it is with --base"):
+    with pytest.raises(UserError, match=r"\(tokenizer_config.json was added\); restore that one, or give its folder with --base"):
         export.export(runs["full"], tmp_path / "out", moved_base=other)
     assert capsys.readouterr().err == ""
     earlier = {**state, "base": {**state["base"], "files": None}}
     assert export.find_base(earlier, (), other) == other
-    assert f"whether tokenizer and chat template in {other} are those that were trained on cannot be checked" in capsys.readouterr().err
+    assert f"it cannot be verified that tokenizer and chat template in {other} are those of the training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
@@ -317,7 +317,7 @@ def test_a_plan_that_would_lose_what_was_trained_is_refused(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     planned(monkeypatch, keep=lambda name: not name.startswith("head."))
-    with pytest.raises(UserError, match=r"the export would lose trained tensors: head\.\w+.*; this recipe's plan does not keep them"):
+    with pytest.raises(UserError, match=r"the export would lose trained tensors: head\.\w+.*; the recipe's export plan does not keep them"):
         export.export(runs[kind], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

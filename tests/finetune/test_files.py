@@ -115,7 +115,7 @@ def test_a_commit_never_overwrites(tmp_path: Path, taken: str) -> None:
         (final / "mine").write_text("mine")
     before = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     temporary = files.fresh_folder(tmp_path, "final")
-    with pytest.raises(UserError, match=r"final exists already and would be overwritten"):
+    with pytest.raises(UserError, match=r"final already exists and would be overwritten"):
         files.commit_folder(temporary, final)
     assert [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()] == before and temporary.is_dir()
 
@@ -178,7 +178,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, write: Callable[[Path], object
         try:
             write(tmp_path / "file")
         except UserError as error:
-            assert str(tmp_path) in str(error) and "the disk is full" in str(error) and "are free; make room" in str(error)
+            assert str(tmp_path) in str(error) and "the disk is full" in str(error) and "are free; free some space" in str(error)
     assert raised or operation == "sync", "every writer announces its write"
     assert len(raised) <= 1
 
@@ -284,7 +284,7 @@ def test_what_is_no_path_is_refused_as_such(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for name in ("x\0y", "\ud800.wav", "a"):
-        with pytest.raises(UserError, match="is no path of a file"):
+        with pytest.raises(UserError, match="is not a valid path"):
             files.resolve_under(tmp_path, name)
 
 
@@ -296,7 +296,9 @@ def test_a_linked_root_is_still_the_root(tmp_path: Path) -> None:
 
 def test_space_is_asked_for_where_the_folder_will_be(tmp_path: Path) -> None:
     files.require_space(tmp_path / "not" / "yet" / "there", 1, "a test")
-    with pytest.raises(UserError, match=r"the export needs 1,000,000,000,000,000,000 bytes at .*there, and [0-9,]+ are free; make room"):
+    with pytest.raises(
+        UserError, match=r"the export needs 1,000,000,000,000,000,000 bytes at .*there, and [0-9,]+ are free; free some space"
+    ):
         files.require_space(tmp_path / "not" / "there", 10**18, "the export")
     files.require_space(Path("relative/folder"), 1, "a test")
 
@@ -364,7 +366,7 @@ time.sleep(60)
     other = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None and other.stdout.readline() == "mine\n"
-        with pytest.raises(UserError, match=rf"run belongs to a run that is going on \(process {other.pid} on .* since .*\); wait for it"):
+        with pytest.raises(UserError, match=rf"run is in use by a running process \(process {other.pid} on .* since .*\); wait for it"):
             files.own(tmp_path / "run")
     finally:
         other.kill()

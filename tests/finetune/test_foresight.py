@@ -76,7 +76,7 @@ def test_what_cannot_be_a_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         foresee(resolve("llm_sft", LLM.Options, [], [("model.source", "./nowhere")]), LLM)
     nothing = ("model.lora", "{targets: nothing_like_it}")
-    with pytest.raises(UserError, match="fits no layer"):
+    with pytest.raises(UserError, match="must match linear layers only"):
         foresee(run_of("llm_sft", LLM, tmp_path, shape(WORDS), nothing), LLM)
 
 

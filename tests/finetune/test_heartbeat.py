@@ -23,7 +23,7 @@ import threading, time
 from pathlib import Path
 from finetune import heartbeat
 from finetune.errors import UserError
-from finetune.guards import NotFiniteError
+from finetune.loss_spikes import NotFiniteError
 from finetune.world import join, leave
 
 heartbeat.BEAT_SECONDS, heartbeat.MISSING_SECONDS = 0.1, 1.0
@@ -85,7 +85,7 @@ def test_of_a_rank_on_another_machine_its_silence_is_named_and_not_the_broken_co
         said, _ = first.communicate(timeout=90)
     rank, ended_by, message = said.strip().split("|")
     assert (rank, ended_by) == ("1", "None") and "after step 7; if it was killed: likely out of memory" in message
-    assert message.startswith("rank 1 is missing: no sign of life for 2 s on ")
+    assert message.startswith("rank 1 is missing: no heartbeat for 2 s on ")
 
 
 def test_all_are_gone_within_fifteen_seconds() -> None:
@@ -120,7 +120,7 @@ def test_who_asks_a_store_that_stands_still_does_not_wait_for_ever(tmp_path: Pat
     with tiny.started(STILL.replace("FOLDER", repr(str(tmp_path)))) as (first, second):
         said, _ = second.communicate(timeout=240)
         assert second.returncode == 1 and first.poll() is None
-    assert said.startswith("the launcher's store does not answer: ")
+    assert said.startswith("the launcher's store does not respond: ")
 
 
 def test_alone_it_only_keeps_the_traceback(world: World, tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_a_mistake_of_the_user_is_kept_without_a_traceback(world: World, tmp_pat
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        (None, None, "ended after step 7, and how is not known (the launcher's lines may say); if it was killed: likely out of memory"),
+        (None, None, "ended after step 7 for an unknown reason (see the launcher's output); if it was killed: likely out of memory"),
         ("SIGKILL", None, "was killed (SIGKILL) after step 7: likely out of memory"),
         ("SIGHUP", None, "was ended by SIGHUP"),
-        (None, 3, "ended by itself, with exit code 3"),
+        (None, 3, "exited with code 3 and without a message"),
     ],
 )
 def test_an_end_is_named_as_far_as_it_is_known(world: World, how: str | None, code: int | None, words: str) -> None:

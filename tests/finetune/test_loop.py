@@ -11,9 +11,10 @@ import torch
 
 from finetune import batches, checkpoint, loop
 from finetune.events import Events, read_log
-from finetune.guards import NotFiniteError, StopRequests
+from finetune.loss_spikes import NotFiniteError
 from finetune.recipe import Batch, Term
 from finetune.step import Training
+from finetune.stop_requests import StopRequests
 from finetune.world import World
 from tests.finetune import tiny
 
@@ -73,7 +74,7 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint_and_the_rest_follows(tm
     whole, _ = fitted(*tiny.built(world, tiny.config_in(tmp_path / "whole")), world)
     config = tiny.config_in(tmp_path / "stopped")
     requests = StopRequests()
-    requests.note("SIGTERM")
+    requests.record_signal("SIGTERM")
     progress, reason = fitted(*tiny.built(world, config), world, requests)
     assert (progress.step, reason) == (1, "stopped by SIGTERM on rank 0")
     assert checkpoint.find(config.run.dir).name == "step-00000001"

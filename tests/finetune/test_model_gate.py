@@ -113,18 +113,21 @@ def test_one_process_of_a_machine_reports(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "lightglue", "trust_remote_code": True}, "model_type 'lightglue' is not a model of these tests; the folder brings"),
+        (
+            {"model_type": "lightglue", "trust_remote_code": True},
+            "model_type 'lightglue' is not a model of these tests; the folder contains",
+        ),
         ({"model_type": "vit"}, "model_type 'vit' is not a model of these tests; give a folder"),
         ({"model_type": ["llama"]}, r"model_type \['llama'\] is not"),
         ({}, "model_type None is not"),
         (
             {"model_type": "llama", "inner": [{"model_type": "lightglue"}]},
-            "holds a config of model_type 'lightglue', which is no part of a model of these tests",
+            "contains a config of model_type 'lightglue', which is not a part of a model of these tests",
         ),
-        ({"model_type": "phi3", "inner": {"model_type": "detr", "backbone": "somebody/else"}}, "model_type 'detr', which is no part of"),
-        ({"model_type": "phi3", "inner": {"model_type": ["vision"]}}, r"model_type \['vision'\], which is no part of"),
+        ({"model_type": "phi3", "inner": {"model_type": "detr", "backbone": "somebody/else"}}, "model_type 'detr', which is not a part of"),
+        ({"model_type": "phi3", "inner": {"model_type": ["vision"]}}, r"model_type \['vision'\], which is not a part of"),
         ({"model_type": "\x1b]0;title\x07"}, r"model_type '\\x1b\]0;title\\x07' is not"),
-        ("[]", "holds no JSON object but a list"),
+        ("[]", "contains a list instead of a JSON object"),
         ("{", "is not JSON"),
         ('{"a":' * 100_000, "is not JSON"),
         ('{"a":' * 900 + "1" + "}" * 900, "is nested more than 100 deep"),
@@ -154,7 +157,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 def test_an_index_names_nothing_outside_the_folder(named: Any, tmp_path: Path) -> None:
     index = {"weight_map": {"a": "model-1.safetensors", "b": named}}
     folder = write_model(tmp_path / "model", {"model_type": "llama"}, **{"model.safetensors.index.json": index})
-    with pytest.raises(UserError, match=r"index\.json: weight_map names .*no safetensors file in that folder"), admit(folder, KIND):
+    with pytest.raises(UserError, match=r"index\.json: weight_map names .*not a safetensors file"), admit(folder, KIND):
         pytest.fail("admitted")
 
 
@@ -181,7 +184,7 @@ def test_a_pickle_runs_nothing(form: str, tmp_path: Path) -> None:
         torch.save({"dims": {}, "model_state_dict": Harmful(canary)}, path, _use_new_zipfile_serialization=form == "zip")
     else:
         path.write_bytes({"pickle": pickle.dumps(Harmful(canary)), "garbage": b"\x80\x02nonsense", "empty": b""}[form])
-    with pytest.raises(UserError, match=r"model\.pt holds no plain weights"):
+    with pytest.raises(UserError, match=r"model\.pt does not contain plain weights"):
         load_pickled_weights(path)
     assert not canary.exists()
 
@@ -191,7 +194,7 @@ def test_plain_weights_are_read(tmp_path: Path) -> None:
     found = load_pickled_weights(tmp_path / "model.pt")
     assert found["dims"] == {"n": 3} and torch.equal(found["weights"]["a"], torch.ones(2))
     torch.save([torch.ones(1)], tmp_path / "list.pt")
-    with pytest.raises(UserError, match=r"holds no weights by name but a list"):
+    with pytest.raises(UserError, match=r"contains a list instead of a dictionary of weights"):
         load_pickled_weights(tmp_path / "list.pt")
 
 

@@ -55,7 +55,7 @@ def test_a_plan_leaves_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert "ddp on 2 × a100-40gb" in out and "  not zero1: " in out and f"# wrote {mine}" in out
     values = yaml.safe_load(mine.read_text(encoding="utf-8"))
     assert (values["num_processes"], values["distributed_type"]) == (2, "MULTI_GPU")
-    assert plan.main(argv) == 2 and "exists already" in capsys.readouterr().err
+    assert plan.main(argv) == 2 and "already exists" in capsys.readouterr().err
     assert plan.main(argv_in(tmp_path, "--gpus", "many")) == 2 and "expected a number" in capsys.readouterr().err
 
 
@@ -108,7 +108,7 @@ def test_bad_rows_are_told_before_a_gpu_is_booked(
 
 def test_a_recipe_that_cannot_show_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.main(argv_in(tmp_path, "--show-batch")) == 2
-    assert "has no `show`" in capsys.readouterr().err
+    assert "does not define `show`" in capsys.readouterr().err
     assert not (tmp_path / "run").exists(), "before anything is read"
 
 

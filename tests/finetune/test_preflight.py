@@ -54,7 +54,7 @@ def test_a_folder_that_this_machine_does_not_see(world: World, tmp_path: Path) -
     check_shared(tmp_path, world)
     assert list(tmp_path.iterdir()) == [], "the mark is gone"
     with pytest.raises(
-        UserError, match=rf"^run.dir: .* \(rank 3\) does not see what rank 0 writes to {tmp_path}; give a --run.dir on a file"
+        UserError, match=rf"^run.dir: .* \(rank 3\) does not see the files that rank 0 writes to {tmp_path}; choose a --run.dir on a file"
     ):
         see_mark(tmp_path / ".seen-1", 3)
 
@@ -77,4 +77,4 @@ def test_a_run_on_machines_without_a_common_folder_ends_before_it_begins(tmp_pat
     own = ["--recipe", str(tiny.FOLDER), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
     tiny.ranks(ELSEWHERE.replace("FOLDER", repr(str(tmp_path))).replace("ARGUMENTS", repr(own)))
     said = capfd.readouterr().err
-    assert said.count("(rank 1) does not see what rank 0 writes to /proc/self/cwd/run; give a --run.dir") == 1, said
+    assert said.count("(rank 1) does not see the files that rank 0 writes to /proc/self/cwd/run; choose a --run.dir") == 1, said

@@ -35,9 +35,10 @@ def test_a_plan_tells_all_that_was_asked(foreseen: Foresight) -> None:
     prospect = consider(foreseen, MACHINE)
     assert str(prospect.best.arrangement) == "ddp" and not prospect.asked
     said = text_of(prospect, ["one thing", "another"])
-    for part in ("parameters", "a step:", "a checkpoint:", "time, roughly:", "6 steps:", "masters (fp32)", "█", "in all"):
+    for part in ("parameters", "a step:", "a checkpoint:", "estimated time:", "6 steps:", "masters (fp32)", "█", "total"):
         assert part in said
-    assert said.count("  not ") == 3 and "before this can train: 2" in said and "strategy: ddp; distributed_type: MULTI_GPU" in said
+    assert said.count("  not ") == len(prospect.verdicts) - 1 and "problems to fix before training: 2" in said
+    assert "strategy: ddp; distributed_type: MULTI_GPU" in said
     assert f"--train.micro_tokens {prospect.largest}" in said
 
 
@@ -47,7 +48,7 @@ def test_a_plan_counts_the_host_memory_of_saves(foreseen: Foresight) -> None:
     for nodes in (1, 2):
         said = text_of(consider(replace(foreseen, outline=outline), cluster("h100-80gb", 4, nodes)), [])
         size = f"{12 * outline.trained / nodes / 1e9:.2f} GB"
-        assert f"host memory for the copy that a save is written from: {size} on each machine" in said
+        assert f"host memory for asynchronous saves: {size} on each machine" in said
     checkpoint = foreseen.config.checkpoint.model_copy(update={"asynchronous": False})
     waiting = replace(foreseen, config=foreseen.config.model_copy(update={"checkpoint": checkpoint}))
     assert "host memory" not in text_of(consider(waiting, MACHINE), [])
@@ -56,16 +57,16 @@ def test_a_plan_counts_the_host_memory_of_saves(foreseen: Foresight) -> None:
 def test_without_a_number_of_steps_some_rows_suggest_it(foreseen: Foresight) -> None:
     train = foreseen.config.train.model_copy(update={"steps": None})
     said = text_of(consider(replace(foreseen, config=foreseen.config.model_copy(update={"train": train})), MACHINE), [])
-    assert "3 epochs of about" in said and "as 20 of 20 rows suggest" in said and "nothing was found that would fail later" in said
+    assert "3 epochs of about" in said and "estimated from 20 of 20 rows" in said and "no problems found" in said
 
 
 def test_what_is_asked_for_is_taken_or_refused(foreseen: Foresight) -> None:
     prospect = consider(asking(foreseen, strategy="zero2"), MACHINE)
     assert prospect.asked and str(prospect.best.arrangement) == "zero2"
     assert all(str(each.arrangement) != "zero2" for each in prospect.verdicts[1:])
-    with pytest.raises(UserError, match="hsdp goes with a number above 1"):
+    with pytest.raises(UserError, match="hsdp needs a number above 1"):
         consider(asking(foreseen, strategy="hsdp"), MACHINE)
-    with pytest.raises(UserError, match="it goes with fsdp, within a machine"):
+    with pytest.raises(UserError, match="needs fsdp, and must divide the GPUs of a machine"):
         consider(asking(foreseen, strategy="fsdp", tensor=8), MACHINE)
 
 
@@ -88,7 +89,7 @@ def test_what_does_not_fit_comes_with_advice(foreseen: Foresight) -> None:
     prospect = consider(foreseen, Cluster("toy", Gpu(0.5, 1, 1, 1), 1))
     assert not prospect.best.fits and prospect.largest == 0
     (problem,) = [problem for problem in prospect.problems(None) if "out of memory" in problem]
-    assert "take more GPUs" in problem and "no micro-batch fits" in text_of(prospect, [])
+    assert "use more GPUs" in problem and "no micro-batch fits" in text_of(prospect, [])
 
 
 def test_missing_weights_and_bad_rows_are_problems(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_missing_weights_and_bad_rows_are_problems(tmp_path: Path) -> None:
     prospect = consider(foresee(config, tiny.RECIPE), MACHINE)
     tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "x"])
     first, second = prospect.problems(prospect.look(tiny.RECIPE))
-    assert "holds no *.safetensors" in first and "train.jsonl:2" in second
+    assert "contains no *.safetensors" in first and "train.jsonl:2" in second
 
 
 def test_bars_are_as_long_as_their_terms(foreseen: Foresight) -> None:

@@ -67,15 +67,17 @@ def test_folders_inside_go_along_and_a_second_upload_is_no_error(hub: Hub, folde
 @pytest.mark.parametrize(
     ("name", "token", "away", "told"),
     [
-        ("me/mine", "hf_wrong", False, "does not know your token (401); run `hf auth login`"),
-        ("other/mine", TOKEN, False, "your token may not write there (403)"),
+        ("me/mine", "hf_wrong", False, "rejects your token (401); run `hf auth login`"),
+        ("other/mine", TOKEN, False, "your token has no write access to other/mine (403)"),
         ("me/mine", TOKEN, True, "cannot be reached"),
     ],
 )
 def test_a_refusal_is_told_and_the_folder_kept(hub: Hub, folder: Path, name: str, token: str, away: bool, told: str) -> None:
     done = run(hub, folder.parent, "-c", PUSH, folder, name, token=token, address="http://127.0.0.1:9" if away else None)
     assert done.returncode == 2 and done.stderr.startswith(f"error: --push-to-hub {name}: ") and told in done.stderr
-    assert f"{folder} is whole; upload it with `hf upload {name} {folder}`" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        f"The export in {folder} is complete; upload it with `hf upload {name} {folder}`" in done.stderr and "Traceback" not in done.stderr
+    )
     assert len([path for path in folder.rglob("*") if path.is_file()]) == 3
 
 
@@ -87,17 +89,17 @@ def test_without_a_token_nothing_is_exported(hub: Hub, tmp_path: Path) -> None:
 def test_what_cannot_work_is_refused_before_the_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from finetune import export
 
-    with pytest.raises(UserError, match="no name of a repository"):
+    with pytest.raises(UserError, match="not a repository name"):
         publish.check("me/my model")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
         publish.check("me/mine")
     assert export.main(["runs/none", "--to", "nowhere", "--private"]) == 2
-    assert "--private: only with --push-to-hub NAME" in capsys.readouterr().err
+    assert "--private needs --push-to-hub NAME" in capsys.readouterr().err
 
 
 def test_another_answer_is_told_as_it_is() -> None:
     class OddError(Exception):
         response = type("Response", (), {"status_code": 507})
 
-    assert publish.reason(OddError("full"), "me/mine", "https://hub") == "https://hub answered 507: full"
+    assert publish.reason(OddError("full"), "me/mine", "https://hub") == "https://hub returned status 507: full"

@@ -165,7 +165,7 @@ def test_what_a_fetched_file_names_beside_itself_is_brought_once(place: str, tmp
     remote.remove_file(f"{place}/clips/a.flac")
     remote.complete(fetched, [a, b])
     assert b.read_bytes() == b"clips/b.flac" and files.unfinished(fetched.parents[1]) == []
-    with pytest.raises(UserError, match=rf"{place}/clips/c\.flac: looking for it failed, since there is no such object"):
+    with pytest.raises(UserError, match=rf"{place}/clips/c\.flac: accessing it failed, since there is no such object"):
         remote.complete(fetched, [fetched.parent / "clips" / "c.flac"])
     for own in (tmp_path / "own" / "train.jsonl", Path("train.jsonl"), Path("/train.jsonl")):
         remote.complete(own, [tmp_path / "own" / "missing.flac"])
@@ -193,5 +193,5 @@ def test_a_place_without_permission_is_named(tmp_path: Path, monkeypatch: pytest
         raise PermissionError("Access Denied")
 
     monkeypatch.setattr(LocalFileSystem, "info", refused)
-    with pytest.raises(UserError, match=r"is not allowed \(Access Denied\); look at your credentials"):
+    with pytest.raises(UserError, match=r"is not allowed \(Access Denied\); check your credentials"):
         remote.look(f"file://{tmp_path}/a")

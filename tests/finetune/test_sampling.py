@@ -20,10 +20,10 @@ from finetune import checkpoint, cuda_allocator, sampling, training_run
 from finetune.config import Config, resolve
 from finetune.errors import UserError
 from finetune.events import Events, read_log
-from finetune.guards import StopRequests
 from finetune.loop import save_due
 from finetune.recipe import Recipe
 from finetune.sampling import Sampler
+from finetune.stop_requests import StopRequests
 from finetune.world import World
 from recipes.llm_sft.recipe import RECIPE
 from tests.finetune import tiny
@@ -157,7 +157,7 @@ def test_a_stop_ends_it_at_once(waiting: tuple[Sampler, Config]) -> None:
     pid = child_of(sampler)
     with StopRequests() as requests:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert within(20, lambda: requests.asked() is not None)
+        assert within(20, lambda: requests.poll() is not None)
         sampler.finish(requests)
     assert not ended(pid)
     sampler.__exit__(None, None, None)

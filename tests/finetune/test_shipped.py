@@ -92,7 +92,7 @@ def test_another_archive_of_the_same_name_gets_another_folder(toy: Path) -> None
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(toy: Path) -> None:
-    with pytest.raises(UserError, match="toyy: no demo model of that name; there are toy"):
+    with pytest.raises(UserError, match="toyy: not a demo model; available: toy"):
         shipped.folder_of("toyy")
 
 

@@ -93,8 +93,11 @@ def test_what_cannot_fit_is_told_by_its_largest_term() -> None:
     best, *_ = chosen(work("70B", 4096, 2**19), H100S)
     assert not best.fits
     verdicts = {str(each.arrangement): reason(each, best) for each in chosen(work("70B", 4096, 2**19), H100S)}
-    assert "most of it weights, gradients and optimizer, 131.4 GiB; what lasts is 131.4 GiB alone" in verdicts["fsdp"]
-    assert "most of it whole gradients" in verdicts["zero1"]
+    assert (
+        "most of it for weights, gradients and optimizer, 131.4 GiB; weights, gradients and optimizer alone take 131.4 GiB"
+        in verdicts["fsdp"]
+    )
+    assert "most of it for full gradients" in verdicts["zero1"]
 
 
 def test_recomputation_is_proposed_when_nothing_else_helps() -> None:

@@ -13,8 +13,8 @@ from finetune import checkpoint, files, loop, training_run
 from finetune.batches import Turn
 from finetune.errors import UserError
 from finetune.events import read_log
-from finetune.guards import NotFiniteError
 from finetune.heartbeat import Loss
+from finetune.loss_spikes import NotFiniteError
 from finetune.recipe import Term
 from finetune.step import Training
 from finetune.world import World
@@ -67,7 +67,7 @@ def test_the_exit_record_of_another_run_is_kept(tmp_path: Path, world: World) ->
     config = tiny.config_in(tmp_path, ("train.steps", "1"))
     training_run.train(world, config, tiny.RECIPE)
     before = (config.run.dir / "exit.json").read_text()
-    with pytest.raises(UserError, match="belongs to a run that is going on"):
+    with pytest.raises(UserError, match="is in use by a running process"):
         training_run.train(world, config, tiny.RECIPE)
     assert (config.run.dir / "exit.json").read_text() == before
 

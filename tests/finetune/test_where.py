@@ -29,4 +29,8 @@ def test_without_a_name_both_folders_are_named(capsys: pytest.CaptureFixture[str
 def test_an_unknown_name_lists_those_that_are_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert where.main([name]) == 2
     message = capsys.readouterr().err
-    assert f"nothing is called {name!r}; launch files are " in message and "fsdp2.yaml" in message and "cpu.yaml" in message
+    assert (
+        f"unknown name {name!r}; valid names are recipes, configs, and the launch files " in message
+        and "fsdp2.yaml" in message
+        and "cpu.yaml" in message
+    )

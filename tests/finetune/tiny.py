@@ -16,10 +16,10 @@ import numpy as np
 from finetune import assembly, checkpoint, files
 from finetune.config import Config, resolve
 from finetune.events import Events
-from finetune.guards import StopRequests
 from finetune.loop import Progress, fit
 from finetune.recipe import find_recipe, load_recipe
 from finetune.step import Training
+from finetune.stop_requests import StopRequests
 from finetune.world import World
 from tests import loopback
 from tests.byte_model.recipe import write_base

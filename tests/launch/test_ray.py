@@ -106,15 +106,17 @@ def test_what_the_cluster_cannot_do_is_told_before_anything_is_loaded(
     monkeypatch.chdir(tmp_path)
     with cluster.connected(nodes.address):
         assert not cluster.has("GPU")
-        with pytest.raises(UserError, match=r"^--num-workers 3: 3 workers with 1 CPU each are asked for, and the cluster has 2 CPU on 1 "):
+        with pytest.raises(UserError, match=r"^--num-workers 3: 3 workers with 1 CPU each were requested, and the cluster has 2 CPU on 1 "):
             cluster.require(3, {"CPU": 1.0}, "--num-workers 3")
-        with pytest.raises(UserError, match=r"2 workers with 1 GPU each are asked for, and the cluster has 0 GPU"):
+        with pytest.raises(UserError, match=r"2 workers with 1 GPU each were requested, and the cluster has 0 GPU"):
             cluster.require(2, {"GPU": 1.0}, "--num-workers 2")
         cluster.require(2, {"CPU": 1.0}, "--num-workers 2")
         cluster.check_same_files(tmp_path / "run", [tmp_path])
         assert list((tmp_path / "run").iterdir()) == []
         elsewhere = Path("/proc/self/cwd/run")  # another folder for each process
-        with pytest.raises(UserError, match=r"does not see what .* writes to /proc/self/cwd/run; give a folder that all machines share"):
+        with pytest.raises(
+            UserError, match=r"does not see the files that .* writes to /proc/self/cwd/run; choose a folder that all machines share"
+        ):
             cluster.check_same_files(elsewhere, [])
         (tmp_path / "here").touch()
         with pytest.raises(UserError, match=r"does not have /proc/self/cwd/here, which .* has; all machines need the same files"):
@@ -130,10 +132,12 @@ def test_more_gpus_than_the_cluster_has_are_refused_by_both_verbs(
     own = ["--ray-address", nodes.address]
     training = [*map(str, data), "--run.dir", str(tmp_path / "run"), "--num-workers", "2", "--use-gpu", "true", *own]
     assert ray_train.main(training) == 2
-    assert capsys.readouterr().err.startswith("error: --num-workers 2: 2 workers with 1 GPU each are asked for, and the cluster has 0 GPU ")
+    assert capsys.readouterr().err.startswith(
+        "error: --num-workers 2: 2 workers with 1 GPU each were requested, and the cluster has 0 GPU "
+    )
     preparing = [str(tmp_path), "--out", str(tmp_path / "out"), "--transcripts", "--engine", "ray", "--workers", "2", *own]
     assert voice.main([*preparing, "--gpus-per-worker", "0.5"]) == 2
-    assert capsys.readouterr().err.startswith("error: --workers 2: 2 workers with 0.5 GPU each are asked for, and the cluster has 0 GPU ")
+    assert capsys.readouterr().err.startswith("error: --workers 2: 2 workers with 0.5 GPU each were requested, and the cluster has 0 GPU ")
     assert list(tmp_path.iterdir()) == [] and not ray.is_initialized() and ray_nodes.workers("RayTrainWorker") == []
 
 

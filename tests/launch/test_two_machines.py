@@ -114,8 +114,8 @@ def test_two_machines_of_two_ranks_train_what_one_of_four_trains(data: list[obje
 
 BLOWS = {
     "its processes are killed": (1, signal.SIGKILL, " after step "),
-    "it stands still, and its connections stay open": (1, signal.SIGSTOP, "rank 2 is missing: no sign of life for 7 s"),
-    "the first machine, which holds the store, stands still": (0, signal.SIGSTOP, "the launcher's store does not answer"),
+    "it stands still, and its connections stay open": (1, signal.SIGSTOP, "rank 2 is missing: no heartbeat for 7 s"),
+    "the first machine, which holds the store, stands still": (0, signal.SIGSTOP, "the launcher's store does not respond"),
 }
 
 

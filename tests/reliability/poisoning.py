@@ -17,7 +17,7 @@ from torch import nn
 
 from finetune import loop, training_run, world
 from finetune.batches import Turn
-from finetune.guards import NotFiniteError
+from finetune.loss_spikes import NotFiniteError
 from finetune.recipe import Batch, Recipe, Term
 from finetune.step import Training
 from tests.finetune import tiny

@@ -55,7 +55,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     number = checkpoint.FORMAT + 1
     manifest = checkpoint.unseal((newer / "manifest.json").read_bytes())
     (newer / "manifest.json").write_bytes(checkpoint.seal({**manifest, "format": number}))
-    with pytest.raises(UserError, match=rf"checkpoint format {number}, this version reads format {checkpoint.FORMAT}; use the version"):
+    with pytest.raises(UserError, match=rf"checkpoint format {number}, but this version reads format {checkpoint.FORMAT}; use the version"):
         checkpoint.newest_good(tmp_path / "run")
     ranks = victims.start(tmp_path / "witness", 1, arguments("full", tmp_path / "run"))
     assert victims.wait(ranks) == [2] and f"checkpoint format {number}" in victims.said(tmp_path / "witness")

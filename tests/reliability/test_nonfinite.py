@@ -105,7 +105,7 @@ def test_a_spike_is_dealt_with_alike(found: list[dict[str, Any]], folder: Path) 
         run = folder / f"spike-{what}"
         (message, untouched), other = (seen[run.name] for seen in found)
         assert other == [message, untouched] and untouched == [True], "both ranks decide alike, and neither applies the update"
-        told = rf"step 12: {usual} is more than train\.spike: 5 times the usual [\d.]+ \(median of 11 updates\); the update was not applied"
+        told = rf"step 12: {usual} is more than train\.spike: 5 times the median [\d.]+ of the last 11 updates; the update was not applied"
         assert re.match(told, message) and message.count("train.jsonl:") >= 4
         assert word(run)["reason"] == "spike" and word(run)["message"] == message
         assert_committed_before(run, 11)

@@ -131,5 +131,5 @@ def test_another_run_in_the_same_folder_is_refused(data: list[object], uninterru
 def test_a_second_run_is_told_who_owns_the_folder(data: list[object], tmp_path: Path) -> None:
     lock = files.own(tmp_path / "run")
     said = launch("cpu", 1, *data, "--run.dir", tmp_path / "run", fails=True)
-    assert f"belongs to a run that is going on (process {os.getpid()} on " in said
+    assert f"is in use by a running process (process {os.getpid()} on " in said
     os.close(lock)

@@ -137,7 +137,7 @@ def test_settings_that_lead_to_other_files_run_nothing(chat_model: Path, canary:
     inner = {"model_type": "detr", "use_timm_backbone": False, "use_pretrained_backbone": True, "backbone": str(other)}
     (folder / "config.json").write_text(json.dumps({"model_type": "fuyu", "text_config": inner}))
     for read in (read_config, lambda base: on_meta(base, None), answering.load):
-        with pytest.raises(UserError, match=r"model_type 'detr', which is no part of a causal language model"):
+        with pytest.raises(UserError, match=r"model_type 'detr', which is not a part of a causal language model"):
             read(folder)
 
 

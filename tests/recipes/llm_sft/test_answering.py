@@ -145,4 +145,4 @@ def test_the_answer_stays_within_the_positions(answerer: Answerer) -> None:
 def test_a_folder_that_holds_no_model_is_named(exported: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(exported, tmp_path / "export")
     (folder / "model.safetensors").unlink()
-    assert "no *.safetensors weights in there" in told(folder, "--prompt", "Hi.")
+    assert "contains no *.safetensors weights" in told(folder, "--prompt", "Hi.")

@@ -78,7 +78,7 @@ def test_a_padded_row_has_no_position_that_its_samples_have_not(config: Pretrain
     [
         (
             {"model_type": "home_made", "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}},
-            "is not a causal .*; the folder brings its own code for it, which is never run",
+            "is not a causal .*; the folder contains its own code for it, which is never run",
         ),
         ({"model_type": "vit"}, "model_type 'vit' is not a causal language model of transformers"),
     ],

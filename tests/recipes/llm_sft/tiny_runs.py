@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from finetune import assembly, checkpoint, events, guards
+from finetune import assembly, checkpoint, events, stop_requests
 from finetune.config import resolve
 from finetune.loop import fit
 from finetune.world import join, leave
@@ -74,7 +74,7 @@ def trained(folder: Path, *overrides: tuple[str, str], data: list[dict[str, Any]
         training, progress = assembly.build(config, RECIPE, world)
         saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
         log = events.Events(config.run.dir, world.accelerator, training.total, 0, {})
-        with guards.StopRequests() as requests:
+        with stop_requests.StopRequests() as requests:
             fit(training, progress, log, saver, requests)
         saver.close()
         log.close()

@@ -81,4 +81,4 @@ def test_what_a_demo_model_was_trained_into_says_so(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(shipped, "HERE", tmp_path)
     assert "demo model" not in model_card(state("toy"), "base")
     (tmp_path / "toy.zip").touch()
-    assert "**demo model toy: a few hundred words, synthetic voices" in model_card(state("toy"), "base")
+    assert "**demo model toy: knows only a few hundred words and synthetic voices" in model_card(state("toy"), "base")

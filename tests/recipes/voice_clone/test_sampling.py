@@ -63,5 +63,7 @@ def test_nonsense_is_told_with_its_place(tmp_path: Path, name: str, value: objec
 @pytest.mark.parametrize("content", ['{"top_k": ', "[1]", "null"])
 def test_a_torn_file_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / sampling.CONFIG).write_text(content)
-    with pytest.raises(UserError, match=r"generation_config\.json (is not JSON|holds no JSON object) .*; fetch the model again"):
+    with pytest.raises(
+        UserError, match=r"generation_config\.json (is not JSON|contains a \w+ instead of a JSON object).*; download the model again"
+    ):
         sampling.own(tmp_path)
