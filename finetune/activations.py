@@ -139,7 +139,7 @@ def without_storage(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def narrow(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, plans: Plans) -> None:
-    """Leave each linear layer of the blocks, in place and on meta, the part that one of `size` ranks has of it."""
+    """Reduce each linear layer of the blocks, in place and on meta, to the shard of one of `size` tensor-parallel ranks."""
     for block in tensor_parallel.blocks_of(model, blocks):
         for path, cut in tensor_parallel.plan_of(block, plans).items():
             for name, parameter in block.get_submodule(path).named_parameters():
