@@ -56,7 +56,7 @@ class LoadedQwenSpeakerEncoder:
 
     @property
     def dimensions(self) -> int:
-        return self.module.get_parameter("fc.weight").shape[0]
+        return len(self.module.get_parameter("fc.bias"))
 
     def embed(self, clip: Samples) -> NDArray[np.float32]:
         return vector(self.module, clip)

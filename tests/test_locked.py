@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,22 @@ def test_all_that_is_pinned_is_locked() -> None:
 def test_every_entry_has_a_hash(name: str) -> None:
     entries = re.findall(r"^[^#\s].*(?:\n[ ]+.*)*", (ROOT / "locked" / name).read_text(encoding="utf-8"), re.MULTILINE)
     assert entries and all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+
+
+def test_voice_is_speech_and_qwen_tts() -> None:
+    """Only `qwen-tts` pins transformers, so that other speech models can use a later one with `speech`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert extras["voice"] == ["overtone[qwen-tts,speech]"]
+    assert len(extras["speech"]) >= 9 and [line for line in extras["speech"] if "==" in line or "qwen" in line] == []
+    (pinned,) = extras["qwen-tts"]
+    assert pinned.partition("==")[0] == "qwen-tts" and pins(ROOT / "locked" / "main.txt")["qwen-tts"] == pinned.partition("==")[2]
+    names = {re.split(r"[^A-Za-z0-9_.-]", line)[0].rstrip(">=") for line in extras["speech"]}
+    assert names <= pins(ROOT / "locked" / "main.txt").keys()
+
+
+def test_what_is_locked_is_of_extras_that_exist() -> None:
+    script = (ROOT / "locked" / "compile").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^extras=\((.+)\)$", script, re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {"speech", "qwen-tts"} < set(listed.split()) <= extras.keys()
