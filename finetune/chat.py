@@ -1,7 +1,6 @@
 """python -m finetune chat --model FOLDER …
 
-A conversation with an exported model, in this terminal. The folder knows its recipe, and the recipe knows the rest: add --help for its
-options.
+Starts a conversation with an exported model in this terminal. The folder names its recipe; add --help for the options of that recipe.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from finetune.errors import UserError, exit_code
-from finetune.generate import choose, exported
+from finetune.generate import choose_model, ensure_exported
 from finetune.recipe import find_recipe, load_recipe
 
 
@@ -22,14 +21,15 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    chosen = choose("chat", __doc__, argv)
+    """Chat with the model on the command line; returns the exit code."""
+    chosen = choose_model("chat", __doc__, argv)
     if chosen is None:
         return 0
     model, name, rest = chosen
     converse = load_recipe(find_recipe(name)).inference.chat
     if converse is None:
-        raise UserError(f"the recipe {name} does not converse; use `python -m finetune generate --model {model}`")
-    return converse(exported(model, name), rest)
+        raise UserError(f"the recipe {name} has no chat; use `python -m finetune generate --model {model}`")
+    return converse(ensure_exported(model, name), rest)
 
 
 if __name__ == "__main__":

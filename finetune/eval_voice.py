@@ -1,7 +1,7 @@
 """python -m finetune eval-voice --model RUN|FOLDER --data ROWS.jsonl …
 
-Says how good a voice is: whether it is understood, whether it sounds like the speaker, how it keeps the pace, and whether training helped.
-Takes a run, one of its checkpoints, or an exported folder. The recipe knows the rest: give --model, and --help for its options.
+Measures how good a voice is: intelligibility, speaker similarity and pace, and whether training helped.
+Takes a run, one of its checkpoints, or an exported folder. Give --model and --help for the options of its recipe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
 
 from finetune.errors import UserError, exit_code
 from finetune.export import CARD
-from finetune.generate import ask, recipe_of
+from finetune.generate import parse_model_arguments, recipe_of
 from finetune.recipe import find_recipe, load_recipe
 
 
@@ -23,19 +23,20 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    asked = ask("eval-voice", __doc__, argv)
-    if asked is None:
+    """Evaluate the model on the command line; returns the exit code."""
+    given = parse_model_arguments("eval-voice", __doc__, argv)
+    if given is None:
         return 0
-    model = asked.models[-1]
-    name = made_by(model, asked.recipe)
+    model = given.models[-1]
+    name = recipe_of_model(model, given.recipe)
     evaluate = load_recipe(find_recipe(name)).inference.evaluate
     if evaluate is None:
-        raise UserError(f"--model {model}: the recipe {name} makes no voice, so there is nothing to evaluate here")
-    return evaluate(model, asked.rest)
+        raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
+    return evaluate(model, given.rest)
 
 
-def made_by(model: Path, given: str | None) -> str:
-    """The recipe of a run, a checkpoint or an exported folder, or the one `given` with --recipe. Raises `UserError` for anything else."""
+def recipe_of_model(model: Path, given: str | None) -> str:
+    """The recipe of a run, a checkpoint or an exported folder, or the one `given` with --recipe. Raises `UserError` if there is none."""
     if not model.is_dir():
         raise UserError(f"--model {model}: no such folder; give a run, one of its checkpoints, or an exported folder")
     if given is not None or (model / CARD).is_file():

@@ -21,8 +21,8 @@ from finetune.world import data_sums, sums
 def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str, float] | None:
     """Means over all of `rows`, with the exact counts of training; None if a stop was requested before the end.
 
-    The next group's batches are loaded while one is computed, and the sums stay on the device until the end, in fp64: the host waits for
-    the device once. Collective: call on every rank.
+    The next batches are loaded while one is computed. The fp64 sums stay on the device until the end, so the host waits for the device
+    once. Collective: call on every rank.
     """
     world = training.world
     training.model.eval()

@@ -1,6 +1,6 @@
 """python -m finetune generate --model FOLDER …
 
-Speaks, or writes, with an exported model. The folder knows its recipe, and the recipe knows the rest: add --help for its options.
+Generates speech or text with an exported model. The folder names its recipe; add --help for the options of that recipe.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    chosen = choose("generate", __doc__, argv)
+    """Generate with the model on the command line; returns the exit code."""
+    chosen = choose_model("generate", __doc__, argv)
     if chosen is None:
         return 0
     model, name, rest = chosen
-    return load_recipe(find_recipe(name)).inference.generate(exported(model, name), rest)
+    return load_recipe(find_recipe(name)).inference.generate(ensure_exported(model, name), rest)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelArguments:
     """The command line of a verb that works with models."""
 
     models: list[Path]
-    """One or more, as they were given."""
+    """One or more, as given on the command line."""
     recipe: str | None
-    """If it was named: what stands in the models' own files then does not matter."""
+    """If given, it overrides the name in the models' own files."""
     rest: list[str]
-    """What only the recipe knows."""
+    """Arguments for the recipe."""
 
 
-def ask(verb: str, about: str | None, argv: list[str]) -> Asked | None:
-    """Part the verb's own arguments from the recipe's. None if help was asked for and given. Raises `UserError` without a model."""
+def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> ModelArguments | None:
+    """Separate the verb's own arguments from the recipe's. None after printing help. Raises `UserError` without a model."""
     parser = argparse.ArgumentParser(
         f"finetune {verb}",
         description=about,
         add_help=False,
-        allow_abbrev=False,  # --mode of a recipe is not short for --model
+        allow_abbrev=False,  # else --mode of a recipe would be taken for --model
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -59,29 +60,29 @@ def ask(verb: str, about: str | None, argv: list[str]) -> Asked | None:
         type=shipped.or_folder,
         action="append",
         metavar="FOLDER",
-        help="what `finetune export` made; or a run or a checkpoint, of which an export is made; or the name of a demo model",
+        help="an exported folder; or a run or a checkpoint, which is exported first; or the name of a demo model",
     )
-    parser.add_argument("--recipe", help="for a folder that another tool made, or a recipe that does not come with the package")
+    parser.add_argument("--recipe", help="for a folder that another tool wrote, or a recipe that does not come with the package")
     arguments, rest = parser.parse_known_args(argv)
     if arguments.model is not None:
-        return Asked(arguments.model, arguments.recipe, rest)
+        return ModelArguments(arguments.model, arguments.recipe, rest)
     if {"-h", "--help"} & set(rest):
         parser.print_help()
         return None
     raise UserError("which model? give --model FOLDER: a run, or what `python -m finetune export RUN --to FOLDER` made")
 
 
-def choose(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, list[str]] | None:
-    """What `exported` takes, the name of its recipe, and the arguments that are the recipe's. None if help was asked for and given."""
-    asked = ask(verb, about, argv)
-    if asked is None:
+def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, list[str]] | None:
+    """The model that `ensure_exported` takes, the name of its recipe, and the recipe's arguments. None after printing help."""
+    given = parse_model_arguments(verb, about, argv)
+    if given is None:
         return None
-    model = located(asked.models[-1])
-    return model, recipe_of(model, asked.recipe), asked.rest
+    model = locate_model(given.models[-1])
+    return model, recipe_of(model, given.recipe), given.rest
 
 
-def located(given: Path) -> Path:
-    """The folder itself, or, of a run or one of its checkpoints, the checkpoint that is meant, verified."""
+def locate_model(given: Path) -> Path:
+    """An exported folder as it is; for a run the newest good checkpoint, and for a checkpoint the same, verified."""
     if (given / CARD).is_file() or not ((given / "checkpoints").is_dir() or is_checkpoint(given)):
         return given
     from finetune import checkpoint
@@ -93,8 +94,8 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "state.json").is_file() and not (folder / CARD).is_file()
 
 
-def exported(model: Path, recipe: str) -> Path:
-    """What `located` found, as an exported folder: that of a checkpoint is made once by its recipe, and kept in the cache of the run."""
+def ensure_exported(model: Path, recipe: str) -> Path:
+    """An exported folder as it is; a checkpoint is exported by its recipe, once, into the cache of the run."""
     if not is_checkpoint(model):
         return model
     from finetune import export, files
@@ -107,7 +108,7 @@ def exported(model: Path, recipe: str) -> Path:
 
 
 def recipe_of(folder: Path, given: str | None) -> str:
-    """The recipe of an exported folder or a checkpoint: the one `given` with --recipe, or the built-in one that its file names.
+    """The recipe of an exported folder or a checkpoint: the one `given` with --recipe, else the built-in one that its file names.
 
     Raises `UserError` for a folder that names none, and for any other name.
     """

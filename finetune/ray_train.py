@@ -1,14 +1,13 @@
 """python -m finetune ray-train --recipe NAME --num-workers N [--config FILE …] [--section.key value …]
 
-Trains a recipe on the workers of a Ray cluster: what `accelerate launch finetune/train.py` trains, with the same keys, the same numbers and
-the same checkpoints, started again by Ray after a failure. Run it on a machine of the cluster;
-`ray job submit` takes it as `python finetune/ray_train.py …`.
+Trains a recipe on the workers of a Ray cluster, with the same keys, numbers and checkpoints as `accelerate launch finetune/train.py`. Ray
+restarts the workers after a failure. Run it on a machine of the cluster; for `ray job submit`, as `python finetune/ray_train.py …`.
 
-  --num-workers N          how many workers, of one GPU or CPU each; N:M takes as many as there are, from N to M, whenever it starts anew
-  --storage DIR            a folder that all machines share; a relative run.dir lies in it (default: the current folder)
+  --num-workers N          number of workers, of one GPU or CPU each; N:M uses as many as there are, from N to M, at each start
+  --storage DIR            a folder that all machines share; a relative run.dir is inside it (default: the current folder)
   --use-gpu auto           a GPU for each worker: auto (if the cluster has any), true or false
   --ray-address HOST:PORT  which cluster; auto: the one that runs here; local: a new one (default: RAY_ADDRESS, else auto, else local)
-  --max-failures N         how often workers may fail before the run gives up (default 3); a machine that was announced to go does not count
+  --max-failures N         failures of workers before the run gives up (default 3); an announced preemption does not count
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ if TYPE_CHECKING:
 
 FLAGS = ("num-workers", "storage", "use-gpu", "ray-address", "max-failures")
 RECORDS = "ray"
-"""In a run's folder: what Ray writes about each launch."""
+"""In a run's folder: Ray's own files about each launch."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What the command line asks of Ray."""
+    """Ray's settings from the command line."""
 
     fewest: int
     most: int
@@ -58,24 +57,24 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """From the command line to the exit code. Raises `UserError` for what a person can mend."""
+    """Train on a Ray cluster as the command line says; returns the exit code. Raises `UserError` for what the user can fix."""
     arguments = parse_arguments(argv)
     if arguments.help:
         print_help(__doc__, arguments)
         return 0
-    engine, arguments = divide(arguments)
+    engine, arguments = split_arguments(arguments)
     config = checked_config(arguments)
     checked_recipe(config)
     run_dir = engine.storage.absolute() / config.run.dir
     with cluster.connected(engine.address):
         gpu = cluster.has("GPU") if engine.gpu is None else engine.gpu
         cluster.require(engine.fewest, {"GPU": 1.0} if gpu else {"CPU": 1.0}, f"--num-workers {engine.fewest}")
-        cluster.check_same_files(run_dir, needed(config))
-        return tell(fit(engine, gpu, run_dir, [*spoken(arguments), f"--run.dir={run_dir}"]), run_dir)
+        cluster.check_same_files(run_dir, local_files(config))
+        return report_result(train_on_cluster(engine, gpu, run_dir, [*command_line_of(arguments), f"--run.dir={run_dir}"]), run_dir)
 
 
-def divide(arguments: Arguments) -> tuple[Engine, Arguments]:
-    """Ray's part of the command line, and the training's."""
+def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
+    """Split the command line into Ray's settings and the arguments of the training."""
     given = {key: value for key, value in arguments.overrides if key in FLAGS}
     rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
     fewest, most = workers_of(given.get("num-workers"))
@@ -115,27 +114,27 @@ def count(flag: str, value: str) -> int:
     return int(value)
 
 
-def spoken(arguments: Arguments) -> list[str]:
-    """The arguments as a command line again, but for run.dir, which the driver resolves for all."""
+def command_line_of(arguments: Arguments) -> list[str]:
+    """The arguments as a command line, without run.dir, which the driver resolves for all workers."""
     assert arguments.recipe is not None
     named = [("recipe", arguments.recipe), *(("config", str(path)) for path in arguments.files)]
     return [f"--{key}={value}" for key, value in (*named, *arguments.overrides) if key != "run.dir"]
 
 
-def needed(config: Config) -> list[Path]:
-    """What each machine must have besides the package, where this one has it."""
+def local_files(config: Config) -> list[Path]:
+    """Paths that each machine must have, besides the package, in the same place as this one."""
     local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
     return [Path.cwd(), *(path.absolute() for path in (*local, config.data.train, config.data.val) if isinstance(path, Path))]
 
 
-def fit(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Result:
-    """Train on the cluster until it is done, or given up."""
+def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Result:
+    """Train on the cluster; returns Ray's result. Raises `UserError` after too many failures."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from finetune.ray_worker import work
 
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # each line would be told twice
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else each line is printed twice
     records, launch = files.make_folder(run_dir / RECORDS), time.strftime("%Y%m%d-%H%M%S")
     workers = engine.most if engine.fewest == engine.most else (engine.fewest, engine.most)
     trainer = TorchTrainer(
@@ -150,12 +149,12 @@ def fit(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Resul
     except TrainingFailedError as error:
         raise UserError(
             f"the workers failed more often than --max-failures {engine.failures}; the last time:\n{error}\n"
-            f"Tracebacks are in {run_dir}/failure-rank-*.txt; the same command goes on from the newest checkpoint"
+            f"Tracebacks are in {run_dir}/failure-rank-*.txt; the same command resumes from the newest checkpoint"
         ) from None
 
 
-def tell(result: Result, run_dir: Path) -> int:
-    """What the first worker handed back, in words."""
+def report_result(result: Result, run_dir: Path) -> int:
+    """Print the result of the first worker; returns the exit code. Raises its `UserError`."""
     answer: dict[str, Any] = result.return_value
     if "problem" in answer:
         raise UserError(answer["problem"])

@@ -1,7 +1,7 @@
-"""What one worker of Ray does: the training of `accelerate launch`, with Ray told of its checkpoints, and heard when a machine must go.
+"""One Ray worker: the training of `accelerate launch`, with checkpoints reported to Ray, and a stop when Ray announces a preemption.
 
-Ray starts the processes, joins them, and starts them again after a failure, fewer if need be; what they train, and where they resume, is
-`finetune.train`'s own. A mistake of the user is handed back as an answer, since what Ray sees as a failure it would try again.
+Ray starts and joins the processes, and restarts them after a failure, with fewer workers if need be. `finetune/training_run.py` decides
+what they train and where they resume. A user's mistake is returned as a result, because Ray would retry what it sees as a failure.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from finetune.stop_requests import StopRequests
 from finetune.train import checked_config, checked_recipe
 from finetune.training_run import process_group, train
 
-LEAVING = "word from Ray that a machine is about to be taken away"
+LEAVING = "notice from Ray that a machine is about to be taken away"
 RELEASE_SECONDS = 60.0
-"""How long a predecessor, which Ray has ended, may take to let go of the run's folder."""
+"""How long the previous worker, which Ray has ended, may take to release the lock of the run's folder."""
 
 
 def work(order: dict[str, Any]) -> dict[str, Any]:
-    """Train, as worker of a group; returns why it ended and the last numbers, or the user's mistake.
+    """Train as one worker of a group; returns why it ended and the last metrics, or the user's mistake.
 
     `order`: `folder` to be in, `arguments` of the training, `records` (folder for Ray's own). Collective: Ray calls it on every worker.
     """
@@ -44,17 +44,17 @@ def work(order: dict[str, Any]) -> dict[str, Any]:
     except UserError as error:
         return {"problem": str(error)}
     if LEAVING in reports.reason:
-        threading.Event().wait()  # all is saved; to return would mean that the run is done, and to raise would count as a failure
+        threading.Event().wait()  # all is saved; returning would mean that the run is done, and raising would count as a failure
     return {"reason": reports.reason, **reports.at(math.inf)}
 
 
 def leaving() -> str | None:
-    """Whether any machine of the group is about to go. Collective: call on every worker."""
+    """The reason to stop if any machine of the group is about to be taken away. Collective: call on every worker."""
     return None if ray.train.get_preemption_info() is None else LEAVING
 
 
 def await_release(run_dir: Path) -> None:
-    """Wait until no process holds the run's folder: Ray does not wait for those that it ends. Who holds it longer is named later."""
+    """Wait until no process locks the run's folder: Ray does not wait for those that it ends. The run itself reports one that keeps it."""
     deadline = time.monotonic() + RELEASE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -66,9 +66,9 @@ def await_release(run_dir: Path) -> None:
 
 
 class Reports:
-    """Hears the events of this worker, and reports to Ray when a checkpoint is committed.
+    """Listens to the events of this worker, and reports to Ray when a checkpoint is committed.
 
-    Not at each step: a report waits for all workers, and for Ray, which asks every two seconds.
+    It does not report each step: a report waits for all workers, and for Ray, which polls every two seconds.
     """
 
     def __init__(self, records: Path) -> None:
@@ -97,5 +97,5 @@ class Reports:
             files.write_json(files.make_folder(self._records / folder) / "checkpoint.json", {"folder": folder, "step": step})
             named = ray.train.Checkpoint.from_directory(str(self._records / folder))
         numbers = self.at(step)
-        self._numbers = {step: numbers, **{number: told for number, told in self._numbers.items() if number > step}}
+        self._numbers = {step: numbers, **{number: found for number, found in self._numbers.items() if number > step}}
         ray.train.report(numbers, named, checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD)

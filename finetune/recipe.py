@@ -1,7 +1,7 @@
-"""What a recipe is: a frozen bundle of small functions, found by its folder.
+"""The contract of a recipe: a frozen set of functions, found by its folder.
 
-`recipes/<name>/recipe.py` defines one `RECIPE = Recipe(...)`. The loop knows nothing but these functions, and a new recipe is a new
-folder and no other edit.
+`recipes/<name>/recipe.py` defines one `RECIPE = Recipe(...)`. Training uses a model only through these functions, so a new recipe is a new
+folder and needs no other edit.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Batch:
     targets: dict[str, int]
     """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
     lengths: tuple[int, ...] = ()
-    """Of samples that are end to end in one row. They stay on the host, where a loop over them waits for no device."""
+    """Of the samples that are packed into one row. They stay on the host, where a loop over them does not wait for the device."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that exists in shape only, with all that is needed to fill, shard and train it."""
+    """A model without values, and what is needed to load, shard and train it."""
 
     model: nn.Module
     """Parameters on the meta device, buffers real. `forward(tensors)` must reach every trainable parameter (sharding hooks in there)."""
     processor: Any
-    """Handed to `read`: tokenizer, ids, speaker table."""
+    """The second argument of `read`: tokenizer, ids, speaker table."""
     blocks: tuple[type[nn.Module], ...]
     """The classes that are sharded, checkpointed and compiled one by one."""
     base: Path
@@ -93,23 +93,23 @@ class Loaded:
     """For `parallel.tensor`: `module.ClassName` of a block → path of each module that its ranks share → how (`Cut` in
     finetune/tensor_parallel.py). A model with another block cannot be trained with `parallel.tensor`."""
     varies: str | None = None
-    """Why compiled blocks would be compiled again and again, so that `train.compile: auto` leaves them alone; None: they would not."""
+    """Why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would not."""
     remarks: tuple[str, ...] = ()
-    """What people should know before the first step, a sentence each."""
+    """Sentences for the log before the first step."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """To one prompt of `sample.prompts`."""
+    """The answer to one prompt of `sample.prompts`."""
 
     text: str
-    """What was answered; for a voice, a line on how it was said."""
+    """The generated text; for a voice, a line about the speech."""
     sound: bytes = b""
-    """A FLAC file, if the answer is to be heard."""
+    """A FLAC file, if the answer is audio."""
     picture: bytes = b""
-    """A PNG of it."""
+    """A PNG of the audio."""
     numbers: dict[str, float] = field(default_factory=dict)
-    """What was measured of it; the trackers get their means over the prompts."""
+    """Measurements by name; the trackers get their means over the prompts."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ _NO_INFERENCE = Inference(generate=_generate_is_missing)
 
 @dataclass(frozen=True)
 class Recipe(Generic[OptionsT]):
-    """The contract. Shapes and units stand in each recipe's own docstrings."""
+    """The contract. Shapes and units are in each recipe's own docstrings."""
 
     Options: type[OptionsT]
     """The config's `options` section. Of a recipe with an `options.py`, the class of that name in it."""
@@ -174,12 +174,12 @@ class Recipe(Generic[OptionsT]):
     """Build the model on meta. Called on every rank, after `prepare`."""
     read: Callable[[dict[str, Any], Any], Sample]
     """(row, processor) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file and line). Called once a
-    row, before training, in any process: what it returns is cached, so it may depend on nothing else, and on no chance."""
+    row, before training, in any process. Its result is cached, so it may depend on nothing else, randomness included."""
     length: Callable[[Sample], int]
     """Positions that a sample occupies: what `micro_tokens` and `global_batch_tokens` count."""
     collate: Callable[[list[Sample]], Batch]
     loss: Callable[[nn.Module, Batch], dict[str, Term]]
-    """One forward of the model. The names are the keys of `Batch.targets`."""
+    """One forward of the model; returns the loss terms by name, the keys of `Batch.targets`."""
     export: Callable[[Path, dict[str, Any], dict[str, Tensor], str], ExportPlan]
     """(base folder, state, buffers, format) → plan."""
     formats: tuple[str, ...]
@@ -187,11 +187,11 @@ class Recipe(Generic[OptionsT]):
     inference: Inference = _NO_INFERENCE
     """Uses of an exported model. Required; the default is for recipes in the old form."""
     lora_targets: str = "all-linear"
-    """Regular expression over module names that LoRA adapts unless the config says otherwise."""
+    """Regular expression over names of modules that LoRA adapts, unless model.lora.targets is set."""
     prepare: Callable[[Config[OptionsT]], None] = _nothing
-    """Once per run, on one process, before `load`: what is derived from data and base, cached under `run.dir`."""
+    """Called once per launch, on one process, before `load`: caches under `run.dir` what is derived from data and base."""
     pack: Callable[[list[Sample]], Batch] | None = None
-    """`collate` for `data.packing`: samples laid end to end in one row, of which none sees another. Absent: this recipe cannot pack."""
+    """`collate` for `data.packing`: samples end to end in one row, none attending to another. Absent: the recipe cannot pack."""
     pad: Callable[[Batch, int], Batch] | None = None
     """(what `pack` made, positions) → the same in a row of so many positions, for compiled blocks, which are compiled anew for each shape;
     no target, and no sum over targets, changes. Absent: blocks are compiled for sizes that vary."""
@@ -201,11 +201,11 @@ class Recipe(Generic[OptionsT]):
     """Before the first step, with the sharded and filled model in eval mode: raise `UserError` if it does not do what `loss` and `pack`
     rely on. Collective: called on every rank."""
     report: Callable[[dict[str, float]], dict[str, float]] = _as_it_is
-    """The means of a step or an evaluation, with what the log shows besides (a perplexity from a mean log-likelihood)."""
+    """The means of a step or an evaluation, with derived metrics for the log (a perplexity from a mean log-likelihood)."""
     show: Callable[[Sample, Any], str] | None = None
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
     base_folders: tuple[str, ...] = ()
-    """Folders in a base that `load`, `read` or `export` reads besides the files at its top; a base is known by the content of both."""
+    """Folders in a base that `load`, `read` or `export` reads besides the files at its top; both are part of the base's digest."""
     sketch: Callable[[Config[OptionsT]], Sketch] | None = None
     """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
     generate: InitVar[Callable[[Path, list[str]], int] | None] = None

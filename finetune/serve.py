@@ -1,7 +1,7 @@
 """python -m finetune serve --model FOLDER [--model FOLDER …] …
 
-Serves exported models to browsers and other programs, on this machine unless told otherwise. The folders know their recipe, and the recipe
-knows the rest: add --help for its options.
+Serves exported models to browsers and other programs, by default on this machine only. The folders name their recipe; add --help for the
+options of that recipe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from finetune.errors import UserError, exit_code
-from finetune.generate import ask, exported, located, recipe_of
+from finetune.generate import ensure_exported, locate_model, parse_model_arguments, recipe_of
 from finetune.recipe import find_recipe, load_recipe
 
 
@@ -22,31 +22,32 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    asked = ask("serve", __doc__, argv)
-    if asked is None:
+    """Serve the models on the command line; returns the exit code."""
+    given = parse_model_arguments("serve", __doc__, argv)
+    if given is None:
         return 0
-    models = found(asked.models)
-    name = recipe_of_all(models, asked.recipe)
+    models = locate_models(given.models)
+    name = recipe_of_all(models, given.recipe)
     serve = load_recipe(find_recipe(name)).inference.serve
     if serve is None:
-        raise UserError(f"the recipe {name} serves nothing; use `python -m finetune generate --model {asked.models[0]}`")
-    return serve([exported(model, name) for model in models], asked.rest)
+        raise UserError(f"the recipe {name} has no server; use `python -m finetune generate --model {given.models[0]}`")
+    return serve([ensure_exported(model, name) for model in models], given.rest)
 
 
-def found(given: list[Path]) -> list[Path]:
-    """What `exported` takes, for each --model."""
-    for folder in given:
+def locate_models(folders: list[Path]) -> list[Path]:
+    """The model that `ensure_exported` takes, for each --model. Raises `UserError` for a folder that does not exist."""
+    for folder in folders:
         if not folder.is_dir():
             raise UserError(f"--model {folder}: no such folder")
-    return [located(folder) for folder in given]
+    return [locate_model(folder) for folder in folders]
 
 
 def recipe_of_all(models: list[Path], given: str | None) -> str:
-    """The recipe of the exported folders and checkpoints, or the `given` one. Raises `UserError` if it is not one and the same."""
+    """The recipe that all models share, or the `given` one. Raises `UserError` if they have different recipes."""
     names = {folder: recipe_of(folder, given) for folder in models}
     if len(set(names.values())) > 1:
-        told = ", ".join(f"{folder} of {name}" for folder, name in names.items())
-        raise UserError(f"models of different recipes ({told}) are not served together; start one server for each recipe")
+        listed = ", ".join(f"{folder} of {name}" for folder, name in names.items())
+        raise UserError(f"models of different recipes ({listed}) cannot be served together; start one server for each recipe")
     return next(iter(names.values()))
 
 

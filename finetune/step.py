@@ -1,4 +1,4 @@
-"""One optimizer step, the same whatever the number of ranks and the cut into micro-batches: sums over all, divided by counts over all."""
+"""One optimizer step, independent of the number of ranks and of the micro-batches: global sums divided by global counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finetune.world import World, data_sums, gather
 
 @dataclass(frozen=True)
 class Training:
-    """All that stays the same while a run trains."""
+    """The parts of a run that do not change while it trains."""
 
     world: World
     config: Config
@@ -36,9 +36,9 @@ class Training:
     total: int
     """Optimizer steps of the whole run."""
     identity: dict[str, Any]
-    """What a checkpoint of this run must agree with (data, base, order, recipe)."""
+    """Keys and values that a checkpoint must share to be of this run (data, base, order, recipe)."""
     fixed: int | None = None
-    """Positions of every packed row, for compiled blocks; None: as many as its samples have."""
+    """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
 
 
 def train_step(
@@ -77,14 +77,14 @@ def train_step(
 
 
 def global_counts(world: World, turns: list[Turn]) -> dict[str, float]:
-    """Targets of each term over all ranks and micro-batches of a step. Collective: call on every rank."""
+    """Number of targets of each loss term over all ranks and micro-batches of a step. Collective: call on every rank."""
     names = sorted(turns[0].batch.targets)
     own = [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]
     return dict(zip(names, data_sums(world, own), strict=True))
 
 
 def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Forward and backward of this rank's turns: each term's sum over them, and its weight. Collective: call on every rank."""
+    """Forward and backward of this rank's turns: each term's sum over them (scalar), and its weight. Collective: call on every rank."""
     world = training.world
     totals = {name: torch.zeros((), device=world.device) for name in counts}
     weights: dict[str, float] = {}
@@ -93,7 +93,7 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
         seed(turn.micro.key, world.device)
         terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}
-        # Gradients are averaged over the shares of the data; times their number, the average is the sum.
+        # Gradients are averaged over the data-parallel ranks; multiplied by their number, the average is the sum.
         (objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
         for name in counts if turn.counts else ():
             totals[name] += terms[name].sum.detach()
@@ -101,9 +101,9 @@ def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) 
 
 
 def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
-    """The values of scalars, exactly. The host waits for the device here, and nowhere else in a step.
+    """The exact values of scalar tensors. This is the only place in a step where the host waits for the device.
 
-    What is added up is on the run's device; the norm is where the gradients are, which `parallel.offload` keeps on the host.
+    `totals` are on the run's device; `norm` is where the gradients are, which `parallel.offload` keeps on the host.
     """
     there = torch.stack([total.double() for total in totals]).to(norm.device)
     *values, value = torch.cat([there, norm.double().unsqueeze(0)]).tolist()
@@ -111,20 +111,20 @@ def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
 
 
 def seed(key: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, for the generators that a step draws from; without a GPU, that one formats a stack trace each time."""
+    """As `torch.manual_seed`, for the generators that a step uses. Without a GPU, torch's own formats a stack trace at each call."""
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
         torch.cuda.manual_seed(key)
 
 
 def rows_of(training: Training, turns: list[Turn]) -> list[str]:
-    """Where the rows of this step stand, on all ranks. Collective: call on every rank."""
+    """File and line of the rows of this step, on all ranks. Collective: call on every rank."""
     own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
     return [row for rows in gather(training.world, own)[:: training.world.tensor] for row in rows]
 
 
 def objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
-    """Σ weight · sum / count over the terms that have targets anywhere in this step; zero, but with a graph, if none has."""
+    """Σ weight · sum / count over the loss terms (scalar). Without any targets in this step it is zero, but still has a graph."""
     parts = [term.weight * term.sum / max(counts[name], 1.0) for name, term in terms.items() if term.weight]
     return torch.stack(parts).sum()
 

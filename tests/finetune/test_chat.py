@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_recipe_that_does_not_converse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert chat.main(["--model", str(folder)]) == 2
-    assert f"does not converse; use `python -m finetune generate --model {folder}`" in capsys.readouterr().err
+    assert f"has no chat; use `python -m finetune generate --model {folder}`" in capsys.readouterr().err
 
 
 def test_the_rest_goes_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

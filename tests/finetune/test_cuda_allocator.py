@@ -98,13 +98,10 @@ def no_join(*_):
     import torch
     read = getattr(torch._C, "_accelerator_getAllocatorSettings", lambda: os.environ["PYTORCH_ALLOC_CONF"])()
     sys.exit(f"torch read {read}")
-world = types.ModuleType("finetune.world")
-world.join = no_join
-sys.modules["finetune.world"] = world
-class Config:
-    class log: trackers = ()
-    class run: dir = None
-train.train(Config, None)
+run = types.ModuleType("finetune.training_run")
+run.process_group, run.train = no_join, None
+sys.modules["finetune.training_run"] = run
+train.main(["--recipe", "llm_sft", "--data.train", "pyproject.toml"])  # a recipe that imports torch
 """
     own = {name: value for name, value in os.environ.items() if name not in (VARIABLE, *OLDER)}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=own, capture_output=True, text=True, timeout=100, check=False)

@@ -36,7 +36,7 @@ def test_a_checkpoint_knows_its_recipe_too(tmp_path: Path, capsys: pytest.Captur
 def test_a_recipe_without_a_voice_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = exported(tmp_path / "text", str(tiny.FOLDER))
     assert eval_voice.main(["--model", str(folder)]) == 2
-    assert f"the recipe {tiny.FOLDER} makes no voice, so there is nothing to evaluate here" in capsys.readouterr().err
+    assert f"the recipe {tiny.FOLDER} has no evaluation of voices" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("argv", "told"), [([], "which model?"), (["--model", "nowhere"], "--model nowhere: no such folder")])

@@ -12,15 +12,15 @@ import pytest
 from finetune import ray_train
 from finetune.errors import UserError
 from finetune.layers import parse_arguments
-from finetune.ray_train import Engine, divide, spoken
+from finetune.ray_train import Engine, command_line_of, split_arguments
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
 
 
 def divided(*argv: str) -> tuple[Engine, list[str]]:
-    engine, rest = divide(parse_arguments(["--recipe", "voice_clone", *argv]))
-    return engine, spoken(rest)
+    engine, rest = split_arguments(parse_arguments(["--recipe", "voice_clone", *argv]))
+    return engine, command_line_of(rest)
 
 
 def test_ray_s_flags_are_parted_from_the_training_s() -> None:

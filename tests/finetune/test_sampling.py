@@ -228,22 +228,25 @@ def test_a_checkpoint_is_made_where_answers_are_due(tmp_path: Path) -> None:
 def test_the_process_is_no_part_of_the_world() -> None:
     launched = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "x", "FSDP_VERSION": "2", "ACCELERATE_USE_FSDP": "true"}
     own = {"HOME": "/root", "LOCAL_SETTING": "kept"}
-    found = sampling.alone({**launched, **own, "OMP_NUM_THREADS": "16", "CUDA_VISIBLE_DEVICES": "0,1"}, "")
+    found = sampling.environment_of_child({**launched, **own, "OMP_NUM_THREADS": "16", "CUDA_VISIBLE_DEVICES": "0,1"}, "")
     assert found == {**own, **sampling.ALONE, "CUDA_VISIBLE_DEVICES": ""}, "no GPU"
-    assert sampling.alone({"CUDA_VISIBLE_DEVICES": "0,1"}, "1")["CUDA_VISIBLE_DEVICES"] == "1"
+    assert sampling.environment_of_child({"CUDA_VISIBLE_DEVICES": "0,1"}, "1")["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_the_process_does_not_inherit_the_allocator_that_training_chose() -> None:
-    assert cuda_allocator.VARIABLE not in sampling.alone({cuda_allocator.VARIABLE: cuda_allocator.SETTING}, "0")
-    assert sampling.alone({cuda_allocator.VARIABLE: "max_split_size_mb:64"}, "0")[cuda_allocator.VARIABLE] == "max_split_size_mb:64"
+    assert cuda_allocator.VARIABLE not in sampling.environment_of_child({cuda_allocator.VARIABLE: cuda_allocator.SETTING}, "0")
+    assert (
+        sampling.environment_of_child({cuda_allocator.VARIABLE: "max_split_size_mb:64"}, "0")[cuda_allocator.VARIABLE]
+        == "max_split_size_mb:64"
+    )
 
 
 @pytest.mark.parametrize(
     ("recipe", "overrides", "told"),
     [
-        (tiny.RECIPE, (), "has no answers to sample"),
+        (tiny.RECIPE, (), "cannot answer prompts"),
         (RECIPE, (("sample.every", "null"),), "sample.prompts would never be answered"),
-        (RECIPE, (("sample.prompts", "[]"),), "there is nothing to answer"),
+        (RECIPE, (("sample.prompts", "[]"),), "there are no prompts"),
     ],
 )
 def test_samples_that_could_not_be_made_are_refused(tmp_path: Path, recipe: Recipe, overrides: tuple[Any, ...], told: str) -> None:
@@ -320,7 +323,7 @@ def test_with_room_samples_are_made_on_the_gpu_of_the_run(
     sampler.after_step(10)
     assert sampler._child is not None and sampler._child.share == sampling.Share("6", 0.05)
     assert within(20, lambda: environment_of(sampler).get("CUDA_VISIBLE_DEVICES") == "6")
-    assert "samples are made on GPU 6, beside the steps: they may take 4.0 GiB, and 30.0 of 80.0 are free" in capsys.readouterr().out
+    assert "samples are generated on GPU 6, beside the steps: they need up to 4.0 GiB; 30.0 of 80.0 GiB are free" in capsys.readouterr().out
 
 
 def test_without_room_they_are_made_on_the_cpu_which_is_reported_once(
@@ -338,9 +341,10 @@ def test_without_room_they_are_made_on_the_cpu_which_is_reported_once(
         sampler._child = None
     assert shares == [False, False, True, True, False]
     printed = capsys.readouterr().out
-    assert printed.count("samples are made on") == 2
+    assert printed.count("samples are generated on") == 2
     assert (
-        "samples are made on one CPU core: on GPU 6 they may take 4.0 GiB, and 11.0 of 80.0 are free, of which 10% stay for the training"
+        "samples are generated on one CPU core: on GPU 6 they need up to 4.0 GiB; 11.0 of 80.0 GiB are free, "
+        "of which 10% are reserved for training"
     ) in printed
 
 
@@ -368,7 +372,7 @@ def test_a_share_that_is_not_known_leaves_samples_on_the_cpu(
     sampler._needed = lambda: sampling.bytes_on_gpu(tmp_path / "gone", (), 1)
     sampler.after_step(10)
     assert sampler._child is not None and sampler._child.share is None
-    assert "samples are made on one CPU core: what they would take of a GPU is not known (" in capsys.readouterr().out
+    assert "samples are generated on one CPU core: the GPU memory that they need is not known (" in capsys.readouterr().out
 
 
 def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

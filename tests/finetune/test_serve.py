@@ -1,4 +1,4 @@
-"""The verb finds the folders' recipe, and says so if that serves nothing."""
+"""The verb finds the folders' recipe, and says so if that has no server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 def test_a_recipe_that_serves_nothing(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert serve.main(["--model", str(folders[0])]) == 2
-    assert f"serves nothing; use `python -m finetune generate --model {folders[0]}`" in capsys.readouterr().err
+    assert f"has no server; use `python -m finetune generate --model {folders[0]}`" in capsys.readouterr().err
 
 
 def test_all_folders_and_the_rest_go_to_the_recipe(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +41,8 @@ def test_checkpoints_are_served_beside_each_other(
 ) -> None:
     tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, *tiny.FULL, ("train.steps", "2"), ("checkpoint.every", "1")))
     leave()
-    assert serve.main(["--model", str(tmp_path / "run")]) == 2 and "serves nothing" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "cache" / "exports").exists(), "an export takes minutes: what fails is told before"
+    assert serve.main(["--model", str(tmp_path / "run")]) == 2 and "has no server" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "cache" / "exports").exists(), "an export takes minutes: what fails is reported before"
     seen: list[list[Path]] = []
     serving = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, serve=lambda models, argv: seen.append(models) or 0))  # type: ignore[func-returns-value]  # note, then 0
     monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
@@ -59,7 +59,7 @@ def test_what_is_no_model_is_told(folders: list[Path], tmp_path: Path, capsys: p
         (["--model", f"{tmp_path}/missing"], f"--model {tmp_path}/missing: no such folder"),
         (["--model", f"{tmp_path}/empty"], "is no exported model"),
         (["--model", str(folders[0]), "--model", str(folders[1])], "models of different recipes"),
-        (["--model", str(folders[1])], "the recipe llm_sft serves nothing"),
+        (["--model", str(folders[1])], "the recipe llm_sft has no server"),
         (["--model", str(folders[1]), "--recipe", "nothing_of_that_name"], "--recipe nothing_of_that_name: no recipe.py"),
     ):
         assert serve.main(argv) == 2
