@@ -212,13 +212,13 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     argv: list[str], told: str, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERTONE_TOKEN", raising=False)
-    monkeypatch.setattr(serving, "speaking", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(serving, "load_models", lambda *_: pytest.fail("a model was loaded"))
     with pytest.raises(UserError, match=re.escape(told)):
         serving.serve([exports["tuned"]], argv)
 
 
 def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "speaking", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(serving, "load_models", lambda *_: pytest.fail("a model was loaded"))
     design = tmp_path / "design"
     design.mkdir()
     config = json.loads((exports["tuned"] / "config.json").read_text())

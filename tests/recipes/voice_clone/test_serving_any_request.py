@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.request_guard import HEADERS
-from recipes.voice_clone.serving import application
+from recipes.voice_clone.serving import build_app
 from recipes.voice_clone.serving_api import Limits
 from recipes.voice_clone.serving_clips import Clips
 from recipes.voice_clone.serving_door import Door
@@ -43,7 +43,7 @@ def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPath
     speech = Speech({"tuned": open_synthesizer(tuned)}, room=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(clips.keep(b"", "").parents[2]))
-        app = App(application(speech, Limits(chars=50, seconds=0.2), Door(SECRET, local=True), clips), (HOME, TOKEN, JSON))
+        app = App(build_app(speech, Limits(chars=50, seconds=0.2), Door(SECRET, local=True), clips), (HOME, TOKEN, JSON))
         yield app
         app.close()
     speech.close()

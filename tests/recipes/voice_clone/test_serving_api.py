@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from recipes.voice_clone import serving_audio
 from recipes.voice_clone.serving_api import Limits, add_to
-from recipes.voice_clone.serving_audio import FORMS
+from recipes.voice_clone.serving_audio import FORMATS
 from recipes.voice_clone.serving_queue import Speech
 from recipes.voice_clone.synthesis import open_synthesizer
 
@@ -40,14 +40,14 @@ def client(speech: Speech) -> Iterator[TestClient]:
 
 
 def test_every_format_under_its_own_name(client: TestClient, speech: Speech) -> None:
-    for name, form in FORMS.items():
+    for name, form in FORMATS.items():
         answer = client.post("/v1/audio/speech", json=GOOD | {"response_format": name})
         assert answer.status_code == 200 and answer.headers["content-type"] == form.media_type
         seconds = len(answer.content) / 48000 if name == "pcm" else 0.56
         if name not in ("pcm", "aac"):
             seconds = soundfile.info(io.BytesIO(answer.content)).duration
         assert seconds == pytest.approx(0.56, abs=0.1) and len(answer.content) > 500
-    assert speech.inside == 0
+    assert speech.pending == 0
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_other_places_and_no_json(client: TestClient) -> None:
 
 
 def test_a_full_house_tells_when_to_come_again(client: TestClient, speech: Speech) -> None:
-    speech.inside += 3
+    speech.pending += 3
     try:
         answer = client.post("/v1/audio/speech", json=GOOD)
     finally:
-        speech.inside -= 3
+        speech.pending -= 3
     assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
     assert answer.json()["error"]["code"] == "rate_limit_exceeded"
     assert client.post("/v1/audio/speech", json=GOOD).status_code == 200
@@ -100,7 +100,7 @@ def test_a_failure_of_the_model_is_a_server_error(client: TestClient, speech: Sp
     monkeypatch.setattr(speech.models["tuned"], "stream", lambda *_: 1 / 0)
     answer = client.post("/v1/audio/speech", json=GOOD)
     assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error"
-    assert speech.inside == 0
+    assert speech.pending == 0
 
 
 @pytest.mark.parametrize("wrong", [{"input": "\ud800"}, {"voice": "\ud800"}, {"model": "\ud800"}, {"language": "\ud800"}, {"\udfff": 1}])

@@ -30,7 +30,7 @@ def test_others_are_let_in_only_with_a_token(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "localhost", "::1", "127.0.0.9"):
         assert door(host, None, {}) == Door(None, local=True)
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
-        with pytest.raises(UserError, match=f"--host {host} would let in whoever reaches it; set {TOKEN}"):
+        with pytest.raises(UserError, match=f"--host {host} would admit everyone who can reach it; set {TOKEN}"):
             door(host, None, {})
         assert door(host, None, {TOKEN: SECRET}) == Door(SECRET, local=False)
     (tmp_path / "token").write_text(f"{SECRET}from-a-file\n")

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.serving_queue import ClosedError, FullError, Speech
-from recipes.voice_clone.synthesis import Request
+from recipes.voice_clone.voice_protocol import SpeechRequest, SpeechSampling
 
 CHUNK = np.zeros(10, np.float32)
 
@@ -26,7 +25,7 @@ class Slow:
         self.begun = 0
         """Chunks, of all texts."""
 
-    def stream(self, request: Request, sampling: Sampling) -> Iterator[np.ndarray]:
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
         self._now += 1
         self.most = max(self.most, self._now)
         try:
@@ -45,7 +44,7 @@ class Slow:
 
 
 def speaking(speech: Speech, text: str) -> Any:
-    return speech.speak("m", Request(text, None), Sampling())
+    return speech.speak("m", SpeechRequest(text, None), SpeechSampling())
 
 
 async def all_of(speech: Speech, text: str) -> int:
@@ -64,7 +63,7 @@ def run(story: Any, room: int = 2) -> Slow:
         speech = Speech({"m": voice}, room)  # type: ignore[dict-item]
         try:
             await asyncio.wait_for(story(speech, voice), 30)
-            await until(lambda: speech.inside == 0)
+            await until(lambda: speech.pending == 0)
         finally:
             for _ in range(99):
                 voice.go.release()
@@ -88,8 +87,8 @@ def test_one_after_another_in_the_order_of_coming() -> None:
 def test_when_no_more_may_wait_the_next_is_told_so_and_the_others_are_served() -> None:
     async def story(speech: Speech, voice: Slow) -> None:
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
-        await until(lambda: speech.inside == 3)
-        with pytest.raises(FullError, match="3 requests"):
+        await until(lambda: speech.pending == 3)
+        with pytest.raises(FullError, match=r"Queue full \(3 pending\)"):
             await all_of(speech, "d")
         for _ in range(15):
             voice.go.release()
@@ -108,9 +107,9 @@ def test_who_goes_away_is_not_spoken_to_any_more() -> None:
             await anext(chunks)
             await until(lambda: voice.begun == 2)  # so that its second chunk is in hand when it leaves
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "bc"]
-        await until(lambda: speech.inside == 2)
+        await until(lambda: speech.pending == 2)
         waiting[0].cancel()  # while it waits in the queue
-        await until(lambda: speech.inside == 1)
+        await until(lambda: speech.pending == 1)
         for _ in range(7):
             voice.go.release()
         assert await waiting[1] == 5

@@ -177,7 +177,7 @@ def test_a_stream_is_what_speak_says(named: tuple[Stock, Synthesizer]) -> None:
 
 def test_it_tells_who_it_is_and_refuses_the_rest(base: tuple[Stock, Synthesizer]) -> None:
     _, voice = base
-    assert voice.is_base and voice.speakers == ("anna", "bert") and voice.rate == 24000
+    assert voice.can_clone and voice.speakers == ("anna", "bert") and voice.rate == 24000
     assert voice.languages[0] == "auto" and "english" in voice.languages
     assert voice.speak([], GREEDY) == []
     with pytest.raises(UserError, match="it has anna, bert"):
