@@ -103,11 +103,11 @@ def describe_failures(scored: Mapping[str, Sequence[Scored]], listeners: Listene
     """A note for each system with clips that have no transcript or no similarity."""
     notes = []
     for name, clips in scored.items():
-        failed = sum(clip.heard is None for clip in clips) if listeners.asr is not None else 0
+        failed = sum(clip.transcript is None for clip in clips) if listeners.asr is not None else 0
         if failed:
             notes.append(f"{name}: the recogniser failed on {failed} of {len(clips)} clips; they count neither for nor against it.")
         for encoder, _ in listeners.encoders:
-            without = sum(clip.likeness[encoder.name] is None for clip in clips)
+            without = sum(clip.similarities[encoder.name] is None for clip in clips)
             if without:
                 notes.append(
                     f"{name}: {without} of {len(clips)} clips have no similarity by {encoder.name}: "

@@ -187,8 +187,8 @@ def write_documents(evaluation: Evaluation, out: Path) -> None:
     """Write JSON, Markdown and page; print the verdicts."""
     from . import eval_documents, eval_page
 
-    files.write_json(out / JSON, eval_documents.record(evaluation))
-    files.write_text(out / MARKDOWN, eval_documents.markdown(evaluation))
+    files.write_json(out / JSON, eval_documents.build_record(evaluation))
+    files.write_text(out / MARKDOWN, eval_documents.render_markdown(evaluation))
     files.write_text(out / PAGE, eval_page.render(evaluation))
     for sentence in eval_documents.verdicts(evaluation):
         print(sentence.replace("**", ""))

@@ -54,8 +54,8 @@ def test_statistics_are_put_on_one_scale() -> None:
 
 
 def test_a_place_is_told_only_where_two_ends_are_apart() -> None:
-    assert likeness.place(0.5, 0.25, 0.75) == pytest.approx(0.5)
-    assert likeness.place(0.5, 0.8, 0.8) is None
+    assert likeness.scale_position(0.5, 0.25, 0.75) == pytest.approx(0.5)
+    assert likeness.scale_position(0.5, 0.8, 0.8) is None
 
 
 @pytest.mark.parametrize("kind", ["spectral", "own", "independent"])

@@ -13,7 +13,7 @@ from finetune.errors import UserError
 from recipes.voice_clone import eval_figures as figures
 from recipes.voice_clone import eval_likeness as likeness
 from recipes.voice_clone import eval_listening as listening
-from recipes.voice_clone.eval_figures import DURATION, PACE, figure
+from recipes.voice_clone.eval_figures import DURATION, PACE, metric_value
 from recipes.voice_clone.eval_rows import Item
 from recipes.voice_clone.eval_systems import RECORDINGS, Take
 from tests.recipes.voice_clone.conftest import voice
@@ -50,8 +50,8 @@ def test_a_right_voice_is_nearer_than_a_swapped_one(items: list[Item], listeners
     right = [Take(item, written(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.1)), True) for item in items]
     swapped = [replace(take, path=other.path) for take, other in zip(right, right[2:] + right[:2], strict=True)]
     scored = listening.score_all({RECORDINGS: recordings(items), "right": right, "swapped": swapped}, listeners)
-    metric = figures.likeness(likeness.SPECTRAL)
-    found = {name: figure(metric, clips) for name, clips in scored.items()}
+    metric = figures.similarity_metric(likeness.SPECTRAL)
+    found = {name: metric_value(metric, clips) for name, clips in scored.items()}
     assert found["right"] is not None and found["swapped"] is not None and found[RECORDINGS] is not None
     assert found["right"] > 0.5 > 0 > found["swapped"]
     (stranger,) = listening.similarity_of_strangers(listeners).values()
@@ -61,15 +61,17 @@ def test_a_right_voice_is_nearer_than_a_swapped_one(items: list[Item], listeners
 def test_stretched_speech_shows_in_duration_and_pace(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
     slow = [Take(item, written(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.5)), True) for item in items]
     scored = listening.score_all({RECORDINGS: recordings(items), "slow": slow}, listeners)
-    assert figure(DURATION, scored["slow"]) == pytest.approx(6.0 / 4.2)
-    assert figure(PACE, scored["slow"]) == pytest.approx(60 / 6.0) and figure(PACE, scored[RECORDINGS]) == pytest.approx(60 / 4.2)
+    assert metric_value(DURATION, scored["slow"]) == pytest.approx(6.0 / 4.2)
+    assert metric_value(PACE, scored["slow"]) == pytest.approx(60 / 6.0) and metric_value(PACE, scored[RECORDINGS]) == pytest.approx(
+        60 / 4.2
+    )
 
 
 def test_silence_is_a_finding_and_no_error(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
     mute = [Take(item, written(tmp_path / f"{item.key}.flac", np.zeros(24_000)), False) for item in items[:1]]
     scored = listening.score_all({RECORDINGS: recordings(items), "mute": mute}, listeners)
     (one,) = scored["mute"]
-    assert one.sound.silent_seconds == one.sound.seconds == 1.0 and one.likeness == {likeness.SPECTRAL: None}
+    assert one.sound.silent_seconds == one.sound.seconds == 1.0 and one.similarities == {likeness.SPECTRAL: None}
     assert [note for note in listening.describe_failures(scored, listeners) if note.startswith("mute: 1 of 1 clips have no similarity")]
 
 
