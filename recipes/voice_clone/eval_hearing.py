@@ -43,14 +43,14 @@ class Transcript:
     """Why the recogniser failed; the text is then unusable."""
 
 
-def compare(said: str, heard: str, language: str) -> Errors | None:
-    """Errors of the transcript `heard` against the text `said`; None if nothing is left of the text after normalisation."""
+def compare(expected: str, transcript: str, language: str) -> Errors | None:
+    """Errors of a transcript; None if nothing is left of the expected text after normalisation."""
     import jiwer
 
-    expected, found = normalize(said, language), normalize(heard, language)
+    expected, transcript = normalize(expected, language), normalize(transcript, language)
     if not expected:
         return None
-    by_word, by_character = jiwer.process_words(expected, found), jiwer.process_characters(expected, found)
+    by_word, by_character = jiwer.process_words(expected, transcript), jiwer.process_characters(expected, transcript)
     return Errors(
         words=len(expected.split()),
         wrong_words=by_word.substitutions + by_word.deletions + by_word.insertions,
@@ -59,14 +59,14 @@ def compare(said: str, heard: str, language: str) -> Errors | None:
     )
 
 
-def word_error_rate(model: Any, said: Iterable[tuple[str, Samples]], language: str) -> float:
+def word_error_rate(model: Any, clips: Iterable[tuple[str, Samples]], language: str) -> float:
     """WER of clips: pairs of (expected text, samples [n] at 24 kHz)."""
-    return share_of_wrong_words([(text, listen(model, samples, language).text) for text, samples in said], language)
+    return share_of_wrong_words([(text, listen(model, samples, language).text) for text, samples in clips], language)
 
 
-def share_of_wrong_words(heard: Iterable[tuple[str, str]], language: str) -> float:
+def share_of_wrong_words(transcripts: Iterable[tuple[str, str]], language: str) -> float:
     """WER of transcripts: pairs of (expected text, transcript)."""
-    errors = [one for text, found in heard if (one := compare(text, found, language))]
+    errors = [one for text, transcript in transcripts if (one := compare(text, transcript, language))]
     return sum(one.wrong_words for one in errors) / sum(one.words for one in errors)
 
 

@@ -168,9 +168,9 @@ class Synthesizer:
         speech = self._start(requests, voices, sampling)
         for _ in speech.frames():
             pass
-        said = speech.result()
-        waves = self._waves(voices, said)
-        return [Spoken(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, said, strict=True)]
+        results = speech.result()
+        waves = self._waves(voices, results)
+        return [Spoken(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
 
     def stream(self, request: SpeechRequest, sampling: SpeechSampling | Sampling) -> Generator[np.ndarray, None, Spoken]:
         """Chunks [samples] float32 as they are generated; together they are the wave of `speak`. The generator returns the result."""
@@ -188,8 +188,8 @@ class Synthesizer:
         for piece in speech.pieces(growing_pieces()):
             chunks.append(stream.feed(piece.transpose(0, 1))[0].cpu().numpy())
             yield chunks[-1]
-        (said,) = speech.result()
-        return Spoken(np.concatenate(chunks), self.rate, said.ended, said.codes.numpy())
+        (result,) = speech.result()
+        return Spoken(np.concatenate(chunks), self.rate, result.ended, result.codes.numpy())
 
     def _start(self, requests: Sequence[SpeechRequest], voices: Sequence[Voice], sampling: SpeechSampling | Sampling) -> Speech:
         from .decoding import Speech
@@ -247,7 +247,7 @@ class Synthesizer:
             self._encoded_clips[key] = (self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes)
         return self._encoded_clips[key]
 
-    def _waves(self, voices: Sequence[Voice], said: Sequence[Said]) -> list[np.ndarray]:
+    def _waves(self, voices: Sequence[Voice], results: Sequence[Said]) -> list[np.ndarray]:
         """Waves [samples] of the codes. A reference's codes are decoded before them, so that its sound continues, and cut off again."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
@@ -256,12 +256,13 @@ class Synthesizer:
 
         codec = self._model.speech_tokenizer.model
         heads = [
-            one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu() for voice, one in zip(voices, said, strict=True)
+            one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu()
+            for voice, one in zip(voices, results, strict=True)
         ]
-        codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, said, strict=True)], batch_first=True)
+        codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, results, strict=True)], batch_first=True)
         waves = decoded(codec.decoder, codes.to(self._decoder.first_table.device)).cpu().numpy()
         step = int(codec.get_decode_upsample_rate())
-        cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, said, strict=True)]
+        cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, results, strict=True)]
         return [wave[start:end] for wave, (start, end) in zip(waves, cuts, strict=True)]
 
 
