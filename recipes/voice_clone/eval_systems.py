@@ -70,7 +70,7 @@ def is_run(model: Path) -> bool:
 def untrained_system(recipe: SpeechRecipe, base: Path) -> System:
     """The base before training, which clones from a clip. Raises `UserError` for a model that cannot clone."""
     if not recipe.inspect(base).can_clone:
-        raise UserError(f"--base {base}: a custom_voice model cannot clone from a clip; give the Base model that was trained on")
+        raise UserError(f"--base {base}: this model cannot clone from a clip; give the Base model that was trained on")
     return System(f"{base.name}, zero-shot", base, "cloned")
 
 

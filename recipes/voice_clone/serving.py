@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from .serving_api import Limits
     from .serving_clips import Clips
-    from .serving_door import Door
-    from .serving_queue import Speech
+    from .serving_door import AccessPolicy
+    from .serving_queue import SpeechQueue
     from .voice_protocol import VoiceFolder
 
 
@@ -48,10 +48,10 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     require_packages()
     from .serving_api import Limits
     from .serving_clips import Clips
-    from .serving_door import door
+    from .serving_door import load_access_policy
 
     exports = inspect_folders(inspect, [*folders, *([args.base] if args.base else [])])
-    address, entry = Address(args.host, args.port), door(args.host, args.token_file)
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
     web.require_free(address.port, address.host)
     with ExitStack() as opened:
         folder = opened.enter_context(web.private_folder(f"overtone-serve-{address.host}-{address.port}"))
@@ -59,8 +59,8 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
         opened.callback(clips.close)
         speech = load_models(exports, args.queue)
         opened.callback(speech.close)
-        app = build_app(speech, Limits(args.max_chars, args.max_seconds), entry, clips)
-        guarded = ", behind its token" if entry.token else ""
+        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
+        guarded = ", behind its token" if policy.token else ""
         announcement = f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)"
         web.run(app, address.host, address.port, announcement)
     print("serve: ended", flush=True)
@@ -105,18 +105,18 @@ def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Pa
     return found
 
 
-def load_models(exports: Mapping[str, VoiceFolder], room: int) -> Speech:
+def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
     """The models, loaded, behind a queue for `room` requests."""
-    from .serving_queue import Speech
+    from .serving_queue import SpeechQueue
 
     models = {}
     for name, exported in exports.items():
         print(f"serve: loading {name} from {exported.folder}", flush=True)
         models[name] = exported.open()
-    return Speech(models, room)
+    return SpeechQueue(models, room)
 
 
-def build_app(speech: Speech, limits: Limits, entry: Door, clips: Clips) -> FastAPI:
+def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
     """API and page in one app, behind access control."""
     import gradio
     from fastapi import FastAPI
@@ -127,15 +127,15 @@ def build_app(speech: Speech, limits: Limits, entry: Door, clips: Clips) -> Fast
 
     from . import serving_api, serving_uploads
     from .serving_door import AccessControl
-    from .serving_errors import of_rejected
-    from .serving_page import STYLE, Controls, build
+    from .serving_errors import to_refusal
+    from .serving_page import STYLE, Controls, build_page
 
     warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its own dependencies
-    page = build(Controls(speech, limits, clips))
+    page = build_page(Controls(speech, limits, clips))
     routes = (*serving_api.ROUTES, *serving_uploads.ROUTES, *page_routes(page, clips.find))
     middleware = [
         Middleware(web.closed),
-        Middleware(guard, routes=routes, admit=AccessControl(entry).admit, answer=lambda rejected: of_rejected(rejected).response()),
+        Middleware(guard, routes=routes, admit=AccessControl(policy).admit, answer=lambda rejected: to_refusal(rejected).response()),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
     serving_api.add_to(app, speech, limits)

@@ -26,8 +26,8 @@ from finetune.errors import UserError
 
 from . import serving_audio
 from .serving_audio import FORMATS, Encoder
-from .serving_errors import Refusal, of_rejected, of_validation
-from .serving_queue import ClosedError, FullError, Speech
+from .serving_errors import Refusal, to_refusal, validation_refusal
+from .serving_queue import QueueFullError, ServerClosedError, SpeechQueue
 from .voice_protocol import SpeechRequest, SpeechSampling, Voice
 
 LARGEST_SEED = 2**63 - 1
@@ -71,15 +71,15 @@ class SpeechCall(BaseModel):
     """The same seed gives the same speech."""
 
 
-def add_to(app: FastAPI, speech: Speech, limits: Limits) -> None:
+def add_to(app: FastAPI, speech: SpeechQueue, limits: Limits) -> None:
     """Add the routes and the handlers of their errors to the app."""
     app.include_router(routes(speech, limits))
-    app.add_exception_handler(RequestValidationError, lambda _, error: of_validation(error.errors()).response())
+    app.add_exception_handler(RequestValidationError, lambda _, error: validation_refusal(error.errors()).response())
     app.add_exception_handler(HTTPException, _answer)
     app.add_exception_handler(Exception, lambda _, __: Refusal(500, "the server failed; see its log").response())
 
 
-def routes(speech: Speech, limits: Limits) -> APIRouter:
+def routes(speech: SpeechQueue, limits: Limits) -> APIRouter:
     """The router of `/v1`."""
     router = APIRouter(prefix="/v1")
 
@@ -107,7 +107,7 @@ def routes(speech: Speech, limits: Limits) -> APIRouter:
     return router
 
 
-def parse_call(body: SpeechCall, speech: Speech, limits: Limits) -> tuple[SpeechRequest, Encoder]:
+def parse_call(body: SpeechCall, speech: SpeechQueue, limits: Limits) -> tuple[SpeechRequest, Encoder]:
     """The request to the model, and the encoder of its speech. Raises `Refusal` for a request that cannot be fulfilled."""
     require_model(speech, body.model)
     refuse_unsupported(body, limits)
@@ -129,7 +129,7 @@ def refuse_unsupported(body: SpeechCall, limits: Limits) -> None:
     if not body.input.strip():
         raise Refusal(400, "input is empty; give the words to speak", "invalid_value", "input")
     if len(body.input) > limits.chars:
-        message = f"input has {len(body.input)} characters, {limits.chars} are the most; split the text at its paragraphs"
+        message = f"input has {len(body.input)} characters, at most {limits.chars} are accepted; split the text at its paragraphs"
         raise Refusal(400, message, "string_above_max_length", "input")
     if body.speed != 1.0:
         raise Refusal(400, f"speed {body.speed:g} is not supported; the voice speaks at its own, 1.0", "unsupported_value", "speed")
@@ -162,7 +162,7 @@ def refuse_field(param: str, code: str) -> Iterator[None]:
         raise Refusal(400, str(error), code, param) from error
 
 
-def require_model(speech: Speech, name: str) -> None:
+def require_model(speech: SpeechQueue, name: str) -> None:
     """Raises `Refusal`, which lists the models, for an unknown one."""
     if name not in speech.models:
         raise Refusal(404, f"the model {name!r} does not exist; there is {', '.join(speech.models)}", "model_not_found", "model")
@@ -184,9 +184,9 @@ async def await_first(call: Call, first: Awaitable[bytes]) -> bytes:
             if await call.is_disconnected():
                 raise Refusal(499, "the client disconnected")  # for the log: nobody receives it
         return waiting.result()
-    except FullError as error:
+    except QueueFullError as error:
         raise Refusal(429, str(error), "rate_limit_exceeded") from error
-    except ClosedError as error:
+    except ServerClosedError as error:
         raise Refusal(503, str(error)) from error
     except UserError as error:
         raise Refusal(400, str(error), "invalid_value", "input") from error
@@ -211,11 +211,11 @@ async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenera
                 yield data
 
 
-def _about(speech: Speech, name: str) -> dict[str, Any]:
+def _about(speech: SpeechQueue, name: str) -> dict[str, Any]:
     voice = speech.models[name]
     return {"id": name, "object": "model", "created": voice.created, "owned_by": "overtone", "voices": list(voice.speakers)}
 
 
 async def _answer(_: Call, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return of_rejected(error).response()
+    return to_refusal(error).response()

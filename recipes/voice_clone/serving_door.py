@@ -32,7 +32,7 @@ REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
-class Door:
+class AccessPolicy:
     """What a request needs to be admitted."""
 
     token: str | None = field(repr=False)
@@ -41,7 +41,7 @@ class Door:
     """Whether the server listens on a loopback address only."""
 
 
-def door(host: str, token_file: Path | None, environment: Mapping[str, str] = os.environ) -> Door:
+def load_access_policy(host: str, token_file: Path | None, environment: Mapping[str, str] = os.environ) -> AccessPolicy:
     """Raises `UserError` if other machines could connect without a token, and for an invalid token."""
     token = _token(token_file, environment)
     local = host == "localhost" or is_loopback(host)
@@ -50,7 +50,7 @@ def door(host: str, token_file: Path | None, environment: Mapping[str, str] = os
             f"--host {host} would admit everyone who can reach it; set {TOKEN}, or give --token-file FILE, to {SHORTEST} characters or "
             "more, or leave --host out to serve this machine only"
         )
-    return Door(token, local)
+    return AccessPolicy(token, local)
 
 
 def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
@@ -81,14 +81,14 @@ class _Failures:
 class AccessControl:
     """Owns the record of wrong tokens by client: an IPv4 address, or an IPv6 /64 network, because one machine has a whole network."""
 
-    def __init__(self, door: Door, clock: Callable[[], float] = time.monotonic) -> None:
-        self._door, self._clock = door, clock
+    def __init__(self, policy: AccessPolicy, clock: Callable[[], float] = time.monotonic) -> None:
+        self._policy, self._clock = policy, clock
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def admit(self, caller: Caller) -> None:
         """Raises `Rejected`. After too many wrong tokens the answer says how long to wait; until then no token is compared."""
-        require_own_site(caller.headers, self._door.local)
-        if self._door.token is None:
+        require_own_site(caller.headers, self._policy.local)
+        if self._policy.token is None:
             return
         shown, client, now = read_token(caller.headers.get("authorization", "")), client_of(caller.address), self._clock()
         failures = self._failures.get(client)
@@ -96,7 +96,7 @@ class AccessControl:
             wait = math.ceil(failures.closed_until - now)
             message = f"too many wrong tokens from this address; try again in {wait} s"
             raise Rejected(429, message, "too_many_attempts", {"retry-after": str(wait)})
-        if not same_secret(shown, self._door.token):
+        if not same_secret(shown, self._policy.token):
             if shown:
                 self._remember(client, hashlib.sha256(shown.encode()).digest(), now)
             message = "the token is missing or wrong; send it as the API key, or as the password that the page asks for"

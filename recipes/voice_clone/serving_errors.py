@@ -34,7 +34,7 @@ class Refusal(HTTPException):
         return JSONResponse({"error": error}, self.status_code, self.headers)
 
 
-def of_rejected(rejected: HTTPException) -> Refusal:
+def to_refusal(rejected: HTTPException) -> Refusal:
     """Another HTTP error in this format."""
     if isinstance(rejected, Refusal):
         return rejected
@@ -42,7 +42,7 @@ def of_rejected(rejected: HTTPException) -> Refusal:
     return Refusal(rejected.status_code, rejected.detail, code, headers=rejected.headers)
 
 
-def of_validation(problems: Sequence[Any]) -> Refusal:
+def validation_refusal(problems: Sequence[Any]) -> Refusal:
     """All validation errors of a request; `param` is the field of the first."""
     messages = [f"{_field_of(problem)}: {problem['msg']}" for problem in problems]
     return Refusal(400, "; ".join(messages), "invalid_value", _field_of(problems[0]))

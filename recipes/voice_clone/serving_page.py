@@ -18,7 +18,7 @@ from finetune.errors import UserError
 
 from .serving_api import LARGEST_SEED, Limits
 from .serving_clips import Clips
-from .serving_queue import ClosedError, FullError, Speech
+from .serving_queue import QueueFullError, ServerClosedError, SpeechQueue
 from .voice_protocol import SpeechRequest, SpeechSampling
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Player:
 class Controls:
     """The actions of the page's controls."""
 
-    def __init__(self, speech: Speech, limits: Limits, clips: Clips) -> None:
+    def __init__(self, speech: SpeechQueue, limits: Limits, clips: Clips) -> None:
         self.speech, self.limits, self.clips = speech, limits, clips
 
     def voices(self, model: str) -> list[str]:
@@ -99,7 +99,7 @@ class Controls:
             async with aclosing(self._run(tasks, sampling)) as updates:
                 async for sides in updates:
                     yield sides
-        except (UserError, FullError, ClosedError) as error:
+        except (UserError, QueueFullError, ServerClosedError) as error:
             raise Error(str(error), print_exception=False) from error
 
     def _parse_sampling(self, temperature: float, greedy: bool, seed: float) -> SpeechSampling:
@@ -116,7 +116,7 @@ class Controls:
             raise UserError("write the text to speak")
         for name, written in (("text", text), ("text of the clip", clip_text or "")):
             if len(written) > self.limits.chars:
-                raise UserError(f"the {name} has {len(written)} characters; {self.limits.chars} are the most")
+                raise UserError(f"the {name} has {len(written)} characters; at most {self.limits.chars} are accepted")
 
     async def _decode_reference(self, chosen: Sequence[tuple[str, str | None]], clip: str | None) -> Path | None:
         """The decoded clip, if one of the two sides (model, voice) clones it. Raises `UserError`."""
@@ -142,16 +142,16 @@ class Controls:
     async def _run(self, tasks: Sequence[SideRequest], sampling: SpeechSampling) -> AsyncGenerator[list[str], None]:
         done: list[Player] = []
         for task in tasks:
-            yield sides(done, f"{task.title} waits its turn")
+            yield render_sides(done, f"{task.title} waits its turn")
             voice, waves = self.speech.models[task.model], list[np.ndarray]()
             async with aclosing(self.speech.speak(task.model, task.request, sampling)) as chunks:
                 async for wave in chunks:
                     waves.append(wave)
-                    yield sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
+                    yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
             shortest_cut = sampling.max_seconds - 1 / voice.frame_rate  # speech grows by whole frames
             # In a thread: drawing the spectrogram would block all other requests.
             done.append(await asyncio.to_thread(make_player, task.title, np.concatenate(waves), voice.rate, shortest_cut))
-        yield sides(done)
+        yield render_sides(done)
 
 
 def make_player(title: str, wave: np.ndarray, rate: int, shortest_cut: float) -> Player:
@@ -161,14 +161,14 @@ def make_player(title: str, wave: np.ndarray, rate: int, shortest_cut: float) ->
     return Player(title, seconds, seconds >= shortest_cut, data_uri("audio/flac", sound), picture)
 
 
-def sides(done: Sequence[Player], working: str = "") -> list[str]:
+def render_sides(done: Sequence[Player], working: str = "") -> list[str]:
     """HTML of both sides; `working` is shown in the first one that is not done."""
     longest = max((one.seconds for one in done), default=0.0)
-    cards = [card(one, longest) for one in done]
+    cards = [render_card(one, longest) for one in done]
     return [*cards, *([f'<p class="working">{escape(working)}</p>'] if working else []), "", ""][:2]
 
 
-def card(one: Player, longest: float) -> str:
+def render_card(one: Player, longest: float) -> str:
     """HTML of player and spectrogram, whose width is its duration relative to `longest`. A line moves over the picture while it plays."""
     width = 100 * one.seconds / longest if longest else 100
     cut = " · cut off, it did not end by itself" if one.cut else ""
@@ -180,7 +180,7 @@ def card(one: Player, longest: float) -> str:
     )
 
 
-def build(controls: Controls) -> gradio.Blocks:
+def build_page(controls: Controls) -> gradio.Blocks:
     """The page without its server."""
     import gradio
 
@@ -195,7 +195,7 @@ def build(controls: Controls) -> gradio.Blocks:
                 _side_inputs(gradio, controls, "B", [NOBODY, *models], (*models, NOBODY)[1]),
             ]
         clip = _reference_inputs(gradio, controls.only_clones(models[0]))
-        chosen_settings = settings(gradio, controls)
+        chosen_settings = setting_inputs(gradio, controls)
         with gradio.Row():
             speak = gradio.Button("Speak", variant="primary", elem_id="speak", scale=5)
             stop = gradio.Button("Stop", elem_id="stop", scale=1)
@@ -233,7 +233,7 @@ def _reference_inputs(gradio: Any, needed: bool) -> list[Any]:
     return [clip, transcript]
 
 
-def settings(gradio: Any, controls: Controls) -> list[Any]:
+def setting_inputs(gradio: Any, controls: Controls) -> list[Any]:
     """The inputs of language, temperature, greedy decoding and seed."""
     languages = sorted({name for voice in controls.speech.models.values() for name in voice.languages})
     with gradio.Accordion("Settings", open=False), gradio.Row():

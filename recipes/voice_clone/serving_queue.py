@@ -18,15 +18,15 @@ Piece = np.ndarray | Exception | None
 """A chunk of samples [n], an error, or None at the end."""
 
 
-class FullError(Exception):
+class QueueFullError(Exception):
     """The queue is full."""
 
 
-class ClosedError(Exception):
+class ServerClosedError(Exception):
     """The server is shutting down; the speech is incomplete."""
 
 
-class Speech:
+class SpeechQueue:
     """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
 
     def __init__(self, models: Mapping[str, Voice], room: int) -> None:
@@ -38,10 +38,10 @@ class Speech:
     async def speak(self, model: str, request: SpeechRequest, sampling: SpeechSampling) -> AsyncGenerator[np.ndarray, None]:
         """Samples [n] float32 as they are generated. Closing or cancelling the iterator stops generation at its next chunk.
 
-        Raises `FullError` at the first step if the queue is full, and every error of the model.
+        Raises `QueueFullError` at the first step if the queue is full, and every error of the model.
         """
         if self.pending > self.room:
-            raise FullError(f"Queue full ({self.pending} pending); retry in a few seconds")
+            raise QueueFullError(f"Queue full ({self.pending} pending); retry in a few seconds")
         pieces: asyncio.Queue[Piece] = asyncio.Queue()
         loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
@@ -71,7 +71,7 @@ class Speech:
                 if cancelled.is_set():
                     return
                 if self._closing.is_set():
-                    raise ClosedError("the server is closing")
+                    raise ServerClosedError("the server is closing")
             put(None)
         except Exception as error:
             put(error)

@@ -35,7 +35,7 @@ def test_the_markdown_says_whether_training_helped(tmp_path: Path) -> None:
     assert len(set(table[:7])) == 1, "every line of the first table has as many cells"
 
 
-def test_without_a_base_it_is_told_that_nothing_was_compared(tmp_path: Path) -> None:
+def test_without_a_base_the_document_says_that_nothing_was_compared(tmp_path: Path) -> None:
     whole = evaluation(tmp_path)
     alone = replace(whole, systems=whole.systems[:-1], clips={name: clips for name, clips in whole.clips.items() if name != BASE})
     assert "Whether training helped is not known: there is no base to compare with (--base FOLDER)" in documents.render_markdown(alone)

@@ -50,7 +50,7 @@ def test_stretched_speech_shows_in_duration_and_pace() -> None:
     assert metric_value(figures.PACE, [clip()]) == pytest.approx(1.3 * (metric_value(figures.PACE, [slow]) or 0))
 
 
-def test_what_nobody_heard_counts_neither_way() -> None:
+def test_a_clip_without_a_transcript_counts_neither_way() -> None:
     deaf = replace(clip(wrong=10), errors=None, transcript=None)
     assert metric_value(figures.WER, [clip(wrong=1), deaf]) == 10.0
     assert metric_value(figures.WER, [deaf]) is None
@@ -95,7 +95,7 @@ def test_higher_similarity_is_better() -> None:
     assert found is not None and found.verdict == "better" and found.change == pytest.approx(0.3)
 
 
-def test_only_texts_that_both_said_are_compared() -> None:
+def test_only_texts_that_both_spoke_are_compared() -> None:
     found = figures.paired_difference(figures.WER, [clip("1"), clip("2"), clip("3")], [clip("2"), clip("3"), clip("4")])
     assert found is not None and found.texts == 2
     assert figures.paired_difference(figures.WER, [clip("1")], [clip("1")]) is None

@@ -75,7 +75,9 @@ def test_silence_is_a_finding_and_no_error(items: list[Item], listeners: listeni
     assert [note for note in listening.describe_failures(scored, listeners) if note.startswith("mute: 1 of 1 clips have no similarity")]
 
 
-def test_a_clip_is_held_to_other_clips_than_its_own_and_its_reference(listeners: listening.Listeners, items: list[Item]) -> None:
+def test_a_clip_is_compared_with_other_clips_than_its_recording_and_its_reference(
+    listeners: listening.Listeners, items: list[Item]
+) -> None:
     ((_, voices),) = listeners.encoders
     own, other = items[0].recording, items[1].recording
     assert own is not None and other is not None

@@ -14,7 +14,7 @@ from recipes.voice_clone.eval_systems import RECORDINGS
 from tests.recipes.voice_clone.evaluated import BASE, STEPS, evaluation
 
 
-def test_trained_voices_are_held_to_the_base_on_the_same_texts(tmp_path: Path) -> None:
+def test_trained_voices_are_compared_with_the_base_on_the_same_texts(tmp_path: Path) -> None:
     rows = outcome.compare_with_base(evaluation(tmp_path))
     (row,) = [row for row in rows if (row.system, row.group, row.metric) == ("step 300", UNSEEN, WER)]
     assert (row.base, row.before, row.after, row.difference.texts) == (BASE, 30.0, 10.0, 6)
@@ -35,7 +35,7 @@ def test_without_strangers_there_is_no_place(tmp_path: Path) -> None:
     assert found.stranger is None and set(found.places.values()) == {None}
 
 
-def test_speech_that_gets_faster_with_every_checkpoint_is_told(tmp_path: Path) -> None:
+def test_speech_that_gets_faster_with_every_checkpoint_is_reported(tmp_path: Path) -> None:
     whole = evaluation(tmp_path)
     (first, second) = outcome.describe_pace_drifts(whole)
     assert "not in the training data: speech became 80% faster from step 100 to step 300" in first

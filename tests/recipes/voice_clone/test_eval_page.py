@@ -50,7 +50,7 @@ def test_every_clip_has_its_player_and_its_spectrogram(source: str) -> None:
         assert told in text
 
 
-def test_nothing_is_asked_of_anybody_and_nothing_runs(source: str) -> None:
+def test_the_page_requests_nothing_and_runs_nothing(source: str) -> None:
     page = Page(source)
     assert not page.all("script") and not page.all("iframe") and MARKUP not in source
     addresses = [tag[key] for _, tag in page.tags for key in ("src", "href", "action", "poster", "srcset") if key in tag]

@@ -17,7 +17,7 @@ from recipes.voice_clone.recipe import RECIPE
 from recipes.voice_clone.voice_protocol import SpeechRequest, SpeechResult
 
 
-def test_every_sentence_is_said_heard_and_seen_the_same_each_time(
+def test_samples_are_reproducible_and_have_sound_and_picture(
     fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eval_samples, "MAX_SECONDS", 0.4)
@@ -55,7 +55,7 @@ def test_no_sound_at_all_is_an_answer_too() -> None:
 @pytest.mark.parametrize(
     ("prompt", "told"), [("anna|", "holds no text"), ("  ", "holds no text"), ("zed|Hello.", "not in the data; there are anna, bert")]
 )
-def test_what_nobody_can_say_is_refused_before_the_run(prompt: str, told: str) -> None:
+def test_prompts_that_cannot_be_spoken_are_refused_before_the_run(prompt: str, told: str) -> None:
     eval_samples.check_prompts(["Hello.", "Anna|Hello."], ["bert", "anna"])
     with pytest.raises(UserError, match=told):
         eval_samples.check_prompts([prompt], ["bert", "anna"])

@@ -62,11 +62,11 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_only_a_base_can_clone(untrained: Path, nano: Path) -> None:
     assert systems.untrained_system(SPEECH, nano).way == "cloned"
-    with pytest.raises(UserError, match=f"--base {untrained}: a custom_voice model cannot clone"):
+    with pytest.raises(UserError, match=f"--base {untrained}: this model cannot clone"):
         systems.untrained_system(SPEECH, untrained)
 
 
-def test_who_may_say_what(untrained: Path, nano: Path, tmp_path: Path) -> None:
+def test_items_that_a_system_cannot_speak_are_refused(untrained: Path, nano: Path, tmp_path: Path) -> None:
     (named,), cloning = systems.find_systems(SPEECH, untrained, None), systems.untrained_system(SPEECH, nano)
     systems.check_item(SPEECH, named, Item("1", "Hello.", "anna", "english"))
     for system, item, told in (

@@ -118,7 +118,7 @@ def test_help_names_every_option(voice: Voice, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_run_is_heard_while_it_trains_and_evaluated_after(nano: Path, rows_of: Any, tmp_path: Path) -> None:
+def test_a_run_speaks_samples_while_it_trains_and_is_evaluated_after(nano: Path, rows_of: Any, tmp_path: Path) -> None:
     from dataclasses import replace
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -36,7 +36,7 @@ def pitch(wave: np.ndarray, rate: int) -> float:
 
 
 @pytest.mark.parametrize("name", [name for name in audio.FORMATS if name != "pcm"])
-def test_what_was_said_can_be_heard(name: str) -> None:
+def test_encoded_speech_decodes_to_the_same_wave(name: str) -> None:
     wave, rate = decoded(b"".join(encode(name)))
     assert len(wave) / rate == pytest.approx(1.5, abs=0.1)
     assert pitch(wave, rate) == pytest.approx(440, abs=2) and np.abs(wave).max() == pytest.approx(0.4, abs=0.05)

@@ -15,8 +15,8 @@ import soundfile
 
 from recipes.voice_clone.serving_api import Limits
 from recipes.voice_clone.serving_clips import Clips
-from recipes.voice_clone.serving_page import CLIP, NOBODY, TRAINED, Controls, Player, card, make_player, settings, sides
-from recipes.voice_clone.serving_queue import Speech
+from recipes.voice_clone.serving_page import CLIP, NOBODY, TRAINED, Controls, Player, make_player, render_card, render_sides, setting_inputs
+from recipes.voice_clone.serving_queue import SpeechQueue
 from recipes.voice_clone.synthesis import open_synthesizer
 
 HELLO = "Never late."
@@ -27,7 +27,7 @@ PLAIN = ["", TRAINED, 0.9, False, 0]
 def controls(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controls]:
     folder = tmp_path_factory.mktemp("page")
     models = {kind: open_synthesizer(export(fresh, kind, folder / kind)) for kind in ("custom_voice", "base")}
-    speech, clips = Speech(models, room=2), Clips(folder / "clips")
+    speech, clips = SpeechQueue(models, room=2), Clips(folder / "clips")
     yield Controls(speech, Limits(chars=100, seconds=0.5), clips)
     speech.close()
     clips.close()
@@ -60,7 +60,7 @@ def test_the_settings_begin_with_what_the_model_says_of_itself(controls: Control
     model = next(iter(controls.speech.models.values()))
     monkeypatch.setattr(model, "exported", replace(model.exported, generation={"do_sample": sampled, "temperature": 0.4}))
     with gradio.Blocks():
-        _, temperature, greedy, _ = settings(gradio, controls)
+        _, temperature, greedy, _ = setting_inputs(gradio, controls)
     assert (temperature.value, greedy.value) == (0.4, not sampled), "a slider's temperature would ask for sampling"
 
 
@@ -83,7 +83,7 @@ def test_a_clip_is_needed_where_there_is_no_voice_by_name(controls: Controls, mo
     assert controls.voices("custom_voice") == ["me"] and not controls.only_clones("custom_voice")
 
 
-def test_what_cannot_be_spoken_is_told_before_anything_is(controls: Controls, tmp_path: Path) -> None:
+def test_bad_requests_are_refused_before_speech_is_generated(controls: Controls, tmp_path: Path) -> None:
     from gradio import Error
 
     soundfile.write(tmp_path / "long.flac", np.random.default_rng(0).normal(0, 0.1, 61 * 8000), 8000)
@@ -93,7 +93,7 @@ def test_what_cannot_be_spoken_is_told_before_anything_is(controls: Controls, tm
     good |= dict(zip(("said", "language", "temperature", "greedy", "seed"), PLAIN, strict=True))
     for wrong, told in (
         ({"text": " "}, "write the text to speak"),
-        ({"text": "a" * 101}, "101 characters; 100 are the most"),
+        ({"text": "a" * 101}, "101 characters; at most 100 are accepted"),
         ({"voice": "carl"}, "has no voice 'carl'"),
         ({"voice": CLIP}, "has no voice 'the reference clip'"),
         ({"model": "gone"}, "gone has no voice"),
@@ -102,7 +102,7 @@ def test_what_cannot_be_spoken_is_told_before_anything_is(controls: Controls, tm
         ({"model": "base", "voice": CLIP, "clip": long}, "61 s or more; at most 60 s are read"),
         ({"model": "base", "voice": CLIP, "clip": none}, "cannot be used"),
         ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/long.flac"}, "no longer here; upload it again"),
-        ({"said": "a" * 101}, "text of the clip has 101 characters; 100 are the most"),
+        ({"said": "a" * 101}, "text of the clip has 101 characters; at most 100 are accepted"),
         ({"text": None}, "write the text to speak"),
         ({"seed": -1}, "the seed -1 is not a number from 0"),
         ({"seed": None}, "the seed None is not a number"),
@@ -117,8 +117,8 @@ def test_what_cannot_be_spoken_is_told_before_anything_is(controls: Controls, tm
 
 def test_a_card_is_as_wide_as_it_is_long_and_escapes() -> None:
     one, two = Player("<b>a</b>", 2.0, False, "data:s", "data:p"), Player("b", 1.0, True, "data:s", "data:p")
-    assert [re.search(r"width: ([\d.]+)%", html)[1] for html in sides([one, two])] == ["100.0", "50.0"]  # type: ignore[index]
-    assert "&lt;b&gt;a&lt;/b&gt;" in card(one, 2.0) and "cut off" not in card(one, 2.0)
-    assert sides([], "<i>") == ['<p class="working">&lt;i&gt;</p>', ""]
+    assert [re.search(r"width: ([\d.]+)%", html)[1] for html in render_sides([one, two])] == ["100.0", "50.0"]  # type: ignore[index]
+    assert "&lt;b&gt;a&lt;/b&gt;" in render_card(one, 2.0) and "cut off" not in render_card(one, 2.0)
+    assert render_sides([], "<i>") == ['<p class="working">&lt;i&gt;</p>', ""]
     silent = make_player("silent", np.zeros(0, np.float32), 24000, 60.0)
-    assert silent.picture == "" and "width: 100.0%" in card(silent, 0.0)
+    assert silent.picture == "" and "width: 100.0%" in render_card(silent, 0.0)

@@ -90,7 +90,7 @@ def test_a_slow_upload_is_given_up(app: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert send(app, [form(b"x")[:9], None]).status == 408
 
 
-def test_a_full_disk_is_said(app: Any, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(app: Any, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> Path:
         raise UserError("the disk is full")
 
