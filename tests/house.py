@@ -156,6 +156,21 @@ def _may_import(module: str, target: str, level: dict[str, int]) -> bool:
     return package == "recipes"
 
 
+SPEECH = re.compile(r"recipes\.voice_clone\.(eval_\w+|serving\w*|voice_protocol)")
+"""Modules that every speech recipe can use: evaluation, serving, and the protocol of a voice."""
+
+
+def speech_imports(house: House) -> list[str]:
+    """Imports of a recipe's own modules by evaluation, serving or the voice protocol, which have to work for every speech model."""
+    return [
+        f"{module} imports {target}: evaluation and serving know a speech model by its protocol only"
+        for module, targets in import_graph(house).items()
+        if SPEECH.fullmatch(module)
+        for target in sorted(targets)
+        if target.startswith("recipes.") and not SPEECH.fullmatch(target)
+    ]
+
+
 def forbidden_names(house: House, dependencies: frozenset[str]) -> list[str]:
     """A script launch puts the script's folder first on the import path: a module there would hide what bears the same name."""
     taken = (frozenset(sys.stdlib_module_names) | dependencies) - {"__main__"}

@@ -100,6 +100,30 @@ def test_an_arrow_back_is_seen(broken: dict[str, str], complaint: str) -> None:
     assert found.startswith(complaint)
 
 
+def test_evaluation_and_serving_know_no_speech_model() -> None:
+    assert house.speech_imports(HOUSE) == []
+    modules = [name for name in house.import_graph(HOUSE) if house.SPEECH.fullmatch(name)]
+    assert len(modules) >= 20, "the rule sees real code"
+
+
+@pytest.mark.parametrize(
+    ("source", "complaints"),
+    [
+        ("from .synthesis import Request", 1),
+        ("def f():\n    from recipes.voice_clone import synthesis", 1),
+        ("if TYPE_CHECKING:\n    from .synthesis import Request", 1),
+        ("from . import eval_b\nfrom .voice_protocol import Voice\nfrom finetune import files", 0),
+    ],
+)
+def test_a_speech_model_in_evaluation_or_serving_is_seen(source: str, complaints: int) -> None:
+    others = dict.fromkeys(("synthesis", "eval_b", "voice_protocol"), "")
+    for name in ("eval_a", "serving", "serving_a"):
+        broken = {f"recipes/voice_clone/{path}.py": text for path, text in (others | {name: source}).items()} | {"finetune/files.py": ""}
+        assert len(house.speech_imports(broken)) == complaints
+    broken = {"recipes/voice_clone/recipe.py": source, "recipes/voice_clone/synthesis.py": ""}
+    assert house.speech_imports(broken) == [], "a recipe may import its own modules"
+
+
 def test_a_cycle_is_seen() -> None:
     broken = {"data_prep/a.py": "from . import b", "data_prep/b.py": "import data_prep.c", "data_prep/c.py": "from data_prep.a import x"}
     assert house.import_cycles(broken) == ["data_prep.a → data_prep.b → data_prep.c → data_prep.a: a cycle of imports"]

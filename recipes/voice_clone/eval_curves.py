@@ -1,4 +1,4 @@
-"""Figures over the checkpoints of a run, as shapes in a small coordinate system for the page to draw as SVG."""
+"""Plots of metrics over the checkpoints of a run, as coordinates that the page draws as SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from data_prep.report_charts import HEIGHT, WIDTH, Tick, nice, number
 
 LABELS = 6
-"""Steps named on the horizontal axis at most: they would run into each other."""
+"""Most labels on the horizontal axis: more would overlap."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,13 @@ class Point:
 
     x: float
     y: float
-    says: str
+    label: str
+    """Shown when the pointer is over the point."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A figure that has no step: of the recordings, of the base."""
+    """A horizontal line: a value that has no step, of the recordings or the base."""
 
     y: float
     name: str
@@ -31,7 +32,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure over the steps."""
+    """One metric over the steps."""
 
     title: str
     unit: str
@@ -41,31 +42,31 @@ class Plot:
     ticks: list[Tick]
     highest: str
     lowest: str
-    """Values at the upper and the lower edge."""
+    """Values at the upper and the lower edge, as text."""
 
 
-def plot(title: str, unit: str, points: Sequence[tuple[int, float]], levels: Mapping[str, float]) -> Plot:
-    """`points`: (step, figure), at least two, by step. The vertical axis encloses points and levels with round numbers."""
+def make_plot(title: str, unit: str, points: Sequence[tuple[int, float]], levels: Mapping[str, float]) -> Plot:
+    """`points`: at least two (step, value), by step. The vertical axis ends at round numbers outside of all points and levels."""
     values = [*(value for _, value in points), *levels.values()]
     edges = nice(min(values), max(values), 5)
     low, high = float(edges[0]), float(edges[-1])
     first, last = points[0][0], points[-1][0]
 
-    def across(step: int) -> float:
+    def x_of(step: int) -> float:
         return round(WIDTH * (step - first) / (last - first), 1)
 
-    def up(value: float) -> float:
+    def y_of(value: float) -> float:
         return round(HEIGHT * (1 - (value - low) / (high - low)), 1)
 
-    placed = [Point(across(step), up(value), f"step {step}: {number(value)} {unit}") for step, value in points]
+    placed = [Point(x_of(step), y_of(value), f"step {step}: {number(value)} {unit}") for step, value in points]
     every = -(-len(points) // LABELS)
     return Plot(
         title=title,
         unit=unit,
         path=" ".join(f"{'L' if at else 'M'}{point.x} {point.y}" for at, point in enumerate(placed)),
         points=placed,
-        levels=[Level(up(value), name, number(value)) for name, value in levels.items()],
-        ticks=[Tick(across(step), str(step)) for step, _ in points[::every]],
+        levels=[Level(y_of(value), name, number(value)) for name, value in levels.items()],
+        ticks=[Tick(x_of(step), str(step)) for step, _ in points[::every]],
         highest=number(high),
         lowest=number(low),
     )

@@ -1,4 +1,4 @@
-"""An evaluation as JSON for programs and as Markdown for people."""
+"""The documents of an evaluation: JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from typing import Any
 from data_prep.report_charts import number
 from finetune import __version__
 
-from .eval_figures import Scored, figure
-from .eval_outcome import SET_TITLES, Compared, Evaluation, Worth, compared, drifts, worth
+from .eval_figures import Scored, metric_value
+from .eval_outcome import SET_TITLES, Comparison, Evaluation, SimilarityScale, compare_with_base, describe_pace_drifts, similarity_scales
 
 
-def record(evaluation: Evaluation) -> dict[str, Any]:
-    """Everything, each clip included. Figures that are unknown are null."""
+def build_record(evaluation: Evaluation) -> dict[str, Any]:
+    """Everything, with every clip, for JSON. Unknown values are None."""
     return {
         "overtone": __version__,
         "settings": dict(evaluation.settings),
-        "notes": [*evaluation.notes, *drifts(evaluation)],
-        "figures": {name: _figures(evaluation, name) for name in evaluation.names},
-        "similarity": {one.encoder: _without_name(one) for one in worth(evaluation)},
-        "compared": [_comparison(row) for row in compared(evaluation)],
+        "notes": [*evaluation.notes, *describe_pace_drifts(evaluation)],
+        "figures": {name: _metrics(evaluation, name) for name in evaluation.names},
+        "similarity": {one.encoder: _without_name(one) for one in similarity_scales(evaluation)},
+        "compared": [_comparison(row) for row in compare_with_base(evaluation)],
         "clips": [_clip(name, clip) for name in evaluation.names for clip in evaluation.clips[name]],
     }
 
 
-def markdown(evaluation: Evaluation) -> str:
-    """A page that reads well in a terminal too."""
+def render_markdown(evaluation: Evaluation) -> str:
+    """Markdown that is readable in a terminal too."""
     parts = ["# Evaluation", *verdicts(evaluation)]
     for group in evaluation.groups:
         parts += [f"## {SET_TITLES[group]}", _table(evaluation, group)]
-    parts += [_worth_table(evaluation)] if evaluation.encoders else []
-    notes = [*drifts(evaluation), *evaluation.notes]
+    parts += [_similarity_table(evaluation)] if evaluation.encoders else []
+    notes = [*describe_pace_drifts(evaluation), *evaluation.notes]
     parts += ["## Notes", "\n".join(f"- {note}" for note in notes)] if notes else []
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """Whether training helped, a sentence for each metric that is not zero on both sides; of several checkpoints, about the last one."""
-    rows = compared(evaluation)
+    """Whether training helped: a sentence for each metric that is not zero on both sides; of several checkpoints, for the last one."""
+    rows = compare_with_base(evaluation)
     if not rows:
         return ["Whether training helped is not known: there is no base to compare with (--base FOLDER), or too few texts."]
     last = rows[-1].system
-    return [verdict(row) for row in rows if row.system == last and (row.before or row.after)]
+    return [format_verdict(row) for row in rows if row.system == last and (row.before or row.after)]
 
 
-def verdict(row: Compared) -> str:
+def format_verdict(row: Comparison) -> str:
     """`WER, unseen texts: better than the base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
     found = row.difference
     against = {
@@ -55,36 +55,43 @@ def verdict(row: Compared) -> str:
         "too few texts": f"too few texts to compare with {row.base}",
     }[found.verdict]
     return (
-        f"{row.metric.title}, {row.group} texts: **{against}**. {shown(row.before)} → {shown(row.after)} {row.metric.unit} "
-        f"({shown(found.change)}; 95 % interval {shown(found.low)} to {shown(found.high)}; {found.texts} texts)"
+        f"{row.metric.title}, {row.group} texts: **{against}**. {format_value(row.before)} → {format_value(row.after)} {row.metric.unit} "
+        f"({format_value(found.change)}; 95 % interval {format_value(found.low)} to {format_value(found.high)}; {found.texts} texts)"
     )
 
 
-def shown(value: float | None) -> str:
-    """Three digits; a dash for what is unknown."""
+def format_value(value: float | None) -> str:
+    """Three digits; a dash for an unknown value."""
     return "–" if value is None else number(value)
 
 
-def columns(evaluation: Evaluation) -> list[str]:
-    """What stands over the cells of `rows_of`."""
+def column_titles(evaluation: Evaluation) -> list[str]:
+    """Titles over the cells of `table_rows`."""
     return ["texts", *(f"{metric.title} ({metric.unit})" for metric in evaluation.metrics)]
 
 
-def rows_of(evaluation: Evaluation, group: str) -> list[tuple[str, list[str]]]:
-    """Each system with how many texts it said, and its figures, as people read them."""
-    said = [(name, evaluation.of(name, group)) for name in evaluation.names]
-    return [(name, [str(len(clips)), *(shown(figure(metric, clips)) for metric in evaluation.metrics)]) for name, clips in said]
+def table_rows(evaluation: Evaluation, group: str) -> list[tuple[str, list[str]]]:
+    """(system, cells): the number of texts that it spoke, and its metrics, as text."""
+    spoken = [(name, evaluation.of(name, group)) for name in evaluation.names]
+    return [
+        (name, [str(len(clips)), *(format_value(metric_value(metric, clips)) for metric in evaluation.metrics)]) for name, clips in spoken
+    ]
 
 
 def _table(evaluation: Evaluation, group: str) -> str:
-    return _markdown_table(["", *columns(evaluation)], [[name, *cells] for name, cells in rows_of(evaluation, group)])
+    return _markdown_table(["", *column_titles(evaluation)], [[name, *cells] for name, cells in table_rows(evaluation, group)])
 
 
-def _worth_table(evaluation: Evaluation) -> str:
+def _similarity_table(evaluation: Evaluation) -> str:
     head = ["encoder", "another speaker", "the speaker", *(f"{name}: place" for name in evaluation.names)]
     rows = [
-        [one.encoder, shown(one.stranger), shown(one.same), *(shown(one.places.get(name)) for name in evaluation.names)]
-        for one in worth(evaluation)
+        [
+            one.encoder,
+            format_value(one.stranger),
+            format_value(one.same),
+            *(format_value(one.places.get(name)) for name in evaluation.names),
+        ]
+        for one in similarity_scales(evaluation)
     ]
     return (
         "## What similarity means here\n\nReal clips against other speakers' clips, and against their own speaker's other clips; "
@@ -99,18 +106,21 @@ def _markdown_table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
 
 
-def _figures(evaluation: Evaluation, name: str) -> dict[str, Any]:
+def _metrics(evaluation: Evaluation, name: str) -> dict[str, Any]:
     return {
-        group: {"texts": len(clips := evaluation.of(name, group)), **{metric.key: figure(metric, clips) for metric in evaluation.metrics}}
+        group: {
+            "texts": len(clips := evaluation.of(name, group)),
+            **{metric.key: metric_value(metric, clips) for metric in evaluation.metrics},
+        }
         for group in evaluation.groups
     }
 
 
-def _without_name(one: Worth) -> dict[str, Any]:
+def _without_name(one: SimilarityScale) -> dict[str, Any]:
     return {"another speaker": one.stranger, "the speaker": one.same, "places": dict(one.places)}
 
 
-def _comparison(row: Compared) -> dict[str, Any]:
+def _comparison(row: Comparison) -> dict[str, Any]:
     return {
         "system": row.system,
         "base": row.base,
@@ -131,10 +141,10 @@ def _clip(name: str, clip: Scored) -> dict[str, Any]:
         "speaker": item.speaker,
         "language": item.language,
         "text": item.text,
-        "heard": clip.heard,
+        "heard": clip.transcript,
         "ended": clip.ended,
         **dataclasses.asdict(clip.sound),
         "real_seconds": clip.real_seconds,
         "errors": None if clip.errors is None else dataclasses.asdict(clip.errors),
-        "likeness": dict(clip.likeness),
+        "likeness": dict(clip.similarities),
     }

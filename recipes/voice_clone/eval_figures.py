@@ -1,4 +1,4 @@
-"""From measures of clips to figures of models: corpus rates, their differences, and what a difference is worth."""
+"""Metrics of systems from measures of clips: corpus rates, and their differences with a confidence interval."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .eval_rows import Item
 from .eval_sound import Sound
 
 Part = tuple[float, float]
-"""(numerator, denominator) that one clip adds to a figure."""
+"""(numerator, denominator) that one clip adds to a metric."""
 RESAMPLINGS, SEED = 2000, 20240501
 LEAST_TEXTS = 6
-"""For a verdict: that five texts all move one way is chance in one case of sixteen (sign test), six in one of thirty-two."""
+"""For a verdict: by chance, five texts all move one way in one case of 16, six in one of 32 (sign test)."""
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap (Efron 1979): a 95 % interval."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One clip with everything that was measured of it."""
+    """One clip with all its measures."""
 
     item: Item
     path: Path
@@ -32,25 +32,25 @@ class Scored:
     ended: bool
     """False: the model did not end by itself."""
     real_seconds: float | None = None
-    """Of the recording of the same text."""
-    heard: str | None = None
-    """None: nobody listened, or the recogniser failed."""
+    """Duration of the recording of the same text."""
+    transcript: str | None = None
+    """None: there was no recogniser, or it failed."""
     errors: Errors | None = None
-    likeness: Mapping[str, float | None] = field(default_factory=dict)
-    """By encoder."""
+    similarities: Mapping[str, float | None] = field(default_factory=dict)
+    """By encoder; None for a clip without a speaker vector."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that is a sum over a sum."""
+    """A ratio of two sums over clips."""
 
     key: str
     title: str
     unit: str
     better: Literal["lower", "higher", ""]
-    """Empty: neither is."""
+    """Empty: neither direction is better."""
     part: Callable[[Scored], Part | None]
-    """None: the clip says nothing about it."""
+    """None: the clip does not count."""
 
 
 def _rate(errors: Errors | None, wrong: str, of: str) -> Part | None:
@@ -59,39 +59,39 @@ def _rate(errors: Errors | None, wrong: str, of: str) -> Part | None:
 
 WER = Metric("wer", "WER", "%", "lower", lambda one: _rate(one.errors, "wrong_words", "words"))
 CER = Metric("cer", "CER", "%", "lower", lambda one: _rate(one.errors, "wrong_characters", "characters"))
-DURATION = Metric("duration_ratio", "Duration", "× real", "", lambda one: _lasting(one))
-PACE = Metric("pace", "Speaking rate", "characters/s", "", lambda one: _pace(one))
+DURATION = Metric("duration_ratio", "Duration", "× real", "", lambda one: _duration_part(one))
+PACE = Metric("pace", "Speaking rate", "characters/s", "", lambda one: _pace_part(one))
 SILENCE = Metric("silence", "Silence", "%", "", lambda one: (100.0 * one.sound.silent_seconds, one.sound.seconds))
 CLIPPING = Metric("clipping", "Clipped", "%", "lower", lambda one: (100.0 * one.sound.clipped_seconds, one.sound.seconds))
 RUNAWAYS = Metric("runaways", "Not ended", "%", "lower", lambda one: (0.0 if one.ended else 100.0, 1.0))
 
 
-def _lasting(one: Scored) -> Part | None:
-    """Where speech was cut off, its length is that of the limit and says nothing."""
+def _duration_part(one: Scored) -> Part | None:
+    """None for speech that was cut off, whose duration is only that of the limit."""
     return (one.sound.seconds, one.real_seconds) if one.ended and one.real_seconds else None
 
 
-def _pace(one: Scored) -> Part | None:
+def _pace_part(one: Scored) -> Part | None:
     return (float(len(one.item.text)), one.sound.voiced_seconds) if one.ended and one.sound.voiced_seconds > 0 else None
 
 
-def likeness(encoder: str) -> Metric:
-    """Mean cosine to the speaker's other clips."""
+def similarity_metric(encoder: str) -> Metric:
+    """Mean cosine to the speaker's other clips, by one encoder."""
 
     def part(one: Scored) -> Part | None:
-        found = one.likeness.get(encoder)
+        found = one.similarities.get(encoder)
         return None if found is None else (found, 1.0)
 
     return Metric(f"similarity {encoder}", f"Similarity, {encoder}", "cosine", "higher", part)
 
 
-def metrics(encoders: Sequence[str]) -> list[Metric]:
-    """All that there are, in the order of a table."""
-    return [WER, CER, *map(likeness, encoders), DURATION, PACE, SILENCE, CLIPPING, RUNAWAYS]
+def all_metrics(encoders: Sequence[str]) -> list[Metric]:
+    """All metrics, in the order of a table's columns."""
+    return [WER, CER, *map(similarity_metric, encoders), DURATION, PACE, SILENCE, CLIPPING, RUNAWAYS]
 
 
-def figure(metric: Metric, clips: Sequence[Scored]) -> float | None:
-    """Over all clips that say something about it; None if none does."""
+def metric_value(metric: Metric, clips: Sequence[Scored]) -> float | None:
+    """The metric over all clips that count; None if none does."""
     parts = [part for one in clips if (part := metric.part(one)) is not None]
     below = sum(part[1] for part in parts)
     return sum(part[0] for part in parts) / below if below > 0 else None
@@ -102,7 +102,7 @@ Verdict = Literal["better", "worse", "no clear difference", "too few texts"]
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one model to another, over the texts that both said."""
+    """Of one system to another, over the texts that both spoke."""
 
     change: float
     low: float
@@ -112,8 +112,8 @@ class Difference:
     verdict: Verdict
 
 
-def difference(metric: Metric, clips: Sequence[Scored], others: Sequence[Scored]) -> Difference | None:
-    """`clips` minus `others`, with a paired bootstrap over texts; None without two common texts, or where neither direction is better."""
+def paired_difference(metric: Metric, clips: Sequence[Scored], others: Sequence[Scored]) -> Difference | None:
+    """`clips` minus `others`, with a paired bootstrap over texts; None for fewer than two common texts, or if no direction is better."""
     base = {one.item.key: metric.part(one) for one in others}
     pairs = [(own, base.get(one.item.key)) for one in clips if (own := metric.part(one)) is not None]
     table = np.array([(*own, *other) for own, other in pairs if other is not None], float).reshape(-1, 4)
@@ -128,7 +128,7 @@ def difference(metric: Metric, clips: Sequence[Scored], others: Sequence[Scored]
 
 
 def _change(sums: np.ndarray) -> np.ndarray:
-    """[n] from [n, 4]: numerator and denominator of one, then of the other."""
+    """Differences [n] from sums [n, 4]: numerator and denominator of one system, then of the other."""
     return np.asarray(sums[:, 0] / np.maximum(sums[:, 1], 1e-12) - sums[:, 2] / np.maximum(sums[:, 3], 1e-12))
 
 

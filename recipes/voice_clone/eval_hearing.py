@@ -1,8 +1,8 @@
-"""Intelligibility: what Whisper hears in a clip, against what it was to say.
+"""Intelligibility: Whisper's transcript of a clip against the text that was to be spoken (WER, CER).
 
-Texts are compared after the field's normalisation (Radford et al. 2022, https://huggingface.co/papers/2212.04356, appendix C; whisper's own
-code): spelling, numbers and contractions of English are made alike, elsewhere only case and punctuation go. Chinese and Japanese are
-compared letter by letter, since they have no spaces to tell words by.
+Texts are compared after Whisper's normalisation (Radford et al. 2022, https://huggingface.co/papers/2212.04356, appendix C; whisper's own
+code): for English it unifies spelling, numbers and contractions, for other languages it removes case and punctuation. Chinese and Japanese
+are compared character by character, because they have no spaces between words.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WITHOUT_SPACES = frozenset({"chinese", "japanese"})
 
 @dataclass(frozen=True)
 class Errors:
-    """Substitutions, deletions and insertions of one text, and the length of what was to be said. Rates are sums of these, never means
-    of rates, in which a short text would weigh like a long one."""
+    """Substitutions, deletions and insertions in one text, and the length of the expected text. Rates are computed from sums of these,
+    not as means of rates, in which a short text would weigh as much as a long one."""
 
     words: int
     wrong_words: int
@@ -35,22 +35,22 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a recogniser made of one clip."""
+class Transcript:
+    """A recogniser's output for one clip."""
 
     text: str
     problem: str = ""
-    """Why the recogniser failed; then its text says nothing about the clip."""
+    """Why the recogniser failed; the text is then unusable."""
 
 
-def compare(said: str, heard: str, language: str) -> Errors | None:
-    """Errors of `heard`; None if nothing is left of `said` after normalisation, so that there is nothing to compare with."""
+def compare(expected: str, transcript: str, language: str) -> Errors | None:
+    """Errors of a transcript; None if nothing is left of the expected text after normalisation."""
     import jiwer
 
-    expected, found = normal(said, language), normal(heard, language)
+    expected, transcript = normalize(expected, language), normalize(transcript, language)
     if not expected:
         return None
-    by_word, by_character = jiwer.process_words(expected, found), jiwer.process_characters(expected, found)
+    by_word, by_character = jiwer.process_words(expected, transcript), jiwer.process_characters(expected, transcript)
     return Errors(
         words=len(expected.split()),
         wrong_words=by_word.substitutions + by_word.deletions + by_word.insertions,
@@ -59,24 +59,24 @@ def compare(said: str, heard: str, language: str) -> Errors | None:
     )
 
 
-def word_error_rate(model: Any, said: Iterable[tuple[str, Samples]], language: str) -> float:
-    """Wrong words over all words of some clips: (what was to be said, samples [n] at 24 kHz)."""
-    return share_of_wrong_words([(text, listen(model, samples, language).text) for text, samples in said], language)
+def word_error_rate(model: Any, clips: Iterable[tuple[str, Samples]], language: str) -> float:
+    """WER of clips: pairs of (expected text, samples [n] at 24 kHz)."""
+    return share_of_wrong_words([(text, listen(model, samples, language).text) for text, samples in clips], language)
 
 
-def share_of_wrong_words(heard: Iterable[tuple[str, str]], language: str) -> float:
-    """Over all words of some texts: (what was to be said, what was heard)."""
-    errors = [one for text, found in heard if (one := compare(text, found, language))]
+def share_of_wrong_words(transcripts: Iterable[tuple[str, str]], language: str) -> float:
+    """WER of transcripts: pairs of (expected text, transcript)."""
+    errors = [one for text, transcript in transcripts if (one := compare(text, transcript, language))]
     return sum(one.wrong_words for one in errors) / sum(one.words for one in errors)
 
 
-def normal(text: str, language: str) -> str:
-    """The words of a text as they are compared, one space between them. `language`: lower-case English name, or `auto`."""
-    return " ".join(_normaliser(language)(text).split())
+def normalize(text: str, language: str) -> str:
+    """The words of a text as they are compared, separated by one space. `language`: lower-case English name, or `auto`."""
+    return " ".join(_normalizer(language)(text).split())
 
 
 @functools.cache
-def _normaliser(language: str) -> Callable[[str], str]:
+def _normalizer(language: str) -> Callable[[str], str]:
     from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
     if language == "english":
@@ -85,7 +85,7 @@ def _normaliser(language: str) -> Callable[[str], str]:
 
 
 def check(name: str) -> None:
-    """Raise `UserError` if no Whisper is called `name`; one of a published name is fetched. Loads nothing."""
+    """Raise `UserError` if there is no Whisper of that name. Downloads a published one; loads nothing."""
     try:
         if faster.runs(name):
             faster.check_device(name, choose_device(None))
@@ -97,27 +97,27 @@ def check(name: str) -> None:
 
 
 def load(name: str) -> Any:
-    """A Whisper, by its published name or from a .pt file."""
+    """Load a Whisper, by its published name or from a .pt file."""
     return transcribe.load_whisper(name, choose_device(None))
 
 
 def require_languages(model: Any, spoken: Iterable[str]) -> None:
-    """Raise `UserError` for a language that these weights do not know."""
+    """Raise `UserError` for a language that the model does not know."""
     for language in sorted(spoken):
         languages.code_of(None if language == manifest.AUTO else language, transcribe.knows_languages(model))
 
 
 def language_of(model: Any, language: str) -> str:
-    """The language that texts of a row are compared in: the row's, or English if these weights know no other."""
+    """The language for transcribing and comparing a row's text: the row's own, or English for `auto` if the model knows no other."""
     return "english" if language == manifest.AUTO and not transcribe.knows_languages(model) else language
 
 
-def listen(model: Any, samples: Samples, language: str) -> Heard:
-    """`samples` [n] at 24 kHz. A language of `auto` is detected. Raises `UserError` for a language that these weights do not know."""
+def listen(model: Any, samples: Samples, language: str) -> Transcript:
+    """Transcribe `samples` [n] at 24 kHz; `auto` detects the language. Raises `UserError` for a language that the model does not know."""
     if not len(samples):
-        return Heard("")
-    hearing = Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
+        return Transcript("")
+    speech = Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
     windows = vad.windows([Region(0, len(samples))], Audio(samples, MASTER_RATE))
-    units = transcribe.transcribe(model, hearing, windows, None if language == manifest.AUTO else language)
+    units = transcribe.transcribe(model, speech, windows, None if language == manifest.AUTO else language)
     problem = next((unit.error for unit in units if unit.error), "")
-    return Heard("".join(unit.text for unit in units).strip(), problem)
+    return Transcript("".join(unit.text for unit in units).strip(), problem)

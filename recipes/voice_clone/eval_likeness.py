@@ -1,9 +1,9 @@
-"""Similarity: how near a clip is to its speaker's voice, as cosines of speaker vectors, and what such a figure is worth.
+"""Speaker similarity: cosines between speaker vectors of a clip and of its speaker's real clips.
 
-A cosine means nothing by itself: it depends on the encoder, the microphone and the language. So every figure stands between two others from
-the same data: real clips of the speaker against the speaker's other clips, and against the clips of other speakers.
+A cosine has no absolute meaning: it depends on the encoder, the microphone and the language. Every figure is therefore placed between two
+others from the same data: real clips against other clips of their speaker, and real clips against clips of other speakers.
 
-The model's own encoder gave the model its voice vectors, so it may flatter it; an independent one hears it besides.
+The model's own encoder provided the model's speaker vectors, so it may overrate it; an independent encoder is used beside it.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from finetune.model_gate import Kind, admit, load_pickled_weights
 Vector = NDArray[np.float32]
 PICKLED = "pytorch_model.bin"
 SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
-"""What is fetched of a speaker model on the hub."""
+"""Files that are downloaded of a speaker model on the hub."""
 OWN, SPECTRAL = "own encoder", "MFCC statistics"
 COEFFICIENTS = 20
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What makes a vector of a clip."""
+    """A speaker encoder."""
 
     name: str
     vector: Callable[[Samples], Vector]
-    """[n] at 24 kHz, at most 30 s of it → [H]."""
+    """Samples [n] at 24 kHz, at most 30 s → speaker vector [H]."""
 
 
 def own(folder: Path) -> Encoder:
-    """The speaker encoder of a Qwen3-TTS base. Raises `UserError` if the folder has none."""
+    """The speaker encoder in a base model's folder. Raises `UserError` if it has none."""
     loaded = speaker_encoder.load(folder)
     return Encoder(OWN, lambda samples: speaker_encoder.vector(loaded, samples))
 
 
 def spectral() -> Encoder:
-    """Mean and spread of 20 mel-frequency cepstral coefficients over time: the colour of a voice, without any trained weights.
+    """Mean and standard deviation of 20 mel-frequency cepstral coefficients over time: the timbre of a voice, without trained weights.
 
-    It tells a low voice from a high one and a dull one from a bright one, and a room from another; it is no trained speaker encoder.
+    It separates low from high and dull from bright voices, but also rooms; it does not replace a trained speaker encoder.
     """
     return Encoder(SPECTRAL, mfcc_statistics)
 
@@ -60,7 +60,7 @@ def spectral() -> Encoder:
 def independent(name: str) -> Encoder:
     """A speaker verification model of transformers (an x-vector head, as in microsoft/wavlm-base-plus-sv): a folder or a hub name.
 
-    Raises `UserError` if it is none.
+    Raises `UserError` for anything else.
     """
     import torch
 
@@ -74,16 +74,16 @@ def independent(name: str) -> Encoder:
         ) from error
 
     def vector(samples: Samples) -> Vector:
-        heard = soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ")
+        resampled = soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ")
         with torch.inference_mode():
-            found = model(**extractor(heard, sampling_rate=SPEECH_RATE, return_tensors="pt")).embeddings[0]
+            found = model(**extractor(resampled, sampling_rate=SPEECH_RATE, return_tensors="pt")).embeddings[0]
         return found.float().numpy().copy()
 
     return Encoder(Path(name).name, vector)
 
 
 def load_speaker_model(folder: Path) -> tuple[Any, Any]:
-    """(feature extractor, model with an x-vector head) of a folder. Raises `UserError`, and what transformers raises."""
+    """(feature extractor, model with an x-vector head) from a folder. Raises `UserError`, and the errors of transformers."""
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModelForAudioXVector
     from transformers.models.auto.modeling_auto import MODEL_FOR_AUDIO_XVECTOR_MAPPING, MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES
 
@@ -102,29 +102,29 @@ def load_speaker_model(folder: Path) -> tuple[Any, Any]:
 
 
 def mfcc_statistics(samples: Samples) -> Vector:
-    """[40] of [n] samples at 24 kHz. The coefficient of loudness is left out."""
+    """Vector [40] of samples [n] at 24 kHz, without the coefficient of loudness."""
     found = import_librosa().feature.mfcc(y=samples, sr=MASTER_RATE, n_mfcc=COEFFICIENTS + 1, n_fft=1024, hop_length=256)[1:]
     return np.concatenate([found.mean(axis=1), found.std(axis=1)]).astype(np.float32)
 
 
 def embed(encoder: Encoder, samples: Samples) -> Vector | None:
-    """None for a clip too short to know a voice by, or silent throughout. Raises `UserError` for damaged weights."""
+    """Speaker vector [H] of samples [n] at 24 kHz; None for a clip that is too short or silent. Raises `UserError` for damaged weights."""
     if len(samples) < speaker_encoder.SHORTEST * MASTER_RATE or not samples.any():
         return None
     vector = encoder.vector(samples[:LONGEST])
     if not np.isfinite(vector).all():
-        raise UserError(f"the encoder {encoder.name!r} gives what is no number: its weights are damaged; fetch the model again")
+        raise UserError(f"the encoder {encoder.name!r} returned NaN or Inf: its weights are damaged; download the model again")
     return vector
 
 
 @dataclass(frozen=True)
 class Voices:
-    """The real clips of all speakers, as one encoder hears them."""
+    """Speaker vectors of the real clips of all speakers, by one encoder."""
 
     clips: Mapping[str, Mapping[Path, Vector]]
-    """Speaker → clip → vector."""
+    """Speaker → clip → vector [H]."""
     centred: bool
-    """Whether vectors are first put in units of their spread over all real clips. Statistics have no common scale; encoders have."""
+    """Whether vectors are standardised over all real clips first. Statistics of sound need it, trained encoders do not."""
 
     @cached_property
     def _scale(self) -> tuple[Vector, Vector]:
@@ -132,7 +132,7 @@ class Voices:
         return every.mean(axis=0), np.maximum(every.std(axis=0), 1e-6)
 
     def likeness(self, vector: Vector, speaker: str, apart: frozenset[Path] = frozenset()) -> float | None:
-        """Cosine of a vector to the mean direction of the speaker's clips, without those of `apart`; None if there are no others."""
+        """Cosine of a vector to the mean direction of the speaker's clips, except those in `apart`; None if there are no others."""
         others = [self._direction(other) for path, other in self.clips.get(speaker, {}).items() if path not in apart]
         if not others:
             return None
@@ -140,7 +140,7 @@ class Voices:
         return float(self._direction(vector) @ middle / max(float(np.linalg.norm(middle)), 1e-12))
 
     def strangers(self) -> list[float]:
-        """Of every real clip, the mean likeness to the voices of all other speakers. Empty if there is one speaker."""
+        """For every real clip the mean cosine to all other speakers; empty if there is one speaker."""
         found = []
         for speaker, own in self.clips.items():
             others = [other for other in self.clips if other != speaker]
@@ -156,10 +156,10 @@ class Voices:
 
 
 def voices(encoder: Encoder, clips: Mapping[str, Mapping[Path, Vector]]) -> Voices:
-    """The real clips as `encoder` heard them."""
+    """The real clips' vectors, which `encoder` computed."""
     return Voices(clips, centred=encoder.name == SPECTRAL)
 
 
-def place(figure: float, stranger: float, same: float) -> float | None:
-    """Where a likeness stands between a stranger (0) and the speaker's own clips (1); None if these two cannot be told apart."""
+def scale_position(figure: float, stranger: float, same: float) -> float | None:
+    """Position of a similarity between other speakers (0) and the speaker's own clips (1); None if these two are equal."""
     return (figure - stranger) / (same - stranger) if same - stranger > 1e-3 else None

@@ -1,4 +1,4 @@
-"""Everything that listens to clips, and what each says of them: a recogniser, speaker encoders, and the measures of sound."""
+"""Scoring of clips: transcripts by a Whisper, similarity by speaker encoders, and measures of sound."""
 
 from __future__ import annotations
 
@@ -22,131 +22,131 @@ from .eval_systems import RECORDINGS, Take
 
 
 @dataclass(frozen=True)
-class Panel:
-    """The listeners of an evaluation."""
+class Listeners:
+    """The models that score the clips of an evaluation."""
 
     asr: Any
     """A Whisper, or None."""
     encoders: Sequence[tuple[Encoder, Voices]]
-    """Each with the real clips as it hears them."""
+    """Each speaker encoder with its vectors of the real clips."""
 
 
-def encoders_of(base: Path | None, independent: str | None) -> list[Encoder]:
-    """The model's own, if a base is at hand, and one that is not the model's. Raises `UserError` for what is none."""
+def load_encoders(base: Path | None, independent: str | None) -> list[Encoder]:
+    """The model's own encoder, if a base is given, and one that the model was not made with. Raises `UserError` for what is no encoder."""
     own = [likeness.own(base)] if base is not None else []
     return [*own, likeness.spectral() if independent is None else likeness.independent(independent)]
 
 
-def panel(items: Sequence[Item], encoders: Sequence[Encoder], asr: str | None) -> Panel:
-    """Load the recogniser, and let every encoder hear all recordings and reference clips.
+def load_listeners(items: Sequence[Item], encoders: Sequence[Encoder], asr: str | None) -> Listeners:
+    """Load the Whisper, and embed all recordings and reference clips with every encoder.
 
-    Raises `UserError` for a language that the recogniser does not know.
+    Raises `UserError` for a language that the Whisper does not know.
     """
-    recogniser = None if asr is None else hearing.load(asr)
-    if recogniser is not None:
-        hearing.require_languages(recogniser, {item.language for item in items})
-    return Panel(
-        asr=recogniser,
-        encoders=[(encoder, likeness.voices(encoder, real_clips(encoder, items))) for encoder in encoders],
+    whisper = None if asr is None else hearing.load(asr)
+    if whisper is not None:
+        hearing.require_languages(whisper, {item.language for item in items})
+    return Listeners(
+        asr=whisper,
+        encoders=[(encoder, likeness.voices(encoder, embed_real_clips(encoder, items))) for encoder in encoders],
     )
 
 
-def refuse_unusable(items: Sequence[Item]) -> None:
+def check_clips(items: Sequence[Item]) -> None:
     """Raise `UserError` for a recording or reference clip that cannot be decoded, before hours of speech depend on it."""
     for path in {path for item in items for path in (item.recording, item.reference) if path is not None}:
         samples_of(path)
 
 
-def real_clips(encoder: Encoder, items: Sequence[Item]) -> dict[str, dict[Path, likeness.Vector]]:
-    """Speaker → clip → vector, of recordings and reference clips; those too short to know a voice by are left out."""
-    found: dict[str, dict[Path, likeness.Vector]] = {}
+def embed_real_clips(encoder: Encoder, items: Sequence[Item]) -> dict[str, dict[Path, likeness.Vector]]:
+    """Speaker → clip → vector [H], of recordings and reference clips; without those that are too short for a speaker vector."""
+    vectors: dict[str, dict[Path, likeness.Vector]] = {}
     for item in items:
-        own = found.setdefault(item.speaker, {})
+        own = vectors.setdefault(item.speaker, {})
         for path in {item.recording, item.reference} - {None, *own}:
             assert path is not None
             vector = likeness.embed(encoder, samples_of(path))
             if vector is not None:
                 own[path] = vector
-    return found
+    return vectors
 
 
-def strangers(panel: Panel) -> dict[str, float]:
-    """By encoder: the mean likeness of real clips to other speakers, where there are some."""
-    return {encoder.name: float(np.mean(found)) for encoder, voices in panel.encoders if (found := voices.strangers())}
+def similarity_of_strangers(listeners: Listeners) -> dict[str, float]:
+    """By encoder: the mean similarity of real clips to other speakers; without encoders for which the data has one speaker."""
+    return {encoder.name: float(np.mean(cosines)) for encoder, voices in listeners.encoders if (cosines := voices.strangers())}
 
 
-def score_all(takes: Mapping[str, Sequence[Take]], panel: Panel) -> dict[str, list[Scored]]:
-    """All clips of all systems; the recordings, which the others are held to, first."""
-    real = {take.item.key: score(take, panel, None) for take in takes.get(RECORDINGS, ())}
+def score_all(takes: Mapping[str, Sequence[Take]], listeners: Listeners) -> dict[str, list[Scored]]:
+    """The scored clips of all systems. The recordings come first, because the others are compared with their durations."""
+    real = {take.item.key: score(take, listeners, None) for take in takes.get(RECORDINGS, ())}
     scored = {RECORDINGS: list(real.values())}
     for name, own in takes.items():
         if name != RECORDINGS:
             seconds = {key: one.sound.seconds for key, one in real.items()}
-            scored[name] = [score(take, panel, seconds.get(take.item.key)) for take in sorted(own, key=lambda take: take.item.key)]
+            scored[name] = [score(take, listeners, seconds.get(take.item.key)) for take in sorted(own, key=lambda take: take.item.key)]
     return scored
 
 
-def score(take: Take, panel: Panel, real_seconds: float | None) -> Scored:
-    """All that is measured of one clip."""
+def score(take: Take, listeners: Listeners, real_seconds: float | None) -> Scored:
+    """Everything that is measured of one clip."""
     samples = samples_of(take.path)
-    heard, errors = None, None
-    if panel.asr is not None:
-        language = hearing.language_of(panel.asr, take.item.language)
-        found = hearing.listen(panel.asr, samples, language)
-        heard = None if found.problem else found.text
-        errors = None if heard is None else hearing.compare(take.item.text, heard, language)
-    likenesses = {encoder.name: _likeness(encoder, voices, samples, take.item) for encoder, voices in panel.encoders}
-    return Scored(take.item, take.path, sound.measure(samples), take.ended, real_seconds, heard, errors, likenesses)
+    transcript, errors = None, None
+    if listeners.asr is not None:
+        language = hearing.language_of(listeners.asr, take.item.language)
+        found = hearing.listen(listeners.asr, samples, language)
+        transcript = None if found.problem else found.text
+        errors = None if transcript is None else hearing.compare(take.item.text, transcript, language)
+    similarities = {encoder.name: _similarity(encoder, voices, samples, take.item) for encoder, voices in listeners.encoders}
+    return Scored(take.item, take.path, sound.measure(samples), take.ended, real_seconds, transcript, errors, similarities)
 
 
-def notes(scored: Mapping[str, Sequence[Scored]], panel: Panel) -> list[str]:
-    """What some clips say nothing about, counted."""
-    told = []
+def describe_failures(scored: Mapping[str, Sequence[Scored]], listeners: Listeners) -> list[str]:
+    """A note for each system with clips that have no transcript or no similarity."""
+    notes = []
     for name, clips in scored.items():
-        deaf = sum(clip.heard is None for clip in clips) if panel.asr is not None else 0
-        if deaf:
-            told.append(f"{name}: the recogniser failed on {deaf} of {len(clips)} clips; they count neither for nor against it.")
-        for encoder, _ in panel.encoders:
-            mute = sum(clip.likeness[encoder.name] is None for clip in clips)
-            if mute:
-                told.append(
-                    f"{name}: {mute} of {len(clips)} clips have no similarity by {encoder.name}: "
+        failed = sum(clip.transcript is None for clip in clips) if listeners.asr is not None else 0
+        if failed:
+            notes.append(f"{name}: the recogniser failed on {failed} of {len(clips)} clips; they count neither for nor against it.")
+        for encoder, _ in listeners.encoders:
+            without = sum(clip.similarities[encoder.name] is None for clip in clips)
+            if without:
+                notes.append(
+                    f"{name}: {without} of {len(clips)} clips have no similarity by {encoder.name}: "
                     "they are silent or too short, or the data has no other clip of their speaker."
                 )
-    return told
+    return notes
 
 
 def samples_of(path: Path) -> Samples:
-    """A clip as mono at 24 kHz; an empty or silent one as what it is. Raises `UserError` for one that cannot be read."""
+    """A clip as mono samples [n] at 24 kHz, also if it is empty or silent. Raises `UserError` for one that cannot be read."""
     try:
         return read(path, MASTER_RATE).samples
     except AudioError as error:
         if error.reason in ("silent", "empty"):
-            return _plainly(path)
+            return _silence_of(path)
         raise UserError(f"{path} cannot be used ({error}); make the clip again, or remove its row") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); restore it, or remove its row") from error
 
 
-def _plainly(path: Path) -> Samples:
-    """What `read` refuses as training data is a finding here: a model may say nothing."""
+def _silence_of(path: Path) -> Samples:
+    """Zeros [n] at 24 kHz, as long as the clip: `read` refuses silence, which is no training data, but a model may generate it."""
     import soundfile
 
     samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     return np.zeros(round(len(samples) * MASTER_RATE / rate), np.float32)
 
 
-def _likeness(encoder: Encoder, voices: Voices, samples: Samples, item: Item) -> float | None:
+def _similarity(encoder: Encoder, voices: Voices, samples: Samples, item: Item) -> float | None:
     vector = likeness.embed(encoder, samples)
     if vector is None:
         return None
-    return voices.likeness(vector, item.speaker, apart(voices, item))
+    return voices.likeness(vector, item.speaker, excluded_clips(voices, item))
 
 
-def apart(voices: Voices, item: Item) -> frozenset[Path]:
-    """The clips that an item's own must not be held to: its recording, and what is cloned from, which a clone may echo.
+def excluded_clips(voices: Voices, item: Item) -> frozenset[Path]:
+    """The clips that an item's speech is not compared with: its recording, and the clip that it was cloned from, which a clone may echo.
 
-    The latter stays if the data has no other clip of the speaker.
+    The latter stays in if the data has no other clip of the speaker.
     """
     own = frozenset(voices.clips.get(item.speaker, {}))
     both = frozenset(path for path in (item.recording, item.reference) if path is not None)

@@ -1,4 +1,4 @@
-"""What the ear notices before it listens to words: how long a clip lasts, how much of it is silence, and whether it is clipped."""
+"""Measures of sound that need no transcript: duration, silence, clipping."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from data_prep.measure import FULL_SCALE
 FRAME = MASTER_RATE // 50
 """Samples: 20 ms."""
 QUIET_DB, FLOOR_DB = -40.0, -60.0
-"""A frame is silence if it is quieter than the loudest frame by 40 dB, or quieter than 60 dB below full scale."""
+"""A frame is silent if it is more than 40 dB below the loudest frame, or more than 60 dB below full scale."""
 
 
 @dataclass(frozen=True)
 class Sound:
-    """Of one clip."""
+    """Measures of one clip."""
 
     seconds: float
     silent_seconds: float
@@ -29,7 +29,7 @@ class Sound:
 
 
 def measure(samples: Samples) -> Sound:
-    """`samples` [n] at 24 kHz, full scale 1.0."""
+    """Measure `samples` [n] at 24 kHz, full scale 1.0."""
     return Sound(
         seconds=len(samples) / MASTER_RATE,
         silent_seconds=silent_samples(samples) / MASTER_RATE,
@@ -38,7 +38,7 @@ def measure(samples: Samples) -> Sound:
 
 
 def silent_samples(samples: Samples) -> int:
-    """How many samples lie in silent frames of 20 ms; the last frame may be shorter."""
+    """Number of samples in silent frames of 20 ms; the last frame may be shorter."""
     edges = np.arange(0, len(samples), FRAME)
     if not len(edges):
         return 0

@@ -148,7 +148,7 @@ def prepare(config: Config[Options]) -> None:
     if config.sample.prompts:
         from . import eval_samples
 
-        eval_samples.check(config.sample.prompts, [speaker["name"] for speaker in speakers.known(config).state["speakers"]])
+        eval_samples.check_prompts(config.sample.prompts, [speaker["name"] for speaker in speakers.known(config).state["speakers"]])
 
 
 def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
@@ -168,22 +168,25 @@ def generate(folder: Path, argv: list[str]) -> int:
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     """Sentences spoken by an export, while its run trains."""
     from . import eval_samples
+    from .synthesis import SPEECH
 
-    return eval_samples.sample(folder, prompts)
+    return eval_samples.speak_prompts(SPEECH, folder, prompts)
 
 
 def evaluate(model: Path, argv: list[str]) -> int:
     """Say how good a voice is."""
     from . import eval_verb
+    from .synthesis import SPEECH
 
-    return eval_verb.evaluate(model, argv)
+    return eval_verb.evaluate(SPEECH, model, argv)
 
 
 def serve(folders: list[Path], argv: list[str]) -> int:
     """A page to listen on, and OpenAI's API for speech."""
     from . import serving
+    from .synthesis import SPEECH
 
-    return serving.serve(folders, argv)
+    return serving.serve(SPEECH.inspect, folders, argv)
 
 
 RECIPE = Recipe(

@@ -1,4 +1,4 @@
-"""Exported voices behind an address: a page to listen on, and OpenAI's API for speech.
+"""The server of exported voices: a page to listen on, and OpenAI's API for speech.
 
 python -m finetune serve --model exports/me --model exports/me-longer
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +20,16 @@ from finetune.errors import UserError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from .exported import Exported
     from .serving_api import Limits
     from .serving_clips import Clips
-    from .serving_door import Door
-    from .serving_queue import Speech
+    from .serving_door import AccessPolicy
+    from .serving_queue import SpeechQueue
+    from .voice_protocol import VoiceFolder
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where it is served."""
+    """Host and port of the server."""
 
     host: str
     port: int
@@ -39,25 +39,28 @@ class Address:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
-def serve(folders: list[Path], argv: list[str]) -> int:
-    """Body of the verb: everything that can be wrong is told before a model is loaded. Blocks until SIGTERM or Ctrl-C."""
-    asked = parse(argv)
+def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: list[str]) -> int:
+    """Body of the verb. Raises `UserError` before a model is loaded. Blocks until SIGTERM or Ctrl-C.
+
+    `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
+    """
+    args = parse(argv)
     require_packages()
     from .serving_api import Limits
     from .serving_clips import Clips
-    from .serving_door import door
+    from .serving_door import load_access_policy
 
-    exports = named([*folders, *([asked.base] if asked.base else [])])
-    address, entry = Address(asked.host, asked.port), door(asked.host, asked.token_file)
+    exports = inspect_folders(inspect, [*folders, *([args.base] if args.base else [])])
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
     web.require_free(address.port, address.host)
     with ExitStack() as opened:
         folder = opened.enter_context(web.private_folder(f"overtone-serve-{address.host}-{address.port}"))
         clips = Clips(folder / "clips")
         opened.callback(clips.close)
-        speech = speaking(exports, asked.queue)
+        speech = load_models(exports, args.queue)
         opened.callback(speech.close)
-        app = application(speech, Limits(asked.max_chars, asked.max_seconds), entry, clips)
-        guarded = ", behind its token" if entry.token else ""
+        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
+        guarded = ", behind its token" if policy.token else ""
         announcement = f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)"
         web.run(app, address.host, address.port, announcement)
     print("serve: ended", flush=True)
@@ -67,19 +70,19 @@ def serve(folders: list[Path], argv: list[str]) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
     parser = argparse.ArgumentParser(prog="python -m finetune serve --model FOLDER", description="Serve exported voices.")
-    parser.add_argument("--base", type=Path, help="the model that they were trained from, or another, to hear beside them")
-    parser.add_argument("--host", default=web.LOOPBACK, help="address to listen at (default %(default)s: this machine alone)")
-    parser.add_argument("--port", type=int, default=7861, help="(default %(default)s)")
-    parser.add_argument("--token-file", type=Path, help="file with the token that clients must show; or set OVERTONE_TOKEN")
-    parser.add_argument("--queue", type=int, default=16, help="requests that may wait while one is spoken (default %(default)s)")
+    parser.add_argument("--base", type=Path, help="the model that they were trained from, or another, to compare them with")
+    parser.add_argument("--host", default=web.LOOPBACK, help="address to listen on (default %(default)s: this machine only)")
+    parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
+    parser.add_argument("--token-file", type=Path, help="file with the token that clients must send; or set OVERTONE_TOKEN")
+    parser.add_argument("--queue", type=int, default=16, help="most requests that wait while one is spoken (default %(default)s)")
     parser.add_argument("--max-chars", type=int, default=4096, help="longest text (default %(default)s)")
     parser.add_argument("--max-seconds", type=float, default=60.0, help="longest speech (default %(default)g)")
-    asked = parser.parse_args(argv)
-    web.require_port(asked.port)
+    args = parser.parse_args(argv)
+    web.require_port(args.port)
     for option in ("queue", "max_chars", "max_seconds"):
-        if getattr(asked, option) < (0 if option == "queue" else 1):
-            raise UserError(f"--{option.replace('_', '-')} {getattr(asked, option):g} is too little; leave it out for the default")
-    return asked
+        if getattr(args, option) < (0 if option == "queue" else 1):
+            raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too little; leave it out for the default")
+    return args
 
 
 def require_packages() -> None:
@@ -89,35 +92,32 @@ def require_packages() -> None:
         raise UserError(f"serve needs {', '.join(missing)}, not installed here; install with: pip install 'overtone[voice,serve]'")
 
 
-def named(folders: Sequence[Path]) -> dict[str, Exported]:
-    """Each folder under its own name. Raises `UserError` for one that cannot speak, and for two of the same name."""
-    from .exported import Exported
-
-    found: dict[str, Exported] = {}
+def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Path]) -> dict[str, VoiceFolder]:
+    """The folders by their names. Raises `UserError` for one that cannot speak, and for two of the same name."""
+    found: dict[str, VoiceFolder] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
-        exported, name = Exported.of(folder), folder.resolve().name
+        exported, name = inspect(folder), folder.resolve().name
         if name in found:
             raise UserError(f"{folder} and {found[name].folder} would both be called {name}; rename one of the folders")
         found[name] = exported
     return found
 
 
-def speaking(exports: dict[str, Exported], room: int) -> Speech:
-    """The models, loaded."""
-    from .serving_queue import Speech
-    from .synthesis import Synthesizer
+def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
+    """The models, loaded, behind a queue for `room` requests."""
+    from .serving_queue import SpeechQueue
 
     models = {}
     for name, exported in exports.items():
         print(f"serve: loading {name} from {exported.folder}", flush=True)
-        models[name] = Synthesizer(exported)
-    return Speech(models, room)
+        models[name] = exported.open()
+    return SpeechQueue(models, room)
 
 
-def application(speech: Speech, limits: Limits, entry: Door, clips: Clips) -> FastAPI:
-    """API and page in one app, behind the door."""
+def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
+    """API and page in one app, behind access control."""
     import gradio
     from fastapi import FastAPI
     from starlette.middleware import Middleware
@@ -127,15 +127,15 @@ def application(speech: Speech, limits: Limits, entry: Door, clips: Clips) -> Fa
 
     from . import serving_api, serving_uploads
     from .serving_door import AccessControl
-    from .serving_errors import of_rejected
-    from .serving_page import STYLE, Booth, build
+    from .serving_errors import to_refusal
+    from .serving_page import STYLE, Controls, build_page
 
-    warnings.filterwarnings("ignore", module="gradio")  # its own calls of what its own dependencies deprecate
-    page = build(Booth(speech, limits, clips))
+    warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its own dependencies
+    page = build_page(Controls(speech, limits, clips))
     routes = (*serving_api.ROUTES, *serving_uploads.ROUTES, *page_routes(page, clips.find))
     middleware = [
         Middleware(web.closed),
-        Middleware(guard, routes=routes, admit=AccessControl(entry).admit, answer=lambda rejected: of_rejected(rejected).response()),
+        Middleware(guard, routes=routes, admit=AccessControl(policy).admit, answer=lambda rejected: to_refusal(rejected).response()),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
     serving_api.add_to(app, speech, limits)

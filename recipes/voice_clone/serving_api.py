@@ -1,7 +1,7 @@
-"""OpenAI's way to ask for speech: `POST /v1/audio/speech` and `GET /v1/models`, so that existing clients need a new address and no more.
+"""OpenAI's API for speech: `POST /v1/audio/speech` and `GET /v1/models`, so that existing clients only need another address.
 
-https://platform.openai.com/docs/api-reference/audio/createSpeech says what each field means. What cannot be done here is refused and never
-ignored. Two fields are more than theirs: `language` and `seed`.
+https://platform.openai.com/docs/api-reference/audio/createSpeech explains the fields. A request that cannot be fulfilled is refused; no
+field is ignored. Two fields are additions: `language` and `seed`.
 """
 
 from __future__ import annotations
@@ -25,38 +25,37 @@ from data_prep.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
 
 from . import serving_audio
-from .sampling import Sampling
-from .serving_audio import FORMS, Encoder
-from .serving_errors import Refusal, of_rejected, of_validation
-from .serving_queue import ClosedError, FullError, Speech
-from .synthesis import Request, Synthesizer
+from .serving_audio import FORMATS, Encoder
+from .serving_errors import Refusal, to_refusal, validation_refusal
+from .serving_queue import QueueFullError, ServerClosedError, SpeechQueue
+from .voice_protocol import SpeechRequest, SpeechSampling, Voice
 
 LARGEST_SEED = 2**63 - 1
 ROUTES = (Route("GET", "/v1/.*"), Route("POST", "/v1/.*", largest=LARGEST_JSON, check=lambda value: value))
-"""What passes the guard; the router answers what is unknown below `/v1` in OpenAI's shape."""
+"""What passes the guard. The router answers unknown paths below `/v1` in OpenAI's format."""
 LISTENING = 0.2
-"""Seconds between two looks at whether a client that waits is still there."""
+"""Interval in seconds at which a waiting client's connection is checked."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one request."""
+    """Limits of one request."""
 
     chars: int
-    """Of its text."""
+    """Most characters of its text."""
     seconds: float
-    """Of its speech; a model that does not end by itself is cut off there."""
+    """Most seconds of its speech; a model that does not end by itself is cut off there."""
 
 
 class CustomVoice(BaseModel):
-    """A voice given by its id, which is its name."""
+    """A voice given as an object; its id is the speaker's name."""
 
     model_config = ConfigDict(extra="forbid")
     id: str
 
 
 class SpeechCall(BaseModel):
-    """Body of a request for speech."""
+    """Body of `POST /v1/audio/speech`."""
 
     model_config = ConfigDict(extra="forbid")
     model: str
@@ -69,19 +68,19 @@ class SpeechCall(BaseModel):
     language: str | None = None
     """Name, ISO code or `auto`; by default the one that the speaker was trained with."""
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
-    """The same seed, the same speech."""
+    """The same seed gives the same speech."""
 
 
-def add_to(app: FastAPI, speech: Speech, limits: Limits) -> None:
-    """Put the routes into the app, and the shape of their errors."""
+def add_to(app: FastAPI, speech: SpeechQueue, limits: Limits) -> None:
+    """Add the routes and the handlers of their errors to the app."""
     app.include_router(routes(speech, limits))
-    app.add_exception_handler(RequestValidationError, lambda _, error: of_validation(error.errors()).response())
+    app.add_exception_handler(RequestValidationError, lambda _, error: validation_refusal(error.errors()).response())
     app.add_exception_handler(HTTPException, _answer)
-    app.add_exception_handler(Exception, lambda _, __: Refusal(500, "the server failed; its log says how").response())
+    app.add_exception_handler(Exception, lambda _, __: Refusal(500, "the server failed; see its log").response())
 
 
-def routes(speech: Speech, limits: Limits) -> APIRouter:
-    """`/v1`."""
+def routes(speech: SpeechQueue, limits: Limits) -> APIRouter:
+    """The router of `/v1`."""
     router = APIRouter(prefix="/v1")
 
     @router.get("/models")
@@ -94,12 +93,12 @@ def routes(speech: Speech, limits: Limits) -> APIRouter:
         return _about(speech, name)
 
     @router.post("/audio/speech")
-    async def create(asked: SpeechCall, call: Call) -> Response:
-        request, encoder = await asyncio.to_thread(understood, asked, speech, limits)  # a long text takes a while to be cut into tokens
-        chunks = speech.speak(asked.model, request, Sampling(seed=asked.seed, max_seconds=limits.seconds))
-        body = encoded(chunks, encoder)
-        first = await begun(call, anext(body))
-        return Streamed(_again(first, body), media_type=FORMS[asked.response_format].media_type)
+    async def create(body: SpeechCall, call: Call) -> Response:
+        request, encoder = await asyncio.to_thread(parse_call, body, speech, limits)  # a long text takes a while to tokenize
+        chunks = speech.speak(body.model, request, SpeechSampling(seed=body.seed, max_seconds=limits.seconds))
+        encoded = encode(chunks, encoder)
+        first = await await_first(call, anext(encoded))
+        return Streamed(_chain(first, encoded), media_type=FORMATS[body.response_format].media_type)
 
     @router.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     async def unknown(path: str) -> None:
@@ -108,86 +107,86 @@ def routes(speech: Speech, limits: Limits) -> APIRouter:
     return router
 
 
-def understood(asked: SpeechCall, speech: Speech, limits: Limits) -> tuple[Request, Encoder]:
-    """What the model is to say, and how it is sent. Raises `Refusal` for what cannot be done."""
-    require_model(speech, asked.model)
-    refuse_unsupported(asked, limits)
-    voice = speech.models[asked.model]
-    request = Request(asked.input, speaker_of(asked, voice), asked.language)
-    with refusing("language", "invalid_value"):
-        voice.exported.language(asked.language, request.speaker)
-    with refusing("input", "invalid_value"):
+def parse_call(body: SpeechCall, speech: SpeechQueue, limits: Limits) -> tuple[SpeechRequest, Encoder]:
+    """The request to the model, and the encoder of its speech. Raises `Refusal` for a request that cannot be fulfilled."""
+    require_model(speech, body.model)
+    refuse_unsupported(body, limits)
+    voice = speech.models[body.model]
+    request = SpeechRequest(body.input, find_speaker(body, voice), body.language)
+    with refuse_field("language", "invalid_value"):
+        voice.check_language(body.language, request.speaker)
+    with refuse_field("input", "invalid_value"):
         voice.check(request)
-    with refusing("response_format", "unsupported_value"):
-        encoder = serving_audio.encoder(asked.response_format, voice.rate)
+    with refuse_field("response_format", "unsupported_value"):
+        encoder = serving_audio.encoder(body.response_format, voice.rate)
     return request, encoder
 
 
-def refuse_unsupported(asked: SpeechCall, limits: Limits) -> None:
-    """Raises `Refusal` for what no model here does."""
-    if not is_whole(asked.input):
+def refuse_unsupported(body: SpeechCall, limits: Limits) -> None:
+    """Raises `Refusal` for fields that no model here supports, and for texts that are empty or too long."""
+    if not is_whole(body.input):
         raise Refusal(400, "input holds half a character (a lone surrogate, as \\ud800); send whole ones", "invalid_value", "input")
-    if not asked.input.strip():
+    if not body.input.strip():
         raise Refusal(400, "input is empty; give the words to speak", "invalid_value", "input")
-    if len(asked.input) > limits.chars:
-        message = f"input has {len(asked.input)} characters, {limits.chars} are the most; split the text at its paragraphs"
+    if len(body.input) > limits.chars:
+        message = f"input has {len(body.input)} characters, at most {limits.chars} are accepted; split the text at its paragraphs"
         raise Refusal(400, message, "string_above_max_length", "input")
-    if asked.speed != 1.0:
-        raise Refusal(400, f"speed {asked.speed:g} is not supported; the voice speaks at its own, 1.0", "unsupported_value", "speed")
-    if asked.stream_format != "audio":
-        raise Refusal(400, f"stream_format {asked.stream_format!r} is not supported; use audio", "unsupported_value", "stream_format")
-    if asked.instructions:
+    if body.speed != 1.0:
+        raise Refusal(400, f"speed {body.speed:g} is not supported; the voice speaks at its own, 1.0", "unsupported_value", "speed")
+    if body.stream_format != "audio":
+        raise Refusal(400, f"stream_format {body.stream_format!r} is not supported; use audio", "unsupported_value", "stream_format")
+    if body.instructions:
         raise Refusal(400, "instructions are not supported; leave them out", "unsupported_value", "instructions")
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text can be written as UTF-8: JSON can hold half of a character, which no tokenizer reads."""
+    """Whether a text can be written as UTF-8: JSON can hold a lone surrogate, which no tokenizer reads."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def speaker_of(asked: SpeechCall, voice: Synthesizer) -> str:
-    """The speaker's name as the model has it. Raises `Refusal` that lists whom it knows."""
-    speaker = (asked.voice if isinstance(asked.voice, str) else asked.voice.id).lower()
+def find_speaker(body: SpeechCall, voice: Voice) -> str:
+    """The speaker's name as the model has it. Raises `Refusal`, which lists the model's speakers."""
+    speaker = (body.voice if isinstance(body.voice, str) else body.voice.id).lower()
     if speaker not in voice.speakers:
         known = ", ".join(voice.speakers) or "no voice by name; it clones from a reference clip, on the page"
-        raise Refusal(400, f"voice {speaker!r} is not known; {asked.model} has {known}", "invalid_value", "voice")
+        raise Refusal(400, f"voice {speaker!r} is not known; {body.model} has {known}", "invalid_value", "voice")
     return speaker
 
 
 @contextmanager
-def refusing(param: str, code: str) -> Iterator[None]:
-    """Turns a `UserError` into the refusal of a field of the request."""
+def refuse_field(param: str, code: str) -> Iterator[None]:
+    """Turn a `UserError` into the refusal of a field of the request."""
     try:
         yield
     except UserError as error:
         raise Refusal(400, str(error), code, param) from error
 
 
-def require_model(speech: Speech, name: str) -> None:
-    """Raises `Refusal` that lists what there is."""
+def require_model(speech: SpeechQueue, name: str) -> None:
+    """Raises `Refusal`, which lists the models, for an unknown one."""
     if name not in speech.models:
         raise Refusal(404, f"the model {name!r} does not exist; there is {', '.join(speech.models)}", "model_not_found", "model")
 
 
-async def encoded(chunks: AsyncGenerator[np.ndarray, None], encoder: Encoder) -> AsyncGenerator[bytes, None]:
-    """The file's bytes while it is spoken. The first step takes as long as the first chunk of speech."""
+async def encode(chunks: AsyncGenerator[np.ndarray, None], encoder: Encoder) -> AsyncGenerator[bytes, None]:
+    """The file's bytes, while the speech in it is generated. The first step takes as long as the first chunk of speech."""
     async with aclosing(chunks):
         async for wave in chunks:
             yield await asyncio.to_thread(encoder.feed, wave)
     yield await asyncio.to_thread(encoder.finish)
 
 
-async def begun(call: Call, first: Awaitable[bytes]) -> bytes:
-    """The first bytes, after which the answer can no longer be an error. Raises `Refusal`; also if the client goes away before."""
+async def await_first(call: Call, first: Awaitable[bytes]) -> bytes:
+    """The first bytes, after which the response can no longer be an error. Raises `Refusal`, also if the client disconnects before."""
     waiting = asyncio.ensure_future(first)
     try:
         while not (await asyncio.wait({waiting}, timeout=LISTENING))[0]:
             if await call.is_disconnected():
-                raise Refusal(499, "the client has gone")  # nobody hears this
+                raise Refusal(499, "the client disconnected")  # for the log: nobody receives it
         return waiting.result()
-    except FullError as error:
+    except QueueFullError as error:
         raise Refusal(429, str(error), "rate_limit_exceeded") from error
-    except ClosedError as error:
+    except ServerClosedError as error:
         raise Refusal(503, str(error)) from error
     except UserError as error:
         raise Refusal(400, str(error), "invalid_value", "input") from error
@@ -196,14 +195,14 @@ async def begun(call: Call, first: Awaitable[bytes]) -> bytes:
 
 
 class Streamed(StreamingResponse):
-    """Closes what it was made from, also when the client goes away in the middle."""
+    """Closes its source, also when the client disconnects in the middle."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self.body_iterator):  # type: ignore[type-var]
             await super().__call__(scope, receive, send)
 
 
-async def _again(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(rest):
         if first:
             yield first
@@ -212,12 +211,11 @@ async def _again(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenera
                 yield data
 
 
-def _about(speech: Speech, name: str) -> dict[str, Any]:
+def _about(speech: SpeechQueue, name: str) -> dict[str, Any]:
     voice = speech.models[name]
-    made = int((voice.exported.folder / "config.json").stat().st_mtime)
-    return {"id": name, "object": "model", "created": made, "owned_by": "overtone", "voices": list(voice.speakers)}
+    return {"id": name, "object": "model", "created": voice.created, "owned_by": "overtone", "voices": list(voice.speakers)}
 
 
 async def _answer(_: Call, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return of_rejected(error).response()
+    return to_refusal(error).response()

@@ -1,4 +1,4 @@
-"""Speech as bytes that clients know, made while it is spoken: each encoder takes samples as they come and gives bytes as they are ready."""
+"""Audio encoders that work while speech is generated: each takes chunks of samples and returns the bytes that are ready."""
 
 from __future__ import annotations
 
@@ -13,71 +13,71 @@ from data_prep.audio import Audio, flac
 from finetune.errors import UserError
 
 UNKNOWN = 0xFFFFFFFF
-"""Length in a WAV header whose end is not known yet: readers go on to the end of what they are given."""
+"""Length field of a WAV header for audio of unknown length: readers read to the end of the data."""
 
 
 class Encoder(Protocol):
-    """From samples to a file's bytes, piece by piece."""
+    """From chunks of samples to the bytes of a file."""
 
     def feed(self, wave: np.ndarray) -> bytes:
-        """Bytes that are ready after these samples, [samples] float32 within ±1; none is an answer too."""
+        """Bytes that are ready after these samples, [samples] float32 within ±1; may be empty."""
 
     def finish(self) -> bytes:
-        """The rest."""
+        """The remaining bytes."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a format is called elsewhere."""
+class AudioFormat:
+    """A format's names in HTTP and FFmpeg."""
 
     media_type: str
     codec: str = ""
-    """Encoder of FFmpeg; empty: none is needed."""
+    """FFmpeg's encoder; empty: not encoded by FFmpeg."""
     container: str = ""
     options: tuple[tuple[str, str], ...] = ()
-    """Of the container."""
+    """Options of the container."""
 
 
-FORMS = {
-    "mp3": Form("audio/mpeg", "libmp3lame", "mp3"),
-    "opus": Form("audio/ogg", "libopus", "ogg", (("page_duration", "200000"),)),
-    "aac": Form("audio/aac", "aac", "adts"),
-    "flac": Form("audio/flac"),
-    "wav": Form("audio/wav"),
-    "pcm": Form("audio/pcm"),
+FORMATS = {
+    "mp3": AudioFormat("audio/mpeg", "libmp3lame", "mp3"),
+    "opus": AudioFormat("audio/ogg", "libopus", "ogg", (("page_duration", "200000"),)),
+    "aac": AudioFormat("audio/aac", "aac", "adts"),
+    "flac": AudioFormat("audio/flac"),
+    "wav": AudioFormat("audio/wav"),
+    "pcm": AudioFormat("audio/pcm"),
 }
-"""In the order of OpenAI's own list, the default first. Ogg's pages are a second long unless told otherwise (in µs)."""
+"""In the order of OpenAI's own list, the default first. Ogg's pages last a second by default; `page_duration` is in µs."""
 
 
 def available() -> tuple[str, ...]:
-    """The formats that can be written here: a PyAV built by hand may lack an encoder."""
+    """The formats that can be written here: a custom build of PyAV may lack an encoder."""
     import av
 
-    return tuple(name for name, form in FORMS.items() if not form.codec or form.codec in av.codecs_available)
+    return tuple(name for name, format in FORMATS.items() if not format.codec or format.codec in av.codecs_available)
 
 
 def encoder(name: str, rate: int) -> Encoder:
-    """For mono speech at `rate` Hz. Raises `UserError` for a format that cannot be written here."""
+    """An encoder of mono speech at `rate` Hz. Raises `UserError` for a format that cannot be written here."""
     if name not in available():
         raise UserError(f"response_format {name!r} is not supported; available: {', '.join(available())}")
     if name in ("wav", "pcm"):
         return Plain(wav_header(rate) if name == "wav" else b"")
-    return Flac(rate) if name == "flac" else Compressed(FORMS[name], rate)
+    return Flac(rate) if name == "flac" else Compressed(FORMATS[name], rate)
 
 
 def pcm(wave: np.ndarray) -> bytes:
-    """16 bits, little-endian."""
+    """Samples [n] float32 as 16-bit little-endian PCM."""
     return (np.clip(wave, -1, 1) * 32767).round().astype("<i2").tobytes()
 
 
 def wav_header(rate: int) -> bytes:
-    """44 bytes: 16-bit mono PCM of unknown length (RIFF WAVE of Microsoft and IBM, Multimedia Programming Interface 1.0, 1991)."""
-    form = struct.pack("<IHHIIHH", 16, 1, 1, rate, rate * 2, 2, 16)
-    return b"RIFF" + struct.pack("<I", UNKNOWN) + b"WAVEfmt " + form + b"data" + struct.pack("<I", UNKNOWN)
+    """44 bytes for 16-bit mono PCM of unknown length (RIFF WAVE of Microsoft and IBM, Multimedia Programming Interface 1.0, 1991)."""
+    fields = struct.pack("<IHHIIHH", 16, 1, 1, rate, rate * 2, 2, 16)
+    return b"RIFF" + struct.pack("<I", UNKNOWN) + b"WAVEfmt " + fields + b"data" + struct.pack("<I", UNKNOWN)
 
 
 class Plain:
-    """Samples as they are, after a header."""
+    """PCM samples after a header."""
 
     def __init__(self, header: bytes) -> None:
         self._header = header
@@ -91,7 +91,7 @@ class Plain:
 
 
 class Flac:
-    """All of it at the end: the header tells how many samples there are, and readers hold it to that."""
+    """The whole file at the end: its header holds the number of samples, which readers rely on."""
 
     def __init__(self, rate: int) -> None:
         self._rate, self._waves = rate, [np.zeros(0, np.float32)]
@@ -105,14 +105,14 @@ class Flac:
 
 
 class Compressed:
-    """Owns an encoder of FFmpeg and the container that it writes into memory."""
+    """Owns an FFmpeg encoder and its container, which is written into memory."""
 
-    def __init__(self, form: Form, rate: int) -> None:
+    def __init__(self, format: AudioFormat, rate: int) -> None:
         import av
 
-        self._rate, self._done, self._out = rate, 0, _Out()
-        self._container = av.open(self._out, "w", format=form.container, options=dict(form.options))
-        self._stream = self._container.add_stream(form.codec, rate=rate, layout="mono")
+        self._rate, self._done, self._out = rate, 0, _Sink()
+        self._container = av.open(self._out, "w", format=format.container, options=dict(format.options))
+        self._stream = self._container.add_stream(format.codec, rate=rate, layout="mono")
 
     def feed(self, wave: np.ndarray) -> bytes:
         from av import AudioFrame
@@ -130,8 +130,8 @@ class Compressed:
         return self._out.take()
 
 
-class _Out:
-    """The file that FFmpeg writes to; it cannot be gone back in, so nothing that was sent changes."""
+class _Sink:
+    """The file that FFmpeg writes to. It cannot seek, so bytes that were sent never change."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

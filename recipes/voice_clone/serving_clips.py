@@ -1,4 +1,4 @@
-"""Reference clips that browsers send: kept in a folder of bounded size for a quarter of an hour, decoded in a process of their own."""
+"""Reference clips that browsers upload: kept for 15 minutes in a folder of bounded size, and decoded in a separate process."""
 
 from __future__ import annotations
 
@@ -14,58 +14,56 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.audio import AudioError, Bounds
+from data_prep.audio import MASTER_RATE, AudioError, Bounds
 from data_prep.decoder import Decoder
 from data_prep.formats import EXTENSIONS
 from finetune import files
 from finetune.errors import UserError
 
-from .speakers import SAMPLE_RATE
-
 if TYPE_CHECKING:
     import numpy as np
 
 LARGEST = 15 * 2**20
-"""Bytes of a clip: a minute in the worst common format, and then some."""
+"""Bytes of a clip: more than a minute takes in the largest common format."""
 BOUNDS = Bounds(seconds=60.0, channels=8, samples=60 * 48_000 * 8)
-"""More would only make the prompt longer than anything that was trained."""
+"""A longer clip would only make the prompt longer than any in training."""
 DECODING_SECONDS = 30.0
-"""For one clip; those that `BOUNDS` admits take less than one."""
+"""Time limit for one clip; one within `BOUNDS` takes less than a second."""
 ROOM = 2**28
-"""Bytes of all clips, decoded ones included; beyond it, the oldest go."""
+"""Bytes of all clips, decoded ones included; beyond it, the oldest are removed."""
 SMALLEST = 2**20
-"""Bytes that a clip counts at least, so that there are never many files either."""
+"""Bytes that every clip counts at least, which bounds the number of files."""
 KEPT_SECONDS = 900.0
 """After which a clip is removed."""
 SWEEP_SECONDS = 30.0
-"""Between two looks for clips to remove."""
+"""Interval at which old clips are removed."""
 DECODED = "decoded.wav"
 
 
 class Clips:
-    """Owns what is in `folder`, and the process that decodes, until `close`. Thread-safe."""
+    """Owns the content of `folder`, and the process that decodes, until `close`. Thread-safe."""
 
     def __init__(self, folder: Path, room: int = ROOM, decoder: Decoder | None = None) -> None:
         self._folder, self._room, self._lock = files.make_folder(folder).resolve(), room, threading.Lock()
         self._decoder = decoder or Decoder(self._folder / "decoding", longest=DECODING_SECONDS)
-        self._thread = ThreadPoolExecutor(1, "clips")  # one clip at a time: a flood of them takes one core
+        self._thread = ThreadPoolExecutor(1, "clips")  # one clip at a time: many of them take one core at most
 
     def keep(self, data: bytes, name: str) -> Path:
-        """Write an upload down; of the client's name only the ending remains, and only a common one. Blocks."""
-        ending = Path(name).suffix.lower()
-        path = self._folder / secrets.token_hex(16) / f"clip{ending if ending in EXTENSIONS else ''}"
+        """Write an upload into the folder and return its path. Of the client's file name only a common extension is used. Blocks."""
+        extension = Path(name).suffix.lower()
+        path = self._folder / secrets.token_hex(16) / f"clip{extension if extension in EXTENSIONS else ''}"
         with self._lock:
             self._make_room(max(SMALLEST, len(data)))
             files.write_bytes(path, data)
         return path
 
     def find(self, path: str) -> Path | None:
-        """The clip of that path, as `keep` returned it; None if there is none, or no longer."""
+        """The clip of a path that `keep` returned; None for other paths and for clips that were removed."""
         match = re.fullmatch(rf"{re.escape(str(self._folder))}/[0-9a-f]{{32}}/clip(\.[a-z0-9]+)?", path)
         return Path(path) if match and Path(path).is_file() else None
 
     async def decode(self, path: str) -> Path:
-        """The clip as mono WAV at the rate of the model. Raises `UserError` for what is no sound, or too much of it."""
+        """The clip as a mono WAV file at 24 kHz. Raises `UserError` for a clip that is no audio, or too long."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._decode_now, path)
 
     def _decode_now(self, path: str) -> Path:
@@ -80,7 +78,7 @@ class Clips:
             master, _ = self._decoder.load(clip, track)
         except (AudioError, OSError) as error:
             raise UserError(f"the reference clip cannot be used ({error}); give 5 to 15 s of clean speech") from error
-        assert master.rate == SAMPLE_RATE
+        assert master.rate == MASTER_RATE
         wave = wav(master.samples)
         with self._lock:
             self._make_room(len(wave), clip.parent)
@@ -88,7 +86,7 @@ class Clips:
         return target
 
     def _make_room(self, wanted: int, spared: Path | None = None) -> None:
-        """Remove what is too old, and the oldest until `wanted` bytes fit. Under the lock."""
+        """Remove clips that are too old, and the oldest until `wanted` bytes fit, but not `spared`. The caller holds the lock."""
         kept = sorted((folder.stat().st_mtime, folder) for folder in self._folder.iterdir() if folder.name != "decoding")
         sizes = {folder: max(SMALLEST, sum(file.stat().st_size for file in folder.iterdir())) for _, folder in kept}
         total = sum(sizes.values())
@@ -98,13 +96,13 @@ class Clips:
                 total -= sizes[folder]
 
     def sweep(self) -> None:
-        """Remove what is too old."""
+        """Remove clips that are too old."""
         with self._lock:
             self._make_room(0)
 
     @asynccontextmanager
     async def sweeping(self, _: object) -> AsyncIterator[None]:
-        """While a server runs: its lifespan."""
+        """Lifespan of a server: removes old clips while it runs."""
 
         async def sweep() -> None:
             while True:
@@ -118,15 +116,15 @@ class Clips:
             task.cancel()
 
     def close(self) -> None:
-        """End the process that decodes; the folder remains its owner's."""
+        """End the process that decodes. The caller removes the folder."""
         self._thread.shutdown(cancel_futures=True)
         self._decoder.close()
 
 
 def wav(samples: np.ndarray) -> bytes:
-    """[n] float32 at `SAMPLE_RATE` as a file, exactly."""
+    """Samples [n] float32 at 24 kHz as a WAV file, without loss."""
     import soundfile
 
     buffer = io.BytesIO()
-    soundfile.write(buffer, samples, SAMPLE_RATE, format="WAV", subtype="FLOAT")
+    soundfile.write(buffer, samples, MASTER_RATE, format="WAV", subtype="FLOAT")
     return buffer.getvalue()

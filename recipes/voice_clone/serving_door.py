@@ -1,4 +1,4 @@
-"""Who is let in: with the token where there is one, from the page itself and no other site."""
+"""Access control: requests need the token, if one is set, and may come from the page itself but from no other site."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from data_prep.request_guard import Caller, Rejected, is_loopback, require_own_s
 from finetune.errors import UserError
 
 TOKEN = "OVERTONE_TOKEN"
-"""Environment variable; a file is the other way. A command line can be read by every user of the machine, a config by everybody."""
+"""Environment variable of the token. There is no option for it: every user of the machine can read a command line."""
 SHORTEST = 16
-"""Characters of a token: fewer could be guessed."""
+"""Least characters of a token: a shorter one could be guessed."""
 FREE_TRIES = 5
-"""Different wrong tokens of a client before it has to wait."""
+"""Different wrong tokens that a client may send before it has to wait."""
 LONGEST_WAIT = 60.0
-"""Seconds."""
+"""Seconds that a client has to wait at most."""
 FORGOTTEN = 900.0
-"""Seconds after a client's last wrong token."""
+"""Seconds after a client's last wrong token at which its failures are forgotten."""
 REMEMBERED = 4096
-"""Clients; of more, those of the oldest failures are forgotten."""
+"""Clients whose failures are remembered; beyond it, the oldest failures are forgotten."""
 
 
 @dataclass(frozen=True)
-class Door:
-    """Who is let in."""
+class AccessPolicy:
+    """What a request needs to be admitted."""
 
     token: str | None = field(repr=False)
-    """None: everybody on this machine."""
+    """None: every program on this machine is admitted."""
     local: bool
-    """The server listens to this machine alone."""
+    """Whether the server listens on a loopback address only."""
 
 
-def door(host: str, token_file: Path | None, environment: Mapping[str, str] = os.environ) -> Door:
-    """Raises `UserError` if others than this machine could come in without a token, and for a token that is none."""
+def load_access_policy(host: str, token_file: Path | None, environment: Mapping[str, str] = os.environ) -> AccessPolicy:
+    """Raises `UserError` if other machines could connect without a token, and for an invalid token."""
     token = _token(token_file, environment)
     local = host == "localhost" or is_loopback(host)
     if token is None and not local:
         raise UserError(
-            f"--host {host} would let in whoever reaches it; set {TOKEN}, or give --token-file FILE, to {SHORTEST} characters or more, "
-            "or leave --host out to serve this machine alone"
+            f"--host {host} would admit everyone who can reach it; set {TOKEN}, or give --token-file FILE, to {SHORTEST} characters or "
+            "more, or leave --host out to serve this machine only"
         )
-    return Door(token, local)
+    return AccessPolicy(token, local)
 
 
 def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
@@ -69,26 +69,26 @@ def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
 
 @dataclass
 class _Failures:
-    """Of one client."""
+    """Wrong tokens of one client."""
 
     tries: int = 0
     last: bytes = b""
-    """Digest of the last wrong token: a page that was left open sends the same one again and again, and guesses nothing."""
+    """Digest of the last wrong token: a page that was left open repeats the same one, which is no guess."""
     at: float = 0.0
     closed_until: float = 0.0
 
 
 class AccessControl:
-    """Owns the memory of wrong tokens. A client is an address; of IPv6 the network, since each machine has more addresses than fit."""
+    """Owns the record of wrong tokens by client: an IPv4 address, or an IPv6 /64 network, because one machine has a whole network."""
 
-    def __init__(self, door: Door, clock: Callable[[], float] = time.monotonic) -> None:
-        self._door, self._clock = door, clock
+    def __init__(self, policy: AccessPolicy, clock: Callable[[], float] = time.monotonic) -> None:
+        self._policy, self._clock = policy, clock
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def admit(self, caller: Caller) -> None:
-        """Raises `Rejected`. Never waits: the answer says how long the client has to, and its tokens are not compared before."""
-        require_own_site(caller.headers, self._door.local)
-        if self._door.token is None:
+        """Raises `Rejected`. After too many wrong tokens the answer says how long to wait; until then no token is compared."""
+        require_own_site(caller.headers, self._policy.local)
+        if self._policy.token is None:
             return
         shown, client, now = read_token(caller.headers.get("authorization", "")), client_of(caller.address), self._clock()
         failures = self._failures.get(client)
@@ -96,7 +96,7 @@ class AccessControl:
             wait = math.ceil(failures.closed_until - now)
             message = f"too many wrong tokens from this address; try again in {wait} s"
             raise Rejected(429, message, "too_many_attempts", {"retry-after": str(wait)})
-        if not same_secret(shown, self._door.token):
+        if not same_secret(shown, self._policy.token):
             if shown:
                 self._remember(client, hashlib.sha256(shown.encode()).digest(), now)
             message = "the token is missing or wrong; send it as the API key, or as the password that the page asks for"
@@ -116,7 +116,7 @@ class AccessControl:
 
 
 def client_of(address: str) -> str:
-    """Under which name a client's failures are remembered."""
+    """The key under which a client's failures are recorded."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -127,12 +127,12 @@ def client_of(address: str) -> str:
 
 
 def same_secret(shown: str, token: str) -> bool:
-    """Compares digests in constant time, so that neither the characters nor the length of the token can be measured."""
+    """Compares digests in constant time, so that timing reveals neither the characters nor the length of the token."""
     return hmac.compare_digest(hashlib.sha256(shown.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
 def read_token(authorization: str) -> str:
-    """The token as a client shows it: `Bearer TOKEN` by the API's clients, a password by browsers, under any name. Empty: none."""
+    """The token of an Authorization header: `Bearer TOKEN` of API clients, or a browser's password under any user name. Empty: none."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         return value.strip() if scheme.lower() == "bearer" else ""

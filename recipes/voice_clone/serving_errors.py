@@ -1,4 +1,4 @@
-"""What is refused, in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
+"""Error responses in the format of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from starlette.responses import JSONResponse
 from data_prep.request_guard import Rejected
 
 RETRY_AFTER = 2
-"""Seconds after which a client that found no room comes again."""
+"""Seconds after which a client retries when the queue was full."""
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 LOGIN = {"www-authenticate": 'Basic realm="overtone", charset="UTF-8"'}
-"""Makes a browser ask for the token."""
+"""Header that makes a browser ask for the token."""
 
 
 class Refusal(HTTPException):
-    """An answer that is an error."""
+    """An error response."""
 
     def __init__(
         self, status: int, message: str, code: str | None = None, param: str | None = None, headers: Mapping[str, str] | None = None
@@ -29,28 +29,28 @@ class Refusal(HTTPException):
 
     def response(self) -> JSONResponse:
         kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
-        # What a client wrote stands in some messages, and half a character would be no UTF-8.
-        error = {"message": _whole(self.detail), "type": kind, "param": self.param and _whole(self.param), "code": self.code}
+        # Some messages quote the client, and a lone surrogate cannot be encoded as UTF-8.
+        error = {"message": _encodable(self.detail), "type": kind, "param": self.param and _encodable(self.param), "code": self.code}
         return JSONResponse({"error": error}, self.status_code, self.headers)
 
 
-def of_rejected(rejected: HTTPException) -> Refusal:
-    """A refusal that did not arise here, in that shape."""
+def to_refusal(rejected: HTTPException) -> Refusal:
+    """Another HTTP error in this format."""
     if isinstance(rejected, Refusal):
         return rejected
     code = rejected.code if isinstance(rejected, Rejected) else None
     return Refusal(rejected.status_code, rejected.detail, code, headers=rejected.headers)
 
 
-def of_validation(problems: Sequence[Any]) -> Refusal:
-    """All that pydantic found wrong with a request, the first as the one to blame."""
-    told = [f"{_place(problem)}: {problem['msg']}" for problem in problems]
-    return Refusal(400, "; ".join(told), "invalid_value", _place(problems[0]))
+def validation_refusal(problems: Sequence[Any]) -> Refusal:
+    """All validation errors of a request; `param` is the field of the first."""
+    messages = [f"{_field_of(problem)}: {problem['msg']}" for problem in problems]
+    return Refusal(400, "; ".join(messages), "invalid_value", _field_of(problems[0]))
 
 
-def _place(problem: Any) -> str:
+def _field_of(problem: Any) -> str:
     return ".".join(str(part) for part in problem["loc"] if part != "body") or "body"
 
 
-def _whole(text: str) -> str:
+def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()

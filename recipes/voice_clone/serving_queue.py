@@ -1,4 +1,4 @@
-"""Who is spoken for, and when: one request after another in one thread, a bounded number waiting, nobody who has gone."""
+"""The queue of requests: one thread speaks them in their order, a bounded number waits, and those whose client has left are dropped."""
 
 from __future__ import annotations
 
@@ -12,73 +12,72 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from .sampling import Sampling
-    from .synthesis import Request, Synthesizer
+    from .voice_protocol import SpeechRequest, SpeechSampling, Voice
 
 Piece = np.ndarray | Exception | None
-"""A chunk, what went wrong, or the end."""
+"""A chunk of samples [n], an error, or None at the end."""
 
 
-class FullError(Exception):
-    """As many requests are waiting as may; try again later."""
+class QueueFullError(Exception):
+    """The queue is full."""
 
 
-class ClosedError(Exception):
-    """The server ends; what was made is not all."""
+class ServerClosedError(Exception):
+    """The server is shutting down; the speech is incomplete."""
 
 
-class Speech:
-    """Owns the opened models and the thread that speaks with them, until `close`. For one event loop."""
+class SpeechQueue:
+    """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
 
-    def __init__(self, models: Mapping[str, Synthesizer], room: int) -> None:
-        """`room`: how many requests may wait while another is spoken."""
-        self.models, self.room, self.inside = models, room, 0
+    def __init__(self, models: Mapping[str, Voice], room: int) -> None:
+        """`room`: most requests that wait while another is spoken. `pending` counts those that wait or are spoken."""
+        self.models, self.room, self.pending = models, room, 0
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, "speech")  # two at once would share the model's caches, and each other's time
 
-    async def speak(self, model: str, request: Request, sampling: Sampling) -> AsyncGenerator[np.ndarray, None]:
-        """Samples [n] float32 as they are made. Whoever closes the iterator, or is cancelled, ends the work at its next chunk.
+    async def speak(self, model: str, request: SpeechRequest, sampling: SpeechSampling) -> AsyncGenerator[np.ndarray, None]:
+        """Samples [n] float32 as they are generated. Closing or cancelling the iterator stops generation at its next chunk.
 
-        Raises `FullError` at the first step if no more may wait, and whatever goes wrong in the model.
+        Raises `QueueFullError` at the first step if the queue is full, and every error of the model.
         """
-        if self.inside > self.room:
-            raise FullError(f"{self.inside} requests are in the house, and no more may wait; try again in a few seconds")
-        made: asyncio.Queue[Piece] = asyncio.Queue()
-        loop, unwanted = asyncio.get_running_loop(), threading.Event()
+        if self.pending > self.room:
+            raise QueueFullError(f"Queue full ({self.pending} pending); retry in a few seconds")
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+        loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
         def put(piece: Piece) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever would have heard
-                loop.call_soon_threadsafe(made.put_nowait, piece)
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it every client
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        self.inside += 1
+        self.pending += 1
         try:
-            job = self._thread.submit(self._make, self.models[model], request, sampling, put, unwanted)
-            while (piece := await made.get()) is not None:
+            job = self._thread.submit(self._generate, self.models[model], request, sampling, put, cancelled)
+            while (piece := await pieces.get()) is not None:
                 if isinstance(piece, Exception):
                     raise piece
                 yield piece
         finally:
-            unwanted.set()
+            cancelled.set()
             job.cancel()
-            self.inside -= 1
+            self.pending -= 1
 
-    def _make(
-        self, voice: Synthesizer, request: Request, sampling: Sampling, put: Callable[[Piece], None], unwanted: threading.Event
+    def _generate(
+        self, voice: Voice, request: SpeechRequest, sampling: SpeechSampling, put: Callable[[Piece], None], cancelled: threading.Event
     ) -> None:
-        """In the thread. What is made is not held back for a slow listener: all others would wait for that one, too."""
+        """Runs in the thread. Chunks are not held back for a slow client: all others would wait for it too."""
         try:
             for wave in voice.stream(request, sampling):
                 put(wave)
-                if unwanted.is_set():
+                if cancelled.is_set():
                     return
                 if self._closing.is_set():
-                    raise ClosedError("the server is closing")
+                    raise ServerClosedError("the server is closing")
             put(None)
         except Exception as error:
             put(error)
 
     def close(self) -> None:
-        """End the work in hand at its next chunk, forget what waits, give the models' memory back."""
+        """Stop the current request at its next chunk, drop those that wait, free the models' memory."""
         self._closing.set()
         self._thread.shutdown(cancel_futures=True)
         for voice in self.models.values():

@@ -1,4 +1,4 @@
-"""The routes by which the page sends a reference clip, in place of gradio's own: one file, of bounded size, in bounded time."""
+"""The page's upload routes, in place of gradio's own: one file of bounded size in bounded time."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .serving_clips import LARGEST
 if TYPE_CHECKING:
     from .serving_clips import Clips
 
-AT_ONCE = 4
-"""Uploads in progress; the next ones wait, unread."""
-AROUND = 2**12
-"""Bytes that are sent around a file."""
+CONCURRENT_UPLOADS = 4
+"""Uploads that are read at a time; further ones wait unread."""
+FORM_OVERHEAD = 2**12
+"""Bytes of a form beside its file."""
 
 ROUTES = (
-    Route("POST", "/gradio_api/upload", largest=LARGEST + AROUND),
+    Route("POST", "/gradio_api/upload", largest=LARGEST + FORM_OVERHEAD),
     Route("GET", "/gradio_api/upload_progress"),
 )
 
 
 def upload_routes(clips: Clips) -> APIRouter:
-    """To be included before gradio is mounted."""
-    router, turns = APIRouter(prefix="/gradio_api"), asyncio.Semaphore(AT_ONCE)
+    """The router; include it before gradio is mounted, so that it takes precedence."""
+    router, turns = APIRouter(prefix="/gradio_api"), asyncio.Semaphore(CONCURRENT_UPLOADS)
 
     @router.post("/upload")
     async def upload(request: Request) -> list[str]:
@@ -45,13 +45,13 @@ def upload_routes(clips: Clips) -> APIRouter:
 
     @router.get("/upload_progress")
     async def progress() -> Response:
-        return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")  # the page shows a bar, and needs an answer
+        return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")  # the page shows a progress bar and needs a response
 
     return router
 
 
 async def read_form(request: Request) -> tuple[bytes, str]:
-    """The content of the one file of a form, and its name. Raises `Rejected` for anything else."""
+    """(content, name) of the one file of a form. Raises `Rejected` for anything else."""
     try:
         async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=0) as form:
             file = form.get("files")

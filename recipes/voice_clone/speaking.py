@@ -1,4 +1,4 @@
-"""Speak with an exported folder: one text, or a file of them.
+"""Speak with an exported folder: one text, or a file of texts.
 
 python -m finetune generate --model exports/me --speaker me --text "Hello, this is my voice." --out hello.wav
 python -m finetune generate --model exports/me --speaker me --text-file lines.txt --out wavs/
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 
 STDOUT = Path("-")
 SAMPLING_HELP = {
-    "temperature": "of sampling codebook 0",
-    "top_k": "sample among so many codes, 0 for all",
-    "top_p": "sample among the likeliest of this share",
-    "repetition_penalty": "on codes of codebook 0 that were said",
-    "subtalker_temperature": "of sampling codebooks 1 to 15",
-    "subtalker_top_k": "of these, likewise; 1 takes the most likely code",
-    "subtalker_top_p": "of these, likewise",
+    "temperature": "temperature of codebook 0",
+    "top_k": "sample codebook 0 among the most likely K codes, 0 for all",
+    "top_p": "sample codebook 0 among the most likely codes of this total probability",
+    "repetition_penalty": "penalty on codes of codebook 0 that were generated before",
+    "subtalker_temperature": "temperature of codebooks 1 to 15",
+    "subtalker_top_k": "as --top-k, for codebooks 1 to 15; 1 takes the most likely code",
+    "subtalker_top_p": "as --top-p, for codebooks 1 to 15",
 }
 
 
 def generate(folder: Path, argv: list[str]) -> int:
-    """Body of the verb: check everything that is asked, load, speak, write. Raises `UserError` for what the model cannot do."""
-    asked = parse(argv)
+    """Body of the verb: check the arguments, load, speak, write. Raises `UserError` for a request that the model cannot speak."""
+    args = parse(argv)
     exported = Exported.of(folder)
-    if asked.text_file is not None:
-        return speak_file(exported, asked)
-    request, sampling = request_of(asked), sampling_of(asked)
+    if args.text_file is not None:
+        return speak_file(exported, args)
+    request, sampling = make_request(args), make_sampling(args)
     check(exported, request)
-    if asked.out.is_dir():
-        raise UserError(f"--out {asked.out} is a folder; --text makes one wav: name it, as in --out {asked.out / 'hello.wav'}")
+    if args.out.is_dir():
+        raise UserError(f"--out {args.out} is a folder; --text makes one wav: name it, as in --out {args.out / 'hello.wav'}")
     with Synthesizer(exported) as voice:
-        spoken = (stream_one if asked.stream else speak_one)(voice, request, sampling, asked.out)
-    tell_one(exported, request, sampling, asked.out, spoken)
+        spoken = (stream_one if args.stream else speak_one)(voice, request, sampling, args.out)
+    print_summary(exported, request, sampling, args.out, spoken)
     return 0
 
 
 def speak_one(voice: Synthesizer, request: Request, sampling: Sampling, out: Path) -> Spoken:
-    """One text into one wav."""
+    """Write one text as one wav."""
     (spoken,) = voice.speak([request], sampling)
     sound = outputs.wav(spoken.wave, spoken.rate)
     if out == STDOUT:
@@ -66,9 +66,9 @@ def speak_one(voice: Synthesizer, request: Request, sampling: Sampling, out: Pat
 
 
 def stream_one(voice: Synthesizer, request: Request, sampling: Sampling, out: Path) -> Spoken:
-    """One text into a wav that grows as it is spoken. A file gets its true length at the end; stdout keeps the open one of a stream."""
-    said: list[Spoken] = []
-    blocks = as_wav(voice.stream(request, sampling), voice.rate, said)
+    """Write one text as a wav while it is generated. A file gets its length at the end; on stdout the length stays unknown."""
+    result: list[Spoken] = []
+    blocks = encode_wav(voice.stream(request, sampling), voice.rate, result)
     if out == STDOUT:
         for block in blocks:
             sys.stdout.buffer.write(block)
@@ -76,56 +76,56 @@ def stream_one(voice: Synthesizer, request: Request, sampling: Sampling, out: Pa
     else:
         files.make_folder(out.parent)
         files.write_blocks(out, blocks)
-        files.write_bytes(out, outputs.wav(said[0].wave, said[0].rate))
-    return said[0]
+        files.write_bytes(out, outputs.wav(result[0].wave, result[0].rate))
+    return result[0]
 
 
-def as_wav(chunks: Generator[np.ndarray, None, Spoken], rate: int, said: list[Spoken]) -> Iterator[bytes]:
-    """The bytes of a wav whose length is not known yet; what was spoken is put into `said` at its end."""
+def encode_wav(chunks: Generator[np.ndarray, None, Spoken], rate: int, result: list[Spoken]) -> Iterator[bytes]:
+    """The bytes of a wav of unknown length. At its end the generator's return value is appended to `result`."""
     yield wav_header(rate)
     while True:
         try:
             yield outputs.wav(next(chunks), rate)[outputs.HEADER :]
         except StopIteration as end:
-            said.append(end.value)
+            result.append(end.value)
             return
 
 
-def tell_one(exported: Exported, request: Request, sampling: Sampling, out: Path, spoken: Spoken) -> None:
-    """On stderr if the sound itself goes to stdout."""
+def print_summary(exported: Exported, request: Request, sampling: Sampling, out: Path, spoken: Spoken) -> None:
+    """Print to stderr if the audio goes to stdout."""
     to = sys.stderr if out == STDOUT else sys.stdout
     speaker = exported.speaker(request.speaker) if request.reference is None else None
     seconds = len(spoken.wave) / spoken.rate
     print(f"{out}: {seconds:.2f} s, {speaker or request.reference}, language {exported.language(request.language, speaker)}", file=to)
     if not spoken.ended:
         print(
-            f"it was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end by itself, as a hardly trained one may not",
+            f"it was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end by itself, as happens with little training",
             file=to,
         )
 
 
-def speak_file(exported: Exported, asked: argparse.Namespace) -> int:
-    """A wav for each line of a file, in batches of similar length; lines that a run before has made are left as they are."""
-    if asked.stream:
+def speak_file(exported: Exported, args: argparse.Namespace) -> int:
+    """Write a wav for each line of a file, in batches of similar length. The wavs of an earlier run are kept."""
+    if args.stream:
         raise UserError("--stream: one text at a time; give --text, or drop --stream")
-    if asked.out == STDOUT or asked.out.suffix == ".wav" or asked.out.is_file():
-        raise UserError(f"--out {asked.out}: --text-file makes a folder of wavs; name a folder, as in --out wavs/")
-    found, sampling = lines.read(asked.text_file, request_of(asked)), sampling_of(asked)
+    if args.out == STDOUT or args.out.suffix == ".wav" or args.out.is_file():
+        raise UserError(f"--out {args.out}: --text-file makes a folder of wavs; name a folder, as in --out wavs/")
+    found, sampling = lines.read(args.text_file, make_request(args)), make_sampling(args)
     lines.check_all(found, lambda request: check(exported, request))
     model = outputs.model_key(exported)
     keys = {line.number: outputs.key_of(line.request, sampling, model) for line in found}
-    rows = {number: row for number, row in outputs.made(asked.out).items() if row.get("key") == keys.get(number)}
-    rows = {number: row for number, row in rows.items() if (asked.out / row["file"]).is_file()}
+    rows = {number: row for number, row in outputs.made(args.out).items() if row.get("key") == keys.get(number)}
+    rows = {number: row for number, row in rows.items() if (args.out / row["file"]).is_file()}
     missing = [line for line in found if line.number not in rows]
-    for line, spoken in speak_lines(exported, missing, sampling, asked.batch) if missing else ():
-        rows[line.number] = outputs.keep(asked.out, line, spoken, exported, sampling, keys[line.number])
-    outputs.settle(asked.out, rows)
-    tell_file(found, rows, len(missing), sampling, asked.out)
+    for line, spoken in speak_lines(exported, missing, sampling, args.batch) if missing else ():
+        rows[line.number] = outputs.keep(args.out, line, spoken, exported, sampling, keys[line.number])
+    outputs.settle(args.out, rows)
+    print_file_summary(found, rows, len(missing), sampling, args.out)
     return 0
 
 
 def speak_lines(exported: Exported, missing: list[Line], sampling: Sampling, batch: int) -> Iterator[tuple[Line, Spoken]]:
-    """Longest first, so that a batch that does not fit into memory fails at once and texts of a batch end at about the same time."""
+    """Longest first, so that a batch too large for memory fails at once, and the texts of a batch end at about the same time."""
     from tqdm import tqdm
 
     queue = sorted(missing, key=lambda line: len(line.request.text), reverse=True)
@@ -136,7 +136,7 @@ def speak_lines(exported: Exported, missing: list[Line], sampling: Sampling, bat
             bar.update(len(now))
 
 
-def tell_file(found: list[Line], rows: dict[int, dict[str, Any]], made: int, sampling: Sampling, out: Path) -> None:
+def print_file_summary(found: list[Line], rows: dict[int, dict[str, Any]], made: int, sampling: Sampling, out: Path) -> None:
     seconds = sum(row["seconds"] for row in rows.values())
     kept = f", {len(found) - made} of them made before" if made < len(found) else ""
     print(f"{out}: {len(found)} wavs{kept}, {seconds:.1f} s of speech; {outputs.MANIFEST} lists them")
@@ -145,53 +145,53 @@ def tell_file(found: list[Line], rows: dict[int, dict[str, Any]], made: int, sam
         print(f"{len(cut)} were cut off at --max-seconds {sampling.max_seconds:g}, where the model did not end by itself: {', '.join(cut)}")
 
 
-def request_of(asked: argparse.Namespace) -> Request:
-    """What the command line says for every text."""
-    return Request(asked.text or "", asked.speaker, asked.language, asked.reference, asked.reference_text, asked.streamed_text)
+def make_request(args: argparse.Namespace) -> Request:
+    """The request that the command line describes; for a text file, what its lines have in common."""
+    return Request(args.text or "", args.speaker, args.language, args.reference, args.reference_text, args.streamed_text)
 
 
-def sampling_of(asked: argparse.Namespace) -> Sampling:
-    return Sampling(**{field.name: getattr(asked, field.name) for field in fields(Sampling)})
+def make_sampling(args: argparse.Namespace) -> Sampling:
+    return Sampling(**{field.name: getattr(args, field.name) for field in fields(Sampling)})
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The verb's own arguments. Raises `UserError` for numbers that mean nothing."""
-    usual = Sampling()
+    """The verb's own arguments. Raises `UserError` for numbers out of range."""
+    defaults = Sampling()
     parser = argparse.ArgumentParser(prog="python -m finetune generate --model FOLDER", description="Speak with an exported voice.")
     text = parser.add_mutually_exclusive_group(required=True)
-    text.add_argument("--text", help="what to say")
+    text.add_argument("--text", help="text to speak")
     text.add_argument("--text-file", type=Path, metavar="FILE", help='one text a line, or a .jsonl of {"text", "speaker", "language"}')
-    parser.add_argument("--speaker", help="a voice of the model; may be left out if there is only one")
-    parser.add_argument("--language", help="language name, ISO code or auto; by default the one that the speaker was trained with")
+    parser.add_argument("--speaker", help="speaker of the model (default: its only one)")
+    parser.add_argument("--language", help="language name, ISO code or auto (default: the one that the speaker was trained with)")
     parser.add_argument("--reference", type=Path, help="clip of a voice to clone instead (base exports only)")
     parser.add_argument(
-        "--reference-text", help="what the clip says: a released base continues its manner then; an export was not trained for it"
+        "--reference-text", help="transcript of the clip: a released base then continues its manner; exports were not trained for it"
     )
-    parser.add_argument("--out", type=Path, help="wav file to write, or - for stdout; of --text-file a folder (default speech.wav, wavs)")
-    parser.add_argument("--stream", action="store_true", help="write the sound while it is spoken, for a player: --out - | ffplay -")
-    parser.add_argument("--batch", type=int, default=8, help="texts of --text-file that are spoken together (default 8)")
+    parser.add_argument("--out", type=Path, help="wav file to write, or - for stdout; with --text-file a folder (default speech.wav, wavs)")
+    parser.add_argument("--stream", action="store_true", help="write the audio while it is generated, for a player: --out - | ffplay -")
+    parser.add_argument("--batch", type=int, default=8, help="texts of --text-file per batch (default 8)")
     parser.add_argument("--greedy", action="store_true", help="always take the most likely code instead of sampling")
-    parser.add_argument("--seed", type=int, default=usual.seed, help="of the sampling")
+    parser.add_argument("--seed", type=int, default=defaults.seed, help="seed of the sampling")
     for name, help_text in SAMPLING_HELP.items():
         kind = int if name.endswith("top_k") else float
-        default = f"(default: as the model's {CONFIG} says, else {STOCK[name]})"
+        default = f"(default: from the model's {CONFIG}, else {STOCK[name]})"
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"{help_text} {default}")
-    parser.add_argument("--max-seconds", type=float, default=usual.max_seconds, help="stop there if the model does not end by itself")
-    parser.add_argument("--streamed-text", action="store_true", help="give the model the text token by token, not as it was trained here")
-    asked = parser.parse_args(argv)
-    asked.out = asked.out or Path("speech.wav" if asked.text_file is None else "wavs")
-    check_numbers(asked)
-    return asked
+    parser.add_argument("--max-seconds", type=float, default=defaults.max_seconds, help="stop there if the model does not end by itself")
+    parser.add_argument("--streamed-text", action="store_true", help="feed the text token by token; training here feeds it whole")
+    args = parser.parse_args(argv)
+    args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
+    check_numbers(args)
+    return args
 
 
-def check_numbers(asked: argparse.Namespace) -> None:
-    """Raise `UserError` for what no sampling can do."""
+def check_numbers(args: argparse.Namespace) -> None:
+    """Raise `UserError` for numbers out of range."""
     bounds = {
-        "batch": asked.batch >= 1,
-        "seed": asked.seed >= 0,
-        "max_seconds": 0 < asked.max_seconds < float("inf"),
-        **{name: sound(name, value) for name in STOCK if (value := getattr(asked, name, None)) is not None},
+        "batch": args.batch >= 1,
+        "seed": args.seed >= 0,
+        "max_seconds": 0 < args.max_seconds < float("inf"),
+        **{name: sound(name, value) for name in STOCK if (value := getattr(args, name, None)) is not None},
     }
     for name in (name for name, within in bounds.items() if not within):
-        hint = "; --greedy takes the most likely code always" if name.endswith("temperature") else ""
-        raise UserError(f"--{name.replace('_', '-')} {getattr(asked, name):g} is out of its range{hint}")
+        hint = "; --greedy always takes the most likely code" if name.endswith("temperature") else ""
+        raise UserError(f"--{name.replace('_', '-')} {getattr(args, name):g} is out of its range{hint}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from finetune import files
 from finetune.config import on_disk
 from finetune.errors import UserError
-from finetune.rows import SHOWN_PROBLEMS
-from finetune.strict_json import loads_object
 
+from .eval_rows import visit
 from .layout import Ids, language_of, speaker_name
 from .shapes import FRAME_RATE
 
@@ -70,29 +68,6 @@ def survey(config: Config[Options], ids: Ids) -> list[Speaker]:
     if val is not None:
         visit(val, lambda row: _require_trained(speaker_name(row, default), found))
     return [found[name] for name in sorted(found)]
-
-
-def visit(path: Path, look: Callable[[dict[str, Any]], None]) -> None:
-    """Show every row of a JSONL file to `look`; raises `UserError` with the file and line of the rows that it refuses."""
-    problems, seen = [], 0
-    try:
-        lines = path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; `python -m data_prep voice RECORDINGS --out FOLDER` makes such a file") from None
-    with lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            seen += 1
-            try:
-                look(loads_object(line))
-            except UserError as error:
-                problems.append(f"{path}:{number}: {error}")
-    if problems:
-        more = f"\n  … and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
-        raise UserError(f"{len(problems)} bad rows:\n  " + "\n  ".join(problems[:SHOWN_PROBLEMS]) + more)
-    if not seen:
-        raise UserError(f"{path} holds no rows; `python -m data_prep voice RECORDINGS --out FOLDER` makes some")
 
 
 def _count(speaker: Speaker, row: dict[str, Any], root: Path, ids: Ids) -> None:

@@ -1,4 +1,4 @@
-"""From text to sound: an exported folder is opened once and speaks many requests.
+"""Speech from an exported Qwen3-TTS folder: the folder is opened once and speaks many requests.
 
 with open_synthesizer(Path("exports/me")) as voice:
     (spoken,) = voice.speak([Request("Hello.", speaker="me")], Sampling(seed=1))
@@ -7,16 +7,19 @@ with open_synthesizer(Path("exports/me")) as voice:
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from data_prep import manifest
+from data_prep.qwen import CODEC_FOLDER
 from finetune import files, sdpa
 from finetune.errors import UserError
 
 from .exported import Exported
 from .sampling import STOCK, Sampling
+from .shapes import FRAME_RATE
+from .voice_protocol import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,42 +28,27 @@ if TYPE_CHECKING:
     from .decoding import Said, Speech
     from .prompting import Prompt, Voice
 
-CLONES = 64
-"""Reference clips whose voice is kept, so that a clip that is used again is not read again."""
+CACHED_CLIPS = 64
+"""Reference clips whose speaker vector and codes are kept, so that a clip that is used again is not encoded again."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """One text in one voice."""
+class Request(SpeechRequest):
+    """A speech request with what only Qwen3-TTS offers."""
 
-    text: str
-    speaker: str | None
-    """A voice of the model; None is its only one, or the one of `reference`."""
-    language: str | None = None
-    """Name, ISO code or `auto`; None is the language that the speaker was trained with."""
-    reference: Path | None = None
-    """Clip of a voice to clone instead (base exports only)."""
-    reference_text: str | None = None
-    """What the clip says: then its manner is continued too, otherwise only its voice is used."""
     streamed_text: bool = False
-    """Give the text token by token beside the frames, instead of whole before them. Training here is on whole text."""
+    """Feed the text token by token beside the frames, instead of whole before them. Training here is on whole text."""
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """What came of a request."""
+class Spoken(SpeechResult):
+    """Generated speech with its codes."""
 
-    wave: np.ndarray
-    """[samples] float32, mono."""
-    rate: int
-    """Hz."""
     codes: np.ndarray
     """[T, 16] int64."""
-    ended: bool
-    """False: cut off at `max_seconds`."""
 
 
-def check(exported: Exported, request: Request) -> None:
+def check(exported: Exported, request: SpeechRequest) -> None:
     """Raise `UserError`, which lists what exists, for a request that the folder cannot speak. Reads no weights."""
     if not request.text.strip():
         raise UserError('--text is empty; give the words to speak, as in --text "Hello, this is my voice."')
@@ -74,8 +62,8 @@ def check(exported: Exported, request: Request) -> None:
         check_length(exported, request.reference_text)
 
 
-def check_reference(exported: Exported, request: Request) -> None:
-    """A clip to clone needs a base export, a file, and no second voice."""
+def check_reference(exported: Exported, request: SpeechRequest) -> None:
+    """Raise `UserError` unless the folder is a base export, the clip exists, and no speaker is named beside it."""
     if not exported.is_base:
         raise UserError(f"--reference: {exported.folder} is a custom_voice export, which has no speaker encoder; export with --format base")
     if request.speaker is not None:
@@ -85,7 +73,7 @@ def check_reference(exported: Exported, request: Request) -> None:
 
 
 def check_length(exported: Exported, text: str) -> None:
-    """A token is hardly spoken in less than a frame, so text may take half of the positions."""
+    """Raise `UserError` for a text that takes more than half of the positions: speaking a token rarely takes less than a frame."""
     from .layout import text_tokens
 
     tokens, most = len(text_tokens(text, exported.processor)), exported.ids.positions // 2
@@ -94,7 +82,10 @@ def check_length(exported: Exported, text: str) -> None:
 
 
 class Synthesizer:
-    """Owns a loaded model, on the GPU in bf16 if there is one; `close` gives its memory back. For one thread at a time."""
+    """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. For one thread at a time.
+
+    Implements `voice_protocol.Voice`.
+    """
 
     def __init__(self, exported: Exported) -> None:
         from . import stock
@@ -106,7 +97,7 @@ class Synthesizer:
         self._model: Any = stock.load(exported.folder).model
         self._decoder = Decoder(self._model.talker, exported.ids)
         self._prompter = Prompter(self._model.talker, exported.ids)
-        self._clones: dict[str, tuple[Tensor, Tensor]] = {}
+        self._encoded_clips: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -115,9 +106,9 @@ class Synthesizer:
         self.close()
 
     def close(self) -> None:
-        """After it, nothing can be spoken."""
+        """Free the model's memory; nothing can be spoken afterwards."""
         self._model = self._decoder = self._prompter = None  # type: ignore[assignment]
-        self._clones.clear()
+        self._encoded_clips.clear()
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -130,31 +121,45 @@ class Synthesizer:
         return (manifest.AUTO, *sorted(self.exported.ids.languages))
 
     @property
-    def is_base(self) -> bool:
+    def can_clone(self) -> bool:
         """Whether it clones from a reference clip."""
         return self.exported.is_base
 
     @property
-    def temperature(self) -> float:
-        """What codebook 0 is sampled at if nothing else is asked, and it is sampled."""
+    def default_temperature(self) -> float:
+        """Temperature of codebook 0 where a request sets none and it is sampled."""
         return float((STOCK | self.exported.generation)["temperature"])
 
     @property
-    def samples(self) -> bool:
-        """Whether codebook 0 is sampled if nothing else is asked."""
+    def samples_by_default(self) -> bool:
+        """Whether codebook 0 is sampled where a request sets nothing."""
         return bool((STOCK | self.exported.generation)["do_sample"])
 
     @property
     def rate(self) -> int:
-        """Hz of every wave."""
+        """Sample rate of every wave, in Hz."""
         return int(self._model.speech_tokenizer.get_output_sample_rate())
 
-    def check(self, request: Request) -> None:
+    @property
+    def frame_rate(self) -> float:
+        """Frames of codes per second of speech."""
+        return FRAME_RATE
+
+    @property
+    def created(self) -> int:
+        """When the folder was exported, in seconds since the epoch."""
+        return int((self.exported.folder / "config.json").stat().st_mtime)
+
+    def check(self, request: SpeechRequest) -> None:
         """Raise `UserError`, which lists what exists, for a request that this model cannot speak."""
         check(self.exported, request)
 
-    def speak(self, requests: Sequence[Request], sampling: Sampling) -> list[Spoken]:
-        """The requests as one batch, in their order. Each says what it says alone with the same seed, whatever else is in the batch."""
+    def check_language(self, language: str | None, speaker: str | None) -> None:
+        """Raise `UserError` for a language that this model does not know; None is the one that the speaker was trained with."""
+        self.exported.language(language, speaker)
+
+    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling | Sampling) -> list[Spoken]:
+        """Speech for each request, in their order, as one batch. With the same seed a request gives the same codes alone or in a batch."""
         for request in requests:
             self.check(request)
         if not requests:
@@ -163,12 +168,12 @@ class Synthesizer:
         speech = self._start(requests, voices, sampling)
         for _ in speech.frames():
             pass
-        said = speech.result()
-        waves = self._waves(voices, said)
-        return [Spoken(wave, self.rate, one.codes.numpy(), one.ended) for wave, one in zip(waves, said, strict=True)]
+        results = speech.result()
+        waves = self._waves(voices, results)
+        return [Spoken(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
 
-    def stream(self, request: Request, sampling: Sampling) -> Generator[np.ndarray, None, Spoken]:
-        """Chunks [samples] float32 as they are made; together they are the wave of `speak`. The generator returns what was spoken."""
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling | Sampling) -> Generator[np.ndarray, None, Spoken]:
+        """Chunks [samples] float32 as they are generated; together they are the wave of `speak`. The generator returns the result."""
         import numpy as np
 
         from .waveform import WaveStream, growing_pieces
@@ -178,38 +183,39 @@ class Synthesizer:
         speech = self._start([request], [voice], sampling)
         stream = WaveStream(self._model.speech_tokenizer.model.decoder)
         if voice.reference_codes is not None:
-            stream.feed(voice.reference_codes[None])  # the speech goes on from the sound of the reference, which is not heard again
+            stream.feed(voice.reference_codes[None])  # the decoder continues the reference's sound, which is not returned
         chunks: list[np.ndarray] = []
         for piece in speech.pieces(growing_pieces()):
             chunks.append(stream.feed(piece.transpose(0, 1))[0].cpu().numpy())
             yield chunks[-1]
-        (said,) = speech.result()
-        return Spoken(np.concatenate(chunks), self.rate, said.codes.numpy(), said.ended)
+        (result,) = speech.result()
+        return Spoken(np.concatenate(chunks), self.rate, result.ended, result.codes.numpy())
 
-    def _start(self, requests: Sequence[Request], voices: Sequence[Voice], sampling: Sampling) -> Speech:
+    def _start(self, requests: Sequence[SpeechRequest], voices: Sequence[Voice], sampling: SpeechSampling | Sampling) -> Speech:
         from .decoding import Speech
 
         prompts = [self._prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
+        settings = full_sampling(sampling)
         return Speech(
-            self._decoder, prompts, sampling.choices(self.exported.generation), [sampling.seed] * len(prompts), sampling.most_frames
+            self._decoder, prompts, settings.choices(self.exported.generation), [settings.seed] * len(prompts), settings.most_frames
         )
 
-    def _prompt(self, request: Request, voice: Voice) -> Prompt:
+    def _prompt(self, request: SpeechRequest, voice: Voice) -> Prompt:
         import torch
 
         from .layout import text_tokens
 
         with torch.inference_mode():
             text = text_tokens(request.text, self.exported.processor)
-            prompt = self._prompter.prompt(text, self._language(request), voice, request.streamed_text)
+            prompt = self._prompter.prompt(text, self._language(request), voice, isinstance(request, Request) and request.streamed_text)
         if len(prompt.before) >= self.exported.ids.positions:
             raise UserError(
                 f"--reference {request.reference} and the text fill the model's {self.exported.ids.positions} positions; cut it"
             )
         return prompt
 
-    def _language(self, request: Request) -> int | None:
-        """Id of the codec prefix; a preset that speaks a dialect has it as its Chinese, and where nothing is said."""
+    def _language(self, request: SpeechRequest) -> int | None:
+        """Language id of the codec prefix, or None for auto. A preset that speaks a dialect uses it for Chinese and for auto."""
         speaker = self.exported.speaker(request.speaker) if request.reference is None else None
         name = self.exported.language(request.language, speaker)
         dialect = self.exported.dialect(speaker)
@@ -217,32 +223,32 @@ class Synthesizer:
             return dialect
         return None if name == manifest.AUTO else self.exported.ids.languages[name]
 
-    def _voice(self, request: Request) -> Voice:
+    def _voice(self, request: SpeechRequest) -> Voice:
         from .layout import text_tokens
         from .prompting import Voice
 
         if request.reference is None:
             return Voice(self._decoder.first_table[self.exported.speakers[self.exported.speaker(request.speaker)]])
-        vector, codes = self._clone(request.reference)
+        vector, codes = self._encode_reference(request.reference)
         if request.reference_text is None:
             return Voice(vector)
         return Voice(vector, text_tokens(request.reference_text, self.exported.processor), codes)
 
-    def _clone(self, reference: Path) -> tuple[Tensor, Tensor]:
+    def _encode_reference(self, reference: Path) -> tuple[Tensor, Tensor]:
         """The speaker vector [H] and the codes [T, codebooks] of a clip."""
         from .speakers import SAMPLE_RATE, read_clip
 
         key = files.digest(reference)
-        if key not in self._clones:
+        if key not in self._encoded_clips:
             clip = read_clip(reference)
             codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]
-            if len(self._clones) >= CLONES:
-                del self._clones[next(iter(self._clones))]
-            self._clones[key] = (self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes)
-        return self._clones[key]
+            if len(self._encoded_clips) >= CACHED_CLIPS:
+                del self._encoded_clips[next(iter(self._encoded_clips))]
+            self._encoded_clips[key] = (self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes)
+        return self._encoded_clips[key]
 
-    def _waves(self, voices: Sequence[Voice], said: Sequence[Said]) -> list[np.ndarray]:
-        """[samples] each. A reference's codes come first, so that the speech goes on from their sound, and are cut off again."""
+    def _waves(self, voices: Sequence[Voice], results: Sequence[Said]) -> list[np.ndarray]:
+        """Waves [samples] of the codes. A reference's codes are decoded before them, so that its sound continues, and cut off again."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
@@ -250,15 +256,61 @@ class Synthesizer:
 
         codec = self._model.speech_tokenizer.model
         heads = [
-            one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu() for voice, one in zip(voices, said, strict=True)
+            one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu()
+            for voice, one in zip(voices, results, strict=True)
         ]
-        codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, said, strict=True)], batch_first=True)
+        codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, results, strict=True)], batch_first=True)
         waves = decoded(codec.decoder, codes.to(self._decoder.first_table.device)).cpu().numpy()
         step = int(codec.get_decode_upsample_rate())
-        cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, said, strict=True)]
+        cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, results, strict=True)]
         return [wave[start:end] for wave, (start, end) in zip(waves, cuts, strict=True)]
+
+
+def full_sampling(sampling: SpeechSampling | Sampling) -> Sampling:
+    """The settings of every speech model as those of Qwen3-TTS, with the model's own for all others."""
+    if isinstance(sampling, Sampling):
+        return sampling
+    return Sampling(**{field.name: getattr(sampling, field.name) for field in fields(SpeechSampling)})
 
 
 def open_synthesizer(folder: Path) -> Synthesizer:
     """Load an exported folder to speak with. Raises `UserError` if it is none."""
     return Synthesizer(Exported.of(folder))
+
+
+@dataclass(frozen=True)
+class ExportedVoice:
+    """An exported folder, or a released model, as evaluation and serving see it. Implements `voice_protocol.VoiceFolder`."""
+
+    exported: Exported
+
+    @classmethod
+    def inspect(cls, folder: Path) -> ExportedVoice:
+        """Raises `UserError` if the folder is no Qwen3-TTS model that can be spoken with here."""
+        return cls(Exported.of(folder))
+
+    @property
+    def folder(self) -> Path:
+        return self.exported.folder
+
+    @property
+    def can_clone(self) -> bool:
+        return self.exported.is_base
+
+    @property
+    def first_speaker(self) -> str | None:
+        return next((speaker["name"] for speaker in self.exported.trained.get("speakers", [])), None)
+
+    def check(self, request: SpeechRequest) -> None:
+        check(self.exported, request)
+
+    def open(self) -> Synthesizer:
+        return Synthesizer(self.exported)
+
+
+SPEECH = SpeechRecipe(
+    name="voice_clone",
+    inspect=ExportedVoice.inspect,
+    trained_speakers=lambda recipe_state: [speaker["name"] for speaker in recipe_state["speakers"]],
+    base_folders=(CODEC_FOLDER,),
+)

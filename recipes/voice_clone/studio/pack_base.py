@@ -24,9 +24,10 @@ from finetune.errors import UserError, exit_code
 from recipes.voice_clone import eval_systems, exporting, sampling
 from recipes.voice_clone.eval_listening import samples_of
 from recipes.voice_clone.eval_rows import Item
-from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.studio import judges, make_base, make_corpus, measure_codec, pack_codec, sphinx
 from recipes.voice_clone.studio.judges import Judge
+from recipes.voice_clone.synthesis import SPEECH
+from recipes.voice_clone.voice_protocol import SpeechSampling
 
 NAME = "qwen3-tts-demo-base"
 JUDGES = (whisper_demo.NAME, sphinx.NAME)
@@ -108,7 +109,8 @@ def measure(base: Path, corpus: Path, sentences: int, asked: dict[str, Judge]) -
     tokenizer = codec.load_codec(base / CODEC_FOLDER, "cpu")
     items = held_out(corpus, sentences)
     originals = [samples_of(item.recording) for item in items if item.recording]
-    takes = list(eval_systems.speak(eval_systems.untrained(base), base, items, Sampling(max_seconds=LONGEST_S), 8, base.parent / "said"))
+    system, settings = eval_systems.untrained_system(SPEECH, base), SpeechSampling(max_seconds=LONGEST_S)
+    takes = list(eval_systems.speak(SPEECH, system, base, items, settings, 8, base.parent / "said"))
     said = {
         "original": list(zip(items, originals, strict=True)),
         "codec": [(item, measure_codec.reconstructed(tokenizer, wave)) for item, wave in zip(items, originals, strict=True)],

@@ -38,9 +38,9 @@ def clips(folder: Path, name: str, stretch: float, wrong: int, like: float) -> l
             sound=Sound(2.0 * stretch, 0.5 * stretch, 0.0),
             ended=not (name == BASE and at == 0),
             real_seconds=2.0,
-            heard=f"text {at}",
+            transcript=f"text {at}",
             errors=Errors(10, wrong, 50, wrong),
-            likeness={"own encoder": like + 0.01 * at},
+            similarities={"own encoder": like + 0.01 * at},
         )
         for at in range(TEXTS)
     ]

@@ -60,17 +60,24 @@ def server(folders: list[Path], temporary: Path, *argv: str, **environment: str)
     port = loopback.free_port()
     command = [sys.executable, "-m", "finetune", "serve", "--port", str(port), *argv]
     command += [part for folder in folders for part in ("--model", str(folder))]
+    with running(command, port, temporary, **environment) as served:
+        yield served
+
+
+@contextmanager
+def running(command: list[str], port: int, temporary: Path, **environment: str) -> Iterator[Served]:
+    """Run a command that serves at the port until the block ends, or the test ends it."""
     temporary.mkdir(parents=True, exist_ok=True)
     surroundings = os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"} | environment
     process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    told = []
+    printed = []
     for line in process.stdout:
-        told.append(line)
+        printed.append(line)
         if line.startswith("serve: http"):
             break
     else:
-        raise AssertionError("".join(told))
+        raise AssertionError("".join(printed))
     try:
         yield Served(process, port, temporary)
     finally:

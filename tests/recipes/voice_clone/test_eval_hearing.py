@@ -29,8 +29,8 @@ def test_spelling_numbers_and_contractions_are_no_errors_in_english() -> None:
 
 
 def test_other_languages_lose_case_and_punctuation_only() -> None:
-    assert hearing.normal("Schön, „nicht“ wahr?", "german") == "schön nicht wahr"
-    assert hearing.normal("isn't twenty-one", "auto") == "isn t twenty one"
+    assert hearing.normalize("Schön, „nicht“ wahr?", "german") == "schön nicht wahr"
+    assert hearing.normalize("isn't twenty-one", "auto") == "isn t twenty one"
 
 
 def test_languages_without_spaces_are_compared_by_letter() -> None:

@@ -53,9 +53,9 @@ def test_statistics_are_put_on_one_scale() -> None:
     assert far.likeness(vector(100, 0.1), "b") == pytest.approx(-1.0), "without the scale every cosine would be nearly 1"
 
 
-def test_a_place_is_told_only_where_two_ends_are_apart() -> None:
-    assert likeness.place(0.5, 0.25, 0.75) == pytest.approx(0.5)
-    assert likeness.place(0.5, 0.8, 0.8) is None
+def test_a_scale_needs_two_different_ends() -> None:
+    assert likeness.scale_position(0.5, 0.25, 0.75) == pytest.approx(0.5)
+    assert likeness.scale_position(0.5, 0.8, 0.8) is None
 
 
 @pytest.mark.parametrize("kind", ["spectral", "own", "independent"])
@@ -134,7 +134,7 @@ def test_too_short_and_silent_clips_have_no_voice() -> None:
     assert likeness.embed(encoder, np.zeros(24_000, np.float32)) is None
 
 
-def test_damaged_weights_are_told() -> None:
+def test_damaged_weights_are_an_error() -> None:
     broken = likeness.Encoder("broken", lambda _: vector(np.nan, 1.0))
     with pytest.raises(UserError, match="its weights are damaged"):
         likeness.embed(broken, np.ones(24_000, np.float32))

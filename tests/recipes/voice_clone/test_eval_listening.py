@@ -13,7 +13,7 @@ from finetune.errors import UserError
 from recipes.voice_clone import eval_figures as figures
 from recipes.voice_clone import eval_likeness as likeness
 from recipes.voice_clone import eval_listening as listening
-from recipes.voice_clone.eval_figures import DURATION, PACE, figure
+from recipes.voice_clone.eval_figures import DURATION, PACE, metric_value
 from recipes.voice_clone.eval_rows import Item
 from recipes.voice_clone.eval_systems import RECORDINGS, Take
 from tests.recipes.voice_clone.conftest import voice
@@ -38,51 +38,55 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> list[Item]:
 
 
 @pytest.fixture(scope="module")
-def panel(items: list[Item]) -> listening.Panel:
-    return listening.panel(items, [likeness.spectral()], None)
+def listeners(items: list[Item]) -> listening.Listeners:
+    return listening.load_listeners(items, [likeness.spectral()], None)
 
 
 def recordings(items: list[Item]) -> list[Take]:
     return [Take(item, item.recording, True) for item in items if item.recording]
 
 
-def test_a_right_voice_is_nearer_than_a_swapped_one(items: list[Item], panel: listening.Panel, tmp_path: Path) -> None:
+def test_a_right_voice_is_nearer_than_a_swapped_one(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
     right = [Take(item, written(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.1)), True) for item in items]
     swapped = [replace(take, path=other.path) for take, other in zip(right, right[2:] + right[:2], strict=True)]
-    scored = listening.score_all({RECORDINGS: recordings(items), "right": right, "swapped": swapped}, panel)
-    metric = figures.likeness(likeness.SPECTRAL)
-    found = {name: figure(metric, clips) for name, clips in scored.items()}
+    scored = listening.score_all({RECORDINGS: recordings(items), "right": right, "swapped": swapped}, listeners)
+    metric = figures.similarity_metric(likeness.SPECTRAL)
+    found = {name: metric_value(metric, clips) for name, clips in scored.items()}
     assert found["right"] is not None and found["swapped"] is not None and found[RECORDINGS] is not None
     assert found["right"] > 0.5 > 0 > found["swapped"]
-    (stranger,) = listening.strangers(panel).values()
+    (stranger,) = listening.similarity_of_strangers(listeners).values()
     assert abs(found["swapped"] - stranger) < abs(found["right"] - stranger), "another's voice is a stranger"
 
 
-def test_stretched_speech_shows_in_duration_and_pace(items: list[Item], panel: listening.Panel, tmp_path: Path) -> None:
+def test_stretched_speech_shows_in_duration_and_pace(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
     slow = [Take(item, written(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.5)), True) for item in items]
-    scored = listening.score_all({RECORDINGS: recordings(items), "slow": slow}, panel)
-    assert figure(DURATION, scored["slow"]) == pytest.approx(6.0 / 4.2)
-    assert figure(PACE, scored["slow"]) == pytest.approx(60 / 6.0) and figure(PACE, scored[RECORDINGS]) == pytest.approx(60 / 4.2)
+    scored = listening.score_all({RECORDINGS: recordings(items), "slow": slow}, listeners)
+    assert metric_value(DURATION, scored["slow"]) == pytest.approx(6.0 / 4.2)
+    assert metric_value(PACE, scored["slow"]) == pytest.approx(60 / 6.0) and metric_value(PACE, scored[RECORDINGS]) == pytest.approx(
+        60 / 4.2
+    )
 
 
-def test_silence_is_a_finding_and_no_error(items: list[Item], panel: listening.Panel, tmp_path: Path) -> None:
+def test_silence_is_a_finding_and_no_error(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
     mute = [Take(item, written(tmp_path / f"{item.key}.flac", np.zeros(24_000)), False) for item in items[:1]]
-    scored = listening.score_all({RECORDINGS: recordings(items), "mute": mute}, panel)
+    scored = listening.score_all({RECORDINGS: recordings(items), "mute": mute}, listeners)
     (one,) = scored["mute"]
-    assert one.sound.silent_seconds == one.sound.seconds == 1.0 and one.likeness == {likeness.SPECTRAL: None}
-    assert [note for note in listening.notes(scored, panel) if note.startswith("mute: 1 of 1 clips have no similarity")]
+    assert one.sound.silent_seconds == one.sound.seconds == 1.0 and one.similarities == {likeness.SPECTRAL: None}
+    assert [note for note in listening.describe_failures(scored, listeners) if note.startswith("mute: 1 of 1 clips have no similarity")]
 
 
-def test_a_clip_is_held_to_other_clips_than_its_own_and_its_reference(panel: listening.Panel, items: list[Item]) -> None:
-    ((_, voices),) = panel.encoders
+def test_a_clip_is_compared_with_other_clips_than_its_recording_and_its_reference(
+    listeners: listening.Listeners, items: list[Item]
+) -> None:
+    ((_, voices),) = listeners.encoders
     own, other = items[0].recording, items[1].recording
     assert own is not None and other is not None
-    assert listening.apart(voices, items[0]) == {own}
-    assert listening.apart(voices, replace(items[0], recording=None, reference=other)) == {other}
-    assert listening.apart(voices, replace(items[0], reference=other)) == {own}, "nothing would be left to hold it to"
+    assert listening.excluded_clips(voices, items[0]) == {own}
+    assert listening.excluded_clips(voices, replace(items[0], recording=None, reference=other)) == {other}
+    assert listening.excluded_clips(voices, replace(items[0], reference=other)) == {own}, "nothing would be left to hold it to"
 
 
 def test_a_clip_that_cannot_be_decoded_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "broken.flac").write_bytes(b"fLaC" + bytes(100))
     with pytest.raises(UserError, match=r"broken\.flac cannot be used \(unreadable"):
-        listening.refuse_unusable([Item("1", "Hello.", "a", "auto", tmp_path / "broken.flac")])
+        listening.check_clips([Item("1", "Hello.", "a", "auto", tmp_path / "broken.flac")])

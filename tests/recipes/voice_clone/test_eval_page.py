@@ -50,7 +50,7 @@ def test_every_clip_has_its_player_and_its_spectrogram(source: str) -> None:
         assert told in text
 
 
-def test_nothing_is_asked_of_anybody_and_nothing_runs(source: str) -> None:
+def test_the_page_requests_nothing_and_runs_nothing(source: str) -> None:
     page = Page(source)
     assert not page.all("script") and not page.all("iframe") and MARKUP not in source
     addresses = [tag[key] for _, tag in page.tags for key in ("src", "href", "action", "poster", "srcset") if key in tag]
@@ -75,11 +75,11 @@ def test_what_went_worst_comes_first_and_room_is_bounded(tmp_path: Path, monkeyp
     clips = {**whole.clips, "step 300": [*whole.clips["step 300"][:2], runaway, *whole.clips["step 300"][3:]]}
     monkeypatch.setattr(eval_page, "AUDIO_BYTES", 20_000)
     monkeypatch.setattr(eval_page, "SHOWN", 3)
-    shelves = eval_page.shelves(replace(whole, clips=clips))
-    assert shelves[0].item.key == "eval-02" and [card.name for card in shelves[0].cards] == [RECORDINGS, *STEPS, BASE]
-    players = [card.player for shelf in shelves for card in shelf.cards]
+    texts = eval_page.choose_texts(replace(whole, clips=clips))
+    assert texts[0].item.key == "eval-02" and [card.name for card in texts[0].cards] == [RECORDINGS, *STEPS, BASE]
+    players = [card.player for text in texts for card in text.cards]
     assert 0 < sum(map(len, players)) <= 20_000
-    missing = [card.missing for shelf in shelves for card in shelf.cards if not card.player]
+    missing = [card.missing for text in texts for card in text.cards if not card.player]
     assert missing and all("no room for more sound; the file is" in one for one in missing)
 
 

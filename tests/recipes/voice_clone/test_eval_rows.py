@@ -23,7 +23,7 @@ def written(folder: Path, *rows: dict[str, Any], name: str = "eval.jsonl") -> Pa
 
 
 def read(path: Path, speaker: str | None = None, reference: Path | None = None) -> list[Item]:
-    return eval_rows.read(path, speaker, reference, anything)
+    return eval_rows.read_items(path, speaker, reference, anything)
 
 
 def test_rows_with_and_without_recordings(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_rows_with_and_without_recordings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"speaker": "a"}, "the row has no text to say"),
-        ({"text": "  ", "speaker": "a"}, "the row has no text to say"),
+        ({"speaker": "a"}, "the row has no text to speak"),
+        ({"text": "  ", "speaker": "a"}, "the row has no text to speak"),
         ({"text": "…!", "speaker": "a"}, "has no word in it"),
         ({"text": "Hello."}, "names no speaker"),
         ({"text": "Hello.", "speaker": "a", "audio": "gone.wav"}, "audio gone.wav: no such file"),
@@ -66,7 +66,7 @@ def test_what_a_model_refuses_has_its_place_too(tmp_path: Path) -> None:
 
     path = written(tmp_path, {"text": "Good.", "speaker": "a"}, {"text": "Hello.", "speaker": "Zed"})
     with pytest.raises(UserError, match=r"eval\.jsonl:2: nobody knows zed"):
-        eval_rows.read(path, None, None, check)
+        eval_rows.read_items(path, None, None, check)
 
 
 def test_a_text_is_seen_whatever_its_case_and_punctuation(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_text_is_seen_whatever_its_case_and_punctuation(tmp_path: Path) -> Non
     known = written(
         tmp_path, *({"text": text, "speaker": "a"} for text in ("HELLO you", "b c", "d e", "f g", "h i")), name="known/eval.jsonl"
     )
-    found = eval_rows.divided(read(fresh), read(known))
+    found = eval_rows.mark_seen(read(fresh), read(known))
     assert [item.group for item in found[:4]] == [SEEN, UNSEEN, UNSEEN, UNSEEN]
     assert [(item.text, item.group) for item in found[4:]] == [("b c", SEEN), ("f g", SEEN)], "as many as there are new ones"
     assert len({item.key for item in found}) == len(found)
@@ -83,6 +83,6 @@ def test_a_text_is_seen_whatever_its_case_and_punctuation(tmp_path: Path) -> Non
 
 def test_a_limit_picks_evenly_from_each_set() -> None:
     items = [Item(str(number), "x", "a", "auto", group=UNSEEN if number < 10 else SEEN) for number in range(14)]
-    assert [item.key for item in eval_rows.limited(items, 5)] == ["0", "2", "4", "6", "8", "10", "11", "12", "13"]
-    assert eval_rows.limited(items, None) == items
+    assert [item.key for item in eval_rows.limit_groups(items, 5)] == ["0", "2", "4", "6", "8", "10", "11", "12", "13"]
+    assert eval_rows.limit_groups(items, None) == items
     assert eval_rows.groups_of(items) == [UNSEEN, SEEN]

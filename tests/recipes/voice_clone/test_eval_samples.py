@@ -14,13 +14,13 @@ from matplotlib.image import imread
 from finetune.errors import UserError
 from recipes.voice_clone import eval_samples
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.synthesis import Request, Spoken
+from recipes.voice_clone.voice_protocol import SpeechRequest, SpeechResult
 
 
-def test_every_sentence_is_said_heard_and_seen_the_same_each_time(
+def test_samples_are_reproducible_and_have_sound_and_picture(
     fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eval_samples, "MOST_SECONDS", 0.4)
+    monkeypatch.setattr(eval_samples, "MAX_SECONDS", 0.4)
     folder = export(fresh, "custom_voice", tmp_path / "voice")
     assert RECIPE.inference.sample is not None
     first, again = (RECIPE.inference.sample(folder, ["She counted the boats.", "Bert|Never."]) for _ in range(2))
@@ -33,11 +33,10 @@ def test_every_sentence_is_said_heard_and_seen_the_same_each_time(
 
 
 def test_pace_is_of_what_ended(voice: np.ndarray) -> None:
-    codes = np.zeros((25, 16), int)
-    ended = eval_samples.answer(Request("x" * 28, "anna"), Spoken(voice, 24_000, codes, True))
+    ended = eval_samples.make_answer(SpeechRequest("x" * 28, "anna"), SpeechResult(voice, 24_000, True))
     assert ended.text == "anna, 2.00 s, 14.0 characters a second"
     assert ended.numbers == {"seconds": 2.0, "silence": 0.0, "ended": 1.0, "characters_per_second": 14.0}
-    cut = eval_samples.answer(Request("x" * 28, None), Spoken(voice, 24_000, codes, False))
+    cut = eval_samples.make_answer(SpeechRequest("x" * 28, None), SpeechResult(voice, 24_000, False))
     assert cut.text == "the only voice, 2.00 s, cut off, it did not end by itself"
     assert cut.numbers == {"seconds": 2.0, "silence": 0.0, "ended": 0.0}
 
@@ -48,7 +47,7 @@ def voice() -> np.ndarray:
 
 
 def test_no_sound_at_all_is_an_answer_too() -> None:
-    mute = eval_samples.answer(Request("Hi.", None), Spoken(np.zeros(0, np.float32), 24_000, np.zeros((0, 16), int), True))
+    mute = eval_samples.make_answer(SpeechRequest("Hi.", None), SpeechResult(np.zeros(0, np.float32), 24_000, True))
     assert mute.text == "the only voice, 0.00 s, silent"
     assert mute.sound == mute.picture == b"" and mute.numbers == {"seconds": 0.0, "silence": 0.0, "ended": 1.0}
 
@@ -56,10 +55,10 @@ def test_no_sound_at_all_is_an_answer_too() -> None:
 @pytest.mark.parametrize(
     ("prompt", "told"), [("anna|", "holds no text"), ("  ", "holds no text"), ("zed|Hello.", "not in the data; there are anna, bert")]
 )
-def test_what_nobody_can_say_is_refused_before_the_run(prompt: str, told: str) -> None:
-    eval_samples.check(["Hello.", "Anna|Hello."], ["bert", "anna"])
+def test_prompts_that_cannot_be_spoken_are_refused_before_the_run(prompt: str, told: str) -> None:
+    eval_samples.check_prompts(["Hello.", "Anna|Hello."], ["bert", "anna"])
     with pytest.raises(UserError, match=told):
-        eval_samples.check([prompt], ["bert", "anna"])
+        eval_samples.check_prompts([prompt], ["bert", "anna"])
 
 
 def test_the_recipe_checks_them_where_it_looks_at_the_data(fresh: Any) -> None:

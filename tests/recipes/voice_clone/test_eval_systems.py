@@ -14,10 +14,11 @@ from finetune.errors import UserError
 from finetune.export import CARD
 from recipes.voice_clone import eval_systems as systems
 from recipes.voice_clone.eval_rows import Item
-from recipes.voice_clone.sampling import Sampling
+from recipes.voice_clone.synthesis import SPEECH
+from recipes.voice_clone.voice_protocol import SpeechSampling
 from tests.finetune import tiny
 
-BRIEF = Sampling(max_seconds=0.3)
+BRIEF = SpeechSampling(max_seconds=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -37,61 +38,61 @@ def run_with(folder: Path, *steps: int) -> Path:
 
 
 def test_an_export_is_one_system(untrained: Path) -> None:
-    (found,) = systems.find(untrained, None)
+    (found,) = systems.find_systems(SPEECH, untrained, None)
     assert (found.name, found.way, found.step) == ("voice", "named", None)
     with pytest.raises(UserError, match="is one exported model; give the folder of a run"):
-        systems.find(untrained, "all")
+        systems.find_systems(SPEECH, untrained, "all")
 
 
 def test_checkpoints_are_systems_by_step(tmp_path: Path) -> None:
-    found = systems.find(run_with(tmp_path, 200, 100), "all")
+    found = systems.find_systems(SPEECH, run_with(tmp_path, 200, 100), "all")
     assert [(system.name, system.step) for system in found] == [("step 100", 100), ("step 200", 200)]
 
 
 @pytest.mark.parametrize("asked", ["300", "100,", "best", "-100", "100;200"])
 def test_unknown_checkpoints_are_refused_with_those_that_exist(tmp_path: Path, asked: str) -> None:
     with pytest.raises(UserError, match=r"--checkpoints .*: give all, or steps with commas between them; there are 100, 200"):
-        systems.find(run_with(tmp_path, 100, 200), asked)
+        systems.find_systems(SPEECH, run_with(tmp_path, 100, 200), asked)
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model"):
-        systems.find(tmp_path, None)
+        systems.find_systems(SPEECH, tmp_path, None)
 
 
 def test_only_a_base_can_clone(untrained: Path, nano: Path) -> None:
-    assert systems.untrained(nano).way == "cloned"
-    with pytest.raises(UserError, match=f"--base {untrained}: a custom_voice model cannot clone"):
-        systems.untrained(untrained)
+    assert systems.untrained_system(SPEECH, nano).way == "cloned"
+    with pytest.raises(UserError, match=f"--base {untrained}: this model cannot clone"):
+        systems.untrained_system(SPEECH, untrained)
 
 
-def test_who_may_say_what(untrained: Path, nano: Path, tmp_path: Path) -> None:
-    (named,), cloning = systems.find(untrained, None), systems.untrained(nano)
-    systems.refuse(named, Item("1", "Hello.", "anna", "english"))
+def test_items_that_a_system_cannot_speak_are_refused(untrained: Path, nano: Path, tmp_path: Path) -> None:
+    (named,), cloning = systems.find_systems(SPEECH, untrained, None), systems.untrained_system(SPEECH, nano)
+    systems.check_item(SPEECH, named, Item("1", "Hello.", "anna", "english"))
     for system, item, told in (
         (named, Item("1", "Hello.", "zed", "auto"), "does not know that voice; it has anna, bert"),
         (named, Item("1", "Hello.", "anna", "dutch"), "is not known to this model"),
         (cloning, Item("1", "Hello.", "zed", "auto"), "no reference audio to clone from"),
-        (systems.find(run_with(tmp_path, 5), "all")[0], Item("1", "Hello.", "zed", "auto"), "it has anna"),
+        (systems.find_systems(SPEECH, run_with(tmp_path, 5), "all")[0], Item("1", "Hello.", "zed", "auto"), "it has anna"),
     ):
         with pytest.raises(UserError, match=told):
-            systems.refuse(system, item)
+            systems.check_item(SPEECH, system, item)
 
 
 def test_the_encoder_is_the_base_that_the_card_names(untrained: Path, nano: Path, tmp_path: Path) -> None:
-    (named,) = systems.find(untrained, None)
+    (named,) = systems.find_systems(SPEECH, untrained, None)
     with pytest.raises(UserError, match=r"the base in overtone\.json cannot be used .*; give --base FOLDER"):
-        systems.encoder_folder(named)
+        systems.find_encoder_folder(SPEECH, named)
     (untrained / CARD).write_text(json.dumps({"recipe": "voice_clone", "base": {"source": str(nano), "revision": None}}))
-    assert systems.encoder_folder(named) == nano.resolve()
-    assert systems.encoder_folder(systems.untrained(nano)) == nano
+    assert systems.find_encoder_folder(SPEECH, named) == nano.resolve()
+    assert systems.find_encoder_folder(SPEECH, systems.untrained_system(SPEECH, nano)) == nano
 
 
 def test_clips_of_a_real_model(untrained: Path, tmp_path: Path) -> None:
     items = [Item("b-1", "Hi.", "bert", "english"), Item("a-1", "A longer text.", "anna", "auto"), Item("a-2", "Hi.", "anna", "english")]
-    (named,) = systems.find(untrained, None)
-    with systems.opened(named, tmp_path) as folder:
-        takes = list(systems.speak(named, folder, items, BRIEF, 2, tmp_path / "clips"))
+    (named,) = systems.find_systems(SPEECH, untrained, None)
+    with systems.open_export(SPEECH, named, tmp_path) as folder:
+        takes = list(systems.speak(SPEECH, named, folder, items, BRIEF, 2, tmp_path / "clips"))
     assert [take.item.key for take in takes] == ["a-1", "a-2", "b-1"], "long texts first"
     for take in takes:
         samples, rate = soundfile.read(take.path, dtype="float32")

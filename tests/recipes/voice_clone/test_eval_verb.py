@@ -72,7 +72,7 @@ def test_an_evaluation_replaces_one_that_was_begun(voice: Voice, tmp_path: Path)
 @pytest.mark.parametrize(
     ("row", "more", "told"),
     [
-        ({"text": ""}, (), "train.jsonl:2: the row has no text to say"),
+        ({"text": ""}, (), "train.jsonl:2: the row has no text to speak"),
         ({"speaker": "zed"}, (), "train.jsonl:2: --speaker zed: "),
         ({"language": "dutch"}, (), "train.jsonl:2: language 'dutch' is not known to this model"),
         ({"audio": "gone.flac"}, (), "train.jsonl:2: audio gone.flac: no such file"),
@@ -98,8 +98,8 @@ def test_what_cannot_be_evaluated_is_refused_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    loaded: list[Path] = []
-    monkeypatch.setattr(synthesis, "open_synthesizer", loaded.append)
+    loaded: list[Any] = []
+    monkeypatch.setattr(synthesis.ExportedVoice, "open", loaded.append)
     places = {"NANO": str(nano), "HERE": str(tmp_path)}
     command = voice(tmp_path / "bad", ROWS[0], {**ROWS[1], **row})
     assert verbs.main([*command, *(places.get(word, word) for word in more)]) == 2
@@ -118,7 +118,7 @@ def test_help_names_every_option(voice: Voice, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_run_is_heard_while_it_trains_and_evaluated_after(nano: Path, rows_of: Any, tmp_path: Path) -> None:
+def test_a_run_speaks_samples_while_it_trains_and_is_evaluated_after(nano: Path, rows_of: Any, tmp_path: Path) -> None:
     from dataclasses import replace
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -55,7 +55,7 @@ def test_another_model_in_the_same_place_is_another(tmp_path: Path) -> None:
 def test_rows_are_kept_and_settled(tmp_path: Path, model: Exported) -> None:
     clip = tmp_path / "clip.flac"
     clip.write_bytes(b"")
-    spoken = Spoken(np.zeros(2400, np.float32), 24000, np.zeros((1, 16), np.int64), ended=False)
+    spoken = Spoken(np.zeros(2400, np.float32), 24000, ended=False, codes=np.zeros((1, 16), np.int64))
     for number, key in ((7, "a"), (2, "b"), (7, "c")):
         line = Line(f"f:{number}", number, Request("Hi.", None, "de", clip))
         outputs.keep(tmp_path, line, spoken, model, SAMPLING, key)

@@ -26,6 +26,7 @@ import soundfile
 from finetune.errors import UserError
 from recipes.voice_clone import serving
 from recipes.voice_clone.serving_page import CLIP, NOBODY
+from recipes.voice_clone.synthesis import SPEECH
 from tests import loopback
 from tests.data_prep.crafted_flac import flac
 from tests.data_prep.test_report import CHROMIUM
@@ -77,7 +78,7 @@ def test_what_cannot_be_done_is_an_error_that_the_client_understands(served: Ser
         ({"model": "tts-1"}, openai.NotFoundError, "'tts-1' does not exist; there is tuned, fresh-base"),
         ({"voice": "alloy"}, openai.BadRequestError, "'alloy' is not known; tuned has anna, bert"),
         ({"speed": 2}, openai.BadRequestError, "speed 2 is not supported"),
-        ({"input": "a" * 201}, openai.BadRequestError, "201 characters, 200 are the most"),
+        ({"input": "a" * 201}, openai.BadRequestError, "201 characters, at most 200 are accepted"),
     ):
         with pytest.raises(kind) as caught:
             client.audio.speech.create(**good | wrong)
@@ -208,17 +209,17 @@ def test_a_server_that_is_ended_while_it_loads_leaves_nothing(exports: dict[str,
         (["--max-chars", "0"], "--max-chars 0 is too little"),
     ],
 )
-def test_mistakes_are_told_before_a_model_is_loaded(
+def test_bad_options_are_refused_before_a_model_is_loaded(
     argv: list[str], told: str, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERTONE_TOKEN", raising=False)
-    monkeypatch.setattr(serving, "speaking", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(serving, "load_models", lambda *_: pytest.fail("a model was loaded"))
     with pytest.raises(UserError, match=re.escape(told)):
-        serving.serve([exports["tuned"]], argv)
+        serving.serve(SPEECH.inspect, [exports["tuned"]], argv)
 
 
 def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "speaking", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(serving, "load_models", lambda *_: pytest.fail("a model was loaded"))
     design = tmp_path / "design"
     design.mkdir()
     config = json.loads((exports["tuned"] / "config.json").read_text())
@@ -232,13 +233,13 @@ def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path]
         (tmp_path / "other" / "tuned", "would both be called tuned; rename one"),
     ):
         with pytest.raises(UserError, match=told):
-            serving.serve([exports["tuned"], folder], [])
+            serving.serve(SPEECH.inspect, [exports["tuned"], folder], [])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"--port {port} cannot be opened"):
-            serving.serve([exports["tuned"]], ["--port", str(port)])
+            serving.serve(SPEECH.inspect, [exports["tuned"]], ["--port", str(port)])
 
 
 def test_help_imports_no_torch() -> None:
@@ -281,7 +282,7 @@ def test_with_a_token_others_are_served_too(exports: dict[str, Path], tmp_path: 
 
 
 @pytest.mark.slow
-def test_who_goes_away_keeps_nobody_waiting(exports: dict[str, Path], tmp_path: Path) -> None:
+def test_disconnected_clients_keep_nobody_waiting(exports: dict[str, Path], tmp_path: Path) -> None:
     """Neither a client of the API nor a page: the next request is spoken long before theirs would have ended."""
     with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "60") as served:
         client = served.client()

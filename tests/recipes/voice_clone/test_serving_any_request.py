@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.request_guard import HEADERS
-from recipes.voice_clone.serving import application
+from recipes.voice_clone.serving import build_app
 from recipes.voice_clone.serving_api import Limits
 from recipes.voice_clone.serving_clips import Clips
-from recipes.voice_clone.serving_door import Door
+from recipes.voice_clone.serving_door import AccessPolicy
 from recipes.voice_clone.serving_page import CLIP, NOBODY
-from recipes.voice_clone.serving_queue import Speech
+from recipes.voice_clone.serving_queue import SpeechQueue
 from recipes.voice_clone.synthesis import open_synthesizer
 from tests.asgi import ANYTHING, HOME, JSON, App
 from tests.recipes.voice_clone.test_serving_clips import Held
@@ -40,10 +40,10 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clips]:
 @pytest.fixture(scope="module")
 def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     tuned = export(fresh, "base", tmp_path_factory.mktemp("model") / "tuned")
-    speech = Speech({"tuned": open_synthesizer(tuned)}, room=2)
+    speech = SpeechQueue({"tuned": open_synthesizer(tuned)}, room=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(clips.keep(b"", "").parents[2]))
-        app = App(application(speech, Limits(chars=50, seconds=0.2), Door(SECRET, local=True), clips), (HOME, TOKEN, JSON))
+        app = App(build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips), (HOME, TOKEN, JSON))
         yield app
         app.close()
     speech.close()

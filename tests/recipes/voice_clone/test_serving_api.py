@@ -16,38 +16,38 @@ from starlette.testclient import TestClient
 
 from recipes.voice_clone import serving_audio
 from recipes.voice_clone.serving_api import Limits, add_to
-from recipes.voice_clone.serving_audio import FORMS
-from recipes.voice_clone.serving_queue import Speech
+from recipes.voice_clone.serving_audio import FORMATS
+from recipes.voice_clone.serving_queue import SpeechQueue
 from recipes.voice_clone.synthesis import open_synthesizer
 
 GOOD = {"model": "tuned", "voice": "anna", "input": "Never late."}
 
 
 @pytest.fixture(scope="module")
-def speech(fresh: Any, nano: Path, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speech]:
+def speech(fresh: Any, nano: Path, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeechQueue]:
     tuned = export(fresh, "custom_voice", tmp_path_factory.mktemp("api") / "tuned")
-    speech = Speech({"tuned": open_synthesizer(tuned), "nano": open_synthesizer(nano)}, room=2)
+    speech = SpeechQueue({"tuned": open_synthesizer(tuned), "nano": open_synthesizer(nano)}, room=2)
     yield speech
     speech.close()
 
 
 @pytest.fixture(scope="module")
-def client(speech: Speech) -> Iterator[TestClient]:
+def client(speech: SpeechQueue) -> Iterator[TestClient]:
     app = FastAPI()
     add_to(app, speech, Limits(chars=100, seconds=0.5))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
-def test_every_format_under_its_own_name(client: TestClient, speech: Speech) -> None:
-    for name, form in FORMS.items():
+def test_every_format_under_its_own_name(client: TestClient, speech: SpeechQueue) -> None:
+    for name, form in FORMATS.items():
         answer = client.post("/v1/audio/speech", json=GOOD | {"response_format": name})
         assert answer.status_code == 200 and answer.headers["content-type"] == form.media_type
         seconds = len(answer.content) / 48000 if name == "pcm" else 0.56
         if name not in ("pcm", "aac"):
             seconds = soundfile.info(io.BytesIO(answer.content)).duration
         assert seconds == pytest.approx(0.56, abs=0.1) and len(answer.content) > 500
-    assert speech.inside == 0
+    assert speech.pending == 0
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_every_format_under_its_own_name(client: TestClient, speech: Speech) -> 
         ({"voice": {"id": "x"}}, 400, "voice", "tuned has anna, bert"),
         ({"model": "nano"}, 400, "voice", "nano has no voice by name; it clones from a reference clip"),
         ({"input": " "}, 400, "input", "input is empty"),
-        ({"input": "a" * 101}, 400, "input", "101 characters, 100 are the most"),
+        ({"input": "a" * 101}, 400, "input", "101 characters, at most 100 are accepted"),
         ({"response_format": "vorbis"}, 400, "response_format", "available: mp3, opus, aac, flac, wav, pcm"),
         ({"speed": 1.5}, 400, "speed", "speed 1.5 is not supported"),
         ({"stream_format": "sse"}, 400, "stream_format", "use audio"),
@@ -85,22 +85,22 @@ def test_other_places_and_no_json(client: TestClient) -> None:
     assert answer.status_code == 400 and "JSON" in answer.json()["error"]["message"]
 
 
-def test_a_full_house_tells_when_to_come_again(client: TestClient, speech: Speech) -> None:
-    speech.inside += 3
+def test_a_full_queue_answers_with_the_time_to_retry(client: TestClient, speech: SpeechQueue) -> None:
+    speech.pending += 3
     try:
         answer = client.post("/v1/audio/speech", json=GOOD)
     finally:
-        speech.inside -= 3
+        speech.pending -= 3
     assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
     assert answer.json()["error"]["code"] == "rate_limit_exceeded"
     assert client.post("/v1/audio/speech", json=GOOD).status_code == 200
 
 
-def test_a_failure_of_the_model_is_a_server_error(client: TestClient, speech: Speech, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_model_is_a_server_error(client: TestClient, speech: SpeechQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speech.models["tuned"], "stream", lambda *_: 1 / 0)
     answer = client.post("/v1/audio/speech", json=GOOD)
     assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error"
-    assert speech.inside == 0
+    assert speech.pending == 0
 
 
 @pytest.mark.parametrize("wrong", [{"input": "\ud800"}, {"voice": "\ud800"}, {"model": "\ud800"}, {"language": "\ud800"}, {"\udfff": 1}])
@@ -111,7 +111,9 @@ def test_half_a_character_is_refused(wrong: dict, client: TestClient) -> None:
     assert answer.status_code in (400, 404) and answer.json()["error"]["message"]
 
 
-def test_what_takes_long_is_done_aside(client: TestClient, speech: Speech, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizing_and_encoding_do_not_block_the_event_loop(
+    client: TestClient, speech: SpeechQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither a long text nor the encoding of a long speech keeps the loop from other requests."""
     threads: list[str] = []
     check, encoder = speech.models["tuned"].check, serving_audio.encoder

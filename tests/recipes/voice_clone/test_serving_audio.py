@@ -35,8 +35,8 @@ def pitch(wave: np.ndarray, rate: int) -> float:
     return float(np.argmax(np.abs(np.fft.rfft(wave * np.hanning(len(wave))))) * rate / len(wave))
 
 
-@pytest.mark.parametrize("name", [name for name in audio.FORMS if name != "pcm"])
-def test_what_was_said_can_be_heard(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in audio.FORMATS if name != "pcm"])
+def test_encoded_speech_decodes_to_the_same_wave(name: str) -> None:
     wave, rate = decoded(b"".join(encode(name)))
     assert len(wave) / rate == pytest.approx(1.5, abs=0.1)
     assert pitch(wave, rate) == pytest.approx(440, abs=2) and np.abs(wave).max() == pytest.approx(0.4, abs=0.05)
@@ -72,7 +72,7 @@ def test_bytes_come_while_it_is_spoken(name: str) -> None:
     assert len([piece for piece in pieces if piece]) >= 4
 
 
-@pytest.mark.parametrize("name", audio.FORMS)
+@pytest.mark.parametrize("name", audio.FORMATS)
 def test_no_speech_is_an_empty_file_and_too_loud_is_clipped(name: str) -> None:
     assert isinstance(b"".join(encode(name, TONE[:0])), bytes)
     loud, _ = decoded(b"".join(encode("wav", TONE * 9)))
@@ -80,6 +80,6 @@ def test_no_speech_is_an_empty_file_and_too_loud_is_clipped(name: str) -> None:
 
 
 def test_what_is_not_supported_lists_what_is() -> None:
-    assert audio.available() == tuple(audio.FORMS)
+    assert audio.available() == tuple(audio.FORMATS)
     with pytest.raises(UserError, match="'vorbis' is not supported; available: mp3, opus, aac, flac, wav, pcm"):
         audio.encoder("vorbis", RATE)

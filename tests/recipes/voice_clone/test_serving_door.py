@@ -1,4 +1,4 @@
-"""Who is let in, and who is not."""
+"""Access control: which requests are admitted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from recipes.voice_clone.serving_door import (
     REMEMBERED,
     TOKEN,
     AccessControl,
-    Door,
+    AccessPolicy,
     client_of,
-    door,
+    load_access_policy,
     read_token,
 )
 
@@ -28,25 +28,25 @@ HOME = {"host": "127.0.0.1:7861"}
 
 def test_others_are_let_in_only_with_a_token(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "localhost", "::1", "127.0.0.9"):
-        assert door(host, None, {}) == Door(None, local=True)
+        assert load_access_policy(host, None, {}) == AccessPolicy(None, local=True)
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
-        with pytest.raises(UserError, match=f"--host {host} would let in whoever reaches it; set {TOKEN}"):
-            door(host, None, {})
-        assert door(host, None, {TOKEN: SECRET}) == Door(SECRET, local=False)
+        with pytest.raises(UserError, match=f"--host {host} would admit everyone who can reach it; set {TOKEN}"):
+            load_access_policy(host, None, {})
+        assert load_access_policy(host, None, {TOKEN: SECRET}) == AccessPolicy(SECRET, local=False)
     (tmp_path / "token").write_text(f"{SECRET}from-a-file\n")
-    assert door("0.0.0.0", tmp_path / "token", {TOKEN: SECRET}).token == f"{SECRET}from-a-file"
-    assert SECRET not in repr(door("0.0.0.0", None, {TOKEN: SECRET}))
+    assert load_access_policy("0.0.0.0", tmp_path / "token", {TOKEN: SECRET}).token == f"{SECRET}from-a-file"
+    assert SECRET not in repr(load_access_policy("0.0.0.0", None, {TOKEN: SECRET}))
 
 
 @pytest.mark.parametrize("bad", ["", "short", "0123456789 abcdef", "0123456789abcdéf"])
 def test_a_token_that_is_none(bad: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{TOKEN}: a token is 16 or more"):
-        door("127.0.0.1", None, {TOKEN: bad})
+        load_access_policy("127.0.0.1", None, {TOKEN: bad})
     (tmp_path / "token").write_text(bad)
     with pytest.raises(UserError, match="--token-file .*: a token is 16 or more"):
-        door("127.0.0.1", tmp_path / "token", {})
+        load_access_policy("127.0.0.1", tmp_path / "token", {})
     with pytest.raises(UserError, match="--token-file .* cannot be read"):
-        door("127.0.0.1", tmp_path / "no", {})
+        load_access_policy("127.0.0.1", tmp_path / "no", {})
 
 
 def basic(password: str) -> str:
@@ -70,7 +70,7 @@ def status(control: AccessControl, shown: str | None = None, address: str = "192
 
 
 def test_the_token_is_checked() -> None:
-    control = AccessControl(Door(SECRET, local=False), Clock())
+    control = AccessControl(AccessPolicy(SECRET, local=False), Clock())
     for shown in (f"Bearer {SECRET}", f"bearer {SECRET}", basic(SECRET)):
         assert status(control, shown) == 200
     wrong = (
@@ -92,7 +92,7 @@ def test_the_token_is_checked() -> None:
 
 def test_who_shows_wrong_tokens_waits_longer_each_time_and_nobody_else_does() -> None:
     clock = Clock()
-    control = AccessControl(Door(SECRET, local=False), clock)
+    control = AccessControl(AccessPolicy(SECRET, local=False), clock)
     assert [status(control, f"Bearer wrong{at}") for at in range(FREE_TRIES)] == [401] * FREE_TRIES
     waits = []
     for at in range(9):
@@ -109,14 +109,14 @@ def test_who_shows_wrong_tokens_waits_longer_each_time_and_nobody_else_does() ->
 
 
 def test_a_page_that_was_left_open_with_an_old_token_guesses_nothing() -> None:
-    control = AccessControl(Door(SECRET, local=False), Clock())
+    control = AccessControl(AccessPolicy(SECRET, local=False), Clock())
     assert {status(control, "Bearer yesterdays") for _ in range(50)} == {401}
     assert status(control, f"Bearer {SECRET}") == 200
 
 
 def test_the_memory_of_wrong_tokens_is_bounded_and_fades() -> None:
     clock = Clock()
-    control = AccessControl(Door(SECRET, local=False), clock)
+    control = AccessControl(AccessPolicy(SECRET, local=False), clock)
     for at in range(REMEMBERED + 10):
         status(control, "Bearer x", f"10.{at >> 16}.{at >> 8 & 255}.{at & 255}")
     assert len(control._failures) == REMEMBERED and "10.0.0.9" not in control._failures
@@ -133,7 +133,7 @@ def test_a_client_is_an_address_or_a_network_of_the_sixth_version() -> None:
 
 
 def test_only_this_machine_and_no_other_site() -> None:
-    local = AccessControl(Door(None, local=True))
+    local = AccessControl(AccessPolicy(None, local=True))
     assert status(local) == status(local, origin="http://127.0.0.1:7861") == status(local, host="localhost:1") == 200
     for headers, wanted in (
         ({"host": "attacker.example:7861"}, 400),
@@ -143,5 +143,5 @@ def test_only_this_machine_and_no_other_site() -> None:
         ({"origin": "null"}, 403),
     ):
         assert status(local, **headers) == wanted, headers
-    assert status(AccessControl(Door(SECRET, local=False)), f"Bearer {SECRET}", host="example.org") == 200
-    assert status(AccessControl(Door(SECRET, local=False)), f"Bearer {SECRET}", host="[") == 400
+    assert status(AccessControl(AccessPolicy(SECRET, local=False)), f"Bearer {SECRET}", host="example.org") == 200
+    assert status(AccessControl(AccessPolicy(SECRET, local=False)), f"Bearer {SECRET}", host="[") == 400

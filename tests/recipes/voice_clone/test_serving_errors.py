@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from data_prep.request_guard import Rejected
 from recipes.voice_clone.serving_api import SpeechCall
-from recipes.voice_clone.serving_errors import Refusal, of_rejected, of_validation
+from recipes.voice_clone.serving_errors import Refusal, to_refusal, validation_refusal
 
 
 @pytest.mark.parametrize(
@@ -31,21 +31,21 @@ def test_the_shape(status: int, kind: str) -> None:
     assert ("www-authenticate" in answer.headers) == (status == 401)
 
 
-def test_everything_that_pydantic_found_is_told() -> None:
+def test_every_validation_error_is_reported() -> None:
     with pytest.raises(ValidationError) as caught:
         SpeechCall.model_validate({"model": "a", "input": 3, "voice": "b", "loudness": 4})
-    refusal = of_validation([{**problem, "loc": ("body", *problem["loc"])} for problem in caught.value.errors()])
+    refusal = validation_refusal([{**problem, "loc": ("body", *problem["loc"])} for problem in caught.value.errors()])
     assert refusal.status_code == 400 and refusal.param == "input"
     assert refusal.detail == "input: Input should be a valid string; loudness: Extra inputs are not permitted"
 
 
 def test_what_the_guard_refuses_has_the_same_shape() -> None:
-    answer = of_rejected(Rejected(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
+    answer = to_refusal(Rejected(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
     error = json.loads(answer.body)["error"]
     assert (answer.status_code, answer.headers["retry-after"], error["code"]) == (429, "60", "too_many_attempts")
-    assert json.loads(of_rejected(HTTPException(404)).response().body)["error"]["message"] == "Not Found"
+    assert json.loads(to_refusal(HTTPException(404)).response().body)["error"]["message"] == "Not Found"
     refusal = Refusal(400, "no")
-    assert of_rejected(refusal) is refusal
+    assert to_refusal(refusal) is refusal
 
 
 def test_half_a_character_of_a_client_does_not_break_the_answer() -> None:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.voice_clone.sampling import Sampling
-from recipes.voice_clone.serving_queue import ClosedError, FullError, Speech
-from recipes.voice_clone.synthesis import Request
+from recipes.voice_clone.serving_queue import QueueFullError, ServerClosedError, SpeechQueue
+from recipes.voice_clone.voice_protocol import SpeechRequest, SpeechSampling
 
 CHUNK = np.zeros(10, np.float32)
 
@@ -26,7 +25,7 @@ class Slow:
         self.begun = 0
         """Chunks, of all texts."""
 
-    def stream(self, request: Request, sampling: Sampling) -> Iterator[np.ndarray]:
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
         self._now += 1
         self.most = max(self.most, self._now)
         try:
@@ -44,11 +43,11 @@ class Slow:
         self.spoken.append("closed")
 
 
-def speaking(speech: Speech, text: str) -> Any:
-    return speech.speak("m", Request(text, None), Sampling())
+def speaking(speech: SpeechQueue, text: str) -> Any:
+    return speech.speak("m", SpeechRequest(text, None), SpeechSampling())
 
 
-async def all_of(speech: Speech, text: str) -> int:
+async def all_of(speech: SpeechQueue, text: str) -> int:
     return len([wave async for wave in speaking(speech, text)])
 
 
@@ -61,10 +60,10 @@ def run(story: Any, room: int = 2) -> Slow:
     voice = Slow()
 
     async def told() -> None:
-        speech = Speech({"m": voice}, room)  # type: ignore[dict-item]
+        speech = SpeechQueue({"m": voice}, room)  # type: ignore[dict-item]
         try:
             await asyncio.wait_for(story(speech, voice), 30)
-            await until(lambda: speech.inside == 0)
+            await until(lambda: speech.pending == 0)
         finally:
             for _ in range(99):
                 voice.go.release()
@@ -74,8 +73,8 @@ def run(story: Any, room: int = 2) -> Slow:
     return voice
 
 
-def test_one_after_another_in_the_order_of_coming() -> None:
-    async def story(speech: Speech, voice: Slow) -> None:
+def test_requests_are_served_one_after_another_in_their_order() -> None:
+    async def story(speech: SpeechQueue, voice: Slow) -> None:
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
         for _ in range(15):
             voice.go.release()
@@ -85,11 +84,11 @@ def test_one_after_another_in_the_order_of_coming() -> None:
     assert voice.spoken == [*"aaaaabbbbbccccc", "closed"] and voice.most == 1
 
 
-def test_when_no_more_may_wait_the_next_is_told_so_and_the_others_are_served() -> None:
-    async def story(speech: Speech, voice: Slow) -> None:
+def test_a_full_queue_refuses_the_next_request_and_serves_the_others() -> None:
+    async def story(speech: SpeechQueue, voice: Slow) -> None:
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
-        await until(lambda: speech.inside == 3)
-        with pytest.raises(FullError, match="3 requests"):
+        await until(lambda: speech.pending == 3)
+        with pytest.raises(QueueFullError, match=r"Queue full \(3 pending\)"):
             await all_of(speech, "d")
         for _ in range(15):
             voice.go.release()
@@ -101,16 +100,16 @@ def test_when_no_more_may_wait_the_next_is_told_so_and_the_others_are_served() -
     assert "d" not in run(story).spoken
 
 
-def test_who_goes_away_is_not_spoken_to_any_more() -> None:
-    async def story(speech: Speech, voice: Slow) -> None:
+def test_generation_stops_when_the_client_disconnects() -> None:
+    async def story(speech: SpeechQueue, voice: Slow) -> None:
         async with aclosing(speaking(speech, "a")) as chunks:
             voice.go.release()
             await anext(chunks)
             await until(lambda: voice.begun == 2)  # so that its second chunk is in hand when it leaves
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "bc"]
-        await until(lambda: speech.inside == 2)
+        await until(lambda: speech.pending == 2)
         waiting[0].cancel()  # while it waits in the queue
-        await until(lambda: speech.inside == 1)
+        await until(lambda: speech.pending == 1)
         for _ in range(7):
             voice.go.release()
         assert await waiting[1] == 5
@@ -118,8 +117,8 @@ def test_who_goes_away_is_not_spoken_to_any_more() -> None:
     assert run(story).spoken == [*"aaccccc", "closed"]
 
 
-def test_a_failure_is_that_requests_own() -> None:
-    async def story(speech: Speech, voice: Slow) -> None:
+def test_an_error_fails_only_its_own_request() -> None:
+    async def story(speech: SpeechQueue, voice: Slow) -> None:
         for _ in range(6):
             voice.go.release()
         with pytest.raises(ValueError, match="bad text"):
@@ -129,8 +128,8 @@ def test_a_failure_is_that_requests_own() -> None:
     run(story)
 
 
-def test_closing_cuts_off_and_says_so() -> None:
-    async def story(speech: Speech, voice: Slow) -> None:
+def test_closing_the_server_fails_the_current_request() -> None:
+    async def story(speech: SpeechQueue, voice: Slow) -> None:
         chunks = speaking(speech, "a")
         voice.go.release()
         await anext(chunks)
@@ -139,7 +138,7 @@ def test_closing_cuts_off_and_says_so() -> None:
         await asyncio.to_thread(speech._closing.wait)
         voice.go.release()
         await anext(chunks)
-        with pytest.raises(ClosedError):
+        with pytest.raises(ServerClosedError):
             await anext(chunks)
         await closing
 

@@ -16,7 +16,7 @@ from data_prep.request_guard import guard
 from finetune.errors import UserError
 from recipes.voice_clone import serving_uploads
 from recipes.voice_clone.serving_clips import LARGEST, Clips
-from recipes.voice_clone.serving_uploads import AROUND, ROUTES, upload_routes
+from recipes.voice_clone.serving_uploads import FORM_OVERHEAD, ROUTES, upload_routes
 from tests.asgi import HOME, Answer, ask
 
 FORM = (b"content-type", b"multipart/form-data; boundary=x")
@@ -73,7 +73,7 @@ def test_no_name_is_too_bad(name: bytes, app: Any, clips: Clips) -> None:
         (form(b"x")[:-7] + form(b"y"), (FORM,), 400),
         (b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\nno file\r\n--x--\r\n', (FORM,), 400),
         (b"--x\r\nContent-Disposition: form-data\r\n\r\nno name\r\n--x--\r\n", (FORM,), 400),
-        (form(b"x"), (FORM, (b"content-length", b"%d" % (LARGEST + AROUND + 1))), 413),
+        (form(b"x"), (FORM, (b"content-length", b"%d" % (LARGEST + FORM_OVERHEAD + 1))), 413),
     ],
 )
 def test_what_is_no_form_with_one_file_is_refused(body: bytes, headers: Any, status: int, app: Any) -> None:
@@ -90,7 +90,7 @@ def test_a_slow_upload_is_given_up(app: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert send(app, [form(b"x")[:9], None]).status == 408
 
 
-def test_a_full_disk_is_said(app: Any, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(app: Any, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> Path:
         raise UserError("the disk is full")
 

@@ -47,7 +47,7 @@ def test_seed_decides_the_sampling(fresh: Any, export: Any, tmp_path: Path) -> N
     assert said("--seed", "1") == said("--seed", "1") != said("--seed", "2")
 
 
-def test_cut_off_is_told(one_voice: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cut_off_speech_is_reported(one_voice: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "a.wav")
     RECIPE.inference.generate(one_voice.custom_voice, ["--text", "It is never late!", "--greedy", "--max-seconds", "0.4", "--out", out])
     assert "it was cut off at --max-seconds 0.4" in capsys.readouterr().out

@@ -175,9 +175,9 @@ def test_a_stream_is_what_speak_says(named: tuple[Stock, Synthesizer]) -> None:
     assert told.codes.tolist() == whole.codes.tolist() and told.ended == whole.ended and told.wave.shape == whole.wave.shape
 
 
-def test_it_tells_who_it_is_and_refuses_the_rest(base: tuple[Stock, Synthesizer]) -> None:
+def test_properties_and_refusals_of_a_voice(base: tuple[Stock, Synthesizer]) -> None:
     _, voice = base
-    assert voice.is_base and voice.speakers == ("anna", "bert") and voice.rate == 24000
+    assert voice.can_clone and voice.speakers == ("anna", "bert") and voice.rate == 24000
     assert voice.languages[0] == "auto" and "english" in voice.languages
     assert voice.speak([], GREEDY) == []
     with pytest.raises(UserError, match="it has anna, bert"):

@@ -17,9 +17,10 @@ from finetune import export, files, shipped, train
 from recipes.voice_clone import demo, eval_hearing, eval_likeness, eval_systems, speech_model
 from recipes.voice_clone.eval_listening import samples_of
 from recipes.voice_clone.eval_rows import Item
-from recipes.voice_clone.sampling import Sampling
 from recipes.voice_clone.studio import grammar
 from recipes.voice_clone.studio.voices import KNOWN_VOICES, speak
+from recipes.voice_clone.synthesis import SPEECH
+from recipes.voice_clone.voice_protocol import SpeechSampling
 
 pytestmark = pytest.mark.slow
 KNOWN = demo.NEW_VOICE / "known"
@@ -27,13 +28,13 @@ VOICES = ("slt", "awb", "ked")
 """Those that it says best, one of each kind. A clone of kal16 it says in a voice nearer to awb's."""
 UNSEEN = list(islice(grammar.sentences(11, "held_out"), 16))
 SLT = KNOWN_VOICES[0]
-BRIEF = Sampling(max_seconds=10)
+BRIEF = SpeechSampling(max_seconds=10)
 needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
 
 
 def said(system: eval_systems.System, items: Sequence[Item], out: Path) -> dict[str, Samples]:
     """By the item's key."""
-    return {take.item.key: samples_of(take.path) for take in eval_systems.speak(system, system.folder, items, BRIEF, 16, out)}
+    return {take.item.key: samples_of(take.path) for take in eval_systems.speak(SPEECH, system, system.folder, items, BRIEF, 16, out)}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Item, Samples
         for voice in VOICES
         for number, text in enumerate(UNSEEN[:5])
     ]
-    spoken = said(eval_systems.untrained(shipped.folder_of(demo.BASE)), items, tmp_path_factory.mktemp("clones"))
+    spoken = said(eval_systems.untrained_system(SPEECH, shipped.folder_of(demo.BASE)), items, tmp_path_factory.mktemp("clones"))
     return [(item, spoken[item.key]) for item in items]
 
 
