@@ -25,10 +25,10 @@ from data_prep.audio import MASTER_RATE
 from data_prep.codec import SAMPLES_PER_FRAME, codec_digest, find_codec, frames_of
 from data_prep.encoding import STORE, Clip
 from data_prep.formats import AudioError
-from data_prep.lines import DATASET, manifests_of
+from data_prep.lines import DATASET, find_manifests
 from data_prep.manifest import REJECTS, TRAIN, Reject, Row
-from data_prep.pool import Stop, tell_stopped
-from data_prep.sounds import Sound, listen_to_all
+from data_prep.pool import StopSignal, report_stopped
+from data_prep.sounds import AudioInfo, inspect_clips
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
     options.add_argument("--speaker", metavar="NAME", help="who speaks in rows that name nobody (files of the official script)")
-    workers.ask(options, "the tokenizer")
+    workers.add_options(options, "the tokenizer")
     options.add_argument("--batch-seconds", type=float, default=60.0, help="sound encoded at a time, bounds memory (default %(default)s)")
     return options
 
@@ -72,22 +72,22 @@ def _codes(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if not options.batch_seconds > 0:
         raise UserError(f"--batch-seconds {options.batch_seconds}: seconds above 0 are expected")
-    workers.check(options)
-    manifests = manifests_of(options.dataset)
+    workers.check_options(options)
+    manifests = find_manifests(options.dataset)
     folder = manifests[0].parent
     rows = list(_rows(manifests, folder, options.speaker))
     codec = find_codec(options.model)
     owner = files.own(folder)
     try:
-        with workers.found(options, folder, [folder, codec]) as hands, Stop() as stop:
+        with workers.open_workers(options, folder, [folder, codec]) as hands, StopSignal() as stop:
             return _fill(rows, folder, encoding.Setup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     except KeyboardInterrupt:
-        return tell_stopped("at once")
+        return report_stopped("at once")
     finally:
         os.close(owner)
 
 
-def _fill(rows: list[tuple[Path, Row]], folder: Path, setup: encoding.Setup, options: argparse.Namespace, stop: Stop) -> int:
+def _fill(rows: list[tuple[Path, Row]], folder: Path, setup: encoding.Setup, options: argparse.Namespace, stop: StopSignal) -> int:
     """Encode what is missing, then give each row its codes."""
     store, digest = setup.store, codec_digest(setup.codec)
     for place in (folder, *store.glob("*")):
@@ -95,12 +95,12 @@ def _fill(rows: list[tuple[Path, Row]], folder: Path, setup: encoding.Setup, opt
     looked = _look(rows, digest)
     wanted, bad = [one for one in looked if isinstance(one, Wanted)], [one for one in looked if isinstance(one, Bad)]
     missing = list({one.clip.key: one.clip for one in wanted if not encoding.stored_at(store, one.clip.key).is_file()}.values())
-    if stop.asked:
-        return tell_stopped("no clip was encoded yet")
+    if stop.requested:
+        return report_stopped("no clip was encoded yet")
     failed = encoding.encode_all(missing, setup, stop)
     left = [clip for clip in missing if clip.key not in failed and not encoding.stored_at(store, clip.key).is_file()]
     if left:
-        return tell_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
+        return report_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
     bad += [Bad(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in wanted if one.clip.key in failed]
     wanted = [one for one in wanted if one.clip.key not in failed]
     if not wanted:
@@ -132,11 +132,11 @@ def _is_of(reject: dict[str, Any], manifests: list[Path]) -> bool:
 def _look(rows: list[tuple[Path, Row]], codec: str) -> list[Wanted | Bad]:
     """Every clip is decoded once here, so that a bad one does not stop the tokenizer in its middle."""
     paths = [manifest.clip_path(path, row) for path, row in rows]
-    heard = listen_to_all(paths)
+    heard = inspect_clips(paths)
     return [_judged(row, path, clip, heard[clip], codec) for (path, row), clip in zip(rows, paths, strict=True)]
 
 
-def _judged(row: Row, path: Path, clip: Path, sound: Sound | AudioError, codec: str) -> Wanted | Bad:
+def _judged(row: Row, path: Path, clip: Path, sound: AudioInfo | AudioError, codec: str) -> Wanted | Bad:
     if isinstance(sound, AudioError):
         return Bad(row, path, sound.reason, sound.detail)
     return Wanted(row, path, Clip(clip, encoding.key_of(sound.digest, codec), sound.length))

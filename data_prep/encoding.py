@@ -22,9 +22,9 @@ from data_prep.audio import MASTER_RATE, load, probe
 from data_prep.codec import CodecError, Codes, encode, load_codec
 from data_prep.device import one_thread
 from data_prep.formats import AudioError, Samples
-from data_prep.pool import Failure, Stop
-from data_prep.progress import figures
-from data_prep.workers import Workers, share_out
+from data_prep.pool import Failure, StopSignal
+from data_prep.progress import format_progress
+from data_prep.workers import WorkerOptions, distribute
 from finetune import files
 
 STORE = "codes"
@@ -68,10 +68,10 @@ class Setup:
     codec: Path
     seconds: float
     """Of sound that is encoded at a time."""
-    workers: Workers
+    workers: WorkerOptions
 
 
-def encode_all(clips: list[Clip], setup: Setup, stop: Stop) -> dict[str, str]:
+def encode_all(clips: list[Clip], setup: Setup, stop: StopSignal) -> dict[str, str]:
     """Fill the store; returns what went wrong, by key.
 
     If `stop` is asked for, the batches in hand are the last. The tokenizer is loaded only if there is anything to do.
@@ -81,14 +81,14 @@ def encode_all(clips: list[Clip], setup: Setup, stop: Stop) -> dict[str, str]:
     for batch, problems in _encoded(batches(clips, setup.seconds), setup, stop):
         failed |= problems
         done, heard = done + len(batch), heard + _seconds(batch)
-        print(f"[{done}/{len(clips)}] clips encoded · {figures(heard, total, time.monotonic() - started, Counter())}", flush=True)
+        print(f"[{done}/{len(clips)}] clips encoded · {format_progress(heard, total, time.monotonic() - started, Counter())}", flush=True)
     return failed
 
 
-def _encoded(groups: list[list[Clip]], setup: Setup, stop: Stop) -> Iterator[tuple[list[Clip], dict[str, str]]]:
+def _encoded(groups: list[list[Clip]], setup: Setup, stop: StopSignal) -> Iterator[tuple[list[Clip], dict[str, str]]]:
     """Each batch when it is in the store, and what went wrong in it. One that ended its workers is taken apart: the fault is one clip's."""
     torn: list[list[Clip]] = []
-    for index, result in share_out(groups, functools.partial(_encoder, setup), setup.workers, _memory(setup), stop):
+    for index, result in distribute(groups, functools.partial(_encoder, setup), setup.workers, _memory(setup), stop):
         group = groups[index]
         if not isinstance(result, Failure):
             yield group, result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from data_prep.report_charts import HEIGHT, WIDTH, Tick, nice, number
+from data_prep.report_charts import HEIGHT, WIDTH, Tick, format_number, round_ticks
 
 LABELS = 6
 """Steps named on the horizontal axis at most: they would run into each other."""
@@ -47,7 +47,7 @@ class Plot:
 def plot(title: str, unit: str, points: Sequence[tuple[int, float]], levels: Mapping[str, float]) -> Plot:
     """`points`: (step, figure), at least two, by step. The vertical axis encloses points and levels with round numbers."""
     values = [*(value for _, value in points), *levels.values()]
-    edges = nice(min(values), max(values), 5)
+    edges = round_ticks(min(values), max(values), 5)
     low, high = float(edges[0]), float(edges[-1])
     first, last = points[0][0], points[-1][0]
 
@@ -57,15 +57,15 @@ def plot(title: str, unit: str, points: Sequence[tuple[int, float]], levels: Map
     def up(value: float) -> float:
         return round(HEIGHT * (1 - (value - low) / (high - low)), 1)
 
-    placed = [Point(across(step), up(value), f"step {step}: {number(value)} {unit}") for step, value in points]
+    placed = [Point(across(step), up(value), f"step {step}: {format_number(value)} {unit}") for step, value in points]
     every = -(-len(points) // LABELS)
     return Plot(
         title=title,
         unit=unit,
         path=" ".join(f"{'L' if at else 'M'}{point.x} {point.y}" for at, point in enumerate(placed)),
         points=placed,
-        levels=[Level(up(value), name, number(value)) for name, value in levels.items()],
+        levels=[Level(up(value), name, format_number(value)) for name, value in levels.items()],
         ticks=[Tick(across(step), str(step)) for step, _ in points[::every]],
-        highest=number(high),
-        lowest=number(low),
+        highest=format_number(high),
+        lowest=format_number(low),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from data_prep.report_charts import number
+from data_prep.report_charts import format_number
 from finetune import __version__
 
 from .eval_figures import Scored, figure
@@ -62,7 +62,7 @@ def verdict(row: Compared) -> str:
 
 def shown(value: float | None) -> str:
     """Three digits; a dash for what is unknown."""
-    return "–" if value is None else number(value)
+    return "–" if value is None else format_number(value)
 
 
 def columns(evaluation: Evaluation) -> list[str]:

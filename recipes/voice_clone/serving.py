@@ -49,7 +49,7 @@ def serve(folders: list[Path], argv: list[str]) -> int:
 
     exports = named([*folders, *([asked.base] if asked.base else [])])
     address, entry = Address(asked.host, asked.port), door(asked.host, asked.token_file)
-    web.require_free(address.port, address.host)
+    web.require_free_port(address.port, address.host)
     with ExitStack() as opened:
         folder = opened.enter_context(web.private_folder(f"overtone-serve-{address.host}-{address.port}"))
         clips = Clips(folder / "clips")
@@ -134,7 +134,7 @@ def application(speech: Speech, limits: Limits, entry: Door, clips: Clips) -> Fa
     page = build(Booth(speech, limits, clips))
     routes = (*serving_api.ROUTES, *serving_uploads.ROUTES, *page_routes(page, clips.find))
     middleware = [
-        Middleware(web.closed),
+        Middleware(web.add_security_headers),
         Middleware(guard, routes=routes, admit=AccessControl(entry).admit, answer=lambda rejected: of_rejected(rejected).response()),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
