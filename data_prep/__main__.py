@@ -1,4 +1,4 @@
-"""`python -m data_prep VERB …` and the `data_prep` command: picks the verb and imports only that."""
+"""Command-line entry point, `python -m data_prep VERB …` or `data_prep VERB …`: imports only the module of the given verb."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import importlib
 import sys
 
 VERBS = {
-    "voice": "recordings to clips with texts (train.jsonl, val.jsonl, rejects.jsonl)",
-    "codes": "clips to the speech tokenizer's codes, into the same files",
-    "report": "a page to look at and listen to a dataset (report.html)",
-    "review": "a page to listen, to correct texts, to keep and to reject (review.jsonl)",
-    "check": "is a voice dataset, ours or not, fit to train on? Every line and every clip",
-    "export": "a voice dataset as LJSpeech, as an AudioFolder, or for the official Qwen3-TTS script",
-    "text": "conversations to chats to train on (train.jsonl, val.jsonl, rejects.jsonl)",
+    "voice": "turn recordings into clips with transcripts (train.jsonl, val.jsonl, rejects.jsonl)",
+    "codes": "encode the clips with the speech tokenizer; codes are added to the same files",
+    "report": "write an HTML report about a dataset (report.html)",
+    "review": "serve a page to listen to clips, correct texts, keep and reject (review.jsonl)",
+    "check": "check every line and every clip of a voice dataset, made here or not",
+    "export": "export a voice dataset as LJSpeech, as an AudioFolder, or for the official Qwen3-TTS script",
+    "text": "turn conversations into chat rows (train.jsonl, val.jsonl, rejects.jsonl)",
 }
 
 
 def main(argv: list[str]) -> int:
-    """Exit code of the verb that `argv` names."""
+    """Run the verb that `argv` names and return its exit code; 2 for an unknown verb."""
     if argv and argv[0] in VERBS:
         return importlib.import_module(f"data_prep.{argv[0]}").main(argv[1:])
-    asked = bool(argv) and argv[0] in ("-h", "--help")
-    lines = ["usage: data_prep VERB …   (VERB --help for its options)", *(f"  {verb:<8}{says}" for verb, says in VERBS.items())]
-    print("\n".join(lines), file=sys.stdout if asked else sys.stderr)
-    return 0 if asked else 2
+    help_requested = bool(argv) and argv[0] in ("-h", "--help")
+    lines = ["usage: data_prep VERB …   (VERB --help for its options)", *(f"  {verb:<8}{text}" for verb, text in VERBS.items())]
+    print("\n".join(lines), file=sys.stdout if help_requested else sys.stderr)
+    return 0 if help_requested else 2
 
 
 def console() -> None:
-    """The installed command."""
+    """Entry point of the installed command."""
     sys.exit(main(sys.argv[1:]))
 
 

@@ -1,4 +1,4 @@
-"""Where every second of the input went, for machines (summary.json) and for people (a table)."""
+"""Duration accounting: how much of each recording was kept, rejected or without speech (summary.json and the final table)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio import MASTER_RATE
 from data_prep.manifest import Reject, Row
-from data_prep.recording import Recording
+from data_prep.recording import PreparedRecording
 from data_prep.vad import Region
 
 
 class Account(BaseModel):
-    """One recording, in samples at `MASTER_RATE`; kept + rejected + non_speech = total, checked by `account`."""
+    """Durations of one recording in samples at `MASTER_RATE`; kept + rejected + non_speech = total, checked by `account`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,7 +30,7 @@ class Account(BaseModel):
 
 
 class Summary(BaseModel):
-    """All recordings together."""
+    """Contents of summary.json: totals over all recordings, and the account of each."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,19 +42,19 @@ class Summary(BaseModel):
     clips: int
     rejected: int
     rejected_by_reason: dict[str, int]
-    """Counts; a clip that fails several rules counts for each."""
+    """Number of clips per reason; a clip that fails several rules is counted for each."""
     rejected_seconds_by_reason: dict[str, float]
     train: int
     val: int
     speakers: dict[str, float]
-    """Seconds kept."""
+    """Kept seconds per speaker."""
     languages: dict[str, float]
     settings: dict[str, object]
     sources: list[Account]
 
 
-def accounts(recordings: list[Recording], rows: list[Row], rejects: list[Reject]) -> list[Account]:
-    """One for each recording, checked (see `account`)."""
+def accounts(recordings: list[PreparedRecording], rows: list[Row], rejects: list[Reject]) -> list[Account]:
+    """The checked `Account` of each recording (see `account`)."""
     kept, rejected = _spans(rows), _spans(rejects)
     return [
         account(
@@ -73,17 +73,17 @@ def accounts(recordings: list[Recording], rows: list[Row], rejects: list[Reject]
 def account(
     source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region], warning: str
 ) -> Account:
-    """Check that the clips do not overlap and leave no speech out, and add up. Raises RuntimeError otherwise: a bug of ours."""
+    """The durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
     spans = sorted([*kept, *rejected])
     position = 0
     outside = []
     for span in [*spans, Region(total, total)]:
         if span.start < position or span.stop > total:
-            raise RuntimeError(f"{source}: clip {span} overlaps another or leaves the recording of {total} samples")
+            raise RuntimeError(f"{source}: clip {span} overlaps another clip or exceeds the recording of {total} samples")
         if span.start > position:
             outside.append(Region(position, span.start))
         position = span.stop
-    lost = [region for region in regions if _reaches(region, outside)]
+    lost = [region for region in regions if _overlaps(region, outside)]
     if lost:
         raise RuntimeError(f"{source}: speech at {lost[0].start / MASTER_RATE:.2f} s is in no clip and in no reject")
     return Account(
@@ -99,7 +99,7 @@ def account(
 
 
 def summarise(accounts: list[Account], rows: list[Row], rejects: list[Reject], settings: dict[str, object]) -> Summary:
-    """Raises RuntimeError if the seconds do not add up to the sample."""
+    """The summary of all recordings. Raises RuntimeError if the durations do not add up exactly."""
     total, kept, rejected, rest = (sum(getattr(one, field) for one in accounts) for field in ("total", "kept", "rejected", "non_speech"))
     if kept + rejected + rest != total:
         raise RuntimeError(f"{kept} kept + {rejected} rejected + {rest} without speech are not {total} samples")
@@ -112,18 +112,18 @@ def summarise(accounts: list[Account], rows: list[Row], rejects: list[Reject], s
         clips=len(rows),
         rejected=len(rejects),
         rejected_by_reason=dict(sorted(Counter(reason for reject in rejects for reason in reject.reasons).items())),
-        rejected_seconds_by_reason=_by((reason, reject.end - reject.start) for reject in rejects for reason in reject.reasons),
+        rejected_seconds_by_reason=_sum_by((reason, reject.end - reject.start) for reject in rejects for reason in reject.reasons),
         train=sum(row.split == "train" for row in rows),
         val=sum(row.split == "val" for row in rows),
-        speakers=_by((row.speaker or "", row.duration or 0.0) for row in rows),
-        languages=_by((row.language, row.duration or 0.0) for row in rows),
+        speakers=_sum_by((row.speaker or "", row.duration or 0.0) for row in rows),
+        languages=_sum_by((row.language, row.duration or 0.0) for row in rows),
         settings=settings,
         sources=accounts,
     )
 
 
 def table(summary: Summary) -> str:
-    """A dozen lines for the terminal."""
+    """The summary as a table for the terminal."""
     lines = [
         _line("input", summary.input_seconds, f"{summary.recordings} recordings", summary),
         _line("kept", summary.kept_seconds, f"{summary.clips} clips: {summary.train} train, {summary.val} val", summary),
@@ -137,14 +137,14 @@ def table(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _reaches(region: Region, gaps: list[Region]) -> bool:
-    """Whether it shares a sample with one of the gaps, which are in order: hours of speech have thousands of both."""
+def _overlaps(region: Region, gaps: list[Region]) -> bool:
+    """Whether `region` shares a sample with one of the sorted `gaps`. Bisection: hours of speech have thousands of both."""
     next_gap = bisect.bisect_right(gaps, region.start, key=lambda gap: gap.stop)
     return next_gap < len(gaps) and gaps[next_gap].start < region.stop
 
 
 def _spans(entries: Iterable[Row | Reject]) -> dict[str, list[Region]]:
-    """Samples of each source, back from seconds: six decimals lose none."""
+    """Sample ranges by source, converted back from seconds; six decimals are exact at this rate."""
     spans: dict[str, list[Region]] = defaultdict(list)
     for entry in entries:
         spans[entry.source or ""].append(Region(round((entry.start or 0.0) * MASTER_RATE), round((entry.end or 0.0) * MASTER_RATE)))
@@ -157,12 +157,12 @@ def _line(what: str, seconds: float, note: str, summary: Summary) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Hours:minutes:seconds, to a tenth."""
+    """Hours:minutes:seconds, with one decimal."""
     minutes, rest = divmod(round(seconds, 1), 60)
     return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:04.1f}"
 
 
-def _by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _sum_by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     for name, seconds in pairs:
         sums[name] += seconds

@@ -1,7 +1,7 @@
-"""Sound in, sound out: judge whether a recording is usable, mix it to mono, resample it once, write FLAC.
+"""Audio input and output: validate a recording, mix it to mono, resample it once, write FLAC.
 
-A recording is decoded twice in blocks, first to learn its facts (`probe`), then to resample it (`resampled`): memory holds one block.
-Recordings of others are decoded by `data_prep.decoder` in a child process; in this process only what this package wrote itself.
+A recording is decoded twice in blocks, first to analyse it (`probe`), then to resample it (`resampled`), so memory holds one block.
+Untrusted recordings are decoded in a child process (`data_prep/decoder.py`); this process decodes only files that this package wrote.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.bandwidth import bandwidth
-from data_prep.formats import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, in_words, open_stream
+from data_prep.formats import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, error_text, open_stream
 
 __all__ = ["EXTENSIONS", "AudioError", "Samples", "bandwidth"]
 
 MASTER_RATE = 24_000
-"""Hz. Clips are cut at this rate, and all sample positions in this package count at it."""
+"""Hz. Sample rate of clips and of all sample positions in this package."""
 SPEECH_RATE = 16_000
-"""Hz. What voice activity detection and Whisper hear."""
+"""Hz. Input rate of voice activity detection and Whisper."""
 
 SILENT = 3e-5  # standard deviation of full scale 1.0: -90 dBFS, the last bit of 16
 DEAD_CHANNEL = 1e-4  # power relative to the loudest channel: -40 dB
@@ -37,12 +37,12 @@ FADE_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a recording may have at most; held against the header before anything is decoded, and again while it is decoded."""
+    """Limits of a recording, checked against the header before decoding, and again while decoding."""
 
     seconds: float = LONGEST_HOURS * 3600
     channels: int = MOST_CHANNELS
     samples: float = inf
-    """Of all channels: what decoding it costs."""
+    """Total samples of all channels, which determine the cost of decoding."""
 
     def require(self, frames: int, stream: Stream) -> None:
         """Raises `AudioError` (`too_long`; `unreadable` for the channels)."""
@@ -53,19 +53,19 @@ class Bounds:
             if self.seconds < 3600:
                 raise AudioError("too_long", f"{seconds:.0f} s or more; at most {self.seconds:.0f} s are read", seconds)
             hours, most = seconds / 3600, self.seconds / 3600
-            raise AudioError("too_long", f"{hours:.1f} h or more in one file; divide it into files of at most {most:g} h", seconds)
+            raise AudioError("too_long", f"{hours:.1f} h or more in one file; split it into files of at most {most:g} h", seconds)
         if frames * stream.channels > self.samples:
             found = f"{frames * stream.channels:,} samples or more at {stream.rate} Hz in {stream.channels} channels"
             raise AudioError("too_long", f"{found}; at most {self.samples:,.0f} are read: use a lower rate, or mono", seconds)
 
 
 RECORDING = Bounds()
-"""Of the recordings that datasets are made from."""
+"""Limits of recordings for datasets."""
 
 
 @dataclass(frozen=True)
 class Audio:
-    """Mono sound that knows its rate: whoever needs another rate has to say so."""
+    """Mono audio with its sample rate."""
 
     samples: Samples
     """[n], full scale 1.0."""
@@ -81,7 +81,7 @@ class Audio:
 
 
 class Track(BaseModel):
-    """What `probe` found out about a recording, and how it becomes mono."""
+    """Result of `probe`: native format of a recording, and its mono mix."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -90,11 +90,11 @@ class Track(BaseModel):
     frames: int
     """Decoded samples per channel."""
     weights: tuple[float, ...]
-    """Of each channel in the mono mix."""
+    """Weight of each channel in the mono mix."""
     offset: float
-    """Mean of the mix, to be subtracted."""
+    """Mean (DC offset) of the mix, to be subtracted."""
     warning: str = ""
-    """Why less was decoded than the file declares; empty if nothing is missing."""
+    """Why less was decoded than the file declares; empty if complete."""
 
     @property
     def length(self) -> int:
@@ -103,12 +103,12 @@ class Track(BaseModel):
 
 
 def to_rate(position: int, from_rate: int, rate: int) -> int:
-    """The one place where a sample position changes its rate: nearest integer, halves up."""
+    """Convert a sample position to another rate, rounded to nearest, halves up. All conversions use this function."""
     return (2 * position * rate + from_rate) // (2 * from_rate)
 
 
 def probe(path: Path, alive: Callable[[], None] = lambda: None, bounds: Bounds = RECORDING) -> Track:
-    """Decode once and judge; `alive` is called after each block.
+    """Decode once and validate; `alive` is called after each block.
 
     Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`); a truncated file only gets a warning.
     """
@@ -124,7 +124,7 @@ def probe(path: Path, alive: Callable[[], None] = lambda: None, bounds: Bounds =
             bounds.require(frames, stream)
             alive()
     except DECODE_ERRORS as error:
-        broken = f"decoding stopped after {frames / stream.rate:.2f} s{_of(stream)}: {in_words(error)}"
+        broken = f"decoding stopped after {frames / stream.rate:.2f} s{_of_declared(stream)}: {error_text(error)}"
     if not frames:
         raise AudioError("unreadable" if broken else "empty", broken or "no samples in the file")
     mean = sums / frames
@@ -142,7 +142,7 @@ def probe(path: Path, alive: Callable[[], None] = lambda: None, bounds: Bounds =
 
 
 def resampled(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list[Samples]]:
-    """The mono mix in pieces, one per rate each time; every rate is resampled once from the native one (soxr VHQ), delay compensated.
+    """Yield the mono mix in pieces, one per rate; each rate is resampled once from the native rate (soxr VHQ), delay compensated.
 
     The pieces of a rate add up to `to_rate(track.frames, track.rate, rate)` samples.
     """
@@ -152,7 +152,7 @@ def resampled(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list
     streams = [None if rate == track.rate else soxr.ResampleStream(track.rate, rate, 1, dtype="float32", quality="VHQ") for rate in rates]
     due = [to_rate(track.frames, track.rate, rate) for rate in rates]
     left = track.frames
-    for block in _until(open_stream(path).blocks, track.frames):
+    for block in _first_frames(open_stream(path).blocks, track.frames):
         left -= len(block)
         mono = block @ weights - np.float32(track.offset)
         pieces = [mono if stream is None else stream.resample_chunk(mono, last=left == 0) for stream in streams]
@@ -163,18 +163,18 @@ def resampled(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list
 
 
 def load(path: Path, track: Track, *rates: int) -> list[Audio]:
-    """The mono mix at each of `rates`, in memory."""
+    """The mono mix at each of `rates`, in memory: samples [n] in float32."""
     pieces = zip(*resampled(path, track, rates), strict=True)
     return [Audio(np.concatenate(of_rate), rate) for of_rate, rate in zip(pieces, rates, strict=True)]
 
 
 def read(path: Path, rate: int) -> Audio:
-    """A whole short file as mono at `rate`, its offset subtracted. Raises `AudioError`."""
+    """Read a whole short file as mono at `rate`, DC offset removed. Raises `AudioError`."""
     return load(path, _probe_whole(path), rate)[0]
 
 
 def read_unchanged(path: Path) -> Audio:
-    """A whole short file as mono at its own rate, with its offset. Raises `AudioError`."""
+    """Read a whole short file as mono at its native rate, with its DC offset. Raises `AudioError`."""
     track = _probe_whole(path).model_copy(update={"offset": 0.0})
     return load(path, track, track.rate)[0]
 
@@ -186,8 +186,8 @@ def _probe_whole(path: Path) -> Track:
     return track
 
 
-def faded(audio: Audio) -> Audio:
-    """The same with 5 ms of fade at both ends, so that a clip starts and ends at zero."""
+def fade_edges(audio: Audio) -> Audio:
+    """The audio with a 5 ms fade at both ends, so that a clip starts and ends at zero."""
     ramp = np.linspace(0.0, 1.0, min(int(FADE_SECONDS * audio.rate), len(audio.samples) // 2), dtype=np.float32)
     samples = audio.samples.copy()
     samples[: len(ramp)] *= ramp
@@ -195,34 +195,34 @@ def faded(audio: Audio) -> Audio:
     return Audio(samples, audio.rate)
 
 
-def integers(samples: Samples) -> NDArray[np.int16]:
-    """16 bits: to the nearest, and not beyond full scale."""
+def to_int16(samples: Samples) -> NDArray[np.int16]:
+    """[n] 16-bit samples, rounded to nearest and clipped at full scale."""
     return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
 
 
 def flac(audio: Audio) -> bytes:
-    """Mono 16-bit FLAC. Same samples, same bytes."""
+    """Mono 16-bit FLAC bytes, deterministic for the same samples."""
     import soundfile
 
     buffer = io.BytesIO()
-    soundfile.write(buffer, integers(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
+    soundfile.write(buffer, to_int16(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
     return buffer.getvalue()
 
 
-def _until(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
-    """Blocks up to `frames` in all: a damaged file raises behind them, and that was reported by `probe`."""
+def _first_frames(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
+    """Yield blocks up to `frames` in total; beyond them a damaged file raises, which `probe` has reported."""
     left = frames
     while left > 0:
         block = next(blocks, None)
         if block is None:
-            raise AudioError("unreadable", "it became shorter while it was read")
+            raise AudioError("unreadable", "the file became shorter while it was read")
         block = block[:left]
         left -= len(block)
         yield block
 
 
 def _require_finite(block: Samples, before: int, stream: Stream) -> None:
-    """A floating-point file may hold anything; what is no number, or is so large that its square overflows, ruins all that it touches."""
+    """Raises `AudioError` for NaN, Inf, and values whose square overflows; floating-point files may contain them."""
     bad = ~(np.abs(block) < LARGEST).all(axis=1)
     if bad.any():
         at = before + int(bad.argmax())
@@ -230,11 +230,11 @@ def _require_finite(block: Samples, before: int, stream: Stream) -> None:
 
 
 def _shortfall(stream: Stream, frames: int) -> str:
-    """What is missing, in words; empty if nothing is."""
+    """Description of missing audio; empty if complete."""
     seconds = f"{frames / stream.rate:.2f} s"
     if stream.faults:
         first = f"the first after {stream.faults[0] / stream.rate:.2f} s"
-        return f"damaged: pieces left out that cannot be decoded: {len(stream.faults)}, {first}; {seconds}{_of(stream)} decoded"
+        return f"damaged: pieces left out that cannot be decoded: {len(stream.faults)}, {first}; {seconds}{_of_declared(stream)} decoded"
     if stream.ends_midway:
         return f"truncated: the file ends before its sound does, after {seconds}"
     if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
@@ -242,12 +242,12 @@ def _shortfall(stream: Stream, frames: int) -> str:
     return ""
 
 
-def _of(stream: Stream) -> str:
+def _of_declared(stream: Stream) -> str:
     return "" if stream.declared is None else f" of {stream.declared / stream.rate:.2f}"
 
 
 def _mono_weights(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of all channels; the loudest one alone if another is dead or if they cancel each other."""
+    """[channels] weights: the mean of all channels, or only the loudest if a channel is silent or channels cancel each other."""
     power = np.diag(covariance)
     mean = np.full(len(power), 1 / len(power))
     if power.min() < DEAD_CHANNEL * power.max() or mean @ covariance @ mean < CANCELLED * power.mean():

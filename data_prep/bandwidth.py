@@ -1,4 +1,4 @@
-"""How far up the spectrum of a sound reaches: shows recordings that were made, or once stored, at a low rate."""
+"""Bandwidth estimation: upper end of the spectrum, which reveals audio recorded or once stored at a low sample rate."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from data_prep.formats import Samples
 SPECTRUM = 1024  # samples per frame; at 24 kHz 43 ms and 23 Hz
 MOST_FRAMES = 4000
 LOUD_SHARE, QUIET_SHARE = 0.95, 0.1
-"""Quantile of the frames that a frequency must be loud in (fricatives make 10 % of speech, clicks less), and share that are pauses."""
+"""Quantile over frames for the level of a frequency (fricatives are 10 % of speech, clicks less), and share of frames in pauses."""
 PAUSE_DB = 20.0
 BELOW_PEAK_DB, ABOVE_FLOOR_DB = 70.0, 12.0
-"""In studio recordings fricatives lie 30 to 50 dB below the loudest band; the loud quantile of steady noise is 5 dB above its mean."""
-SMOOTHED = 15  # bins: a single line, as of a screen's flyback, is no bandwidth
-QUANTISATION = (1 / 32768) ** 2 / 12  # power of the rounding to 16 bits, which clips and most recordings went through
+"""In studio recordings fricatives are 30 to 50 dB below the loudest band; the loud quantile of steady noise is 5 dB above its mean."""
+SMOOTHED = 15  # bins: suppresses single spectral lines, such as the flyback of a screen
+QUANTISATION = (1 / 32768) ** 2 / 12  # power of 16-bit quantisation noise
 
 
 def bandwidth(samples: Samples, rate: int) -> int:
-    """Hz up to which the sound stands out of its own noise: a recording of 16 kHz gives at most 8000, whatever rate it was brought to.
+    """Highest frequency in Hz that stands out of the noise: at most 8000 for a 16 kHz recording, even if resampled. `samples`: [n].
 
-    The noise at each frequency is what the quietest frames hold, where these are pauses (20 dB below the loudest); never less than the
-    rounding to 16 bits. 0 for silence and for less than one frame. Surer on half a minute than on a second.
+    The noise floor at each frequency comes from the quietest frames, if they are pauses (20 dB below the loudest), and is at least 16-bit
+    quantisation noise. 0 for silence and for less than one frame. More reliable on half a minute than on a second.
     """
     if len(samples) < SPECTRUM:
         return 0
@@ -37,7 +37,7 @@ def bandwidth(samples: Samples, rate: int) -> int:
 
 
 def _pauses(power: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean spectrum of the quietest frames; zero if they are as loud as speech. `power`: [frames, bins]."""
+    """[bins] mean power of the quietest frames; zeros if they are as loud as speech. `power`: [frames, bins]."""
     total = power.sum(axis=1)
     quiet = total <= np.quantile(total, QUIET_SHARE)
     is_pause = total[quiet].mean() < np.quantile(total, LOUD_SHARE) * _ratio(-PAUSE_DB)

@@ -1,10 +1,10 @@
-"""Is this voice dataset fit to train on?
+"""Check whether a voice dataset can be used for training.
 
   python -m data_prep check data/me
   python -m data_prep check official.jsonl --root /data/wavs
 
-Takes what `data_prep voice` made, and files of the official Qwen3-TTS script. Looks at every line and decodes every clip (an hour of sound
-takes about a second of one core). Changes nothing. Exit code 0 if it is, 1 if something is wrong.
+Accepts datasets of `data_prep voice` and JSONL files for the official Qwen3-TTS script. Validates every line and decodes every clip
+(an hour of audio takes about one second on one core). Changes no file. Exit code 0 without problems, 1 with problems.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from data_prep.codec_choice import open_codec
 from data_prep.codec_interface import Codec
 from data_prep.encoding import STORE
 from data_prep.formats import AudioError
-from data_prep.lines import DATASET, ROOT, Line, lines_of, manifests_of
+from data_prep.lines import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
 from data_prep.manifest import SUMMARY, TRAIN, VAL, Row
-from data_prep.row_checks import CODEBOOK, NOTES, PROBLEMS, Facts, Problem
-from data_prep.sounds import Sound, listen_to_all
+from data_prep.row_checks import CODEBOOK, NOTES, PROBLEMS, Problem, RowFacts
+from data_prep.sounds import AudioInfo, inspect_clips
 from finetune import files
 from finetune.errors import UserError, exit_code
 from finetune.strict_json import read_object
 
 SHOWN = 3
-"""Places of each kind."""
+"""Locations printed per kind of problem."""
 
 
 def main(argv: list[str]) -> int:
-    """The verb. Returns 1 if there is a problem."""
+    """Run the verb. Returns 1 if there is a problem."""
     return exit_code(_check, argv)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options, for `--help` and for tests."""
+    """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument(
-        "--model", help="were the codes made by this model's tokenizer? A Qwen3-TTS 12 Hz folder, or a name on the model hub"
+        "--model", help="also check that the codes come from this model's tokenizer: a Qwen3-TTS 12 Hz folder, or a name on the model hub"
     )
     options.add_argument("--root", type=Path, help=ROOT)
     return options
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What was found."""
+class CheckResult:
+    """Result of checking a dataset."""
 
-    rows: list[Facts]
-    """Those that could be read."""
+    rows: list[RowFacts]
+    """Rows that could be parsed."""
     lines: int
     problems: list[Problem]
-    """And notes: `PROBLEMS` and `NOTES` tell them apart."""
+    """Problems and notes; their kinds are keys of `PROBLEMS` or `NOTES`."""
 
     @property
     def wrong(self) -> list[Problem]:
@@ -71,28 +71,28 @@ class Checked:
 def _check(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     codec = open_codec(options.model) if options.model else None
-    checked = check(manifests_of(options.dataset), options.root, codec)
+    checked = check(find_manifests(options.dataset), options.root, codec)
     if not checked.lines:
-        raise UserError(f"{options.dataset} holds no rows; make some with: python -m data_prep voice RECORDINGS --out FOLDER")
+        raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
     print("\n".join([*_table(checked.problems, PROBLEMS, ""), *_table(checked.problems, NOTES, "note: "), *_totals(checked.rows)]))
     if checked.wrong:
         places = len({problem.place for problem in checked.wrong})
-        print(f"{len(checked.wrong)} problems in {places} of {checked.lines} lines: correct or remove them, and check again")
+        print(f"{len(checked.wrong)} problems in {places} of {checked.lines} lines; correct or remove these lines, then check again")
         return 1
-    print(_next(options, checked.rows))
+    print(_next_command(options, checked.rows))
     return 0
 
 
-def check(manifests: list[Path], root: Path | None = None, codec: Codec | None = None) -> Checked:
+def check(manifests: list[Path], root: Path | None = None, codec: Codec | None = None) -> CheckResult:
     """Look at every line of some manifests, and at all of them together.
 
     `root`: where paths begin; None for the folder of each file. `codec`: the codec that the codes should be of; None for any.
     The files are read twice, so that memory holds no codes.
     """
     codebook = codec.codebook_size if codec else CODEBOOK
-    heard = listen_to_all(path for line in _lines(manifests) for path in _clips(line, root) if path)
+    heard = inspect_clips(path for line in _lines(manifests) for path in _clips(line, root) if path)
     problems: list[Problem] = []
-    rows: list[Facts] = []
+    rows: list[RowFacts] = []
     lines = 0
     for line in _lines(manifests):
         lines += 1
@@ -100,43 +100,45 @@ def check(manifests: list[Path], root: Path | None = None, codec: Codec | None =
             problems.append(Problem(line.kind, line.place, line.detail))
             continue
         sounds = [heard[path] if path else None for path in _clips(line, root)]
-        problems += _about(line, line.row, sounds, root or line.manifest.parent, codebook)
-        rows.append(row_checks.facts(line, line.row, sounds[0]))
-    problems += [*row_checks.about_all(rows), *(_about_codec(manifests[0].parent, codec) if codec else ())]
-    return Checked(rows, lines, problems)
+        problems += _row_problems(line, line.row, sounds, root or line.manifest.parent, codebook)
+        rows.append(row_checks.row_facts(line, line.row, sounds[0]))
+    problems += [*row_checks.check_across_rows(rows), *(_codec_problems(manifests[0].parent, codec) if codec else ())]
+    return CheckResult(rows, lines, problems)
 
 
-def _lines(manifests: list[Path]) -> Iterator[Line]:
-    return (line for manifest in manifests for line in lines_of(manifest))
+def _lines(manifests: list[Path]) -> Iterator[ManifestLine]:
+    return (line for manifest in manifests for line in read_manifest_lines(manifest))
 
 
-def _clips(line: Line, root: Path | None) -> list[Path | None]:
-    """The clip of a row and, if it names one, the reference clip; None for one outside of where it may lie."""
+def _clips(line: ManifestLine, root: Path | None) -> list[Path | None]:
+    """Paths of the clip and, if the row has one, the reference clip; None for a path outside `root`."""
     names = [line.row.audio, *filter(None, [line.row.ref_audio])] if line.row else []
-    return [_inside(root or line.manifest.parent, name) for name in names]
+    return [_resolve_inside(root or line.manifest.parent, name) for name in names]
 
 
-def _inside(root: Path, name: str) -> Path | None:
+def _resolve_inside(root: Path, name: str) -> Path | None:
     try:
         return files.resolve_under(root, name)
     except UserError:
         return None
 
 
-def _about(line: Line, row: Row, sounds: list[Sound | AudioError | None], root: Path, codebook: int) -> Iterator[Problem]:
-    """What is to be said about one row. `sounds` as `_clips` gives them."""
-    yield from row_checks.about_words(line, row)
+def _row_problems(
+    line: ManifestLine, row: Row, sounds: list[AudioInfo | AudioError | None], root: Path, codebook: int
+) -> Iterator[Problem]:
+    """Problems of one row. `sounds`: in the order of `_clips`."""
+    yield from row_checks.check_fields(line, row)
     for sound, name in zip(sounds, (row.audio, row.ref_audio), strict=False):
         if sound is None:
-            yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or say --root FOLDER")
+            yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or use --root FOLDER")
     clip, reference = [*sounds, None][:2]
     if clip is not None:
-        yield from row_checks.about_clip(line, row, clip, codebook)
+        yield from row_checks.check_clip(line, row, clip, codebook)
     if reference is not None:
-        yield from row_checks.about_reference(line, row, reference)
+        yield from row_checks.check_reference(line, row, reference)
 
 
-def _about_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
+def _codec_problems(folder: Path, codec: Codec) -> Iterator[Problem]:
     """What `data_prep codes` noted about the tokenizer that it used; rows do not say it."""
     path = folder / STORE / SUMMARY
     digest = read_object(path).get("codec_digest") if path.is_file() else None
@@ -145,24 +147,24 @@ def _about_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
 
 
 def _table(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:
-    """Of each kind how many there are, and the first places."""
-    for kind, says in kinds.items():
+    """Count and first locations of each kind of problem."""
+    for kind, description in kinds.items():
         places = [problem for problem in problems if problem.kind == kind]
         if places:
-            yield f"{prefix}{len(places):,} {says}"
+            yield f"{prefix}{len(places):,} {description}"
             yield from (f"    {place}: {_printable(detail)}" for _, place, detail in places[:SHOWN])
         if len(places) > SHOWN:
             yield f"    … and {len(places) - SHOWN:,} more"
 
 
 def _printable(text: str) -> str:
-    """On one line, and without what a terminal would obey: names of files may hold anything."""
+    """Escape line breaks and terminal control characters: file names may contain any of them."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def _totals(rows: list[Facts]) -> Iterator[str]:
-    """Clips and hours: to train and to validate on, of each speaker, in each language."""
-    groups: dict[str, list[Facts]] = defaultdict(list)
+def _totals(rows: list[RowFacts]) -> Iterator[str]:
+    """Number and duration of clips per split, speaker and language."""
+    groups: dict[str, list[RowFacts]] = defaultdict(list)
     for row in rows:
         for name in (VAL if row.validates else TRAIN, f"speaker {row.speaker or '(not named)'}", f"language {row.language}"):
             groups[name].append(row)
@@ -172,10 +174,10 @@ def _totals(rows: list[Facts]) -> Iterator[str]:
         yield f"{_printable(name):<24}{len(clips):>8,} clips{clock(sum(row.sound.seconds for row in clips if row.sound)):>14}"
 
 
-def _next(options: argparse.Namespace, rows: list[Facts]) -> str:
+def _next_command(options: argparse.Namespace, rows: list[RowFacts]) -> str:
     dataset, root = options.dataset, options.root
     if root:
-        return f"next: python -m data_prep export {dataset} --root {root} --as voice --to FOLDER   (a dataset in one place)"
+        return f"next: python -m data_prep export {dataset} --root {root} --as voice --to FOLDER   (copies all clips into one folder)"
     if not rows[0].coded:
         speaker = "" if all(row.speaker for row in rows) else " --speaker NAME"
         return f"next: python -m data_prep codes {dataset} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}"

@@ -1,4 +1,4 @@
-"""Pieces of a recording: divided, measured, written at one loudness, and not yet judged."""
+"""Clips of a recording: cut, measured and written as FLAC files with one gain per recording. Selection happens later."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from data_prep import bandwidth, loudness, measure, segment, transcribe
-from data_prep.audio import MASTER_RATE, Audio, faded, flac, to_rate
+from data_prep.audio import MASTER_RATE, Audio, fade_edges, flac, to_rate
 from data_prep.manifest import AUTO
 from data_prep.score import Quality
-from data_prep.segment import Lengths, Piece, Unit
-from data_prep.sources import Source
+from data_prep.segment import Lengths, Piece, TextUnit
+from data_prep.sources import RecordingSource
 from data_prep.transcripts import Transcript
 from data_prep.vad import Region
 from finetune import files
 
 UTTERANCE_TOLERANCE = 1.0
-"""Seconds by which the times of a transcript may miss a pause."""
+"""Tolerance of the times of a transcript in seconds, when matching them to pauses."""
 
 
-class Clip(BaseModel):
-    """A piece of a recording: measured, and not yet judged."""
+class MeasuredClip(BaseModel):
+    """A measured piece of a recording, before selection."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
     """Digest of the recording, first and last millisecond."""
     audio: str | None
-    """Path relative to the data set; None for a piece without text, which is no use to anybody."""
+    """Path relative to the dataset; None for a piece without text, which gets no file."""
     start: int
     """Samples at `MASTER_RATE`."""
     stop: int
     text: str
     language: str
     quality: Quality
-    """Of the sound as it was recorded."""
+    """Measures of the audio before the gain."""
     gain_db: float
-    """By which the file is louder than the recording."""
+    """Gain applied to the file, relative to the recording."""
 
     @property
     def seconds(self) -> float:
@@ -51,31 +51,33 @@ class Clip(BaseModel):
 
 
 @functools.cache
-def code() -> tuple[str, ...]:
-    """Digests of what decides how a recording becomes clips: results of other code are not taken for its own."""
+def code_digests() -> tuple[str, ...]:
+    """Digests of the source files that determine the clips: part of the cache key, so that results of other code are not reused."""
     return tuple(files.digest(Path(module.__file__ or "")) for module in (segment, measure, bandwidth, loudness, sys.modules[__name__]))
 
 
-def divide(transcript: Transcript | None, units: list[Unit], regions: list[Region], master: Audio, lengths: Lengths) -> list[Piece]:
-    """Where to cut. A transcript's author divided the text, and timed it worse than Whisper does."""
+def divide(transcript: Transcript | None, units: list[TextUnit], regions: list[Region], master: Audio, lengths: Lengths) -> list[Piece]:
+    """Cut a recording into pieces. Transcripts keep their segmentation; their times are less accurate than Whisper's."""
     length = len(master.samples)
     if transcript is not None and transcript.text:
-        cuts = segment.whole(units, regions, length)
+        cuts = segment.single_clip(units, regions, length)
     else:
         cuts = segment.align(units, regions, length, UTTERANCE_TOLERANCE if transcript else transcribe.WORD_TOLERANCE)
     return segment.divide(cuts, units, master, lengths, segment.utterance_bonus if transcript else segment.sentence_bonus)
 
 
-def write(out: Path, source: Source, pieces: list[Piece], regions: list[Region], master: Audio, language: str | None) -> list[Clip]:
-    """Measure all, and write what has a text, with one gain for the recording. `language` None: what Whisper heard."""
+def write(
+    out: Path, source: RecordingSource, pieces: list[Piece], regions: list[Region], master: Audio, language: str | None
+) -> list[MeasuredClip]:
+    """Measure all pieces; write those with text, with one gain for the recording. `language` None: as detected by Whisper."""
     noise = measure.noise_power(master.samples, regions)
     of_all = {"bandwidth_hz": float(bandwidth.bandwidth(master.samples, MASTER_RATE))}
     gain = loudness.gain(master, regions)
     clips = []
     for piece in pieces:
-        clip = Clip(
-            id=identity(source, piece),
-            audio=path_of(source, piece) if piece.text else None,
+        clip = MeasuredClip(
+            id=clip_id(source, piece),
+            audio=clip_path(source, piece) if piece.text else None,
             start=piece.start,
             stop=piece.stop,
             text=piece.text,
@@ -85,27 +87,27 @@ def write(out: Path, source: Source, pieces: list[Piece], regions: list[Region],
         )
         if clip.audio:
             louder = Audio(master.samples[piece.start : piece.stop] * np.float32(gain), MASTER_RATE)
-            files.write_bytes(out / clip.audio, flac(faded(louder)))
+            files.write_bytes(out / clip.audio, flac(fade_edges(louder)))
         clips.append(clip)
     return clips
 
 
-def identity(source: Source, piece: Piece) -> str:
-    """The same sound at the same place has the same name, whatever its text and its verdict."""
+def clip_id(source: RecordingSource, piece: Piece) -> str:
+    """Clip id: digest prefix of the recording, start and stop in milliseconds; independent of text and selection."""
     return f"{source.digest[:12]}_{to_rate(piece.start, MASTER_RATE, 1000):08d}_{to_rate(piece.stop, MASTER_RATE, 1000):08d}"
 
 
-def path_of(source: Source, piece: Piece) -> str:
-    """Where a clip lies in the data set."""
-    return f"clips/{source.digest[:2]}/{identity(source, piece)}.flac"
+def clip_path(source: RecordingSource, piece: Piece) -> str:
+    """Path of a clip file relative to the dataset."""
+    return f"clips/{source.digest[:2]}/{clip_id(source, piece)}.flac"
 
 
-def are_there(out: Path) -> Callable[[list[Clip]], bool]:
-    """A test whether all clips of a stored result are still on the disk."""
+def all_exist(out: Path) -> Callable[[list[MeasuredClip]], bool]:
+    """A predicate: whether all clip files of a stored result still exist."""
     return lambda clips: all((out / clip.audio).is_file() for clip in clips if clip.audio)
 
 
 def _language(piece: Piece) -> str:
-    """What Whisper heard most of."""
+    """The most frequent language that Whisper detected."""
     heard = Counter(unit.heard.language for unit in piece.units if unit.heard)
     return max(sorted(heard), key=heard.__getitem__) if heard else AUTO

@@ -25,10 +25,10 @@ from data_prep.codec_choice import open_codec
 from data_prep.codec_interface import Codec
 from data_prep.encoding import STORE, Clip
 from data_prep.formats import AudioError
-from data_prep.lines import DATASET, manifests_of
+from data_prep.lines import DATASET, find_manifests
 from data_prep.manifest import REJECTS, TRAIN, Reject, Row
-from data_prep.pool import Stop, tell_stopped
-from data_prep.sounds import Sound, listen_to_all
+from data_prep.pool import StopSignal, report_stopped
+from data_prep.sounds import AudioInfo, inspect_clips
 from finetune import files, shipped
 from finetune.errors import UserError, exit_code
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
     options.add_argument("--speaker", metavar="NAME", help="the speaker of rows that name none (files of the official script)")
-    workers.ask(options, "the codec")
+    workers.add_options(options, "the codec")
     options.add_argument(
         "--batch-seconds", type=float, default=60.0, help="seconds of audio to encode at a time; bounds memory (default %(default)s)"
     )
@@ -74,22 +74,22 @@ def _codes(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if not options.batch_seconds > 0:
         raise UserError(f"--batch-seconds {options.batch_seconds}: give a number of seconds above 0")
-    workers.check(options)
-    manifests = manifests_of(options.dataset)
+    workers.check_options(options)
+    manifests = find_manifests(options.dataset)
     folder = manifests[0].parent
     rows = list(_read_rows(manifests, folder, options.speaker))
     codec = open_codec(options.model)
     owner = files.own(folder)
     try:
-        with workers.found(options, folder, [folder, codec.folder]) as hands, Stop() as stop:
+        with workers.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
             return _add_codes(rows, folder, encoding.Setup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     except KeyboardInterrupt:
-        return tell_stopped("at once")
+        return report_stopped("at once")
     finally:
         os.close(owner)
 
 
-def _add_codes(rows: list[tuple[Path, Row]], folder: Path, setup: encoding.Setup, options: argparse.Namespace, stop: Stop) -> int:
+def _add_codes(rows: list[tuple[Path, Row]], folder: Path, setup: encoding.Setup, options: argparse.Namespace, stop: StopSignal) -> int:
     """Encode the clips that are not in the store, then write the rows with their codes."""
     store, digest = setup.store, setup.codec.digest()
     for place in (folder, *store.glob("*")):
@@ -97,12 +97,12 @@ def _add_codes(rows: list[tuple[Path, Row]], folder: Path, setup: encoding.Setup
     read = _read_clips(rows, digest)
     good, rejected = [one for one in read if isinstance(one, Encodable)], [one for one in read if isinstance(one, Rejected)]
     missing = list({one.clip.key: one.clip for one in good if not encoding.stored_at(store, one.clip.key).is_file()}.values())
-    if stop.asked:
-        return tell_stopped("no clip was encoded yet")
+    if stop.requested:
+        return report_stopped("no clip was encoded yet")
     failed = encoding.encode_all(missing, setup, stop)
     left = [clip for clip in missing if clip.key not in failed and not encoding.stored_at(store, clip.key).is_file()]
     if left:
-        return tell_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
+        return report_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
     rejected += [Rejected(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in good if one.clip.key in failed]
     good = [one for one in good if one.clip.key not in failed]
     if not good:
@@ -135,11 +135,11 @@ def _rejected_here(reject: dict[str, Any], manifests: list[Path]) -> bool:
 def _read_clips(rows: list[tuple[Path, Row]], codec_digest: str) -> list[Encodable | Rejected]:
     """Decodes every clip once, so that a damaged one does not interrupt the encoding."""
     paths = [manifest.clip_path(path, row) for path, row in rows]
-    heard = listen_to_all(paths)
+    heard = inspect_clips(paths)
     return [_as_encodable(row, path, clip, heard[clip], codec_digest) for (path, row), clip in zip(rows, paths, strict=True)]
 
 
-def _as_encodable(row: Row, path: Path, clip: Path, sound: Sound | AudioError, codec_digest: str) -> Encodable | Rejected:
+def _as_encodable(row: Row, path: Path, clip: Path, sound: AudioInfo | AudioError, codec_digest: str) -> Encodable | Rejected:
     if isinstance(sound, AudioError):
         return Rejected(row, path, sound.reason, sound.detail)
     return Encodable(row, path, Clip(clip, encoding.key_of(sound.digest, codec_digest), sound.length))

@@ -1,7 +1,7 @@
-"""Lines of text with times: SubRip (.srt), WebVTT (.vtt), and label tracks of Audacity and HTK (.lab, .txt).
+"""Parsers for subtitles (SubRip .srt, WebVTT .vtt) and label tracks (Audacity and HTK; .lab, .txt).
 
-WebVTT as in https://www.w3.org/TR/webvtt1/ as far as text and times go: regions, styles and positions say nothing about speech. SubRip has
-no specification; what players accept is read: hours of any width, comma or point, a cue without its number, tags, coordinates.
+WebVTT as in https://www.w3.org/TR/webvtt1/, text and times only; regions, styles and positions are ignored. SubRip has no specification, so
+whatever players accept is read: hours of any width, comma or point, cues without a number, tags, coordinates.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ ARROW = re.compile(r"\s*(\S+)\s+-->\s+(\S+)")
 CLOCK = re.compile(r"(?:(\d+):)?([0-5]?\d):([0-5]?\d)[.,](\d{1,3})")
 VOICE = re.compile(r"<v(?:\.[^\s>]+)?[ \t]+([^<>]+)>")
 TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
-"""`<i>`, `<font color=…>`, `<c.loud>`, `<v Anna>`, a time inside a cue, and `{\\an8}`."""
+"""`<i>`, `<font color=…>`, `<c.loud>`, `<v Anna>`, timestamps inside a cue, and `{\\an8}`."""
 SOUND = re.compile(r"\[[^\]]*\]|\([^)]*\)|（[^）]*）|【[^】]*】|\*[^*]*\*|[♪♫][^♪♫]*[♪♫]?")
-"""`[applause]`, `(laughs)`, and what is sung."""
+"""`[applause]`, `(laughs)`, and song text between notes."""
 LABEL = re.compile(r"(\d+\.\d+|\d+)\t(\d+\.\d+|\d+)\t(.*)")
 HTK_LABEL = re.compile(r"(\d+)[ \t]+(\d+)[ \t]+(\S.*)")
 HTK_PER_SECOND = 10_000_000
 """Units of 100 ns (The HTK Book, section 6.3)."""
 HTK_SHORTEST = HTK_PER_SECOND // 100
-"""An end below 10 ms in HTK's units is one in seconds: no recording lasts 27 hours."""
+"""Minimum end time in HTK units (10 ms); a smaller number is in seconds, since no recording lasts 27 hours."""
 PHONES = frozenset({"sil", "pau", "sp", "spn", "h#", "#", "<sil>", "<eps>"})
 
 
 class Cue(NamedTuple):
-    """What is said from `start` to `end` (s); it begins in line `line` of its file."""
+    """Text from `start` to `end` in seconds; the cue begins in line `line` of its file."""
 
     line: int
     start: float
@@ -40,34 +40,34 @@ class Cue(NamedTuple):
 
 
 class Cues(NamedTuple):
-    """All that is said, and how many cues only name a sound."""
+    """Cues with speech, and the number of cues that only describe a sound."""
 
     said: tuple[Cue, ...]
     sounds: int
 
 
-def subtitles(text: str, path: Path) -> Cues:
-    """The cues of a .srt or .vtt. Raises `UserError` with file and line for what is neither, and for cues that no clip can be made of."""
+def parse_subtitles(text: str, path: Path) -> Cues:
+    """Parse a .srt or .vtt file. Raises `UserError` with file and line for invalid files, several voices and rolling captions."""
     blocks = list(_blocks(text))
     if path.suffix.lower() == ".vtt" and not (blocks and blocks[0][1][0].split()[0] == "WEBVTT"):
-        raise UserError(f"{path}:1: a WebVTT file begins with WEBVTT; if this is SubRip, name it .srt")
+        raise UserError(f"{path}:1: a WebVTT file starts with WEBVTT; if this is SubRip, rename it to .srt")
     cues = [cue for line, block in blocks if (cue := _cue(line, block, path))]
     _require_one_voice(blocks, path)
-    _require_each_said_once(cues, path)
+    _require_no_rolling_captions(cues, path)
     plain = [cue._replace(text=_plain(cue.text)) for cue in cues]
     said = tuple(cue for cue in plain if re.search(r"\w", SOUND.sub("", cue.text)))
     return Cues(said, len(cues) - len(said))
 
 
 def is_label_track(text: str) -> bool:
-    """Whether the first line has two times before its text, as no sentence has."""
+    """Whether the first line has two times before its text, which plain text never has."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     htk = HTK_LABEL.fullmatch(first)
     return bool(LABEL.fullmatch(first) or (htk and int(htk[2]) >= HTK_SHORTEST))
 
 
-def labels(text: str, path: Path) -> Cues:
-    """The lines of a label track: `start⇥end⇥text` in seconds (Audacity), or `start end text` in units of 100 ns (HTK)."""
+def parse_labels(text: str, path: Path) -> Cues:
+    """Parse a label track: `start⇥end⇥text` in seconds (Audacity), or `start end text` in units of 100 ns (HTK)."""
     lines = [(number, line.strip(" \r\n")) for number, line in enumerate(text.split("\n"), start=1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("\\")]  # Audacity: the frequencies of a label
     htk = all((found := HTK_LABEL.fullmatch(line)) and int(found[2]) >= HTK_SHORTEST for _, line in lines)
@@ -80,13 +80,13 @@ def _label(number: int, line: str, htk: bool, path: Path) -> Cue:
         raise UserError(f"{path}:{number}: expected start, end and text with tabs between them, as in the first line; found {line[:80]!r}")
     start, end, text = found.groups()
     if text.strip().lower() in PHONES:
-        raise UserError(f"{path}:{number}: {text.strip()!r} labels a phone or a silence; lines with the words that are said are expected")
+        raise UserError(f"{path}:{number}: {text.strip()!r} labels a phone or silence; expected lines with the spoken words")
     unit = HTK_PER_SECOND if htk else 1
     return Cue(number, float(start) / unit, float(end) / unit, text.strip())
 
 
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(number of the first line, lines) of each run of lines that are not blank."""
+    """Yield (number of the first line, lines) of each block of non-blank lines."""
     block: list[str] = []
     for number, line in enumerate([*text.split("\n"), ""], start=1):
         if line.strip():
@@ -97,7 +97,7 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _cue(line: int, block: list[str], path: Path) -> Cue | None:
-    """None for a header, a note, a style, or a region."""
+    """Parse one block; None for a header, note, style or region."""
     at = next((at for at, words in enumerate(block[:2]) if "-->" in words), None)
     if at is None:
         if path.suffix.lower() == ".vtt" and block[0].split()[0] in ("WEBVTT", "NOTE", "STYLE", "REGION"):
@@ -106,10 +106,10 @@ def _cue(line: int, block: list[str], path: Path) -> Cue | None:
     times = ARROW.match(block[at])
     start, end = (_seconds(clock) for clock in times.groups()) if times else (None, None)
     if start is None or end is None:
-        raise UserError(f"{path}:{line + at}: these are no times: {block[at][:80]!r}; expected 00:00:01,000 --> 00:00:02,500")
+        raise UserError(f"{path}:{line + at}: invalid times: {block[at][:80]!r}; expected 00:00:01,000 --> 00:00:02,500")
     swallowed = next((number for number, words in enumerate(block) if number > at and "-->" in words), None)
     if swallowed:
-        raise UserError(f"{path}:{line + swallowed}: times inside the text of another cue; put an empty line before each cue")
+        raise UserError(f"{path}:{line + swallowed}: times inside the text of another cue; add an empty line before each cue")
     return Cue(line + at, start, end, "\n".join(block[at + 1 :]))
 
 
@@ -122,21 +122,23 @@ def _seconds(clock: str) -> float | None:
 
 
 def _plain(text: str) -> str:
-    """One line without tags. Entities come last: `&lt;i&gt;` is what somebody wrote, not a tag."""
+    """The text on one line without tags. Entities are decoded last: `&lt;i&gt;` is text, not a tag."""
     return " ".join(html.unescape(TAG.sub("", text)).split())
 
 
 def _require_one_voice(blocks: list[tuple[int, list[str]]], path: Path) -> None:
-    """A recording has one speaker here, and the clips of another would spoil the voice."""
+    """Raises `UserError` for several voices: each recording must have one speaker."""
     voices = {name.strip(): line for line, block in reversed(blocks) for name in VOICE.findall("\n".join(block))}
     if len(voices) > 1:
         (first, _), (second, line) = sorted(voices.items(), key=lambda voice: voice[1])[:2]
-        raise UserError(f"{path}:{line}: {second!r} speaks after {first!r}; one speaker a recording is expected: divide it by speaker")
+        raise UserError(f"{path}:{line}: {second!r} speaks after {first!r}; expected one speaker per recording: split it by speaker")
 
 
-def _require_each_said_once(cues: list[Cue], path: Path) -> None:
-    """Rolling captions show each line again in the next cue: its words would be in two clips, of which one does not say them."""
+def _require_no_rolling_captions(cues: list[Cue], path: Path) -> None:
+    """Rolling captions repeat each line in the next cue, so its words would be in two clips, one of which does not contain them."""
     shown = [{_plain(line) for line in cue.text.split("\n")} - {""} for cue in cues]
     repeats = [cue.line for cue, before, now in zip(cues[1:], shown, shown[1:], strict=False) if before & now]
     if len(repeats) > len(cues) // 2:
-        raise UserError(f"{path}:{repeats[0]}: most cues repeat the one before (rolling captions); get subtitles that say each line once")
+        raise UserError(
+            f"{path}:{repeats[0]}: most cues repeat the previous one (rolling captions); use subtitles that show each line once"
+        )

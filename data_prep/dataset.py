@@ -1,4 +1,4 @@
-"""The files of a data set, in the order in which they may appear: a reader never finds a manifest that names a missing clip."""
+"""Write the files of a dataset in a safe order: a reader never finds a manifest that names a missing clip."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 from data_prep import account, judge, manifest, references
 from data_prep.audio import MASTER_RATE, Samples, read
-from data_prep.clips import Clip
-from data_prep.judge import Judged
+from data_prep.clips import MeasuredClip
+from data_prep.judge import JudgedClip
 from data_prep.manifest import Reject, Row
-from data_prep.recording import Recording
-from data_prep.split import GUARD_SECONDS, assign
+from data_prep.recording import PreparedRecording
+from data_prep.split import GUARD_SECONDS, assign_splits
 from finetune import files
 
 STAGES = ".stages"
-"""Folder of what was heard."""
+"""Folder of cached stage results."""
 
 
 @contextlib.contextmanager
-def owned(out: Path) -> Iterator[None]:
-    """The folder is ours alone for a while, and free of what a killed run left. Raises `UserError` if another run has it."""
+def lock_dataset(out: Path) -> Iterator[None]:
+    """Lock the dataset folder and remove leftovers of killed runs. Raises `UserError` if another run holds the lock."""
     descriptor = files.own(out)
     try:
         for folder in (out, out / references.FOLDER, *out.glob("clips/*"), *out.glob(f"{STAGES}/*")):
@@ -32,35 +32,37 @@ def owned(out: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def samples(out: Path, clip: Clip) -> Samples:
-    """Of a clip's file."""
+def samples(out: Path, clip: MeasuredClip) -> Samples:
+    """[n] samples of a clip file at `MASTER_RATE`."""
     assert clip.audio, "a clip without text has no file"
     return read(out / clip.audio, MASTER_RATE).samples
 
 
-def write(out: Path, recordings: list[Recording], judged: list[Judged], val_share: float, settings: dict[str, object]) -> account.Summary:
-    """References, manifests and summary, checked to account for every sample; then clips that no manifest names are removed."""
-    rows, between = assign(judge.kept(judged), val_share)
-    rejects = sorted([*judge.rejected(judged, recordings), *(_left_out(row) for row in between)], key=_place)
-    rows = [row.model_copy(update={"asr": _limited_hearing(settings)}) for row in sorted(rows, key=_place)]
+def write(
+    out: Path, recordings: list[PreparedRecording], judged: list[JudgedClip], val_share: float, settings: dict[str, object]
+) -> account.Summary:
+    """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files."""
+    rows, between = assign_splits(judge.kept(judged), val_share)
+    rejects = sorted([*judge.rejected(judged, recordings), *(_reject_guard(row) for row in between)], key=_place)
+    rows = [row.model_copy(update={"asr": _demo_whisper_origin(settings)}) for row in sorted(rows, key=_place)]
     summary = account.summarise(account.accounts(recordings, rows, rejects), rows, rejects, settings)
     references.write(out, rows)
     manifest.write(out / manifest.REJECTS, rejects)
     manifest.write_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])
     manifest.write_unless_same(out / manifest.TRAIN, [row for row in rows if row.split == "train"])
     files.write_json(out / manifest.SUMMARY, summary.model_dump())
-    _remove_unnamed(out, {one.clip.audio for one in judged})
+    _remove_stale_clips(out, {one.clip.audio for one in judged})
     return summary
 
 
-def _limited_hearing(settings: dict[str, object]) -> dict[str, str] | None:
-    """A text by the demo's Whisper carries its origin along, wherever its row goes."""
+def _demo_whisper_origin(settings: dict[str, object]) -> dict[str, str] | None:
+    """Name and scope of the demo Whisper, stored in every row whose text it wrote; None for other models."""
     text = settings.get("text")
     return {"model": str(text["name"]), "scope": str(text["scope"])} if isinstance(text, dict) and "scope" in text else None
 
 
-def _left_out(row: Row) -> Reject:
-    """A good clip that would tell training what validation asks."""
+def _reject_guard(row: Row) -> Reject:
+    """Reject row of a good clip that is too close to the validation clips."""
     detail = f"less than {GUARD_SECONDS:g} s before the clips that validate, in the speaker's only recording"
     fields = row.model_dump(exclude={"split", "ref_audio", "duration", "quality"})
     return Reject(stage="clip", reasons=["guard"], detail=detail, quality=row.quality, **fields)
@@ -70,8 +72,8 @@ def _place(entry: Row | Reject) -> tuple[str, float]:
     return entry.source or "", entry.start or 0.0
 
 
-def _remove_unnamed(out: Path, named: set[str | None]) -> None:
-    """Clips that earlier parameters or recordings left."""
+def _remove_stale_clips(out: Path, named: set[str | None]) -> None:
+    """Remove clip files of earlier parameters or recordings."""
     for path in out.glob("clips/*/*.flac"):
         if path.relative_to(out).as_posix() not in named:
             files.discard(path)

@@ -1,6 +1,6 @@
-"""What a person decided about single clips: `DATASET/review.jsonl`, one decision a line, and for each clip the last line holds.
+"""Review decisions about clips: `DATASET/review.jsonl`, one decision per line; the last line of a clip counts.
 
-`review` adds lines; `voice` reads them and applies them after its rules. The file may also be written by hand.
+The verb `review` appends lines; `voice` applies them after its quality rules. The file may also be written by hand.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Action = Literal["keep", "reject", "text", "undo"]
 
 
 class Decision(BaseModel):
-    """About one clip, named by the `id` of its row. Ids stay the same while the recording and the cuts do."""
+    """Decision about one clip, identified by the `id` of its row. Ids are stable as long as the recording and its cuts are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
     id: str = Field(min_length=1)
     action: Action
-    """keep: use it whatever the rules say; reject: do not; text: judge it with `text`; undo: as if nothing had been decided."""
+    """keep: keep regardless of the rules; reject; text: apply the rules with `text`; undo: remove the decision."""
     text: str | None = Field(default=None, min_length=1)
-    """What is said in the clip, in place of what was heard. A clip that is kept may have one too."""
+    """Corrected transcript of the clip; also allowed with "keep"."""
     note: str | None = None
 
     @model_validator(mode="after")
@@ -39,29 +39,29 @@ class Decision(BaseModel):
 
 
 def read(folder: Path) -> dict[str, Decision]:
-    """Id → the decision that holds; {} without a file. What was undone is not in it.
+    """Clip id → decision in effect, without undone ones; {} without a file.
 
-    Raises `UserError` with file and line for what is no decision. A last line that a crash left half written is ignored, and told.
+    Raises `UserError` with file and line for an invalid decision. A last line that a crash left incomplete is ignored with a warning.
     """
     whole, torn = _lines(folder / REVIEW)
     if torn:
-        print(f"warning: {folder / REVIEW}: its last line is half written and was ignored: {_shown(torn)}", file=sys.stderr)
+        print(f"warning: {folder / REVIEW}: the last line is incomplete and was ignored: {_excerpt(torn)}", file=sys.stderr)
     decisions = [_decision(folder / REVIEW, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
     last = {decision.id: decision for decision in decisions}
     return {id: decision for id, decision in last.items() if decision.action != "undo"}
 
 
 def add(folder: Path, decision: Decision) -> None:
-    """Write one decision to the end of the file."""
+    """Append one decision to the file."""
     path = folder / REVIEW
     whole, torn = _lines(path)
-    if torn:  # a half line in the middle would be an error for good
+    if torn:  # an incomplete line in the middle would be a permanent error
         files.write_bytes(path, b"".join(line + b"\n" for line in whole))
     files.append_line(path, decision.model_dump_json(exclude_none=True))
 
 
 def _lines(path: Path) -> tuple[list[bytes], bytes]:
-    """The lines, and what stands after them that is only the beginning of one."""
+    """The complete lines, and an incomplete last line or b""."""
     if not path.exists():
         return [], b""
     *whole, last = path.read_bytes().split(b"\n")
@@ -69,7 +69,7 @@ def _lines(path: Path) -> tuple[list[bytes], bytes]:
 
 
 def _is_json(line: bytes) -> bool:
-    """Whether a line is whole: what is, and is no decision, is a slip of a person and not the trace of a crash."""
+    """Whether a line is complete JSON. A complete line that is not a decision is a user error, not the trace of a crash."""
     try:
         strict_json.loads(line)
     except ValueError:
@@ -84,10 +84,10 @@ def _decision(path: Path, number: int, line: bytes) -> Decision:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}: {_shown(line)}; expected is "
+            f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}: {_excerpt(line)}; expected "
             '{"id": …, "action": "keep", "reject" or "text", "text": …, "note": …}; correct or remove the line'
         ) from error
 
 
-def _shown(line: bytes) -> str:
+def _excerpt(line: bytes) -> str:
     return repr(line.decode("utf-8", errors="replace")[:80])

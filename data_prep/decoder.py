@@ -1,7 +1,7 @@
-"""Decode recordings of others in a child process that may die: a file that kills or stalls the decoder costs that file and nothing else.
+"""Sandboxed audio decoding in a child process: a file that crashes or stalls the decoder affects only that file.
 
-Parent and child talk in JSON messages over a socket; the samples go through anonymous temporary files that the parent maps into memory, so
-that a recording of ten hours takes a few megabytes of memory in both, and a killed run leaves nothing behind.
+Parent and child exchange JSON messages over a socket; samples go through anonymous temporary files that the parent memory-maps, so that a
+ten-hour recording takes a few megabytes of memory in both processes, and a killed run leaves no files behind.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from typing import IO, Any
 import numpy as np
 
 from data_prep.audio import MASTER_RATE, RECORDING, SPEECH_RATE, Audio, Bounds, Track, probe, resampled, to_rate
-from data_prep.formats import DECODE_ERRORS, AudioError, Samples, in_words
+from data_prep.formats import DECODE_ERRORS, AudioError, Samples, error_text
 from finetune import files
 
 STALL_SECONDS = 10.0
-"""Without a decoded block."""
+"""Maximum time without a decoded block."""
 MEMORY = 2 << 30
-"""Bytes of address space of the child. Python, numpy and the codecs take 0.2 GiB of it, a block megabytes."""
+"""Address space limit of the child in bytes. Python, numpy and the codecs take 0.2 GiB, a block a few megabytes."""
 START_SECONDS = 120.0
-"""Until the child has imported its libraries; a busy machine or a network disk takes its time."""
+"""Maximum time for the child's imports, which are slow on a busy machine or a network disk."""
 HEARTBEAT_SECONDS = 0.5
 MESSAGE = 1 << 18  # bytes; a path has at most 4096, and a `Track` of 64 channels less than 2000
 
 RATES = (MASTER_RATE, SPEECH_RATE)
 
 
-class Decoder:
-    """Owns one child process, started when it is first needed and again after it died. One per worker; use it as a context manager.
+class AudioDecoder:
+    """Owns one child process, started on first use and restarted after it died. One per worker; use it as a context manager.
 
-    `folder` receives the temporary samples: 160 kB per second of the recording in hand, freed with the last reference to its `Audio`.
+    `folder` receives the temporary samples: 160 kB per second of the current recording, freed with the last reference to its `Audio`.
     Both methods raise `AudioError` with the reasons of `audio.probe`, and `decoder_crashed` (also where the memory limit struck) and
-    `decoder_stalled`. The last two may be the machine's fault rather than the file's, so a caller should not remember them for ever.
+    `decoder_stalled`. The last two may be caused by the machine instead of the file, so callers should not store them.
     """
 
     def __init__(self, folder: Path, stall: float = STALL_SECONDS, memory: int = MEMORY, longest: float = inf) -> None:
-        """`longest`: seconds that one request may take in all, also if it makes progress."""
+        """`longest`: maximum seconds of one request, even if it makes progress."""
         self._folder, self._stall, self._memory, self._longest = files.make_folder(folder), stall, memory, longest
-        self._child: _Child | None = None
+        self._child: _DecoderProcess | None = None
 
     def probe(self, path: Path, bounds: Bounds = RECORDING) -> Track:
-        """`audio.probe` in the child. What a decoder complained about on its way (libmpg123 does, of damaged MP3) is a warning, too."""
+        """Run `audio.probe` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
         track = Track.model_validate(self._ask({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
         complaints = self._child.complaints() if self._child else []
         return track if track.warning or not complaints else track.model_copy(update={"warning": f"the decoder says: {complaints[0]}"})
 
     def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
-        """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, mapped into memory. Raises `UserError` if the disk has no room for it."""
+        """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, memory-mapped. Raises `UserError` if the disk is too full."""
         lengths = [to_rate(track.frames, track.rate, rate) for rate in RATES]
         needed = 4 * sum(lengths)
         files.require_space(self._folder, needed, f"decoding {path.name!r}")
@@ -68,15 +68,15 @@ class Decoder:
             request = {"do": "load", "path": str(path), "track": track.model_dump()}
             with files.no_space_explained(self._folder / path.name, needed):
                 self._ask(request, [master.fileno(), hearing.fileno()])
-            return _mapped(master, lengths[0], MASTER_RATE), _mapped(hearing, lengths[1], SPEECH_RATE)
+            return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(hearing, lengths[1], SPEECH_RATE)
 
     def close(self) -> None:
-        """End the child."""
+        """Stop the child."""
         if self._child:
             self._child.kill()
         self._child = None
 
-    def __enter__(self) -> Decoder:
+    def __enter__(self) -> AudioDecoder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class Decoder:
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> Any:
         if self._child is None or self._child.process.poll() is not None:
             self.close()
-            self._child = _Child(self._stall, self._memory)
+            self._child = _DecoderProcess(self._stall, self._memory)
         try:
             answer = self._child.ask(request, descriptors, self._longest)
         except AudioError:
@@ -98,7 +98,7 @@ class Decoder:
         return answer["result"]
 
 
-class _Child:
+class _DecoderProcess:
     """Owns the process, the socket, and the file that catches its standard error."""
 
     def __init__(self, stall: float, memory: int) -> None:
@@ -113,16 +113,16 @@ class _Child:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _first(root)},
-                start_new_session=True,  # Ctrl-C is for the parent, which finishes the item in hand
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend_path(root)},
+                start_new_session=True,  # Ctrl-C goes to the parent, which finishes the current item
             )
         if self._receive(START_SECONDS) != b"ready":
             raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._last_word()}")
 
     def ask(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
-        """Raises `AudioError` if the child dies or goes silent; it is of no use afterwards."""
+        """Send a request and wait for the answer. Raises `AudioError` if the child dies or stalls; it is unusable afterwards."""
         self._stderr.truncate(0)
-        with contextlib.suppress(ConnectionError):  # it is dead; what is received says so
+        with contextlib.suppress(ConnectionError):  # the child is dead; `_receive` reports it
             socket.send_fds(self._line, [json.dumps(request).encode()], descriptors)
         end = time.monotonic() + longest
         while (message := self._receive(self._stall)) == b"alive":
@@ -141,7 +141,7 @@ class _Child:
         self._stderr.close()
 
     def _receive(self, seconds: float) -> bytes | None:
-        """A message; empty if the child has gone, None if it is silent."""
+        """A message; empty if the child is dead, None after a timeout."""
         self._line.settimeout(seconds)
         try:
             return self._line.recv(MESSAGE)
@@ -152,7 +152,7 @@ class _Child:
 
     def _end(self) -> str:
         try:
-            code = self.process.wait(1.0)  # it closes its end before it has said why
+            code = self.process.wait(1.0)  # it closes the socket before its exit code is known
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
@@ -164,11 +164,11 @@ class _Child:
         return self._stderr.read().decode(errors="replace").strip().splitlines()
 
     def _last_word(self) -> str:
-        return ["without a word", *self.complaints()][-1]
+        return ["no error output", *self.complaints()][-1]
 
 
 def serve(stall: float, memory: int) -> None:
-    """The child: answer the requests that come in on standard input, which is a socket, until the parent closes it."""
+    """Main loop of the child: answer requests from standard input, which is a socket, until the parent closes it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with socket.socket(fileno=0) as line:
@@ -185,7 +185,7 @@ def serve(stall: float, memory: int) -> None:
 
 
 def _heartbeat(line: socket.socket, stall: float) -> Callable[[], None]:
-    """To be called after each block. If it is not, an alarm ends this process: its parent may have died and cannot do it."""
+    """Return a function to call after each block. Without calls, an alarm ends this process, even if its parent is dead."""
     last = 0.0
 
     def alive() -> None:
@@ -207,10 +207,10 @@ def _answer(request: dict[str, Any], descriptors: list[int], alive: Callable[[],
         return _load(path, Track.model_validate(request["track"]), descriptors, alive)
     except AudioError as error:
         return {"reason": error.reason, "detail": error.detail, "seconds": error.seconds}
-    except DECODE_ERRORS as error:  # `probe` reports them; a second pass meets them if the file changed in between
-        return {"reason": "unreadable", "detail": f"what decoded before does so no more: {in_words(error)}", "seconds": 0.0}
+    except DECODE_ERRORS as error:  # `probe` reports them; they occur in the second pass if the file changed in between
+        return {"reason": "unreadable", "detail": f"decoding failed in the second pass: {error_text(error)}", "seconds": 0.0}
     except MemoryError:
-        return {"reason": "decoder_crashed", "detail": "decoding takes more memory than the limit allows", "seconds": 0.0}
+        return {"reason": "decoder_crashed", "detail": "decoding exceeds the memory limit", "seconds": 0.0}
 
 
 def _load(path: Path, track: Track, descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
@@ -230,12 +230,12 @@ def _write(descriptor: int, piece: Samples) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _mapped(file: IO[bytes], length: int, rate: int) -> Audio:
-    """Copy on write: torch takes no memory that it may not write to, and nothing written here reaches the file."""
+def _map_samples(file: IO[bytes], length: int, rate: int) -> Audio:
+    """Memory-map the samples copy-on-write: torch rejects read-only memory, and writes must not reach the file."""
     if not length:
         return Audio(np.zeros(0, np.float32), rate)
     return Audio(np.memmap(file, np.float32, "c", shape=(length,)), rate)
 
 
-def _first(folder: str) -> str:
+def _prepend_path(folder: str) -> str:
     return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,4 +1,4 @@
-"""Which devices the models of this package run on, how many processes share them, and with how many threads."""
+"""Devices (CPU, CUDA) of the models of this package, default number of worker processes, thread counts, TF32."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ DEVICES = ("cpu", "cuda")
 GROUP = Path("/sys/fs/cgroup")
 
 
-def choose_device(asked: str | None) -> str:
-    """`asked`, or the GPU if there is one. Raises `UserError` if a GPU was asked for and torch sees none."""
+def choose_device(requested: str | None) -> str:
+    """`requested`, or by default the GPU if available. Raises `UserError` if a GPU is requested and torch sees none."""
     import torch
 
-    if asked == "cuda" and not torch.cuda.is_available():
+    if requested == "cuda" and not torch.cuda.is_available():
         raise UserError(f"--device cuda: torch {torch.__version__} sees no GPU here; use --device cpu, or install a CUDA build of torch")
-    return asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    return requested or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def spread(device: str, workers: int | None, memory_each: int) -> list[str]:
-    """The device of each worker, for torch. None: one worker for each GPU; or for each core that this process may use, while each has
-    `memory_each` bytes.
+def assign_devices(device: str, workers: int | None, memory_each: int) -> list[str]:
+    """The torch device of each worker. `workers` None: one per GPU; on a CPU one per available core, as far as memory allows
+    `memory_each` bytes per worker.
     """
     if device == "cpu":
         room = max(1, free_memory() // memory_each)
@@ -36,7 +36,7 @@ def spread(device: str, workers: int | None, memory_each: int) -> list[str]:
 
 
 def make_current(device: str) -> None:
-    """Make a GPU the current one of this process: kernels that are launched without naming one, as Whisper's in Triton are, run there."""
+    """Make a GPU the current device: kernels launched without an explicit device, such as Whisper's Triton kernels, run there."""
     if device.startswith("cuda"):
         import torch
 
@@ -44,7 +44,7 @@ def make_current(device: str) -> None:
 
 
 def free_memory() -> int:
-    """Bytes that processes may still take, by the machine and by the container (control group) that this runs in."""
+    """Available memory in bytes, limited by the machine and by the control group of this container."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     machine = next(int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:")
     limit, used = (GROUP / "memory.max", GROUP / "memory.current")
@@ -54,19 +54,19 @@ def free_memory() -> int:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Workers share the cores; and sums that several threads divide differ in their last bits with the number of threads."""
+    """Run torch with one thread: workers share the cores, and the last bits of sums depend on the number of threads."""
     import torch
 
-    with threads_kept():
+    with restore_thread_count():
         torch.set_num_threads(1)
         yield
 
 
 @contextlib.contextmanager
-def threads_kept() -> Iterator[None]:
-    """Put torch's number of threads back: importing silero-vad sets it to one, and numba's first parallel loop to all cores.
+def restore_thread_count() -> Iterator[None]:
+    """Restore torch's number of threads on exit: importing silero-vad sets it to one, and numba's first parallel loop to all cores.
 
-    The first slows Whisper, the second everything that shares the machine.
+    The first slows down Whisper, the second everything else on the machine.
     """
     import torch
 
@@ -79,9 +79,9 @@ def threads_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_tf32() -> Iterator[None]:
-    """While open, fp32 products and convolutions are computed in fp32 on a GPU too; torch's default for cuDNN keeps 10 bits of 23.
+    """Disable TF32: compute fp32 products and convolutions in full fp32 on a GPU; torch's cuDNN default keeps 10 of 23 mantissa bits.
 
-    Codes and speaker vectors are kept by what they were made from, and that names no device.
+    Stored codes and speaker embeddings are keyed by their inputs, which do not include the device.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What each rule would remove, before anything is decided: the table of `voice --dry-run`."""
+"""Table of `voice --dry-run`: how many clips each quality rule would remove, and how many each preset keeps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from math import isfinite
 
 from data_prep import judge
 from data_prep.audio import Samples
-from data_prep.clips import Clip
+from data_prep.clips import MeasuredClip
 from data_prep.decisions import Decision
-from data_prep.judge import Judged, Standard
-from data_prep.recording import Recording
+from data_prep.judge import JudgedClip, SelectionCriteria
+from data_prep.recording import PreparedRecording
 from data_prep.score import Rule, presets
 from data_prep.segment import Lengths
 
@@ -19,39 +19,39 @@ HEADER = f"{'rule':<22}{'removes':>8}{'time':>10}{'alone':>8}{'time':>10}  limit
 
 
 def table(
-    recordings: list[Recording],
+    recordings: list[PreparedRecording],
     preset: str,
     lengths: Lengths,
     decisions: Mapping[str, Decision],
-    samples: Callable[[Clip], Samples],
+    samples: Callable[[MeasuredClip], Samples],
     least_sure: float | None = None,
 ) -> str:
-    """A line for each rule of the preset: the clips that fail it, and those that fail nothing else; then what each preset keeps."""
+    """One line per rule of the preset: clips that fail it, and clips that fail only it. Then one line per preset: clips kept."""
     every = presets(least_sure)
-    judged = judge.judge(recordings, Standard(every[preset], lengths, decisions), samples)
-    lines = [HEADER, *(_line(rule.reason, judged, limit(rule)) for rule in every[preset])]
+    judged = judge.judge(recordings, SelectionCriteria(every[preset], lengths, decisions), samples)
+    lines = [HEADER, *(_line(rule.reason, judged, format_limit(rule)) for rule in every[preset])]
     lines += [_line(reason, judged, "") for reason in sorted(_reasons(judged) - {rule.reason for rule in every[preset]})]
     for name, rules in every.items():
-        kept = [one for one in judge.judge(recordings, Standard(rules, lengths, decisions), samples) if not one.reasons]
+        kept = [one for one in judge.judge(recordings, SelectionCriteria(rules, lengths, decisions), samples) if not one.reasons]
         lines.append(f"--preset {name:<9} keeps {len(kept)} of {len(judged)} clips, {_time(kept)} of {_time(judged)}")
     return "\n".join(lines)
 
 
-def limit(rule: Rule) -> str:
-    """`what it says (from 15; dB)`, for people."""
+def format_limit(rule: Rule) -> str:
+    """Description, limits and unit of a rule: `low signal-to-noise ratio (from 15; dB)`."""
     ends = [f"from {rule.least:g}"] * isfinite(rule.least) + [f"to {rule.most:g}"] * isfinite(rule.most)
-    return f"{rule.says} ({' '.join(ends)}; {rule.unit})"
+    return f"{rule.description} ({' '.join(ends)}; {rule.unit})"
 
 
-def _line(reason: str, judged: list[Judged], says: str) -> str:
+def _line(reason: str, judged: list[JudgedClip], description: str) -> str:
     failing = [one for one in judged if reason in one.reasons]
     alone = [one for one in failing if len(one.reasons) == 1]
-    return f"{reason:<22}{len(failing):>8}{_time(failing):>10}{len(alone):>8}{_time(alone):>10}  {says}".rstrip()
+    return f"{reason:<22}{len(failing):>8}{_time(failing):>10}{len(alone):>8}{_time(alone):>10}  {description}".rstrip()
 
 
-def _reasons(judged: list[Judged]) -> set[str]:
+def _reasons(judged: list[JudgedClip]) -> set[str]:
     return {reason for one in judged for reason in one.reasons}
 
 
-def _time(judged: Iterable[Judged]) -> str:
+def _time(judged: Iterable[JudgedClip]) -> str:
     return str(timedelta(seconds=round(sum(one.clip.seconds for one in judged))))

@@ -1,6 +1,6 @@
-"""Clips that say again what another clip says: the same samples, or the same words in the same voice at the same length.
+"""Detection of duplicate clips: identical samples, or the same text with nearly the same duration and spectrum.
 
-The second kind is what a recording gives that lies in the folder twice, in two formats or at two rates.
+The second case occurs when a recording is in the folder twice, in two formats or at two sample rates.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from data_prep.measure import WORD
 
 LENGTH_TOLERANCE = 0.02
 SPECTRUM_TOLERANCE_DB = 0.8
-"""Root mean square over the bands. Measured: copies by MP3, Vorbis, Opus, μ-law at 8 to 24 kHz are at most 0.5 away, another sentence
-of the same voice 1.4 or more. So a second take of a sentence is kept, unless nobody could tell it from the first."""
+"""Root mean square over the bands. Measured: copies in MP3, Vorbis, Opus, μ-law at 8 to 24 kHz differ by at most 0.5, another sentence of
+the same voice by at least 1.4. A second take of a sentence is kept, unless it is indistinguishable from the first."""
 BANDS_HZ = np.geomspace(100, 3800, 25)
-"""Up to what a telephone lets through, so that a copy at a low rate is one too."""
+"""Limited to telephone bandwidth, so that copies at a low sample rate are found."""
 FRAME = 1024
 FLOOR_DB = -50.0
-"""Below the loudest band; what is quieter is the noise of a codec."""
+"""Relative to the loudest band; anything quieter is codec noise."""
 
 
-class Clip(NamedTuple):
-    """What is compared before any sound is read."""
+class DuplicateCandidate(NamedTuple):
+    """Fields compared before any audio is read."""
 
     id: str
     text: str
@@ -38,10 +38,10 @@ class Clip(NamedTuple):
     """Samples at `MASTER_RATE`."""
 
 
-def find(clips: Iterable[Clip], samples: Callable[[str], Samples]) -> dict[str, str]:
-    """Id → id of the clip that it doubles, which is the smallest id of them all and doubles none. `samples`: of the clip with that id.
+def find_duplicates(clips: Iterable[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
+    """Id of each duplicate → id of the kept clip, the smallest id of its group. `samples`: reads the samples of a clip by id.
 
-    The sound is read of those clips only whose length, or whose text and about whose length, another clip has.
+    Audio is read only for clips that share their length, or their text and approximate length, with another clip.
     """
     ordered = sorted(clips)
     doubles = _same_samples(ordered, samples)
@@ -49,12 +49,12 @@ def find(clips: Iterable[Clip], samples: Callable[[str], Samples]) -> dict[str, 
 
 
 def normalised(text: str) -> str:
-    """Words only, without case, accents in one form."""
+    """The words of a text, case-folded, in Unicode NFKC."""
     return " ".join(WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def spectrum(samples: Samples) -> NDArray[np.float64]:
-    """Long-term average spectrum: dB in bands of equal ratio, relative to their mean, so that the gain does not matter."""
+    """[bands] long-term average spectrum: dB in logarithmic bands, relative to their mean, so that gain does not matter."""
     padded = np.pad(samples, (0, max(0, FRAME - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[:: FRAME // 2] * np.hanning(FRAME)
     power = np.square(np.abs(np.fft.rfft(frames))).mean(axis=0)
@@ -64,7 +64,7 @@ def spectrum(samples: Samples) -> NDArray[np.float64]:
     return decibel - decibel.mean()
 
 
-def _same_samples(clips: list[Clip], samples: Callable[[str], Samples]) -> dict[str, str]:
+def _same_samples(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
     lengths = Counter(clip.length for clip in clips)
     first: dict[bytes, str] = {}
     doubles = {}
@@ -77,17 +77,17 @@ def _same_samples(clips: list[Clip], samples: Callable[[str], Samples]) -> dict[
     return doubles
 
 
-def _same_words(clips: list[Clip], samples: Callable[[str], Samples]) -> dict[str, str]:
-    texts: dict[str, list[Clip]] = defaultdict(list)
+def _same_words(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
+    texts: dict[str, list[DuplicateCandidate]] = defaultdict(list)
     for clip in clips:
         texts[normalised(clip.text)].append(clip)
     texts.pop("", None)
-    return {double: keeper for same in texts.values() for double, keeper in _near(same, samples).items()}
+    return {double: keeper for same in texts.values() for double, keeper in _similar_sounding(same, samples).items()}
 
 
-def _near(clips: list[Clip], samples: Callable[[str], Samples]) -> dict[str, str]:
-    """Among clips of one text, in order."""
-    kept: list[tuple[Clip, NDArray[np.float64]]] = []
+def _similar_sounding(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
+    """Duplicates among clips with the same text, in order."""
+    kept: list[tuple[DuplicateCandidate, NDArray[np.float64]]] = []
     doubles = {}
     for clip in clips:
         if not any(_about_as_long(clip, other) for other in clips if other is not clip):
@@ -101,7 +101,7 @@ def _near(clips: list[Clip], samples: Callable[[str], Samples]) -> dict[str, str
     return doubles
 
 
-def _about_as_long(one: Clip, other: Clip) -> bool:
+def _about_as_long(one: DuplicateCandidate, other: DuplicateCandidate) -> bool:
     return abs(one.length - other.length) <= LENGTH_TOLERANCE * max(one.length, other.length)
 
 

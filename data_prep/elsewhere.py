@@ -1,7 +1,7 @@
-"""Recordings elsewhere, by fsspec URL: brought beside the dataset, each once, before anything is heard.
+"""Download remote recordings (any fsspec URL) to a folder next to the dataset, each once.
 
-`data/me.recordings/NAME/` comes to hold what the URL does; NAME is its last part. What the rows name is relative to that folder, so another
-machine makes the same bytes. A ledger beside it knows what each file was when it was brought.
+`data/me.recordings/NAME/` mirrors the URL; NAME is its last part. Rows hold paths relative to that folder, so another machine writes the
+same bytes. A ledger next to it records the identity of each downloaded file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from finetune import files, remote, strict_json
 from finetune.errors import UserError
 
 
-def brought(url: str, out: Path) -> Path:
-    """The folder that holds the recordings of `url` now: what is new there, or has changed, is fetched, and what is gone there is removed.
+def download_recordings(url: str, out: Path) -> Path:
+    """Mirror `url` and return the local folder: new and changed files are downloaded, deleted ones are removed.
 
-    For one process at a time. Raises `UserError` if nothing is there, or it cannot be read.
+    For one process at a time. Raises `UserError` if the URL has no files or cannot be read.
     """
     there = {name: found for name, found in remote.find(url).items() if not any(part.startswith(".") for part in name.split("/"))}
     if not there:
-        raise UserError(f"{url} holds no files; give the folder that holds your recordings")
+        raise UserError(f"{url} has no files; give the folder with your recordings")
     beside = files.make_folder(out.with_name(f"{out.name}.recordings"))
     folder, ledger = files.make_folder(beside / remote.name_of(url)), beside / f"{remote.name_of(url)}.jsonl"
     paths = {name: files.resolve_under(folder, name) for name in there}
@@ -31,13 +31,13 @@ def brought(url: str, out: Path) -> Path:
     missing = [name for name, found in there.items() if known.get(name) != found.identity or not paths[name].is_file()]
     for number, name in enumerate(missing, start=1):
         print(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB", flush=True)
-        remote.bring(f"{url}/{name}", there[name], paths[name], beside)  # whole, and only then in the ledger
+        remote.bring(f"{url}/{name}", there[name], paths[name], beside)  # complete before it is recorded in the ledger
         files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
     return folder
 
 
 def _known(ledger: Path) -> dict[str, str]:
-    """Name → identity when it was brought; the last entry counts, and a torn one does not."""
+    """Name → identity at download. The last entry of a name counts; incomplete lines are ignored."""
     known: dict[str, str] = {}
     for line in ledger.read_text(encoding="utf-8").splitlines() if ledger.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -21,9 +21,9 @@ from data_prep.audio import MASTER_RATE, load, probe
 from data_prep.codec_interface import Codec, CodecError, Codes, LoadedCodec
 from data_prep.device import one_thread
 from data_prep.formats import AudioError, Samples
-from data_prep.pool import Failure, Stop
-from data_prep.progress import figures
-from data_prep.workers import Workers, share_out
+from data_prep.pool import Failure, StopSignal
+from data_prep.progress import format_progress
+from data_prep.workers import WorkerOptions, distribute
 from finetune import files
 
 STORE = "codes"
@@ -68,10 +68,10 @@ class Setup:
     codec: Codec
     seconds: float
     """Audio that is encoded at a time."""
-    workers: Workers
+    workers: WorkerOptions
 
 
-def encode_all(clips: list[Clip], setup: Setup, stop: Stop) -> dict[str, str]:
+def encode_all(clips: list[Clip], setup: Setup, stop: StopSignal) -> dict[str, str]:
     """Put the codes of all clips into the store; returns the errors by key.
 
     If `stop` is requested, the batches that are being encoded are the last. The codec is loaded only if there is something to encode.
@@ -81,15 +81,15 @@ def encode_all(clips: list[Clip], setup: Setup, stop: Stop) -> dict[str, str]:
     for batch, errors in _encode_batches(batches(clips, setup.seconds), setup, stop):
         failed |= errors
         done, encoded = done + len(batch), encoded + _seconds(batch)
-        print(f"[{done}/{len(clips)}] clips encoded · {figures(encoded, total, time.monotonic() - started, Counter())}", flush=True)
+        print(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, time.monotonic() - started, Counter())}", flush=True)
     return failed
 
 
-def _encode_batches(groups: list[list[Clip]], setup: Setup, stop: Stop) -> Iterator[tuple[list[Clip], dict[str, str]]]:
+def _encode_batches(groups: list[list[Clip]], setup: Setup, stop: StopSignal) -> Iterator[tuple[list[Clip], dict[str, str]]]:
     """Each batch once it is in the store, with its errors by key. A batch that ended its workers is split, since one clip is at fault."""
     split: list[list[Clip]] = []
     memory = WORKER_BYTES + setup.codec.worker_bytes(setup.seconds)
-    for index, result in share_out(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
+    for index, result in distribute(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
         group = groups[index]
         if not isinstance(result, Failure):
             yield group, result

@@ -1,6 +1,6 @@
-"""The same as `transcribe` by faster-whisper, the optional engine: CTranslate2, on a CPU several times as quick, weights in its own format.
+"""Whisper transcription with faster-whisper (CTranslate2), the optional engine: several times faster on a CPU, own weight format.
 
-Its batched pipeline gets our packs; it decodes greedily and never again, so what fails the usual signs is left to the rules.
+Its batched pipeline decodes our packs greedily and without retries; the quality rules reject what fails.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from numpy.typing import NDArray
 from data_prep import packs
 from data_prep.audio import SPEECH_RATE, Audio, Samples
 from data_prep.packs import Pack
-from data_prep.segment import Heard, Unit
+from data_prep.segment import TextUnit, WhisperScores
 from finetune import files
 from finetune.errors import UserError
 
 FORM = 1
-"""Of the units: raise it when the code gives others for the same settings, so that stored ones are not taken for them."""
+"""Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
 PREFIX = "faster-whisper:"
 WEIGHTS = "model.bin"
 CUBLAS, CUBLAS_PACKAGE = "libcublas.so.12", "nvidia-cublas-cu12"
-"""What CTranslate2 opens by name with the first product on a GPU, and the package that has it: a torch for CUDA 12 brings it, one for
-CUDA 13 brings another."""
+"""Library that CTranslate2 loads by name at the first matrix product on a GPU, and the package that contains it. torch for CUDA 12 installs
+it; torch for CUDA 13 installs another version."""
 MOST_TOKENS = 224
-"""In a pack: half of Whisper's context, as in openai-whisper."""
+"""Maximum tokens per pack: half of Whisper's context, as in openai-whisper."""
 
 
-def runs(name: str) -> bool:
-    """Whether a name is for this engine: `faster-whisper:small`, or with the path of a folder. Raises `UserError` without the package."""
+def is_faster_whisper(name: str) -> bool:
+    """Whether a model name selects this engine: `faster-whisper:NAME_OR_FOLDER`. Raises `UserError` if the package is missing."""
     if name.startswith(PREFIX) and find_spec("faster_whisper") is None:
-        raise UserError(f"--whisper {name}: the package is not installed; install it: pip install 'overtone[faster-whisper]'")
+        raise UserError(f"--whisper {name}: faster-whisper is not installed; install it with: pip install 'overtone[faster-whisper]'")
     return name.startswith(PREFIX)
 
 
 def is_model(model: Any) -> bool:
-    """Whether `load` made it."""
+    """Whether `model` was created by `load`."""
     return type(model).__module__.startswith("faster_whisper.")
 
 
 def fetch(name: str) -> Path:
-    """The file with the weights; those of a published name are fetched once from the Hugging Face hub. Raises `UserError`."""
+    """The file with the weights; a published name is downloaded once from the Hugging Face hub. Raises `UserError`."""
     from faster_whisper import available_models, download_model
 
     given = name.removeprefix(PREFIX)
@@ -56,10 +56,10 @@ def fetch(name: str) -> Path:
         return Path(given) / WEIGHTS
     try:
         return Path(download_model(given)) / WEIGHTS
-    except Exception as error:  # the hub's client fails in many ways
+    except Exception as error:  # the hub client fails in many ways
         raise UserError(
-            f"--whisper {name}: neither a folder with {WEIGHTS} nor weights that can be fetched ({error}); give a folder made by "
-            f"ct2-transformers-converter, with tokenizer.json and preprocessor_config.json in it, or one of {', '.join(available_models())}"
+            f"--whisper {name}: neither a folder with {WEIGHTS} nor downloadable weights ({error}); give a folder made by "
+            f"ct2-transformers-converter, with tokenizer.json and preprocessor_config.json, or one of {', '.join(available_models())}"
         ) from error
 
 
@@ -71,17 +71,17 @@ def load(name: str, device: str) -> Any:
     check_device(name, device)
     folder = fetch(name).parent
     kind, _, number = device.partition(":")  # torch's `cuda:1`
-    threads = torch.get_num_threads()  # workers share the cores through torch's count
+    threads = torch.get_num_threads()  # workers share the cores through torch's thread count
     try:
         return WhisperModel(str(folder), device=kind, device_index=int(number or 0), cpu_threads=threads)
-    except Exception as error:  # a foreign or broken file
-        raise UserError(f"--whisper {name}: not a Whisper of CTranslate2 ({type(error).__name__}: {error})") from error
+    except Exception as error:  # an invalid file
+        raise UserError(f"--whisper {name}: not a CTranslate2 Whisper model ({type(error).__name__}: {error})") from error
 
 
 def check_device(name: str, device: str) -> None:
-    """Open what CTranslate2 will open on a GPU: with it, its own attempt succeeds; without it, every recording would come out without text.
+    """Load the CUDA library that CTranslate2 needs on a GPU; without it, every recording would end up without text.
 
-    Raises `UserError` naming the package.
+    Raises `UserError` with the package to install.
     """
     if not device.startswith("cuda"):
         return
@@ -92,7 +92,7 @@ def check_device(name: str, device: str) -> None:
         if installed is None:
             raise UserError(
                 f"--whisper {name}: CTranslate2 needs {CUBLAS} (CUDA 12) on a GPU, which cannot be loaded ({error}); "
-                f"install it: pip install {CUBLAS_PACKAGE}; or take openai-whisper, by a name without {PREFIX}"
+                f"install it with: pip install {CUBLAS_PACKAGE}; or use openai-whisper, with a name without {PREFIX}"
             ) from None
         try:
             ctypes.CDLL(str(installed))
@@ -108,7 +108,7 @@ def _files_of(package: str) -> Iterable[PackagePath]:
 
 
 def settings(name: str, language: str | None) -> dict[str, Any]:
-    """All that the text depends on besides the sound: part of the cache key. Published weights are known by their name."""
+    """Everything that the text depends on besides the audio: part of the cache key. Published weights are identified by name."""
     weights = Path(name.removeprefix(PREFIX)) / WEIGHTS
     return {
         "form": FORM,
@@ -121,12 +121,12 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
     }
 
 
-def listen(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
-    """The words of some packs, with the confidence of their pack. `audio` at 16 kHz; `code`: of the language, None to detect it by batch.
+def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[TextUnit]:
+    """The words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it per batch.
 
-    The packs one behind the other are one sound for the pipeline, and its clips are the packs.
+    The pipeline gets the concatenated packs as one audio, with the packs as its clips.
     """
-    sounds = [packs.sound(audio, pack) for pack in batch]
+    sounds = [packs.pack_samples(audio, pack) for pack in batch]
     edges = np.cumsum([0, *map(len, sounds)]) / SPEECH_RATE
     limit = packs.token_limit(max(map(packs.seconds_of, batch)), MOST_TOKENS)
     segments, info = _decode(model, np.concatenate(sounds), edges, limit, code)
@@ -134,12 +134,12 @@ def listen(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> lis
     units = []
     for segment in segments:
         index = int(np.abs(edges[:-1] * model.frames_per_second - segment.seek).argmin())
-        units += _units(segment.words, batch[index], float(edges[index]), _heard(segment, limit, info.language, sure))
+        units += _units(segment.words, batch[index], float(edges[index]), _whisper_scores(segment, limit, info.language, sure))
     return units
 
 
 def _decode(model: Any, sound: Samples, edges: NDArray[np.float64], limit: int, code: str | None) -> tuple[Iterable[Any], Any]:
-    """The pipeline's segments, and what it says of the whole. `edges`: seconds at which clips begin and end."""
+    """Segments and info of the pipeline. `edges`: [packs + 1] clip boundaries in seconds."""
     from faster_whisper import BatchedInferencePipeline
 
     found: tuple[Iterable[Any], Any] = BatchedInferencePipeline(model).transcribe(
@@ -157,24 +157,24 @@ def _decode(model: Any, sound: Samples, edges: NDArray[np.float64], limit: int, 
     return found
 
 
-def _heard(segment: Any, limit: int, code: str, sure: float | None) -> Heard:
-    """What is known of a segment; `sure`: of its language, `code`."""
+def _whisper_scores(segment: Any, limit: int, code: str, sure: float | None) -> WhisperScores:
+    """Scores of a segment; `sure`: probability of its language `code`."""
     from whisper.tokenizer import LANGUAGES
 
-    return Heard(
+    return WhisperScores(
         language=LANGUAGES[code],
         avg_logprob=round(float(segment.avg_logprob), 3),
         compression_ratio=round(float(segment.compression_ratio), 3),
         no_speech_prob=round(float(segment.no_speech_prob), 3),
         temperature=0.0,
-        complete=len(segment.tokens) < limit - 1,  # CTranslate2 counts the end of the text too
+        complete=len(segment.tokens) < limit - 1,  # CTranslate2 counts the end-of-text token too
         language_prob=sure,
     )
 
 
-def _units(words: list[Any], pack: Pack, offset: float, heard: Heard) -> list[Unit]:
-    """`offset`: seconds at which the pack begins in the sound that the words' times refer to."""
-    if packs.silent(heard.no_speech_prob, heard.avg_logprob):
+def _units(words: list[Any], pack: Pack, offset: float, heard: WhisperScores) -> list[TextUnit]:
+    """Words as text units. `offset`: start of the pack in seconds in the audio that the word times refer to."""
+    if packs.is_silence(heard.no_speech_prob, heard.avg_logprob):
         return []
-    placed = [(word.word, *packs.place(pack, word.start - offset, word.end - offset)) for word in words]
-    return [Unit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in placed]
+    placed = [(word.word, *packs.locate_word(pack, word.start - offset, word.end - offset)) for word in words]
+    return [TextUnit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in placed]

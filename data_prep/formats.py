@@ -1,6 +1,6 @@
-"""Open a recording of any common format as blocks of samples, without an external program.
+"""Audio file reader: opens recordings of common formats as streams of sample blocks, without external programs.
 
-soundfile reads what libsndfile knows; PyAV, whose wheel carries its codecs, reads the rest (m4a, aac, webm, wma).
+soundfile reads the formats of libsndfile; PyAV, whose wheel contains its codecs, reads the others (m4a, aac, webm, wma).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 EXTENSIONS = (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav", ".webm", ".wma")
 
-BLOCK = 1 << 14  # frames: what is lost in front of a defect is at most this
+BLOCK = 1 << 14  # frames: the most that is lost before a defect
 RATES = (4_000, 384_000)
-"""Hz. A header that claims another rate is damaged, and resampling by it would fill the disk."""
+"""Hz. A header with another rate is damaged; resampling from it could fill the disk."""
 MOST_CHANNELS = 64
 OGG_PAGE, OGG_END = 65_307, 4
-"""Largest page in bytes, and the flag of the last one (RFC 3533)."""
+"""Maximum page size in bytes, and the flag of the last page (RFC 3533)."""
 CONTAINERS = "aac,aiff,asf,flac,loas,matroska,webm,mov,mp3,mp4,ogg,wav"
-"""What FFmpeg may take a file for: no playlist, which would make it open other files, or addresses."""
+"""Containers that FFmpeg may detect; no playlists, which would make it open other files or URLs."""
 UNKNOWN_LENGTH = 2**62
-"""Frames: libsndfile gives the largest number that there is for a FLAC file that was written to a pipe."""
+"""Frames: libsndfile reports the largest integer for a FLAC file that was written to a pipe."""
 WITHOUT_HEADER = ("aac", "loas")
 """FFmpeg's names for raw AAC."""
 
 FAULTS = 10
-"""Damaged packets that may be left out before any is good."""
+"""Damaged packets that are skipped before the first good one."""
 
 Samples = NDArray[np.float32]
 
 
 class AudioError(Exception):
-    """A recording that cannot be used. `reason` is one word for the tables, `detail` says what was found."""
+    """An unusable recording. `reason`: one word for tables; `detail`: what is wrong; `seconds`: its duration, if known."""
 
     def __init__(self, reason: str, detail: str, seconds: float = 0.0) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -56,47 +56,47 @@ class Stream:
     rate: int
     channels: int
     declared: int | None
-    """Frames that the file says it has; None if it does not say, or only guesses."""
+    """Number of frames by the header; None if unknown or only estimated."""
     blocks: Iterator[Samples]
     """[frames, channels] each."""
     ends_midway: bool = False
-    """The file stops before its stream does, and how much is missing is not known."""
+    """The file ends before its stream; how much is missing is unknown."""
     faults: list[int] = field(default_factory=list)
-    """Frames decoded before each piece that could not be and was left out; grows while the blocks are read."""
+    """Number of frames decoded before each skipped, damaged packet; grows while the blocks are read."""
 
 
 DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, EOFError, LookupError)
 """soundfile's LibsndfileError is a RuntimeError; most of PyAV's errors derive from one of these."""
 
 
-def in_words(error: Exception) -> str:
-    """A decoder's error without the codes and names around it."""
+def error_text(error: Exception) -> str:
+    """The message of a decoder's error, without codes and names."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def open_stream(path: Path) -> Stream:
-    """Raises `AudioError` (`unreadable`); the blocks may raise `DECODE_ERRORS`."""
+    """Open a recording. Raises `AudioError` (`unreadable`); reading the blocks may raise `DECODE_ERRORS`."""
     import soundfile
 
     _require_content(path)
     try:
         info = soundfile.info(os.fsencode(path))
     except soundfile.LibsndfileError as first:
-        return _plausible(_open_with_av(path, first.error_string))
+        return _require_plausible(_open_with_av(path, first.error_string))
     declared = _declared_frames(path, info)
-    return _plausible(Stream(info.samplerate, info.channels, declared, _soundfile_blocks(path), _ends_midway(path, info)))
+    return _require_plausible(Stream(info.samplerate, info.channels, declared, _soundfile_blocks(path), _ends_midway(path, info)))
 
 
 def _require_content(path: Path) -> None:
     try:
         with path.open("rb") as file:
             if not file.read(1):
-                raise AudioError("unreadable", "there is nothing in it: 0 bytes")
+                raise AudioError("unreadable", "the file is empty: 0 bytes")
     except OSError as error:
-        raise AudioError("unreadable", f"it cannot be read: {in_words(error)}") from error
+        raise AudioError("unreadable", f"cannot be read: {error_text(error)}") from error
 
 
-def _plausible(stream: Stream) -> Stream:
+def _require_plausible(stream: Stream) -> Stream:
     least, most = RATES
     if not least <= stream.rate <= most:
         raise AudioError("unreadable", f"the header says {stream.rate} Hz; {least} to {most} Hz are read")
@@ -109,7 +109,7 @@ def _soundfile_blocks(path: Path) -> Iterator[Samples]:
     import soundfile
 
     class Forward(soundfile.SoundFile):
-        """soundfile seeks after each read if it can, and a decoder that looks back (MP3, Opus) then starts anew: a fault at each block."""
+        """Not seekable: soundfile would seek after each read, restart decoders with history (MP3, Opus), and damage every block."""
 
         def seekable(self) -> bool:
             return False
@@ -125,36 +125,36 @@ def _open_with_av(path: Path, first: str) -> Stream:
     faults: list[int] = []
     try:
         container = av.open(str(path.absolute()), options={"format_whitelist": CONTAINERS})
-        track = next((stream for stream in container.streams.audio if stream.codec_context), None)  # none: an unknown codec
+        track = next((stream for stream in container.streams.audio if stream.codec_context), None)  # None: unknown codec
         frames = _frames(container, track, faults) if track else iter(())
         frame = next(frames, None)
     except (*DECODE_ERRORS, av.error.FFmpegError) as error:
-        raise AudioError("unreadable", f"soundfile: {first}; PyAV: {in_words(error)}") from error
-    if track is None or frame is None:  # a name like a.flac is enough for FFmpeg to see a stream in garbage
+        raise AudioError("unreadable", f"soundfile: {first}; PyAV: {error_text(error)}") from error
+    if track is None or frame is None:  # a file name like a.flac is enough for FFmpeg to detect a stream in garbage
         container.close()
         raise AudioError("unreadable", f"soundfile: {first}; PyAV: no audio stream that can be decoded")
-    rate = frame.sample_rate  # of the decoded sound; AAC's container may name half of it
+    rate = frame.sample_rate  # of the decoded audio; AAC containers may declare half of it
     seconds = _declared_seconds(container, track)
     declared = None if seconds is None else round(seconds * rate)
     return Stream(rate, frame.layout.nb_channels, declared, _av_blocks(container, frame, frames), faults=faults)
 
 
 def _frames(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
-    """Decoded frames from the start of the recording. What the encoder put before it, FFmpeg leaves out where the container says so.
+    """Yield decoded frames from the start of the recording, without encoder delay. FFmpeg skips the delay if the container declares it.
 
-    Two formats do not say. The first frame of each is no sound, since these codecs need two frames for one. FFmpeg leaves out two of
-    WMA, of which the second may be sound.
+    Raw AAC and WMA do not declare it: their first frame contains no audio, because these codecs overlap two frames. FFmpeg would skip two
+    frames of WMA, of which the second may contain audio.
     """
     from av.codec.context import Flags2
 
-    untold = container.format.name in WITHOUT_HEADER or track.codec_context.name in ("wmav1", "wmav2")
-    if untold:
+    undeclared = container.format.name in WITHOUT_HEADER or track.codec_context.name in ("wmav1", "wmav2")
+    if undeclared:
         track.codec_context.flags2 |= Flags2.skip_manual
-    return itertools.islice(_decodable(container, track, faults), 1 if untold else 0, None)
+    return itertools.islice(_decodable(container, track, faults), 1 if undeclared else 0, None)
 
 
 def _decodable(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
-    """All frames but those of damaged packets, whose places go to `faults`; gives up where most are damaged, for that is no sound."""
+    """Yield all frames except those of damaged packets, recorded in `faults`; raises if most packets are damaged."""
     import av
 
     frames = decoded = 0
@@ -172,29 +172,29 @@ def _decodable(container: InputContainer, track: AudioStream, faults: list[int])
 
 
 def _declared_seconds(container: InputContainer, track: AudioStream) -> float | None:
-    if container.format.name in WITHOUT_HEADER:  # the length is guessed from the bit rate
+    if container.format.name in WITHOUT_HEADER:  # the duration is estimated from the bit rate
         return None
     if track.duration is not None and track.time_base is not None:
         return float(track.duration * track.time_base)
-    alone = len(container.streams) == 1  # Matroska's length is that of the longest stream
+    alone = len(container.streams) == 1  # Matroska declares the duration of its longest stream
     return container.duration / 1e6 if container.duration and alone else None
 
 
 def _av_blocks(container: InputContainer, first: AudioFrame, others: Iterator[AudioFrame]) -> Iterator[Samples]:
     import av
 
-    planar = av.AudioResampler(format="fltp")  # only the sample format: rate and channels stay, and a change of them is an error
+    planar = av.AudioResampler(format="fltp")  # converts only the sample format; a change of rate or channels is an error
     try:
         with container:
             for frame in itertools.chain([first], others):
                 for plain in planar.resample(frame):
                     yield np.ascontiguousarray(plain.to_ndarray().T)
     except av.error.FFmpegError as error:
-        raise RuntimeError(in_words(error)) from error
+        raise RuntimeError(error_text(error)) from error
 
 
 def _declared_frames(path: Path, info: Any) -> int | None:
-    """By the header. libsndfile repairs the size of a truncated WAV or AIFF file silently, so these are read here."""
+    """Frames by the header. libsndfile silently corrects truncated WAV and AIFF files, so their headers are read here."""
     if info.format in ("WAV", "WAVEX", "RF64"):
         return _wav_frames(path)
     if info.format == "AIFF":
@@ -203,7 +203,7 @@ def _declared_frames(path: Path, info: Any) -> int | None:
 
 
 def _wav_frames(path: Path) -> int | None:
-    """None if the sizes were never filled in, as when it was written to a pipe, or do not fit into 32 bits."""
+    """None if the sizes were never filled in, as in files written to a pipe, or do not fit into 32 bits."""
     frame_bytes = 0
     for name, size, body in _chunks(path, b"RIFF", "little"):
         if name == b"fmt ":
@@ -218,7 +218,7 @@ def _aiff_frames(path: Path) -> int | None:
 
 
 def _chunks(path: Path, magic: bytes, order: Literal["little", "big"]) -> Iterator[tuple[bytes, int, bytes]]:
-    """Name, size and first bytes of each part of a file in the Interchange File Format or its little-endian kin."""
+    """Yield (name, size, first bytes) of each chunk of an IFF or RIFF file."""
     with path.open("rb") as file:
         if file.read(4) != magic:
             return
@@ -230,7 +230,7 @@ def _chunks(path: Path, magic: bytes, order: Literal["little", "big"]) -> Iterat
 
 
 def _ends_midway(path: Path, info: Any) -> bool:
-    """Whether an Ogg file stops before the page that ends its stream: libsndfile takes the last page that is there for the end."""
+    """Whether an Ogg file lacks its end-of-stream page; libsndfile takes the last existing page for the end."""
     if info.format != "OGG":
         return False
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""What of gradio is open: the requests that its page sends in a browser. It has some sixty routes; all others are answered with 404.
+"""Allow-list of gradio routes: only the requests that its page sends from a browser; the other of its some sixty routes get 404.
 
-Files are not served by gradio, whose own route redirects to any address, but by `add_files`.
+Files are served by `add_files` instead of gradio, whose own route redirects to any address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 ID = r"[A-Za-z0-9_-]{1,64}"
-"""Of sessions and events, as gradio makes them."""
+"""Pattern of gradio's session and event ids."""
 SOUNDS = {
     ".flac": "audio/flac",
     ".wav": "audio/wav",
@@ -29,26 +29,26 @@ SOUNDS = {
     ".opus": "audio/ogg",
     ".webm": "audio/webm",
 }
-"""Types of the files that are served; others are sent as bytes, which no browser shows as a page."""
+"""Media types of served files; others are sent as bytes, which browsers do not render."""
 FILE = "/gradio_api/file="
 
 PLAIN: dict[str, type | tuple[type, ...]] = {"string": str, "integer": (int, float), "number": (int, float), "boolean": bool}
-"""What a component calls its values, and what they are in JSON."""
+"""Type name of a component's value → Python types in JSON."""
 NEVER_EMPTY = ("slider", "checkbox")
 """Components that always have a value."""
 
 Id = Annotated[str, StringConstraints(pattern=f"^{ID}$")]
 Upload = Callable[[str], Path | None]
-"""Path as a client names it → the file, if it is one that clients may name."""
+"""Maps a path sent by a client to the file, or None if the client may not use it."""
 
 
-def nothing_uploaded(_: str) -> Path | None:
+def no_uploads(_: str) -> Path | None:
     """For a page without uploads."""
     return None
 
 
-def page_routes(page: gradio.Blocks, upload: Upload = nothing_uploaded) -> tuple[Route, ...]:
-    """The requests of a page that was opened in a browser. Those of its uploads belong to whoever keeps them."""
+def page_routes(page: gradio.Blocks, upload: Upload = no_uploads) -> tuple[Route, ...]:
+    """Routes that a page needs in a browser, without its upload routes."""
 
     def posted(name: str, check: Callable[[Any], Any]) -> Route:
         return Route("POST", f"/gradio_api/{name}", largest=LARGEST_JSON, check=check)
@@ -67,7 +67,7 @@ def page_routes(page: gradio.Blocks, upload: Upload = nothing_uploaded) -> tuple
 
 
 class JoinCall(BaseModel):
-    """A press on a button: call a function of the page with the values of its components."""
+    """Body of queue/join: call a function of the page with the values of its components."""
 
     data: list[Any]
     fn_index: int
@@ -76,7 +76,7 @@ class JoinCall(BaseModel):
 
 
 class CancelCall(BaseModel):
-    """End a call."""
+    """Body of cancel: end a call."""
 
     session_hash: Id
     fn_index: int
@@ -84,19 +84,19 @@ class CancelCall(BaseModel):
 
 
 class ResetCall(BaseModel):
-    """Follows a cancelled call."""
+    """Body of reset, sent after a cancelled call."""
 
     event_id: Id
 
 
 def rebuild_call(page: gradio.Blocks, upload: Upload, body: Any) -> dict[str, Any]:
-    """The call as gradio may see it. Raises `ValueError` for one that the page cannot have sent."""
+    """The validated call to pass to gradio. Raises `ValueError` for a call that the page cannot send."""
     call = _checked(JoinCall, body)
     function = page.fns.get(call["fn_index"])
     if function is None:
-        raise ValueError(f"fn_index {call['fn_index']}: the page has no such function; load it again")
+        raise ValueError(f"fn_index {call['fn_index']}: the page has no such function; reload the page")
     if len(call["data"]) != len(function.inputs):
-        raise ValueError(f"data: {len(function.inputs)} values are expected, and {len(call['data'])} were sent; load the page again")
+        raise ValueError(f"data: {len(function.inputs)} values expected, got {len(call['data'])}; reload the page")
     trigger = call["trigger_id"] if call["trigger_id"] in page.blocks else None
     values = [_value(upload, part, value) for part, value in zip(function.inputs, call["data"], strict=True)]
     return call | {"data": values, "trigger_id": trigger}
@@ -110,27 +110,27 @@ def _checked(kind: type[BaseModel], body: Any) -> dict[str, Any]:
 
 
 def _value(upload: Upload, part: Any, value: Any) -> Any:
-    """What a component of the page may send: a plain value of its kind, or a file that was uploaded.
+    """Validate the value of a component: a plain value of its type, or an uploaded file.
 
-    gradio would copy any other file to where it is served, or fetch it. The state of a session stays here, and is never sent.
+    gradio would copy or download any other file and serve it. Session state stays on the server and is never sent.
     """
     kind = part.api_info().get("type")
     if kind == "object" and value is not None:
         path = value.get("path") if isinstance(value, dict) else None
         file = upload(path) if isinstance(path, str) else None
         if file is None:
-            raise ValueError("data: a file is named that was not uploaded, or is no longer kept; upload it again")
+            raise ValueError("data: the file was not uploaded or has expired; upload it again")
         return {"path": str(file), "meta": {"_type": "gradio.FileData"}}
     kinds = PLAIN.get(kind) if isinstance(kind, str) else None
     if kinds is None or (value is None and part.get_block_name() not in NEVER_EMPTY):
         return None
     if not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool):
-        raise ValueError(f"data: a {part.get_block_name()} sends a {kind}, not {ascii(value)[:100]}; load the page again")
+        raise ValueError(f"data: a {part.get_block_name()} sends a {kind}, not {ascii(value)[:100]}; reload the page")
     return value
 
 
 def add_files(app: FastAPI, find: Upload) -> None:
-    """Serve the files that `find` knows, in place of gradio's own route. Before the page is mounted."""
+    """Serve the files that `find` returns, instead of gradio's own route. Call it before mounting the page."""
     from starlette.responses import FileResponse
 
     async def file(path: str) -> Response:

@@ -1,4 +1,4 @@
-"""All recordings of a data set through their stages: what was heard before is recalled, the rest is shared out among workers."""
+"""Process all recordings of a dataset (decode, detect speech, transcribe, cut): reuses stored results, distributes the rest to workers."""
 
 from __future__ import annotations
 
@@ -11,91 +11,95 @@ from pathlib import Path
 
 from data_prep import judge, transcribe
 from data_prep.device import one_thread
-from data_prep.judge import Standard
+from data_prep.judge import SelectionCriteria
 from data_prep.models import Models
-from data_prep.pool import Failure, Stop
-from data_prep.progress import Progress
-from data_prep.recording import Job, Recording, Speech, prepare, refused, stored_speech
-from data_prep.sources import Source
-from data_prep.stages import Memory, NotStoredError, Stages
+from data_prep.pool import Failure, StopSignal
+from data_prep.progress import RecordingProgress
+from data_prep.recording import DetectedSpeech, Job, PreparedRecording, load_stored_speech, prepare_recording, refuse_recording
+from data_prep.sources import RecordingSource
+from data_prep.stages import NotStoredError, Stages, StoredStages
 from data_prep.transcripts import Transcript
-from data_prep.workers import Workers, share_out
+from data_prep.workers import WorkerOptions, distribute
 
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
-"""About; elsewhere a compressed format."""
+"""Approximate; other suffixes are compressed formats."""
 COMPRESSED_BYTES_PER_SECOND = 16_000
 WORKER_BYTES = 3 << 29
-"""Memory of a worker without Whisper: torch, the detector, and working copies of an hour of sound. Sound itself is mapped from the disk."""
+"""Memory of a worker without Whisper: torch, voice activity detection, working copies of an hour of audio. Samples are memory-mapped."""
 LOADED = 3
-"""Memory that Whisper takes, in sizes of its file: 16-bit weights are read, and held in 32 bits."""
+"""Memory of Whisper as a multiple of its file size: 16-bit weights are read and converted to 32 bits."""
 
 
 class StoppedError(Exception):
-    """A person asked to stop, and not all was heard."""
+    """The user stopped the run before all recordings were processed."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """One recording to hear, and its transcript if it has one."""
+class RecordingTask:
+    """One recording to process, with its transcript if it has one."""
 
-    source: Source
+    source: RecordingSource
     transcript: Transcript | None
 
     @property
-    def about_seconds(self) -> float:
-        """From the size of the file: to begin with the longest, and to say how much is left."""
+    def estimated_seconds(self) -> float:
+        """Estimated duration from the file size: to start with the longest, and to estimate the time left."""
         size = self.source.path.stat().st_size if self.source.path.is_file() else 0
         return size / BYTES_PER_SECOND.get(self.source.path.suffix.lower(), COMPRESSED_BYTES_PER_SECOND)
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What a worker needs to know."""
+class WorkerSetup:
+    """Configuration of the workers."""
 
     job: Job
     stages: Path
     whisper: str | None
-    workers: Workers
+    workers: WorkerOptions
 
 
 @dataclass
-class Work:
-    """Counts of one run, for run.json."""
+class WorkCounts:
+    """Stage and model counts of one run, for run.json."""
 
     computed: Counter[str] = field(default_factory=Counter)
     reused: Counter[str] = field(default_factory=Counter)
     model_loads: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Work) -> None:
+    def add(self, other: WorkCounts) -> None:
         self.computed += other.computed
         self.reused += other.reused
         self.model_loads += other.model_loads
 
 
-def hear_all(tasks: Sequence[Task], setup: Setup, standard: Standard, stop: Stop) -> tuple[list[Recording], Work]:
-    """All of them, in the order of `tasks`. A file that is there twice is heard once.
+def process_recordings(
+    tasks: Sequence[RecordingTask], setup: WorkerSetup, standard: SelectionCriteria, stop: StopSignal
+) -> tuple[list[PreparedRecording], WorkCounts]:
+    """Process all recordings; results are in the order of `tasks`. Identical files are processed once.
 
-    Raises `StoppedError` if `stop` was asked for before the end, and `UserError` if a worker did.
+    Raises `StoppedError` if a stop was requested before the end, and `UserError` if a worker raised one.
     """
-    first = _firsts(tasks)
+    first = _first_copies(tasks)
     wanted = [task for task in tasks if first.get(task.source.digest, task) is task]
-    heard, work = _recall(wanted, setup)
-    left = [task for task in wanted if task.source.name not in heard]
-    if heard and left:
-        print(f"{len(heard)} of {len(wanted)} recordings are known from before", flush=True)
-    with Progress(len(left), sum(task.about_seconds for task in left)) as progress:
-        for task, recording in _hear(left, setup, work, stop):
-            heard[task.source.name] = recording
-            reasons = [reason for one in judge.by_rules([recording], standard) for reason in one.reasons]
-            progress.see(recording, task.about_seconds, reasons)
-    if len(heard) < len(wanted):
-        raise StoppedError(f"{len(heard)} of {len(wanted)} recordings are heard")
-    return [heard.get(task.source.name) or _double(task, heard[first[task.source.digest].source.name]) for task in tasks], work
+    finished, work = _load_stored(wanted, setup)
+    left = [task for task in wanted if task.source.name not in finished]
+    if finished and left:
+        print(f"{len(finished)} of {len(wanted)} recordings were processed in earlier runs", flush=True)
+    with RecordingProgress(len(left), sum(task.estimated_seconds for task in left)) as progress:
+        for task, recording in _process(left, setup, work, stop):
+            finished[task.source.name] = recording
+            reasons = [reason for one in judge.apply_rules([recording], standard) for reason in one.reasons]
+            progress.update(recording, task.estimated_seconds, reasons)
+    if len(finished) < len(wanted):
+        raise StoppedError(f"{len(finished)} of {len(wanted)} recordings are processed")
+    return [
+        finished.get(task.source.name) or _reject_duplicate(task, finished[first[task.source.digest].source.name]) for task in tasks
+    ], work
 
 
-def _firsts(tasks: Sequence[Task]) -> dict[str, Task]:
-    """Of each file's content the first, by name, that says what is said in it."""
-    firsts: dict[str, Task] = {}
+def _first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTask]:
+    """Digest → first task with that content, preferring one with a transcript."""
+    firsts: dict[str, RecordingTask] = {}
     for task in tasks:
         known = firsts.get(task.source.digest)
         if not task.source.problem and (known is None or (known.transcript is None and task.transcript is not None)):
@@ -103,57 +107,59 @@ def _firsts(tasks: Sequence[Task]) -> dict[str, Task]:
     return firsts
 
 
-def _double(task: Task, other: Recording) -> Recording:
-    return refused(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total)
+def _reject_duplicate(task: RecordingTask, other: PreparedRecording) -> PreparedRecording:
+    return refuse_recording(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total)
 
 
-def _recall(tasks: Sequence[Task], setup: Setup) -> tuple[dict[str, Recording], Work]:
-    """By name of the source: what needs no hearing, because it was done before or cannot be done."""
-    known: dict[str, Recording] = {}
-    work = Work()
+def _load_stored(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> tuple[dict[str, PreparedRecording], WorkCounts]:
+    """Recordings by name that need no processing: stored results, and unusable files."""
+    known: dict[str, PreparedRecording] = {}
+    work = WorkCounts()
     for task in tasks:
-        stages = Memory(setup.stages)
+        stages = StoredStages(setup.stages)
         with contextlib.suppress(NotStoredError), Models(None, "", setup.stages) as nothing:
-            known[task.source.name] = prepare(task.source, task.transcript, setup.job, stages, nothing)
-            work.add(Work(reused=stages.reused))
+            known[task.source.name] = prepare_recording(task.source, task.transcript, setup.job, stages, nothing)
+            work.add(WorkCounts(reused=stages.reused))
     return known, work
 
 
-def _hear(tasks: Sequence[Task], setup: Setup, work: Work, stop: Stop) -> Iterator[tuple[Task, Recording]]:
-    """Each as it comes, the longest begun first; fewer if `stop` was asked for."""
+def _process(
+    tasks: Sequence[RecordingTask], setup: WorkerSetup, work: WorkCounts, stop: StopSignal
+) -> Iterator[tuple[RecordingTask, PreparedRecording]]:
+    """Yield results as they complete, the longest recordings started first; fewer if a stop is requested."""
     if not tasks:
         return
-    order = sorted(tasks, key=lambda task: (-task.about_seconds, task.source.name))
-    for index, result in share_out(order, functools.partial(_hearer, setup), setup.workers, _memory(setup), stop):
+    order = sorted(tasks, key=lambda task: (-task.estimated_seconds, task.source.name))
+    for index, result in distribute(order, functools.partial(_open_worker, setup), setup.workers, _worker_memory(setup), stop):
         if isinstance(result, Failure):
-            yield order[index], _lost(order[index], setup, result)
+            yield order[index], _reject_crashed(order[index], setup, result)
         else:
             recording, done = result
             work.add(done)
             yield order[index], recording
 
 
-def _memory(setup: Setup) -> int:
-    """Bytes of a worker of this machine. Whisper's weights are here afterwards."""
+def _worker_memory(setup: WorkerSetup) -> int:
+    """Memory of a local worker in bytes. Downloads the Whisper weights if needed."""
     return WORKER_BYTES + (LOADED * transcribe.fetch(setup.whisper).stat().st_size if setup.whisper and not setup.workers.remote else 0)
 
 
 @contextlib.contextmanager
-def _hearer(setup: Setup, device: str) -> Iterator[Callable[[Task], tuple[Recording, Work]]]:
-    """What a worker does with a recording. Its models are loaded once, with the first recording that needs them."""
+def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[RecordingTask], tuple[PreparedRecording, WorkCounts]]]:
+    """The function that a worker applies to each recording. Models are loaded once, when a recording first needs them."""
     with one_thread(), Models(setup.whisper, device, setup.stages, setup.job.encoder) as models:
-        yield functools.partial(_hear_one, setup, models)
+        yield functools.partial(_process_recording, setup, models)
 
 
-def _hear_one(setup: Setup, models: Models, task: Task) -> tuple[Recording, Work]:
+def _process_recording(setup: WorkerSetup, models: Models, task: RecordingTask) -> tuple[PreparedRecording, WorkCounts]:
     stages, before = Stages(setup.stages), models.loads.copy()
-    recording = prepare(task.source, task.transcript, setup.job, stages, models)
-    return recording, Work(stages.computed, stages.reused, models.loads - before)
+    recording = prepare_recording(task.source, task.transcript, setup.job, stages, models)
+    return recording, WorkCounts(stages.computed, stages.reused, models.loads - before)
 
 
-def _lost(task: Task, setup: Setup, failure: Failure) -> Recording:
-    """A recording that ended its worker twice. How long it is may be known from before."""
-    speech = stored_speech(task.source, Memory(setup.stages))
-    how = "twice, the second time alone" if setup.workers.remote is None else "again and again"
-    detail = f"hearing it failed {how}: {failure.why}"
-    return refused(task.source, "crashed", detail, speech.track.length if isinstance(speech, Speech) else 0)
+def _reject_crashed(task: RecordingTask, setup: WorkerSetup, failure: Failure) -> PreparedRecording:
+    """Reject a recording that crashed its worker repeatedly. Its duration may be known from a stored result."""
+    speech = load_stored_speech(task.source, StoredStages(setup.stages))
+    how = "twice, the second time alone" if setup.workers.remote is None else "repeatedly"
+    detail = f"processing failed {how}: {failure.why}"
+    return refuse_recording(task.source, "crashed", detail, speech.track.length if isinstance(speech, DetectedSpeech) else 0)

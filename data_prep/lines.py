@@ -1,4 +1,4 @@
-"""The lines of a voice dataset, ours or not: which files hold them, and what stands in each."""
+"""Line reader for voice manifests (JSONL), made here or not: yields each line as a row or as a problem."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from data_prep.table import NAMES
 from finetune import strict_json
 from finetune.errors import UserError
 
-DATASET = f"folder with {TRAIN}, and {VAL} if there is one; or a JSONL file of {{audio, text, …}}"
-ROOT = "folder in which all clips lie, and where relative paths begin (default: the file's)"
-"""What verbs that read such files say of their arguments."""
+DATASET = f"folder with {TRAIN} and optionally {VAL}; or a JSONL file of {{audio, text, …}}"
+ROOT = "folder that contains all clips; relative paths start here (default: the folder of the manifest)"
+"""Help texts of the arguments of verbs that read such files."""
 TEXT_KEYS = ("messages", "conversations", "prompt", "instruction")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a manifest: a row, or what is wrong with it."""
+class ManifestLine:
+    """One line of a manifest: a valid row, or kind and detail of its problem."""
 
     manifest: Path
     number: int
@@ -35,15 +35,15 @@ class Line:
         return f"{self.manifest.name}:{self.number}"
 
 
-def manifests_of(given: Path) -> list[Path]:
-    """The files with rows: of a folder train.jsonl and, if there is one, val.jsonl; a file is itself. Raises `UserError`."""
+def find_manifests(given: Path) -> list[Path]:
+    """The manifest files: train.jsonl and, if present, val.jsonl of a folder; or the given file. Raises `UserError`."""
     if given.is_file():
         return [given]
     found = [path for name in (TRAIN, VAL) if (path := given / name).is_file()]
     if found:
         return found
     if not given.is_dir():
-        raise UserError(f"{given} does not exist; make it with: python -m data_prep voice RECORDINGS --out {given}")
+        raise UserError(f"{given} does not exist; create it with: python -m data_prep voice RECORDINGS --out {given}")
     raise UserError(f"{given}: no {TRAIN} in it; {_hint(given)}")
 
 
@@ -53,38 +53,38 @@ def _hint(folder: Path) -> str:
         return f"it holds {', '.join(others)}: give one of these"
     if any((folder / name).is_file() for name in NAMES):
         return f"its {NAMES[0]} is read by: python -m data_prep voice {folder} --transcripts --out FOLDER"
-    return "give a dataset's folder, or a file of rows {audio, text, …}"
+    return "give a dataset folder, or a JSONL file of {audio, text, …}"
 
 
-def lines_of(manifest: Path) -> Iterator[Line]:
-    """Every line that is not blank. Raises `UserError` if these are rows of text, which another verb reads."""
+def read_manifest_lines(manifest: Path) -> Iterator[ManifestLine]:
+    """Yield every non-blank line. Raises `UserError` for chat rows, which the verb `text` reads."""
     with manifest.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 yield _line(manifest, number, line)
 
 
-def _line(manifest: Path, number: int, line: bytes) -> Line:
+def _line(manifest: Path, number: int, line: bytes) -> ManifestLine:
     try:
         value = strict_json.loads(line)
     except ValueError as error:
-        return Line(manifest, number, None, "not_json", strict_json.one_line(error))
+        return ManifestLine(manifest, number, None, "not_json", strict_json.one_line(error))
     if not isinstance(value, dict):
-        return Line(manifest, number, None, "not_json", f"an object is expected, found {type(value).__name__}")
+        return ManifestLine(manifest, number, None, "not_json", f"expected an object, found {type(value).__name__}")
     if "audio" not in value and any(key in value for key in TEXT_KEYS):
         raise UserError(
-            f"{manifest}:{number}: a row of text, not of speech; such files are checked and prepared with: "
+            f"{manifest}:{number}: a chat row, not a speech row; check and prepare such files with: "
             f"python -m data_prep text {manifest} --out FOLDER"
         )
     return _row(manifest, number, value)
 
 
-def _row(manifest: Path, number: int, value: dict[str, Any]) -> Line:
+def _row(manifest: Path, number: int, value: dict[str, Any]) -> ManifestLine:
     try:
         row = Row.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
-        return Line(manifest, number, None, "bad_row", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return ManifestLine(manifest, number, None, "bad_row", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
     if not row.text.strip():
-        return Line(manifest, number, None, "bad_row", "text: there are only spaces in it")
-    return Line(manifest, number, row)
+        return ManifestLine(manifest, number, None, "bad_row", "text: only spaces")
+    return ManifestLine(manifest, number, row)

@@ -1,7 +1,7 @@
-"""The JSONL files: one clip, or one rejected stretch, a line. Paths are relative to the file.
+"""JSONL manifests: schema, reading and writing of train.jsonl, val.jsonl and rejects.jsonl. Paths are relative to the file.
 
-Rows are a superset of what the official Qwen3-TTS script reads ({audio, text, ref_audio[, language]}), and its files are read as they are.
-Keys that are not ours stay with their row.
+Rows are a superset of the official Qwen3-TTS script's ({audio, text, ref_audio[, language]}), whose files can be read too. Unknown keys are
+kept.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ LANGUAGES = {
     "ru": "russian",
     "zh": "chinese",
 }
-"""The languages of Qwen3-TTS; rows hold the names."""
+"""Code → name of the languages of Qwen3-TTS; rows contain the names."""
 AUTO = "auto"
-"""The language of a row that nobody stated."""
+"""Language of rows without a known language."""
 
-TOGETHER = "clips from elsewhere are brought together by: python -m data_prep export {} --root FOLDER --as voice --to NEW"
+TOGETHER = "copy the clips into one folder with: python -m data_prep export {} --root FOLDER --as voice --to NEW"
 
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
 
 
 class Row(BaseModel):
-    """One clip."""
+    """One clip of a manifest."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     id: str | None = None
     audio: str = Field(min_length=1)
-    """Path of a mono clip, 24 kHz if it was made here."""
+    """Path of a mono clip; 24 kHz if written by `data_prep voice`."""
     text: str = Field(min_length=1)
     speaker: str | None = None
     language: str = AUTO
@@ -54,28 +54,28 @@ class Row(BaseModel):
     ref_audio: str | None = None
     """Path of another clip of the same speaker."""
     quality: Quality | None = None
-    """Of the sound as it was recorded."""
+    """Measures of the audio before the gain."""
     gain_db: float | None = None
-    """By which the clip is louder than it was recorded: one for each recording."""
+    """Gain applied to the clip, the same for a whole recording."""
     source: str | None = None
-    """The recording, relative to the folder of recordings."""
+    """Path of the recording, relative to the folder of recordings."""
     start: float | None = None
     """Seconds in the source."""
     end: float | None = None
     split: Literal["train", "val"] | None = None
     asr: dict[str, str] | None = None
-    """Name and scope of a Whisper that is no general one: the demo's."""
+    """Name and scope of the demo Whisper, if it wrote the text."""
     audio_codes: list[list[int]] | None = None
-    """[T][16] at 12.5 Hz."""
+    """[T, 16] codes of the speech tokenizer at 12.5 Hz."""
 
 
 class Reject(BaseModel):
-    """A recording, a stretch of one, or a clip that is not used, and why."""
+    """A rejected recording, stretch or clip, with the reasons."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     id: str | None = None
-    """Of a clip: what a person's decisions name."""
+    """Clip id, to which review decisions refer."""
     source: str
     start: float = 0.0
     """Seconds."""
@@ -89,11 +89,11 @@ class Reject(BaseModel):
     quality: Quality | None = None
     gain_db: float | None = None
     audio: str | None = None
-    """Of a clip that has a text: it can be listened to."""
+    """Path of the clip file, if it has text."""
 
 
 def language_name(given: str) -> str:
-    """The name that rows hold: `en`, `English` → `english`. Other languages pass by their full name."""
+    """Language name as stored in rows: `en`, `English` → `english`. Other languages must be given by their full name."""
     name = given.strip().lower()
     if name in LANGUAGES:
         return LANGUAGES[name]
@@ -104,17 +104,17 @@ def language_name(given: str) -> str:
 
 
 def speaker_name(given: str) -> str:
-    """Lower-case, as the inference code looks names up."""
+    """Speaker name in lower case, as the inference code looks it up."""
     name = " ".join(given.split()).lower()
     if not name:
-        raise UserError(f"--speaker {given!r}: a speaker needs a name")
+        raise UserError(f"--speaker {given!r}: expected a non-empty name")
     return name
 
 
 def read_rows(path: Path, speaker: str | None = None) -> Iterator[Row]:
-    """The rows of a manifest, one at a time. `speaker`: for rows that name none.
+    """Yield the rows of a manifest. `speaker`: default for rows without one.
 
-    Raises `UserError` with file and line for what is not JSON, not a row, or a clip outside of the manifest's folder.
+    Raises `UserError` with file and line for invalid JSON, invalid rows, and clips outside the manifest's folder.
     """
     for number, value in read_lines(path):
         row = _row(path, number, value)
@@ -124,9 +124,9 @@ def read_rows(path: Path, speaker: str | None = None) -> Iterator[Row]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line that is not blank."""
+    """Yield (line number, object) of each non-blank line."""
     if not path.is_file():
-        raise UserError(f"{path} does not exist; make it with: python -m data_prep voice RECORDINGS --out {path.parent}")
+        raise UserError(f"{path} does not exist; create it with: python -m data_prep voice RECORDINGS --out {path.parent}")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
@@ -134,17 +134,17 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def clip_path(manifest: Path, row: Row) -> Path:
-    """The real path of a row's clip. Raises `UserError` if it lies outside of the manifest's folder."""
+    """The real path of a row's clip. Raises `UserError` if it is outside the manifest's folder."""
     return files.resolve_under(manifest.parent, row.audio)
 
 
 def write(path: Path, entries: Iterable[Row | Reject]) -> int:
-    """Replace a manifest in one step; returns the number of lines."""
+    """Replace a manifest atomically; returns the number of lines."""
     return files.write_jsonl(path, (entry.model_dump(exclude_none=True) for entry in entries))
 
 
 def write_unless_same(path: Path, rows: list[Row]) -> None:
-    """Replace a manifest, unless it holds just these rows already: their codes, which cost time, would be lost."""
+    """Replace a manifest unless it already has these rows; rewriting it would lose their codes, which are expensive."""
     plain = [row.model_dump(mode="json", exclude_none=True) for row in rows]
     if not path.is_file() or plain != [_without_codes(value) for _, value in read_lines(path)]:
         files.write_jsonl(path, plain)
@@ -162,7 +162,7 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
             f"{path}:{number}: not a JSON object in UTF-8 ({strict_json.one_line(error)}); correct or remove the line"
         ) from error
     if not isinstance(value, dict):
-        raise UserError(f"{path}:{number}: a JSON object is expected, found {type(value).__name__}; correct or remove the line")
+        raise UserError(f"{path}:{number}: expected a JSON object, found {type(value).__name__}; correct or remove the line")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a clip measures, of its sound and of its text. What the rules make of it stands in `score`."""
+"""Measures of a clip: level, clipping, SNR, pitch, pauses, speaking rate, transcription confidence. `data_prep/score.py` has the rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data_prep import loudness
 from data_prep.audio import MASTER_RATE, Audio, Samples
 from data_prep.rosa import import_librosa
 from data_prep.score import Quality
-from data_prep.segment import Heard, Piece, Unit
+from data_prep.segment import Piece, TextUnit, WhisperScores
 from data_prep.vad import Region
 
 FRAME = MASTER_RATE // 100
@@ -21,20 +21,20 @@ QUIETEST_DB = -100.0
 FULL_SCALE = 0.999
 PITCH_HZ = (65.0, 600.0)
 PITCH_FRAME, PITCH_HOP = 1024, 960
-"""Samples. 40 ms apart is enough for a median, and costs 0.5 ms a second of speech."""
+"""Samples. Frames every 40 ms are enough for a median and take 0.5 ms per second of speech."""
 PHRASE_WORDS = 8
-"""Longest phrase whose repetition is looked for; Whisper loops on shorter ones."""
+"""Longest phrase checked for repetition; Whisper loops on shorter ones."""
 WORD_TIME_ERROR = MASTER_RATE // 5
-"""Whisper's word times miss by up to this much, so a word so near to speech may be part of it."""
+"""Error of Whisper's word times in samples: a word this near to speech counts as speech."""
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
-"""One character of Chinese or Japanese, a run of letters and digits elsewhere."""
+"""One Chinese or Japanese character, or a run of letters and digits in other scripts."""
 
 
 def noise_power(samples: Samples, regions: list[Region]) -> float | None:
-    """Median power of the 10 ms frames of a recording that lie outside of speech; None if there are none."""
+    """Median power of the 10 ms frames outside speech; None if there are none. `samples`: [n], the whole recording."""
     count = len(samples) // FRAME
     frames = samples[: count * FRAME].reshape(count, FRAME)
-    power = np.einsum("ij,ij->i", frames, frames) / FRAME  # without a copy: the samples of hours are on the disk, not in memory
+    power = np.einsum("ij,ij->i", frames, frames) / FRAME  # without a copy: hours of samples are memory-mapped
     outside = np.ones(count, bool)
     for region in regions:
         outside[region.start // FRAME : -(-region.stop // FRAME)] = False
@@ -42,9 +42,9 @@ def noise_power(samples: Samples, regions: list[Region]) -> float | None:
 
 
 def measure(samples: Samples, piece: Piece, regions: list[Region], noise: float | None) -> Quality:
-    """`samples`: the master of the whole recording; `regions`: its speech."""
+    """Measures of one piece. `samples`: [n], master of the whole recording; `regions`: its speech."""
     clip = samples[piece.start : piece.stop].astype(np.float64)
-    inside = _inside(piece.start, piece.stop, regions)
+    inside = _clip_regions(piece.start, piece.stop, regions)
     speech = np.concatenate([samples[part.start : part.stop] for part in inside]) if inside else samples[:0]
     power = _power(speech.astype(np.float64))
     heard = [unit.heard for unit in piece.units if unit.heard]
@@ -56,13 +56,13 @@ def measure(samples: Samples, piece: Piece, regions: list[Region], noise: float 
         snr_db=None if noise is None else min(_decibel(power, noise), -QUIETEST_DB),
         edge_energy_db=(_decibel(_power(clip[:EDGE]), power), _decibel(_power(clip[-EDGE:]), power)),
         longest_pause=longest_pause(inside),
-        loudness_lufs=_rounded(loudness.measured(Audio(samples[piece.start : piece.stop], MASTER_RATE))),
+        loudness_lufs=_rounded(loudness.integrated_loudness(Audio(samples[piece.start : piece.stop], MASTER_RATE))),
         pitch_hz=pitch(speech),
         avg_logprob=min((one.avg_logprob for one in heard), default=None),
         compression_ratio=max((one.compression_ratio for one in heard), default=None),
         no_speech_prob=max((one.no_speech_prob for one in heard), default=None),
         text_complete=all(one.complete for one in heard) if heard else None,
-        language_prob=_least_known(heard),
+        language_prob=_lowest_language_prob(heard),
         repeated_share=repeated_share(piece.text) if heard else None,
         outside_speech_share=outside_speech_share([unit for unit in piece.units if unit.heard], regions),
         asr_error=next((unit.error for unit in piece.units if unit.error), None),
@@ -70,7 +70,7 @@ def measure(samples: Samples, piece: Piece, regions: list[Region], noise: float 
 
 
 def longest_pause(regions: list[Region]) -> float:
-    """Seconds between neighbours; 0 if there is one region or none."""
+    """Longest gap between neighbouring regions in seconds; 0 with fewer than two regions."""
     pauses = (Region(left.stop, right.start).seconds for left, right in itertools.pairwise(regions))
     return round(max(pauses, default=0.0), 3)
 
@@ -89,35 +89,35 @@ def pitch(speech: Samples) -> float | None:
 
 
 def repeated_share(text: str) -> float:
-    """Part of the words that only repeat what stands right before them: a word from its third time on, a phrase from its second."""
+    """Share of words that repeat the preceding ones: a single word from its third occurrence, a phrase from its second."""
     words = WORD.findall(text.casefold())
     repeats = {index for size in range(1, PHRASE_WORDS + 1) for index in _repeats(words, size)}
     return round(len(repeats) / len(words), 3) if words else 0.0
 
 
-def outside_speech_share(units: list[Unit], regions: list[Region]) -> float | None:
-    """Part of the words whose middle is in no speech; None without words that Whisper timed."""
+def outside_speech_share(units: list[TextUnit], regions: list[Region]) -> float | None:
+    """Share of words whose middle is outside speech; None without Whisper word times."""
     if not units:
         return None
     middles = [(unit.start + unit.stop) // 2 for unit in units]
-    outside = sum(not _inside(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
+    outside = sum(not _clip_regions(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
     return round(outside / len(units), 3)
 
 
 def _repeats(words: list[str], size: int) -> set[int]:
-    """Indices of words in a copy of the `size` words before them; of single words the first copy is allowed: "very, very good"."""
+    """Indices of words in repetitions of the `size` preceding words; one repetition of a single word is allowed ("very, very good")."""
     copies = {start for start in range(size, len(words) - size + 1) if words[start : start + size] == words[start - size : start]}
     if size == 1:
         copies = {start for start in copies if start - 1 in copies}
     return {index for start in copies for index in range(start, start + size)}
 
 
-def _least_known(heard: list[Heard]) -> float | None:
+def _lowest_language_prob(heard: list[WhisperScores]) -> float | None:
     return min((one.language_prob for one in heard if one.language_prob is not None), default=None)
 
 
-def _inside(start: int, stop: int, regions: list[Region]) -> list[Region]:
-    """The parts of the regions, which are in order, that lie in `start:stop`."""
+def _clip_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
+    """The parts of the sorted regions inside `start:stop`."""
     first = bisect_right(regions, start, key=lambda region: region.stop)
     last = bisect_left(regions, stop, key=lambda region: region.start)
     return [Region(max(region.start, start), min(region.stop, stop)) for region in regions[first:last]]

@@ -1,4 +1,4 @@
-"""What a process needs to hear recordings, each loaded when it is first asked for; and the sound of one recording, likewise."""
+"""Lazily loaded models of a worker (voice activity detection, Whisper, speaker encoder), and lazily decoded audio of a recording."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from data_prep import transcribe, vad
 from data_prep.audio import Audio, Track
 from data_prep.codec_interface import LoadedSpeakerEncoder, SpeakerEncoder
-from data_prep.decoder import Decoder
+from data_prep.decoder import AudioDecoder
 
 
 class Models:
-    """Owns the models and the decoder of this process: each is loaded at most once, and only when a stage needs it. A context manager."""
+    """Owns the models and the audio decoder of this process; each is loaded at most once, on first use. A context manager."""
 
     def __init__(self, whisper: str | None, device: str, folder: Path, encoder: SpeakerEncoder | None = None) -> None:
         self.loads: Counter[str] = Counter()
@@ -23,9 +23,9 @@ class Models:
         self._open = ExitStack()
 
     @cached_property
-    def decoder(self) -> Decoder:
-        """Its samples pass through `folder`."""
-        return self._open.enter_context(Decoder(self._folder))
+    def decoder(self) -> AudioDecoder:
+        """Audio decoder; its temporary samples go to `folder`."""
+        return self._open.enter_context(AudioDecoder(self._folder))
 
     @cached_property
     def vad(self) -> Any:
@@ -34,13 +34,13 @@ class Models:
 
     @cached_property
     def whisper(self) -> Any:
-        assert self._name, "no Whisper was asked for"
+        assert self._name, "no Whisper was requested"
         self.loads["whisper"] += 1
         return transcribe.load_whisper(self._name, self._device)
 
     @cached_property
     def encoder(self) -> LoadedSpeakerEncoder:
-        assert self._encoder, "no speaker check was asked for"
+        assert self._encoder, "no speaker check was requested"
         self.loads["speaker_encoder"] += 1
         return self._encoder.load(self._device)
 
@@ -51,8 +51,8 @@ class Models:
         self._open.close()
 
 
-class Sound:
-    """The samples of one recording, decoded when a stage first asks for them."""
+class LazyAudio:
+    """Samples of one recording, decoded on first use: `master` at `MASTER_RATE`, `hearing` at `SPEECH_RATE` for detection and Whisper."""
 
     def __init__(self, path: Path, models: Models) -> None:
         self._path, self._models = path, models

@@ -1,7 +1,7 @@
-"""Work on many items in several processes, any of which may die: an item that kills its worker is tried once more alone, then given up.
+"""Crash-tolerant process pool: an item that crashes its worker is retried once on its own, then reported as a failure.
 
-Signals are for the parent only. The first Ctrl-C or SIGTERM lets the workers finish what they have in hand, the second leaves at once. If
-the parent itself is killed, the workers see it and leave too.
+Only the parent handles signals. The first Ctrl-C or SIGTERM lets the workers finish their current items, the second exits immediately. If
+the parent is killed, the workers exit too.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from finetune.errors import UserError
 T = TypeVar("T")
 R = TypeVar("R")
 Make = Callable[[int], AbstractContextManager[Callable[[T], R]]]
-"""Called once in each worker with the worker's number; gives what does one item. Has to be picklable."""
+"""Called once in each worker with the worker's number; yields the function that processes one item. Must be picklable."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
-"""Exit code of what Ctrl-C stopped, as shells have it."""
+"""Exit code after Ctrl-C, as shells report it."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An item that could not be done, twice."""
+    """An item that failed twice."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Result(Generic[R]):
-    """What a worker sends back: one of the three. `told` says it to the caller."""
+    """Message from a worker; exactly one field is set. `unwrap_result` converts it for the caller."""
 
     value: R | None = None
     failure: str = ""
     wrong_request: str = ""
-    """A `UserError`, which would come from every item."""
+    """Message of a `UserError`, which would occur for every item."""
 
 
-class Stop:
-    """Owns the handlers of Ctrl-C and SIGTERM. `asked` turns true with the first; the second raises KeyboardInterrupt."""
+class StopSignal:
+    """Owns the handlers of Ctrl-C and SIGTERM. The first signal sets `requested`; the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> StopSignal:
         self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
         return self
 
@@ -66,44 +66,44 @@ class Stop:
             signal.signal(number, handler)
 
     def _hear(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
-        print("stopping: the items in hand are finished first; once more to leave at once", file=sys.stderr, flush=True)
+        self.requested = True
+        print("stopping after the items in progress; press Ctrl-C again to stop immediately", file=sys.stderr, flush=True)
 
 
-def tell_stopped(how: str) -> int:
-    """Say that nothing is lost; returns the exit code."""
-    print(f"stopped: {how}; nothing that is done is lost: run the same command again to go on", file=sys.stderr, flush=True)
+def report_stopped(how: str) -> int:
+    """Report that completed work is kept; returns the exit code."""
+    print(f"stopped: {how}; completed work is kept: run the same command again to resume", file=sys.stderr, flush=True)
     return INTERRUPTED
 
 
-def run(items: Sequence[T], make: Make[T, R], workers: int, stop: Stop) -> Iterator[tuple[int, R | Failure]]:
-    """(index, result) of each item as it comes; fewer if `stop` was asked for. `workers` 0: in this process, without its protection.
+def run(items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
+    """Yield (index, result) of each item as it completes; fewer if a stop is requested.
 
-    Raises `UserError` if a worker did.
+    `workers` 0: in this process, without crash protection. Raises `UserError` if a worker raised one.
     """
     if not items:
         return iter(())
-    return _here(items, make, stop) if workers == 0 else _elsewhere(items, make, workers, stop)
+    return _run_in_process(items, make, stop) if workers == 0 else _run_in_workers(items, make, workers, stop)
 
 
-def _here(items: Sequence[T], make: Make[T, R], stop: Stop) -> Iterator[tuple[int, R | Failure]]:
+def _run_in_process(items: Sequence[T], make: Make[T, R], stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
     with make(0) as do:
         for index, item in enumerate(items):
-            if stop.asked:
+            if stop.requested:
                 return
-            yield index, told(twice(do, item))
+            yield index, unwrap_result(attempt_twice(do, item))
 
 
-def _elsewhere(items: Sequence[T], make: Make[T, R], workers: int, stop: Stop) -> Iterator[tuple[int, R | Failure]]:
+def _run_in_workers(items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
     waiting = deque(range(len(items)))
     suspects: list[int] = []
     with contextlib.ExitStack() as stack:
-        free = [stack.enter_context(_Worker(make, number)) for number in range(min(workers, len(items)))]
-        busy: list[_Worker] = []
-        while busy or (waiting and not stop.asked):
-            while free and waiting and not stop.asked:
+        free = [stack.enter_context(_WorkerProcess(make, number)) for number in range(min(workers, len(items)))]
+        busy: list[_WorkerProcess] = []
+        while busy or (waiting and not stop.requested):
+            while free and waiting and not stop.requested:
                 index = waiting.popleft()
                 busy.append(free.pop(0).begin(index, items[index]))
             for worker in _ready(busy):
@@ -113,54 +113,54 @@ def _elsewhere(items: Sequence[T], make: Make[T, R], workers: int, stop: Stop) -
                     suspects.append(worker.index)
                     worker.restart()
                 else:
-                    yield worker.index, told(result)
+                    yield worker.index, unwrap_result(result)
                 free.append(worker)
-    for index in suspects:  # nobody else takes memory now
-        if not stop.asked:
-            with _Worker(make, 0) as worker:
-                yield index, told(worker.begin(index, items[index]).end())
+    for index in suspects:  # alone, with all memory available
+        if not stop.requested:
+            with _WorkerProcess(make, 0) as worker:
+                yield index, unwrap_result(worker.begin(index, items[index]).end())
 
 
-def _ready(busy: list[_Worker]) -> list[_Worker]:
-    """Those that have an answer, or died; waits for the first."""
+def _ready(busy: list[_WorkerProcess]) -> list[_WorkerProcess]:
+    """Workers that answered or died; waits for the first."""
     ready = connection.wait([worker.line for worker in busy])
     return [worker for worker in busy if worker.line in ready]
 
 
-def told(result: Result[Any]) -> Any:
-    """What came back, or a `Failure`. Raises `UserError` if the work did."""
+def unwrap_result(result: Result[Any]) -> Any:
+    """The value or a `Failure`. Raises `UserError` if the worker raised one."""
     if result.wrong_request:
         raise UserError(result.wrong_request)
     return Failure(result.failure) if result.failure else result.value
 
 
-class _Worker:
-    """Owns one process and the line to it."""
+class _WorkerProcess:
+    """Owns one worker process and the pipe to it."""
 
     def __init__(self, make: Make[Any, Any], number: int) -> None:
         self.index = -1
-        """Of the item in hand."""
+        """Index of the current item; -1: none yet."""
         self._make, self._number = make, number
         self.restart()
 
     def restart(self) -> None:
-        """In place of one that failed: what it holds may be damaged."""
+        """Start the process, or replace one that failed, whose state may be damaged."""
         if self.index >= 0:
             self._end_process()
-        context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of torch in any state
+        context = multiprocessing.get_context("spawn")  # a fork would copy locks held by torch's threads
         self.line, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._make, self._number))
-        resource_tracker.ensure_running()  # its start would let the signals through again
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited: a terminal sends Ctrl-C to everybody
+        resource_tracker.ensure_running()  # starting it later would unblock the signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited by the child: a terminal sends Ctrl-C to the whole process group
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        theirs.close()  # or its end would go unnoticed
+        theirs.close()  # otherwise the death of the child would go unnoticed
 
-    def begin(self, index: int, item: object) -> _Worker:
+    def begin(self, index: int, item: object) -> _WorkerProcess:
         self.index = index
-        with contextlib.suppress(OSError):  # dead already: `end` says so
+        with contextlib.suppress(OSError):  # already dead: `end` reports it
             self.line.send(item)
         return self
 
@@ -170,22 +170,24 @@ class _Worker:
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode or 0
-            return Result(failure=f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}")
+            return Result(
+                failure=f"its process was killed by {signal.Signals(-code).name}" if code < 0 else f"its process exited with code {code}"
+            )
 
-    def __enter__(self) -> _Worker:
+    def __enter__(self) -> _WorkerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end_process()
 
     def _end_process(self) -> None:
-        self._process.kill()  # idle, or not wanted any more; its files appear by renames
+        self._process.kill()  # safe at any time: its files appear by renames
         self._process.join()
         self.line.close()
 
 
 def _serve(line: connection.Connection, make: Make[Any, Any], number: int) -> None:
-    """The worker: one item after the other until the parent closes the line."""
+    """Main loop of the worker: process items until the parent closes the pipe."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     with make(number) as do:
         while True:
@@ -203,8 +205,8 @@ def _leave_with_parent() -> None:
     os._exit(1)  # the main thread may be inside a model for minutes
 
 
-def twice(do: Callable[[T], R], item: T) -> Result[R]:
-    """Do it, and once more if it failed: the reason may have gone."""
+def attempt_twice(do: Callable[[T], R], item: T) -> Result[R]:
+    """Process an item; retry once if it fails, since the cause may be temporary."""
     result = _attempt(do, item)
     return _attempt(do, item) if result.failure else result
 

@@ -1,6 +1,6 @@
-"""What a person sees while recordings are heard: how much is done, how fast, how long it will take, and what speaks against the clips.
+"""Progress display of transcription: hours done, real-time factor, time left, and the most frequent rejection reasons so far.
 
-On a terminal one line that stays; elsewhere one line for each recording, for logs.
+A terminal shows one line that is updated in place; any other output gets one line per recording.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from data_prep.audio import MASTER_RATE
-from data_prep.recording import Recording
+from data_prep.recording import PreparedRecording
 
 REASONS = 4
-"""As many as fit on a line."""
+"""Rejection reasons shown; more do not fit on a line."""
 
 
-class Progress:
-    """Owns the line on the terminal. A context manager; `see` each recording as it comes."""
+class RecordingProgress:
+    """Owns the progress bar. A context manager; call `update` for each finished recording."""
 
-    def __init__(self, recordings: int, about_seconds: float) -> None:
+    def __init__(self, recordings: int, estimated_seconds: float) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -30,17 +30,17 @@ class Progress:
         self._bar = Bar(*columns, console=self._console, disable=not self._console.is_terminal)
         self._line = self._bar.add_task("", total=recordings)
         self._count, self._done, self._started = recordings, 0, time.monotonic()
-        self._about, self._about_done, self._heard = about_seconds, 0.0, 0.0
+        self._estimated, self._estimated_done, self._seconds_done = estimated_seconds, 0.0, 0.0
         self._reasons: Counter[str] = Counter()
 
-    def see(self, recording: Recording, about_seconds: float, reasons: Iterable[str]) -> None:
-        """One more recording; `about_seconds` is what its length was taken for, `reasons` those against its clips."""
+    def update(self, recording: PreparedRecording, estimated_seconds: float, reasons: Iterable[str]) -> None:
+        """Count a finished recording. `estimated_seconds`: its estimated duration; `reasons`: why its clips were rejected."""
         self._done += 1
-        self._about_done += about_seconds
-        self._heard += recording.total / MASTER_RATE
+        self._estimated_done += estimated_seconds
+        self._seconds_done += recording.total / MASTER_RATE
         self._reasons.update(reasons)
-        what = " ".join(f"{recording.source.name}: {told(recording)}".splitlines())  # a name may hold a new line
-        now = figures(self._heard, self._total(), time.monotonic() - self._started, self._reasons)
+        what = " ".join(f"{recording.source.name}: {describe_result(recording)}".splitlines())  # a file name may contain a line break
+        now = format_progress(self._seconds_done, self._total(), time.monotonic() - self._started, self._reasons)
         if self._console.is_terminal:
             self._bar.update(self._line, completed=self._done, description=now)
             if recording.refused:
@@ -49,10 +49,12 @@ class Progress:
             print(f"[{self._done}/{self._count}] {what} · {now}", flush=True)
 
     def _total(self) -> float:
-        """Seconds: guesses from sizes of files, corrected by how well those of the finished ones were guessed."""
-        return self._heard + (self._about - self._about_done) * (self._heard / self._about_done if self._about_done else 1.0)
+        """Estimated total seconds: estimates from file sizes, scaled by the error of those of finished recordings."""
+        return self._seconds_done + (self._estimated - self._estimated_done) * (
+            self._seconds_done / self._estimated_done if self._estimated_done else 1.0
+        )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RecordingProgress:
         self._bar.start()
         return self
 
@@ -60,19 +62,17 @@ class Progress:
         self._bar.stop()
 
 
-def told(recording: Recording) -> str:
-    """What became of a recording."""
+def describe_result(recording: PreparedRecording) -> str:
+    """Outcome of a recording, for the progress line."""
     return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else f"{len(recording.clips)} clips"
 
 
-def figures(heard: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
-    """Time heard and in all, the real-time factor, time left, and what is against clips so far. `heard`, `total`, `elapsed`: seconds."""
-    speed = heard / max(elapsed, 0.001)
-    left = _clock((total - heard) / speed) if heard else "?"
-    against = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
-    return f"{_clock(heard)} of about {_clock(total)}, {speed:.1f}× real time, {left} left" + (
-        f" · against clips: {against}" * bool(against)
-    )
+def format_progress(done: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
+    """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`, `elapsed`: seconds."""
+    speed = done / max(elapsed, 0.001)
+    left = _clock((total - done) / speed) if done else "?"
+    counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
+    return f"{_clock(done)} of about {_clock(total)}, {speed:.1f}× real time, {left} left" + (f" · rejected for: {counts}" * bool(counts))
 
 
 def _clock(seconds: float) -> str:

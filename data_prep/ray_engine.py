@@ -1,7 +1,7 @@
-"""Work on many items by the workers of a Ray cluster: what `pool` does with the processes of one machine.
+"""Process items on the workers of a Ray cluster: the counterpart of `data_prep/pool.py` for several machines.
 
-Ray Data hands each item to an actor, which has opened what its work needs once, and starts actors that die again. An item that was in hand
-then is tried anew; one that ends ATTEMPTS workers is given up. The count of its attempts lies in the folder that all machines share.
+Ray Data sends each item to an actor, which loads its models once, and restarts actors that die. The item of a dead actor is retried; an
+item that kills ATTEMPTS workers is a failure. Attempts are counted in files in the shared folder.
 """
 
 from __future__ import annotations
@@ -15,75 +15,75 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.pool import Failure, Make, Result, Stop, told, twice
+from data_prep.pool import Failure, Make, Result, StopSignal, attempt_twice, unwrap_result
 from finetune import cluster, files
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 ATTEMPTS = 3
-"""One more than on one machine: here a machine that leaves takes its workers along, and that is not the item's fault."""
+"""One more than on a single machine: a machine that leaves the cluster kills its workers, which is not the item's fault."""
 STOPPED = "stop"
 
 
 @dataclass(frozen=True)
-class Remote:
+class RayWorkers:
     """The workers of the cluster that this process is connected to."""
 
     workers: int
     gpus: float
-    """Of each worker."""
+    """GPUs per worker."""
     attempts: Path
-    """A folder for this run alone, which all machines see."""
+    """Folder of this run, visible to all machines."""
 
 
 @contextlib.contextmanager
-def opened(address: str | None, workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[Remote]:
-    """Connect, and see that the cluster can do it: `workers` (None: as many as it holds) of a CPU and `gpus` GPUs each, on machines that
-    see what is written to `shared` and have the `needed` files. Raises `UserError`."""
+def connect_workers(address: str | None, workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[RayWorkers]:
+    """Connect to the cluster and check its resources: `workers` (None: as many as fit) with one CPU and `gpus` GPUs each, on machines that
+    see files written to `shared` and have the `needed` files. Raises `UserError`."""
     with cluster.connected(address):
         each = {"CPU": 1.0, **({"GPU": gpus} if gpus else {})}
-        asked = cluster.room_for(each) if workers is None else workers
-        cluster.require(max(1, asked), each, f"--workers {asked}")
+        count = cluster.room_for(each) if workers is None else workers
+        cluster.require(max(1, count), each, f"--workers {count}")
         cluster.check_same_files(shared, needed)
         attempts = shared / ".attempts"
         files.discard(attempts)
         try:
-            yield Remote(asked, gpus, files.make_folder(attempts))
+            yield RayWorkers(count, gpus, files.make_folder(attempts))
         finally:
             files.discard(attempts)
 
 
-def run(items: Sequence[T], make: Make[T, R], remote: Remote, stop: Stop) -> Iterator[tuple[int, R | Failure]]:
-    """As `pool.run`: (index, result) of each item as it comes; fewer if `stop` was asked for. Raises `UserError` if a worker did."""
+def run(items: Sequence[T], make: Make[T, R], remote: RayWorkers, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
+    """Like `pool.run`: yield (index, result) as items complete; fewer if a stop is requested. Raises `UserError` if a worker raised one."""
     if not items:
         return
     import ray.data
 
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False  # the caller shows hours done and their speed
+    context.enable_progress_bars = False  # the caller shows its own progress
     workers = min(remote.workers, len(items))
-    rows = ray.data.from_items([{"index": index} for index in range(len(items))], override_num_blocks=len(items))  # a task for each
+    rows = ray.data.from_items([{"index": index} for index in range(len(items))], override_num_blocks=len(items))  # one task per item
     done = rows.map(
-        Worker,
+        RayWorker,
         fn_constructor_args=(make, list(items), remote.attempts, str(Path.cwd())),
-        # Idle ones may go: a worker whose machine is lost needs the room of another to start again.
+        # Idle workers may be removed: a worker whose machine is lost needs free resources to restart.
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers, initial_size=workers, max_tasks_in_flight_per_actor=1),
         num_cpus=1,
         num_gpus=remote.gpus,
     )
     for row in done.iter_rows():
-        if stop.asked:
-            files.write_text(remote.attempts / STOPPED, "")  # the items in hand are finished, the others not begun
+        if stop.requested:
+            files.write_text(remote.attempts / STOPPED, "")  # items in progress are finished, no others started
         if row["result"] is not None:
-            yield row["index"], told(row["result"])
+            yield row["index"], unwrap_result(row["result"])
 
 
-class Worker:
-    """One actor: opens what `make` gives, and does with it one item after the other."""
+class RayWorker:
+    """One Ray actor: enters the context of `make` once, then processes one item after the other."""
 
     def __init__(self, make: Make[Any, Any], items: list[Any], attempts: Path, folder: str) -> None:
-        os.chdir(folder)  # what is relative on the command line means the same here
+        os.chdir(folder)  # relative paths of the command line resolve as in the driver
         self._items, self._attempts = items, attempts
         self._open = ExitStack()
         self._do = self._open.enter_context(make(0))
@@ -98,6 +98,6 @@ class Worker:
         if len(before) >= ATTEMPTS:
             return Result(failure=f"its workers died, {len(before)} times, on {', '.join(dict.fromkeys(before))}")
         files.append_line(mark, platform.node())
-        result = twice(self._do, self._items[index])
+        result = attempt_twice(self._do, self._items[index])
         files.discard(mark)
         return result

@@ -1,8 +1,6 @@
-"""One recording from file to measured clips, in stages that remember their results: hear the speech, get the text, cut and measure; and,
-if asked for, who the clips sound like.
+"""Pipeline for one recording, in stages with stored results: detect speech, get the text, cut and measure clips, embed speakers (optional).
 
-Every piece that has a text becomes a file, and none is judged here: rules and a person's decisions may change without anything being heard
-again.
+Every piece with text becomes a clip file. Selection happens later, so rules and review decisions may change without transcribing again.
 """
 
 from __future__ import annotations
@@ -17,26 +15,26 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, TypeAdapter
 
 from data_prep import clips, transcribe, vad, voices
 from data_prep.audio import MASTER_RATE, Track
-from data_prep.clips import Clip
+from data_prep.clips import MeasuredClip
 from data_prep.codec_interface import SpeakerEncoder
 from data_prep.formats import AudioError
 from data_prep.manifest import AUTO
-from data_prep.models import Models, Sound
-from data_prep.segment import Lengths, Unit
-from data_prep.sources import Source
-from data_prep.stages import Memory, NotStoredError, Stages, key_of
+from data_prep.models import LazyAudio, Models
+from data_prep.segment import Lengths, TextUnit
+from data_prep.sources import RecordingSource
+from data_prep.stages import NotStoredError, Stages, StoredStages, key_of
 from data_prep.transcripts import Transcript
 from data_prep.vad import Region
 
 FORM = 1
-"""Of the results of the two stages that cost hours: raise it when they change what they give. The last stage goes by its code instead."""
+"""Version of the results of the two slow stages: increase it when their results change. The cutting stage uses its code digest."""
 OF_THE_MACHINE = ("decoder_crashed", "decoder_stalled")
-"""Reasons that another run may not find."""
+"""Reasons that may be caused by the machine and are not stored."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What holds for all recordings of a run."""
+    """Settings of a run, the same for all recordings."""
 
     out: Path
     lengths: Lengths
@@ -48,8 +46,8 @@ class Job:
     """Of the speaker check, if there is to be one."""
 
 
-class Speech(BaseModel):
-    """Result of the first stage for a recording that can be used."""
+class DetectedSpeech(BaseModel):
+    """Result of the speech detection stage for a usable recording."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,8 +55,8 @@ class Speech(BaseModel):
     regions: list[Region]
 
 
-class Unusable(BaseModel):
-    """Result of the first stage for one that cannot, and why."""
+class UnusableRecording(BaseModel):
+    """Result of the speech detection stage for an unusable recording, with the reason."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -68,105 +66,121 @@ class Unusable(BaseModel):
 
 
 @dataclass(frozen=True)
-class Recording:
-    """What was heard in one recording."""
+class PreparedRecording:
+    """Result of all stages for one recording."""
 
-    source: Source
+    source: RecordingSource
     total: int
-    """Samples at `MASTER_RATE`; 0 if nobody knows."""
+    """Samples at `MASTER_RATE`; 0: unknown."""
     regions: tuple[Region, ...] = ()
-    """Its speech: all of it is in `clips`, unless the recording is refused."""
-    clips: tuple[Clip, ...] = ()
+    """Speech regions; `clips` cover all of them unless the recording is rejected."""
+    clips: tuple[MeasuredClip, ...] = ()
     warning: str = ""
     refused: str = ""
-    """One word if the recording is rejected as a whole."""
+    """Reason if the recording is rejected as a whole; otherwise empty."""
     detail: str = ""
-    """What was found then."""
+    """Details of `refused`."""
     voices: Mapping[str, voices.Vector] = field(default_factory=dict, compare=False)
-    """By id of the clip; empty without a speaker check."""
+    """Speaker embedding by clip id; empty without a speaker check."""
 
 
-SPEECH: TypeAdapter[Speech | Unusable] = TypeAdapter(Speech | Unusable)
-UNITS: TypeAdapter[list[Unit]] = TypeAdapter(list[Unit])
-CLIPS: TypeAdapter[list[Clip]] = TypeAdapter(list[Clip])
+SPEECH: TypeAdapter[DetectedSpeech | UnusableRecording] = TypeAdapter(DetectedSpeech | UnusableRecording)
+UNITS: TypeAdapter[list[TextUnit]] = TypeAdapter(list[TextUnit])
+CLIPS: TypeAdapter[list[MeasuredClip]] = TypeAdapter(list[MeasuredClip])
 VOICES: TypeAdapter[dict[str, bytes]] = TypeAdapter(dict[str, Base64Bytes])
 
 
-def prepare(source: Source, transcript: Transcript | None, job: Job, stages: Stages, models: Models) -> Recording:
-    """All stages. Without a transcript Whisper listens, or, if it is not to, the recording is refused.
+def prepare_recording(
+    source: RecordingSource, transcript: Transcript | None, job: Job, stages: Stages, models: Models
+) -> PreparedRecording:
+    """Run all stages. Without a transcript, Whisper transcribes; if Whisper is disabled, the recording is rejected.
 
-    A decoder that died or stalled may have had other reasons than the file, so that is not remembered: the next run tries again.
+    A decoder that crashed or stalled may be the machine's fault, so that result is not stored and the next run tries again.
     """
     if source.problem:
-        return refused(source, "unreadable", source.problem, 0)
-    sound = Sound(source.path, models)
+        return refuse_recording(source, "unreadable", source.problem, 0)
+    sound = LazyAudio(source.path, models)
     try:
-        heard = stages.run("speech", speech_inputs(source), SPEECH, lambda: hear_speech(sound, models))
-        if isinstance(heard, Unusable):
-            return refused(source, heard.reason, heard.detail, round(heard.seconds * MASTER_RATE))
-        return _with_clips(source, transcript, heard, sound, job, stages, models)
+        heard = stages.run("speech", speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
+        if isinstance(heard, UnusableRecording):
+            return refuse_recording(source, heard.reason, heard.detail, round(heard.seconds * MASTER_RATE))
+        return _cut_clips(source, transcript, heard, sound, job, stages, models)
     except AudioError as error:
-        return refused(source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
+        return refuse_recording(source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
 
 
-def refused(source: Source, reason: str, detail: str, total: int) -> Recording:
-    """A recording that is rejected as a whole, all its `total` samples."""
-    return Recording(source, total, (Region(0, total),), refused=reason, detail=detail)
+def refuse_recording(source: RecordingSource, reason: str, detail: str, total: int) -> PreparedRecording:
+    """A recording rejected as a whole, with all its `total` samples."""
+    return PreparedRecording(source, total, (Region(0, total),), refused=reason, detail=detail)
 
 
-def stored_speech(source: Source, stages: Memory) -> Speech | Unusable | None:
-    """Result of the first stage, if it is there."""
+def load_stored_speech(source: RecordingSource, stages: StoredStages) -> DetectedSpeech | UnusableRecording | None:
+    """Stored result of the speech detection stage, or None."""
     try:
-        return stages.run("speech", speech_inputs(source), SPEECH, lambda: Unusable(reason="", detail="", seconds=0.0))
+        return stages.run("speech", speech_inputs(source), SPEECH, lambda: UnusableRecording(reason="", detail="", seconds=0.0))
     except NotStoredError:
         return None
 
 
-def speech_inputs(source: Source) -> dict[str, Any]:
-    """What the first stage depends on."""
+def speech_inputs(source: RecordingSource) -> dict[str, Any]:
+    """Cache key inputs of the speech detection stage."""
     return {"form": FORM, "recording": source.digest, "vad": vad.settings()}
 
 
-def hear_speech(sound: Sound, models: Models) -> Speech | Unusable:
-    """Decode, see whether it is usable, detect speech."""
+def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | UnusableRecording:
+    """Decode, check that the audio is usable, detect speech."""
     try:
-        return Speech(track=sound.track, regions=vad.find_speech(models.vad, sound.hearing, len(sound.master.samples)))
+        return DetectedSpeech(track=sound.track, regions=vad.find_speech(models.vad, sound.hearing, len(sound.master.samples)))
     except AudioError as error:
         if error.reason in OF_THE_MACHINE:
             raise
-        return Unusable(reason=error.reason, detail=error.detail, seconds=error.seconds)
+        return UnusableRecording(reason=error.reason, detail=error.detail, seconds=error.seconds)
 
 
-def _with_clips(
-    source: Source, transcript: Transcript | None, heard: Speech, sound: Sound, job: Job, stages: Stages, models: Models
-) -> Recording:
+def _cut_clips(
+    source: RecordingSource,
+    transcript: Transcript | None,
+    heard: DetectedSpeech,
+    sound: LazyAudio,
+    job: Job,
+    stages: Stages,
+    models: Models,
+) -> PreparedRecording:
     length, warning = heard.track.length, heard.track.warning
     if not heard.regions:
-        return Recording(source, length, warning=warning, refused="no_speech", detail=f"no speech found in {length / MASTER_RATE:.2f} s")
+        return PreparedRecording(
+            source, length, warning=warning, refused="no_speech", detail=f"no speech found in {length / MASTER_RATE:.2f} s"
+        )
     if transcript is None and job.hearing is None:
-        return refused(source, "no_transcript", "nothing beside it says what is said in it", length)
-    units = _units(source, transcript, heard, sound, job, stages, models)
+        return refuse_recording(source, "no_transcript", "no transcript next to the recording", length)
+    units = _text_units(source, transcript, heard, sound, job, stages, models)
     inputs = {
         "speech": key_of(speech_inputs(source)),
         "units": key_of({"units": [unit.model_dump() for unit in units]}),
         "whole": bool(transcript and transcript.text),
         "lengths": vars(job.lengths),
         "language": job.language,
-        "code": clips.code(),
+        "code": clips.code_digests(),
     }
 
-    def cut() -> list[Clip]:
+    def cut() -> list[MeasuredClip]:
         pieces = clips.divide(transcript, units, heard.regions, sound.master, job.lengths)
         return clips.write(job.out, source, pieces, heard.regions, sound.master, job.language)
 
-    made = stages.run("clips", inputs, CLIPS, cut, clips.are_there(job.out))
-    known = _voices(made, inputs, job, stages, models)
-    return Recording(source, length, tuple(heard.regions), tuple(made), warning, voices=known)
+    made = stages.run("clips", inputs, CLIPS, cut, clips.all_exist(job.out))
+    known = _voice_vectors(made, inputs, job, stages, models)
+    return PreparedRecording(source, length, tuple(heard.regions), tuple(made), warning, voices=known)
 
 
-def _units(
-    source: Source, transcript: Transcript | None, speech: Speech, sound: Sound, job: Job, stages: Stages, models: Models
-) -> list[Unit]:
+def _text_units(
+    source: RecordingSource,
+    transcript: Transcript | None,
+    speech: DetectedSpeech,
+    sound: LazyAudio,
+    job: Job,
+    stages: Stages,
+    models: Models,
+) -> list[TextUnit]:
     if transcript is not None:
         return transcript.units(speech.track.length, job.language or AUTO)
     assert job.hearing is not None
@@ -179,15 +193,15 @@ def _units(
         lambda: transcribe.transcribe(
             models.whisper, sound.hearing, vad.windows(speech.regions, sound.master, longest), job.language, longest
         ),
-        lambda units: not any(unit.error for unit in units),  # what Whisper failed on is tried again
+        lambda units: not any(unit.error for unit in units),  # windows that Whisper failed on are retried
     )
 
 
-def _voices(made: list[Clip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models) -> dict[str, voices.Vector]:
-    """Of the clips as they lie in the data set, if a speaker check was asked for; `inputs`: what the clips depend on."""
+def _voice_vectors(made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models) -> dict[str, voices.Vector]:
+    """Speaker embedding [H] of each clip file by id; {} without a speaker check. `inputs`: cache key inputs of the clips."""
     if job.encoder is None:
         return {}
-    inputs = {"form": FORM, "clips": key_of(inputs), "encoder": job.encoder.digest, "products": "fp32"}  # older ones are TF32 from a GPU
+    inputs = {"form": FORM, "clips": key_of(inputs), "encoder": job.encoder.digest, "products": "fp32"}  # older results used TF32 on a GPU
     paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
-    found = stages.run("voices", inputs, VOICES, lambda: voices.listen(models.encoder, paths))
+    found = stages.run("voices", inputs, VOICES, lambda: voices.encode_clips(models.encoder, paths))
     return {identity: np.frombuffer(vector, "<f4") for identity, vector in found.items()}

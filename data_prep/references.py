@@ -1,6 +1,6 @@
-"""Each speaker's reference clip: six seconds out of what trains, never out of what validates.
+"""Reference clip of each speaker: six seconds of training clips, never of validation clips.
 
-The official Qwen3-TTS script joins the spectrograms of the references in a batch and asserts 24 kHz, so all have exactly the same length.
+The official Qwen3-TTS script stacks the spectrograms of the references in a batch and requires 24 kHz, so all have exactly the same length.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio import MASTER_RATE, Audio, faded, read
+from data_prep.audio import MASTER_RATE, Audio, fade_edges, read
 from data_prep.manifest import Row
 from finetune import files
 
 SECONDS = 6.0
 LENGTH = round(SECONDS * MASTER_RATE)
 SPARE_SECONDS = 3.0
-"""Of a clip that is cut; a longer one would waste more."""
+"""Maximum excess of a clip that is cut to the reference length."""
 FOLDER = "refs"
 
 
 def path_of(speaker: str) -> str:
-    """Relative to the data set."""
+    """Path of a speaker's reference, relative to the dataset."""
     safe = "".join(letter if letter.isalnum() or letter in " -_" else f"%{ord(letter):x}" for letter in speaker)
     return f"{FOLDER}/{safe}.wav"
 
 
-def chosen(rows: list[Row]) -> list[Row]:
-    """Clips of one speaker that make up the reference: the cleanest of a little more than six seconds, or several, or one repeatedly."""
+def choose_clips(rows: list[Row]) -> list[Row]:
+    """Clips of one speaker that form the reference: the one with the best SNR and 6 to 9 s, or several, or one repeated."""
     ordered = sorted(rows, key=lambda row: (not SECONDS <= _seconds(row) <= SECONDS + SPARE_SECONDS, -_clean(row), row.id or ""))
     total = 0.0
     for count, row in enumerate(itertools.cycle(ordered), start=1):
@@ -40,20 +40,20 @@ def chosen(rows: list[Row]) -> list[Row]:
 
 
 def write(out: Path, rows: list[Row]) -> None:
-    """The references of all speakers in `rows`, and no others."""
+    """Write the references of all speakers in `rows` and delete all others."""
     speakers = {row.speaker or "": [one for one in rows if one.speaker == row.speaker and one.split == "train"] for row in rows}
     for speaker, own in speakers.items():
-        _write_unless_same(out / path_of(speaker), wav([read(out / row.audio, MASTER_RATE) for row in chosen(own)]))
+        _write_unless_same(out / path_of(speaker), reference_wav([read(out / row.audio, MASTER_RATE) for row in choose_clips(own)]))
     for path in (out / FOLDER).glob("*.wav"):
         if f"{FOLDER}/{path.name}" not in {path_of(speaker) for speaker in speakers}:
             files.discard(path)
 
 
-def wav(clips: list[Audio]) -> bytes:
-    """One after the other, cut to the sample; 16 bits."""
+def reference_wav(clips: list[Audio]) -> bytes:
+    """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits."""
     import soundfile
 
-    whole = faded(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
+    whole = fade_edges(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
     buffer = io.BytesIO()
     soundfile.write(buffer, whole.samples, whole.rate, format="WAV", subtype="PCM_16")
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The clips of a dataset folder, kept or not, as the report and the review page look at them."""
+"""Load a dataset folder (summary, kept clips, rejected clips) for the report and the review page."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from finetune.errors import UserError
 
 
 @dataclass(frozen=True)
-class Clip:
-    """One clip, or a stretch or a whole recording that became none."""
+class ReportClip:
+    """A kept clip, or a rejected clip, stretch or recording."""
 
     id: str
-    """Empty: there is nothing to listen to."""
+    """Empty: no audio."""
     audio: str
-    """Path relative to the dataset, inside of it. Empty: there is none."""
+    """Path relative to the dataset folder and inside it. Empty: no file."""
     text: str
     speaker: str
     language: str
@@ -32,34 +32,34 @@ class Clip:
     """Seconds in the source."""
     seconds: float
     stage: str
-    """Where it was rejected: recording, clip, codes; or the split that it is kept in: train, val."""
+    """The stage that rejected it (recording, clip, codes), or the split of a kept clip (train, val)."""
     reasons: tuple[str, ...] = ()
-    """Empty: it is kept."""
+    """Rejection reasons; empty: kept."""
     detail: str = ""
     quality: Quality | None = None
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A folder that `data_prep voice` made."""
+    """A dataset folder of `data_prep voice`."""
 
     folder: Path
     summary: Summary
-    kept: list[Clip]
-    rejected: list[Clip]
+    kept: list[ReportClip]
+    rejected: list[ReportClip]
 
 
 def read(folder: Path) -> Dataset:
-    """Raises `UserError` naming file and line for what is missing, broken, or leads outside of the folder."""
+    """Load a dataset. Raises `UserError` with file and line for missing or invalid data, or a path outside the folder."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; make a dataset with: python -m data_prep voice RECORDINGS --out {folder}")
+        raise UserError(f"{folder} is not a folder; create a dataset with: python -m data_prep voice RECORDINGS --out {folder}")
     summary = _summary(folder / manifest.SUMMARY)
-    kept = [_kept(row) for name in (manifest.TRAIN, manifest.VAL) for row in _rows(folder / name)]
+    kept = [_from_row(row) for name in (manifest.TRAIN, manifest.VAL) for row in _rows(folder / name)]
     return Dataset(folder, summary, kept, list(_rejected(folder / manifest.REJECTS)))
 
 
-def path_of(dataset: Dataset, clip: Clip) -> Path:
-    """The real path of a clip's sound. Raises `UserError` if it lies outside of the dataset."""
+def path_of(dataset: Dataset, clip: ReportClip) -> Path:
+    """The real path of a clip's audio file. Raises `UserError` if it is outside the dataset."""
     return files.resolve_under(dataset.folder, clip.audio)
 
 
@@ -68,31 +68,33 @@ def _summary(path: Path) -> Summary:
         return Summary.model_validate(strict_json.loads(path.read_bytes()))
     except FileNotFoundError:
         command = f"python -m data_prep voice RECORDINGS --out {path.parent}"
-        raise UserError(f"{path} does not exist: the folder is no dataset, or its run has not ended; make it with: {command}") from None
+        raise UserError(
+            f"{path} does not exist: the folder is not a dataset, or its run is not complete; create it with: {command}"
+        ) from None
     except (ValueError, ValidationError) as error:
         first = str(error).splitlines()[0]
-        raise UserError(f"{path}: not the summary of a run of data_prep voice ({first}); run it again") from error
+        raise UserError(f"{path}: not a summary of data_prep voice ({first}); run data_prep voice again") from error
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Without their codes, which are most of a file and of no use here."""
+    """The rows without `audio_codes`, which are most of the file and not needed here."""
     for row in manifest.read_rows(path, speaker=""):
         yield row.model_copy(update={"audio_codes": None})
 
 
-def _rejected(path: Path) -> Iterator[Clip]:
+def _rejected(path: Path) -> Iterator[ReportClip]:
     for number, value in manifest.read_lines(path):
         try:
             reject = Reject.model_validate(value)
             if reject.audio:
                 files.resolve_under(path.parent, reject.audio)
         except (ValidationError, UserError) as error:
-            raise UserError(f"{path}:{number}: no reject of data_prep ({error}); run data_prep voice again") from error
-        yield _lost(reject)
+            raise UserError(f"{path}:{number}: not a row of rejects.jsonl ({error}); run data_prep voice again") from error
+        yield _from_reject(reject)
 
 
-def _kept(row: Row) -> Clip:
-    return Clip(
+def _from_row(row: Row) -> ReportClip:
+    return ReportClip(
         id=row.id or "",
         audio=row.audio,
         text=row.text,
@@ -106,8 +108,8 @@ def _kept(row: Row) -> Clip:
     )
 
 
-def _lost(reject: Reject) -> Clip:
-    return Clip(
+def _from_reject(reject: Reject) -> ReportClip:
+    return ReportClip(
         id=reject.id or "",
         audio=reject.audio or "",
         text=reject.text or "",

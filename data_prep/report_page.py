@@ -1,6 +1,6 @@
-"""One HTML page from a dataset: no file beside it, no network, and the same bytes for the same dataset.
+"""HTML page of the dataset report: self-contained, without network access, byte-identical for the same dataset.
 
-The page forbids itself every connection (a content security policy), and every text in it is escaped by the template engine.
+A content security policy forbids every connection, and the template engine escapes all text.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 from data_prep.account import Account
 from data_prep.audio import MASTER_RATE
 from data_prep.report_advice import ADVICE, explain
-from data_prep.report_charts import STEPS, Curve, Histogram, curve, histogram, nice, number
-from data_prep.report_clips import Clip, Dataset
+from data_prep.report_charts import STEPS, Curve, Histogram, curve, format_number, histogram, round_ticks
+from data_prep.report_clips import Dataset, ReportClip
 from data_prep.report_parts import environment, plain, style
-from data_prep.report_rules import DEFAULT_PRESET, Finding, Removal, findings, judged, rules_of, weaknesses
-from data_prep.report_sounds import AUDIO_BYTES, Choice, choose, show
+from data_prep.report_rules import DEFAULT_PRESET, RuleFinding, RuleRemoval, candidate_clips, findings, rules_of, weaknesses
+from data_prep.report_sounds import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
 
 FOLDER = Path(__file__).parent
 MOST_RECORDINGS = 2000
-"""Rows of the table: more would make the page slow; the ones that lost most are shown."""
+"""Maximum rows of the table of recordings, for the speed of the page; those with most rejected speech are shown."""
 LIMITS_SHOWN = 8
 TOLERANCE = 0.05
-"""Seconds by which the files may differ from the summary through rounding."""
+"""Seconds of allowed difference between manifests and summary, from rounding."""
 QUALITY = (
     ("Signal to noise", "dB", "snr_db"),
     ("Loudness", "LUFS", "loudness_lufs"),
@@ -40,37 +40,37 @@ QUALITY = (
 
 
 @dataclass(frozen=True)
-class Step:
-    """Where a part of the input went."""
+class FunnelStep:
+    """One row of the table of durations: a part of the input."""
 
     name: str
-    says: str
+    description: str
     advice: str
-    """What a person could do about it."""
+    """What the user can do about it."""
     kind: str
-    """input, silence, lost, kept: for its colour."""
+    """CSS class: input, silence, lost or kept."""
     seconds: float
     share: float
     before: float
-    """Share of the input that is left of this part: the bars form stairs."""
+    """Horizontal offset of the bar, as a share of the input."""
     count: int | None
-    """Pieces."""
+    """Number of pieces."""
 
 
 @dataclass(frozen=True)
 class RuleView:
-    """A rule as the page shows it."""
+    """A rule as displayed."""
 
-    finding: Finding
+    finding: RuleFinding
     limit: str
     curve: Curve | None
-    others: list[tuple[Removal, str]]
-    """Other limits, and how they are written; the one in force among them."""
+    others: list[tuple[RuleRemoval, str]]
+    """Removals at other limits with their formatted values; the current limit is among them."""
 
 
 @dataclass(frozen=True)
 class RecordingView:
-    """A line of the table."""
+    """A row of the table of recordings. Durations in seconds, SNR in dB."""
 
     account: Account
     total: float
@@ -78,15 +78,15 @@ class RecordingView:
     rejected: float
     silent: float
     snr: float | None
-    told: str
+    notes: str
 
 
 def render(dataset: Dataset) -> str:
-    """The whole page."""
-    everything, rules = judged(dataset), rules_of(dataset)
+    """The report as HTML."""
+    everything, rules = candidate_clips(dataset), rules_of(dataset)
     weakest = weaknesses(everything, rules)
-    choice = choose(dataset.kept, dataset.rejected, weakest)
-    shown = show(dataset.folder, choice)
+    choice = choose_clips(dataset.kept, dataset.rejected, weakest)
+    shown = render_clips(dataset.folder, choice)
     script = (FOLDER / "report_page.js").read_text(encoding="utf-8")
     page = environment(FOLDER).get_template("report_page.html")
     return page.render(
@@ -113,39 +113,41 @@ def render(dataset: Dataset) -> str:
     )
 
 
-def funnel(dataset: Dataset) -> list[Step]:
-    """Input, what was no speech, each reason of a loss, what is kept: the parts add up to the input.
+def funnel(dataset: Dataset) -> list[FunnelStep]:
+    """Durations of the input, non-speech, each rejection reason and the kept clips; the parts add up to the input.
 
-    A piece that several rules reject counts for the first of them.
+    A piece that fails several rules counts for the first of them.
     """
     summary = dataset.summary
-    lost: dict[str, list[Clip]] = defaultdict(list)
+    lost: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in dataset.rejected:
         lost[clip.reasons[0]].append(clip)
     losses = sorted(lost.items(), key=lambda item: (-_seconds(item[1]), item[0]))
     whole = summary.input_seconds or 1.0
-    steps = [Step("input", "everything that could be decoded", "", "input", summary.input_seconds, 1.0, 0.0, summary.recordings)]
+    steps = [FunnelStep("input", "all decodable audio", "", "input", summary.input_seconds, 1.0, 0.0, summary.recordings)]
     left = summary.input_seconds - summary.non_speech_seconds
     silence = summary.non_speech_seconds
     steps.append(
-        Step("no speech", "pauses, and whatever else nobody speaks in", "", "silence", silence, silence / whole, left / whole, None)
+        FunnelStep("no speech", "pauses and other audio without speech", "", "silence", silence, silence / whole, left / whole, None)
     )
     for reason, clips in losses:
         seconds = _seconds(clips)
         left -= seconds
-        says = explain(reason) or clips[0].detail
-        steps.append(Step(reason, says, ADVICE.get(reason, ""), "lost", seconds, seconds / whole, max(left, 0.0) / whole, len(clips)))
+        description = explain(reason) or clips[0].detail
+        steps.append(
+            FunnelStep(reason, description, ADVICE.get(reason, ""), "lost", seconds, seconds / whole, max(left, 0.0) / whole, len(clips))
+        )
     seconds = _seconds(dataset.kept)
-    return [*steps, Step("kept", "clips to train and to validate on", "", "kept", seconds, seconds / whole, 0.0, len(dataset.kept))]
+    return [*steps, FunnelStep("kept", "training and validation clips", "", "kept", seconds, seconds / whole, 0.0, len(dataset.kept))]
 
 
 def drift(dataset: Dataset) -> float:
-    """Seconds of input that the files no longer account for: they were changed after the summary was written."""
+    """Seconds of input missing from the manifests: non-zero if they were changed after the summary was written."""
     return dataset.summary.input_seconds - dataset.summary.non_speech_seconds - _seconds(dataset.kept) - _seconds(dataset.rejected)
 
 
 def histograms(dataset: Dataset) -> list[Histogram]:
-    """Of everything that is known of at least one clip."""
+    """A histogram of each measure that at least one clip has."""
     kept, lost = dataset.kept, [clip for clip in dataset.rejected if clip.quality is not None]
     drawn = [histogram("Duration", "s", [clip.seconds for clip in kept], [clip.seconds for clip in lost])]
     for title, unit, field in QUALITY:
@@ -154,48 +156,48 @@ def histograms(dataset: Dataset) -> list[Histogram]:
 
 
 def unmeasured(dataset: Dataset) -> list[str]:
-    """Titles of what is known of no clip."""
+    """Titles of the measures that no clip has."""
     clips = (*dataset.kept, *dataset.rejected)
     return [title for title, _, field in QUALITY if all(_measure(clip, field) is None for clip in clips)]
 
 
 def recordings(dataset: Dataset) -> list[RecordingView]:
-    """Those that lost most first."""
-    by_source: dict[str, list[Clip]] = defaultdict(list)
+    """All recordings, sorted by rejected duration, longest first."""
+    by_source: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in (*dataset.kept, *dataset.rejected):
         by_source[clip.source].append(clip)
     views = [_recording(account, by_source[account.source]) for account in dataset.summary.sources]
     return sorted(views, key=lambda view: (-view.rejected, view.account.source))
 
 
-def _groups(choice: Choice) -> list[tuple[str, str, str, list[Clip]]]:
-    """Anchor, title, what to listen for, clips."""
+def _groups(choice: ClipSelection) -> list[tuple[str, str, str, list[ReportClip]]]:
+    """(HTML anchor, title, description, clips) of each group."""
     return [
-        ("worst", "Weakest clips that were kept", "Start here: what is wrong with these is in the training data.", choice.worst),
-        ("nearest", "Rejected clips nearest to being kept", "If these sound fine, a limit is too strict.", choice.nearest),
-        ("best", "Best clips", "What the rest should sound like.", choice.best),
+        ("worst", "Weakest clips that were kept", "Start here: errors in these clips are in the training data.", choice.worst),
+        ("nearest", "Rejected clips nearest to being kept", "If these sound good, a limit is too strict.", choice.nearest),
+        ("best", "Best clips", "Reference for the others.", choice.best),
     ]
 
 
-def _rule_view(finding: Finding) -> RuleView:
-    limit = number(finding.limit)
+def _rule_view(finding: RuleFinding) -> RuleView:
+    limit = format_number(finding.limit)
     if not finding.varies:
         return RuleView(finding, limit, None, [])
     low, high = finding.reach
     limits = np.linspace(low, high, STEPS)
     drawn = curve(limits, np.array([finding.at(float(one)).seconds for one in limits]), finding.limit, finding.now.seconds)
-    others = {number(float(one)): float(one) for one in nice(low, high, LIMITS_SHOWN)} | {limit: finding.limit}
+    others = {format_number(float(one)): float(one) for one in round_ticks(low, high, LIMITS_SHOWN)} | {limit: finding.limit}
     return RuleView(finding, limit, drawn, [(finding.at(value), text) for text, value in sorted(others.items(), key=lambda item: item[1])])
 
 
-def _recording(account: Account, clips: Sequence[Clip]) -> RecordingView:
+def _recording(account: Account, clips: Sequence[ReportClip]) -> RecordingView:
     total, kept, rejected, silent = (part / MASTER_RATE for part in (account.total, account.kept, account.rejected, account.non_speech))
     snr = [value for clip in clips if (value := _measure(clip, "snr_db")) is not None]
-    return RecordingView(account, total, kept, rejected, silent, float(np.median(snr)) if snr else None, _told(account, clips))
+    return RecordingView(account, total, kept, rejected, silent, float(np.median(snr)) if snr else None, _recording_notes(account, clips))
 
 
-def _told(account: Account, clips: Sequence[Clip]) -> str:
-    """What a person should know about a recording: why all of it went, else its most frequent losses and the decoder's warning."""
+def _recording_notes(account: Account, clips: Sequence[ReportClip]) -> str:
+    """Notes on a recording: why all of it was rejected, else its most frequent rejection reasons and the decoder's warning."""
     whole = [clip for clip in clips if clip.stage == "recording"]
     if whole:
         return f"{plain(whole[0].reasons[0])}: {whole[0].detail}" if whole[0].detail else plain(whole[0].reasons[0])
@@ -205,8 +207,8 @@ def _told(account: Account, clips: Sequence[Clip]) -> str:
 
 
 def _speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
-    """Name, seconds kept, clips, languages."""
-    groups: dict[str, list[Clip]] = defaultdict(list)
+    """(name, kept seconds, number of clips, languages) of each speaker."""
+    groups: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in dataset.kept:
         groups[clip.speaker].append(clip)
     rows = [(name, _seconds(clips), len(clips), ", ".join(sorted({clip.language for clip in clips}))) for name, clips in groups.items()]
@@ -214,16 +216,16 @@ def _speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
 
 
 def _settings(value: dict[str, object], above: str = "") -> list[tuple[str, str]]:
-    """Flat: `lengths target` → `6.0`."""
+    """Nested settings as flat pairs: `lengths target` → `6.0`."""
     flat: list[tuple[str, str]] = []
     for key, one in value.items():
         flat += _settings(one, f"{above}{key} ") if isinstance(one, dict) else [(f"{above}{key}", "–" if one is None else str(one))]
     return flat
 
 
-def _measure(clip: Clip, field: str) -> float | None:
+def _measure(clip: ReportClip, field: str) -> float | None:
     return getattr(clip.quality, field, None)
 
 
-def _seconds(clips: Sequence[Clip]) -> float:
+def _seconds(clips: Sequence[ReportClip]) -> float:
     return sum(clip.seconds for clip in clips)

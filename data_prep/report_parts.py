@@ -1,4 +1,4 @@
-"""What the page of a dataset and that of an evaluation share: the template engine, the look, and how figures are written."""
+"""Shared parts of the HTML reports (dataset and evaluation): Jinja environment, style sheet, number and duration formats."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from data_prep.report_charts import number
+from data_prep.report_charts import format_number
 
 FOLDER = Path(__file__).parent
 
 
 def environment(folder: Path) -> Environment:
-    """For the templates in `folder`, which may import `report_parts.html` of this one."""
-    made = Environment(
+    """Jinja environment for the templates in `folder`, which may import `report_parts.html` from this folder."""
+    jinja = Environment(
         loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"duration": duration, "number": number, "percent": percent, "clock": clock, "plain": plain}
-    return made
+    jinja.filters |= {"duration": duration, "number": format_number, "percent": percent, "clock": clock, "plain": plain}
+    return jinja
 
 
 def style() -> str:
@@ -37,7 +37,7 @@ def duration(seconds: float) -> str:
 
 
 def plain(reason: str) -> str:
-    """A word of the tables without its underscores."""
+    """An identifier with spaces instead of underscores."""
     return reason.replace("_", " ")
 
 
@@ -47,7 +47,7 @@ def percent(share: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A place in a recording: `1:02:03.4`."""
+    """A position in a recording: `1:02:03.4`."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(int(minutes), 60)
     return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"

@@ -1,4 +1,4 @@
-"""What each rule sees in a dataset: what it removes, what it would remove with another limit, and which clips are near to it."""
+"""Effect of the quality rules on a dataset: what each rule removes at its own and at other limits, and the weakest measure of each clip."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from math import inf
 
 import numpy as np
 
-from data_prep.report_clips import Clip, Dataset
-from data_prep.score import PRESETS, TRAINABLE, Candidate, Measured, Rule, candidates, presets
+from data_prep.report_clips import Dataset, ReportClip
+from data_prep.score import PRESETS, TRAINABLE, Candidate, Rule, RuleInput, build_candidates, presets
 from data_prep.segment import Lengths
 
 DEFAULT_PRESET = "default"
-ABOUT_LENGTH = {rule.reason for rule in TRAINABLE}
-"""A short clip is no bad clip."""
+LENGTH_REASONS = {rule.reason for rule in TRAINABLE}
+"""Not counted as weaknesses: a short clip is not a bad clip."""
 ENDS = (1.0, 99.0)
-"""Percentiles between which other limits are of interest."""
+"""Percentiles between which other limits are shown."""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A measured clip and what the rules look at."""
+class CandidateClip:
+    """A measured clip of the report, with the input of the rules."""
 
-    clip: Clip
+    clip: ReportClip
     candidate: Candidate
 
 
 @dataclass(frozen=True)
 class Weakness:
-    """Which measure of a clip is nearest to its limit, or furthest beyond it."""
+    """The measure of a clip that is nearest to its limit, or furthest beyond it."""
 
     rule: Rule
     value: float
     margin: float
-    """On the good side, in interquartile ranges of the dataset: so decibels and probabilities can be compared."""
+    """Distance to the limit, positive on the passing side, in interquartile ranges of the dataset, so that different units compare."""
 
     @property
     def limit(self) -> float:
@@ -43,8 +43,8 @@ class Weakness:
 
 
 @dataclass(frozen=True)
-class Removal:
-    """What a rule removes with one limit, whatever the other rules do."""
+class RuleRemoval:
+    """What a rule removes at one limit, regardless of other rules."""
 
     limit: float
     clips: int
@@ -52,18 +52,18 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One rule over all measured clips."""
+class RuleFinding:
+    """Effect of one rule over all measured clips."""
 
     rule: Rule
     applied: bool
-    """False: the preset of the run has no such rule."""
+    """False: the preset of the run does not contain the rule."""
     values: np.ndarray
-    """[clips whose value is known]"""
+    """[clips with a known value]"""
     seconds: np.ndarray
-    """[same]"""
-    alone: Removal
-    """What this rule removes and no other rule of the preset."""
+    """[clips with a known value]: their durations."""
+    alone: RuleRemoval
+    """What only this rule of the preset removes."""
 
     @property
     def limit(self) -> float:
@@ -71,39 +71,39 @@ class Finding:
 
     @property
     def is_lower(self) -> bool:
-        """The limit is one from below."""
+        """Whether the limit is a lower bound."""
         return self.rule.least > -inf
 
     @cached_property
-    def now(self) -> Removal:
+    def now(self) -> RuleRemoval:
         return self.at(self.limit)
 
     @cached_property
     def reach(self) -> tuple[float, float]:
-        """The limits of interest: where the values lie, and the limit itself."""
+        """Range of limits to show: the range of the values, and the limit itself."""
         low, high = np.percentile(self.values, ENDS)
         return min(float(low), self.limit), max(float(high), self.limit)
 
     @property
     def varies(self) -> bool:
-        """Whether another limit could make a difference worth a curve."""
+        """Whether the values differ enough to draw a curve."""
         return len(np.unique(self.values)) > 2
 
-    def at(self, limit: float) -> Removal:
-        """What would go with another limit."""
+    def at(self, limit: float) -> RuleRemoval:
+        """What the rule would remove at another limit."""
         gone = self.values < limit if self.is_lower else self.values > limit
-        return Removal(limit, int(gone.sum()), float(self.seconds[gone].sum()))
+        return RuleRemoval(limit, int(gone.sum()), float(self.seconds[gone].sum()))
 
 
-def judged(dataset: Dataset) -> list[Judged]:
-    """Every clip that was measured, as the rules saw it."""
+def candidate_clips(dataset: Dataset) -> list[CandidateClip]:
+    """Every measured clip, as the rules see it."""
     clips = [(clip, clip.quality) for clip in (*dataset.kept, *dataset.rejected) if clip.quality is not None and clip.stage != "codes"]
-    measured = [Measured(clip.speaker, clip.seconds, clip.text, clip.language, quality) for clip, quality in clips]
-    return [Judged(clip, seen) for (clip, _), seen in zip(clips, candidates(measured, _lengths(dataset)), strict=True)]
+    measured = [RuleInput(clip.speaker, clip.seconds, clip.text, clip.language, quality) for clip, quality in clips]
+    return [CandidateClip(clip, seen) for (clip, _), seen in zip(clips, build_candidates(measured, _lengths(dataset)), strict=True)]
 
 
 def rules_of(dataset: Dataset) -> tuple[Rule, ...]:
-    """The rules that the run applied; those about length with the seconds that were asked for, which say more than distances from them."""
+    """The rules that the run applied. Length rules show durations in seconds instead of distances from the limit."""
     lengths = _lengths(dataset)
     in_seconds = {
         "too_short": lambda rule: replace(rule, unit="s", value=_length, least=lengths.shortest),
@@ -115,20 +115,20 @@ def rules_of(dataset: Dataset) -> tuple[Rule, ...]:
     return tuple(in_seconds.get(rule.reason, lambda rule: rule)(rule) for rule in rules)
 
 
-def findings(everything: Sequence[Judged], applied: Sequence[Rule]) -> list[Finding]:
-    """One for each rule that any preset knows: those that were applied first, with their own limits."""
+def findings(everything: Sequence[CandidateClip], applied: Sequence[Rule]) -> list[RuleFinding]:
+    """One finding per rule of any preset; rules that the run applied come first, with their limits."""
     reasons = {rule.reason for rule in applied}
     others = [rule for rule in PRESETS["clean"] if rule.reason not in reasons]
     failed = [{rule.reason for rule in applied if rule.fails(one.candidate)} for one in everything]
     return [_finding(rule, rule.reason in reasons, everything, failed) for rule in (*applied, *others)]
 
 
-def weaknesses(everything: Sequence[Judged], rules: Sequence[Rule]) -> dict[str, Weakness]:
-    """Clip id → its weakest measure, its length left out. A clip of which nothing varies is not in the result."""
+def weaknesses(everything: Sequence[CandidateClip], rules: Sequence[Rule]) -> dict[str, Weakness]:
+    """Clip id → its weakest measure, length excluded. Clips whose measures do not vary are not in the result."""
     found: dict[str, Weakness] = {}
     for rule in rules:
         values = {one.clip.id: value for one in everything if (value := rule.value(one.candidate)) is not None and one.clip.id}
-        if values and rule.reason not in ABOUT_LENGTH:
+        if values and rule.reason not in LENGTH_REASONS:
             for id, margin in _margins(rule, values).items():
                 if id not in found or margin < found[id].margin:
                     found[id] = Weakness(rule, values[id], margin)
@@ -136,18 +136,18 @@ def weaknesses(everything: Sequence[Judged], rules: Sequence[Rule]) -> dict[str,
 
 
 def _margins(rule: Rule, values: dict[str, float]) -> dict[str, float]:
-    """Where most clips have the same value, as with samples at full scale, it says nothing about them: only about those that fail."""
+    """Clip id → margin. If most clips share one value, as with samples at full scale, only failing clips get a margin."""
     spread = float(np.subtract(*np.percentile(list(values.values()), [75, 25])))
     unit = spread or abs(_limit(rule)) or 1.0
     margins = {id: min(value - rule.least, rule.most - value) / unit for id, value in values.items()}
     return {id: margin for id, margin in margins.items() if spread > 0 or margin < 0}
 
 
-def _finding(rule: Rule, applied: bool, everything: Sequence[Judged], failed: Sequence[set[str]]) -> Finding:
+def _finding(rule: Rule, applied: bool, everything: Sequence[CandidateClip], failed: Sequence[set[str]]) -> RuleFinding:
     known = [(value, one.clip.seconds) for one in everything if (value := rule.value(one.candidate)) is not None]
     alone = [one.clip.seconds for one, reasons in zip(everything, failed, strict=True) if reasons == {rule.reason}]
     values, seconds = np.array(known).reshape(-1, 2).T
-    return Finding(rule, applied, values, seconds, Removal(_limit(rule), len(alone), sum(alone)))
+    return RuleFinding(rule, applied, values, seconds, RuleRemoval(_limit(rule), len(alone), sum(alone)))
 
 
 def _limit(rule: Rule) -> float:
@@ -159,6 +159,6 @@ def _length(candidate: Candidate) -> float:
 
 
 def _lengths(dataset: Dataset) -> Lengths:
-    """Those of the run; without them nothing is too short or too long."""
+    """Length limits of the run; without them, no clip is too short or too long."""
     given = dataset.summary.settings.get("lengths")
     return Lengths(**given) if isinstance(given, dict) else Lengths(target=0.0, shortest=0.0, longest=inf)

@@ -1,4 +1,4 @@
-"""Clips to listen to and to look at inside the page: which ones, their sound, their spectrogram."""
+"""Embedded clips of the HTML reports: choice of clips, audio as data URIs, mel spectrograms as PNG."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 
 from data_prep.audio import AudioError, Samples, read
-from data_prep.report_clips import Clip
+from data_prep.report_clips import ReportClip
 from data_prep.report_rules import Weakness
 from data_prep.rosa import import_librosa
 from finetune import files
 
 SHOWN = 20
-"""Clips of each kind."""
+"""Clips per group."""
 AUDIO_BYTES = 16_000_000
-"""Of all players together, as base64: the page stays below 20 MB."""
+"""Maximum bytes of all embedded audio, as base64, so that the page stays below 20 MB."""
 TYPES = {".flac": "audio/flac", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".opus": "audio/ogg"}
 RATE = 24_000
 FFT, HOP, COLUMNS, BANDS = 1024, 256, 480, 80
 LEVELS, DYNAMIC_DB = 24, 70.0
-"""Shades of a picture: more of them would only make it larger."""
+"""Shades of a spectrogram, few to keep the PNG small, and its dynamic range in dB."""
 INK = LinearSegmentedColormap.from_list("ink", ["#f3f1ea", "#b9cfc8", "#4f8f88", "#17474a", "#06191d"], LEVELS)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Clips to show; the three have none in common."""
+class ClipSelection:
+    """Clips to embed; the three groups are disjoint."""
 
-    best: list[Clip]
-    worst: list[Clip]
-    nearest: list[Clip]
-    """Rejected for what was measured, and nearest to being kept."""
+    best: list[ReportClip]
+    worst: list[ReportClip]
+    nearest: list[ReportClip]
+    """Clips that failed a measured rule by the smallest margin."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One clip as the page shows it."""
+class ClipMedia:
+    """Embedded audio and spectrogram of one clip."""
 
-    clip: Clip
+    clip: ReportClip
     player: str
-    """Data URI; empty: no room for it, or no file."""
+    """Data URI of the audio; empty: unreadable, or no room."""
     picture: str
-    """Data URI; empty: no sound."""
+    """Data URI of the spectrogram; empty: no samples."""
     missing: str
     """Why there is no player."""
 
 
-def choose(kept: Sequence[Clip], rejected: Sequence[Clip], weaknesses: Mapping[str, Weakness]) -> Choice:
-    """By the weakest measure of each clip (`report_rules.weaknesses`); the worst come with the worst one first."""
+def choose_clips(kept: Sequence[ReportClip], rejected: Sequence[ReportClip], weaknesses: Mapping[str, Weakness]) -> ClipSelection:
+    """Choose by the weakest measure of each clip (`report_rules.weaknesses`), most extreme first."""
     ranked = sorted((clip for clip in kept if clip.id in weaknesses), key=lambda clip: (weaknesses[clip.id].margin, clip.id))
     heard = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
     nearest = sorted(heard, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))
     half = len(ranked) // 2
     worst, best = ranked[: min(SHOWN, half)], ranked[half:][-SHOWN:]
-    return Choice(best[::-1], worst, nearest[:SHOWN])
+    return ClipSelection(best[::-1], worst, nearest[:SHOWN])
 
 
-def show(folder: Path, choice: Choice) -> dict[str, Shown]:
-    """Clip id → what to show. While there is room, the groups take turns."""
+def render_clips(folder: Path, choice: ClipSelection) -> dict[str, ClipMedia]:
+    """Clip id → embedded media. The groups take turns until the size limit is reached."""
     turns = [clip for turn in itertools.zip_longest(choice.worst, choice.best, choice.nearest) for clip in turn if clip]
     room = AUDIO_BYTES
-    shown: dict[str, Shown] = {}
+    shown: dict[str, ClipMedia] = {}
     for clip in turns:
-        shown[clip.id] = one = _show(folder, clip, room)
+        shown[clip.id] = one = _render_clip(folder, clip, room)
         room -= len(one.player)
     return shown
 
@@ -87,19 +87,19 @@ def spectrogram(samples: Samples) -> bytes:
     return buffer.getvalue()
 
 
-def _show(folder: Path, clip: Clip, room: int) -> Shown:
+def _render_clip(folder: Path, clip: ReportClip, room: int) -> ClipMedia:
     path = files.resolve_under(folder, clip.audio)
     try:
         samples = read(path, RATE).samples
     except (AudioError, OSError) as error:
-        return Shown(clip, "", "", f"it cannot be read: {error}")
+        return ClipMedia(clip, "", "", f"cannot be read: {error}")
     picture = data_uri("image/png", spectrogram(samples)) if len(samples) else ""
     player = data_uri(TYPES.get(path.suffix.lower(), "audio/flac"), path.read_bytes())
     if len(player) > room:
-        return Shown(clip, "", picture, "the page has no room for more sound")
-    return Shown(clip, player, picture, "")
+        return ClipMedia(clip, "", picture, "the size limit for embedded audio is reached")
+    return ClipMedia(clip, player, picture, "")
 
 
 def data_uri(kind: str, data: bytes) -> str:
-    """Bytes as an address that needs no other file."""
+    """`data` as a base64 data URI of media type `kind`."""
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

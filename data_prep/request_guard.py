@@ -1,7 +1,7 @@
-"""What may reach the server of a page at all: well-formed requests for listed routes, of bounded size, from the page itself.
+"""ASGI middleware that validates requests: allow-listed routes, headers and query parameters, bounded bodies, same-origin callers.
 
-An ASGI middleware. It rebuilds what it passes on: only listed headers and query parameters, and JSON that was parsed here. The code behind
-it never sees half a character, NaN, or a header that no browser sends.
+It rebuilds each request from the allowed headers and parameters and from JSON parsed here, so the application never sees invalid UTF-8,
+NaN, or headers that no browser sends.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST_JSON = 2**18
-"""Bytes of a JSON body: the longest text, all of it escaped, and then some."""
+"""Maximum bytes of a JSON body: more than the longest text with all characters escaped."""
 BODY_SECONDS = 60.0
-"""Within which a body has to arrive; a client that sends one byte a minute would hold its connection for ever."""
+"""Maximum time to receive a body; otherwise a slow client could hold its connection indefinitely."""
 HEADERS = frozenset(
     (
         *("host", "origin", "authorization", "user-agent", "x-forwarded-proto", "content-type", "content-length"),
         *("accept", "accept-encoding", "range", "if-range", "if-none-match", "if-modified-since"),
     )
 )
-"""That are passed on. gradio builds addresses from others (`X-Forwarded-Host`, `X-Direct-Url`), which any client can write."""
+"""Headers that are passed on. Gradio builds URLs from others (`X-Forwarded-Host`, `X-Direct-Url`), which any client can forge."""
 LONGEST_HEADER = 4096
 HOST = re.compile(r"(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 PRINTABLE = re.compile(r"[ -~]*")
 
 
 class Rejected(HTTPException):
-    """A request that is answered with an error. `code` is one word for programs; the detail is a sentence."""
+    """A request to answer with an error. `code`: one word for programs; the detail is a sentence."""
 
     def __init__(self, status: int, message: str, code: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, message, headers)
@@ -49,18 +49,18 @@ class Rejected(HTTPException):
 
 @dataclass(frozen=True)
 class Route:
-    """One kind of request that is answered."""
+    """One allowed kind of request."""
 
     method: str
     """`GET` admits HEAD, too."""
     path: str
     """Regular expression of the whole decoded path."""
     query: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
-    """Parameters that are passed on, and whether a value is valid."""
+    """Allowed query parameters with their validators."""
     largest: int = 0
-    """Bytes of the body."""
+    """Maximum bytes of the body."""
     check: Callable[[Any], Any] | None = None
-    """For a JSON body: the value that is passed on in its place. Raises `ValueError`, whose text is the answer. None: not JSON."""
+    """For a JSON body: returns the value to pass on; the text of a `ValueError` becomes the response. None: not JSON."""
 
     def matches(self, method: str, path: str) -> bool:
         same_method = self.method == method or (self.method, method) == ("GET", "HEAD")
@@ -69,16 +69,16 @@ class Route:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sends a request."""
+    """Headers and address of the client."""
 
     headers: Mapping[str, str]
     """Names in lower case."""
     address: str
-    """Of the client; empty if the server does not know it."""
+    """Client address; empty if unknown."""
 
 
 def as_json(rejected: Rejected) -> Response:
-    """The sentence, as JSON."""
+    """The error as a JSON response."""
     return JSONResponse({"detail": rejected.detail}, rejected.status_code, rejected.headers)
 
 
@@ -88,14 +88,14 @@ def guard(
     admit: Callable[[Caller], None],
     answer: Callable[[Rejected], Response] = as_json,
 ) -> ASGIApp:
-    """Middleware: answers whatever no route matches with 404. `admit` raises `Rejected` for callers that are not let in."""
+    """Middleware that answers requests without a matching route with 404. `admit` raises `Rejected` for callers without access."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})  # no route is one of websockets
+            await send({"type": "websocket.close", "code": 1008})  # websockets are not supported
             return
         try:
             headers = readable_headers(scope)
@@ -113,7 +113,7 @@ def guard(
 
 
 def readable_headers(scope: Scope) -> dict[str, str]:
-    """Headers by their names in lower case. Raises `Rejected` for those that would be read in two ways."""
+    """Allowed headers by lower-case name. Raises `Rejected` for ambiguous or malformed ones."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
@@ -128,16 +128,16 @@ def readable_headers(scope: Scope) -> dict[str, str]:
 
 
 def require_own_site(headers: Mapping[str, str], local: bool) -> None:
-    """Raises `Rejected` for a request that another site made a browser send. `local`: the server answers this machine alone."""
+    """Raises `Rejected` for cross-site requests. `local`: the server accepts requests from this machine only."""
     host = headers.get("host", "")
     if (host or local) and not HOST.fullmatch(host):
         raise Rejected(400, f"host {host!r} is not the name of a server", "invalid_host")
-    if local and not is_this_machine(host):  # a foreign site that resolves its own name to this machine would pass for the page
+    if local and not is_this_machine(host):  # DNS rebinding: a foreign site could resolve its name to this machine
         raise Rejected(400, f"host {host!r} is not this server's name", "invalid_host")
     origin = headers.get("origin")
     if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
         raise Rejected(403, f"requests from the site {origin} are not answered", "invalid_origin")
-    # A script or a picture of another site asks without an origin; a link to the page, which a person follows, may.
+    # Scripts and images of other sites send no origin; following a link to the page is allowed.
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
         raise Rejected(403, "requests from other sites are not answered", "invalid_origin")
 
@@ -149,7 +149,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether it is an address of the loopback."""
+    """Whether `name` is a loopback address."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -157,7 +157,7 @@ def is_loopback(name: str) -> bool:
 
 
 def route_of(routes: Sequence[Route], method: str, path: str) -> Route:
-    """Raises `Rejected` (404) if there is none."""
+    """The matching route. Raises `Rejected` (404) if there is none."""
     for route in routes:
         if route.matches(method, path):
             return route
@@ -165,7 +165,7 @@ def route_of(routes: Sequence[Route], method: str, path: str) -> Route:
 
 
 def parse_json(body: bytes) -> Any:
-    """The value of a JSON text. Raises `ValueError` that says what is wrong with it."""
+    """Parse a JSON body. Raises `ValueError` with the reason if it is invalid."""
     try:
         return strict_json.loads(body)
     except ValueError as error:
@@ -173,12 +173,12 @@ def parse_json(body: bytes) -> Any:
 
 
 def too_large(largest: int) -> Rejected:
-    """The answer to a body over the limit."""
+    """The response to a body over the limit."""
     return Rejected(413, f"the request is larger than {largest} bytes", "request_too_large")
 
 
 def _header_pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Those that are passed on; not the token, which is of no use behind the guard."""
+    """Headers to pass on, without the token, which the application does not need."""
     kept = {name: value for name, value in headers.items() if name in HEADERS and name != "authorization"}
     if kept.get("x-forwarded-proto", "https") not in ("http", "https"):
         del kept["x-forwarded-proto"]
@@ -198,16 +198,18 @@ def _query(route: Route, query: bytes) -> bytes:
 
 
 async def _check_body(route: Route, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Receive | None:
-    """The body for the code behind; None if the client went away. `scope` gets the length of a body that was rebuilt."""
+    """The validated body for the application; None if the client disconnected. `scope` gets the length of a rebuilt body."""
     declared = headers.get("content-length", "0")
     if not re.fullmatch(r"\d{1,15}", declared, re.ASCII):
         raise Rejected(400, f"content-length {declared[:50]!r} is not a number of bytes", "invalid_header")
     if int(declared) > route.largest:
         raise too_large(route.largest)
     if route.check is None:
-        return _bounded(receive, route.largest)
+        return _limit_body(receive, route.largest)
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Rejected(415, "a body of the type application/json is expected", "invalid_content_type")  # a form of another site has none
+        raise Rejected(
+            415, "a body of the type application/json is expected", "invalid_content_type"
+        )  # forms of other sites cannot send this type
     body = await _whole(receive, route.largest)
     if body is None:
         return None
@@ -217,7 +219,7 @@ async def _check_body(route: Route, scope: Scope, headers: Mapping[str, str], re
         raise Rejected(400, str(error), "invalid_value") from error
     rebuilt = {b"content-length": str(len(body)).encode(), b"content-type": b"application/json"}
     scope["headers"] = [*((name, value) for name, value in scope["headers"] if name not in rebuilt), *rebuilt.items()]
-    return _replayed(body, receive)
+    return _replay_body(body, receive)
 
 
 async def _whole(receive: Receive, largest: int) -> bytes | None:
@@ -237,21 +239,21 @@ async def _whole(receive: Receive, largest: int) -> bytes | None:
         raise Rejected(408, f"the body did not arrive within {BODY_SECONDS:g} s", "timeout") from error
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     sent = False
 
     async def again() -> Message:
         nonlocal sent
         if sent:
-            return await receive()  # only the end of the connection can follow
+            return await receive()  # only a disconnect can follow
         sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
 
 
-def _bounded(receive: Receive, largest: int) -> Receive:
-    """A body that does not declare its length is counted as it arrives."""
+def _limit_body(receive: Receive, largest: int) -> Receive:
+    """Count the body as it arrives, since it may not declare its length."""
     seen = 0
 
     async def counted() -> Message:

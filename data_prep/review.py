@@ -1,9 +1,9 @@
-"""A page to go through the clips of a dataset: listen, correct the text, keep or reject.
+"""Serve a local page for reviewing the clips of a dataset: listen, correct the text, keep or reject.
 
   python -m data_prep review data/me
 
-Every decision goes into review.jsonl in the dataset at once, and holds from the next run of `data_prep voice` on.
-The page is served to this machine only.
+Every decision is written to review.jsonl in the dataset immediately and applies from the next run of `data_prep voice`.
+The page is reachable from this machine only.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if not __package__:  # launched as a script: the repository, not this folder, be
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from data_prep import report_clips
-from data_prep.review_page import Desk
+from data_prep.review_page import ReviewSession
 from data_prep.review_server import serve
-from data_prep.web import require_free, require_port
+from data_prep.web import require_free_port, require_port
 from finetune.errors import UserError, exit_code
 
 
 def main(argv: list[str]) -> int:
-    """The verb."""
+    """Run the verb."""
     return exit_code(_review, argv)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options, for `--help` and for tests."""
+    """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("folder", type=Path, help="a dataset that data_prep voice made")
-    options.add_argument("--port", type=int, default=7860, help="of the page's address on this machine (default %(default)s)")
+    options.add_argument("folder", type=Path, help="dataset folder of data_prep voice")
+    options.add_argument("--port", type=int, default=7860, help="port of the page on this machine (default %(default)s)")
     return options
 
 
@@ -42,8 +42,8 @@ def _review(argv: list[str]) -> int:
     dataset = report_clips.read(options.folder)
     if importlib.util.find_spec("gradio") is None:
         raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")
-    require_free(options.port)
-    serve(Desk(dataset), options.port)
+    require_free_port(options.port)
+    serve(ReviewSession(dataset), options.port)
     return 0
 
 

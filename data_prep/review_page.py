@@ -1,4 +1,4 @@
-"""The page of `review`: one clip at a time, to hear, to read, to decide. Every decision is on the disk before the next clip shows."""
+"""Gradio page of `data_prep review`: plays one clip at a time; each decision is on disk before the next clip is shown."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_prep import decisions
 from data_prep.decisions import Action, Decision
 from data_prep.report_advice import explain
-from data_prep.report_charts import number
-from data_prep.report_clips import Clip, Dataset, path_of
+from data_prep.report_charts import format_number
+from data_prep.report_clips import Dataset, ReportClip, path_of
 from data_prep.report_parts import plain
 from data_prep.report_rules import Weakness
-from data_prep.review_queue import ALL, ORDERS, WORST, Queue, after, decide, queue_of, select, views
+from data_prep.review_queue import ALL, ORDERS, WORST, ReviewQueue, build_queue, list_views, make_decision, select, step_from
 from finetune.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,52 +29,52 @@ SHOWN = (
     ("speech_share", "speech", "of the clip"),
     ("avg_logprob", "mean log-probability", ""),
 )
-"""Field of `Quality`, its name, its unit."""
+"""(field of `Quality`, label, unit)."""
 DECIDING: tuple[tuple[Action, str, Literal["primary", "secondary"]], ...] = (
     ("reject", "Reject (R)", "secondary"),
     ("text", "Save text (Ctrl+Enter)", "secondary"),
     ("keep", "Keep (K)", "primary"),
 )
 HINT = (
-    "Decisions hold from the next run of `python -m data_prep voice` on. A kept clip is used whatever the rules say; one with a saved text "
-    "is judged anew. Space plays, and the arrows go on and back."
+    "Decisions apply from the next run of `python -m data_prep voice`. Keep overrides the quality rules; a clip with a saved text is "
+    "checked again with that text. Space plays; the arrow keys go to the next and previous clip."
 )
 
 
-class Desk:
-    """Owns the file of decisions while the page is open; its methods answer the page's buttons with what shows a clip."""
+class ReviewSession:
+    """Owns review.jsonl while the page is open. Its methods handle the page's events and return the values of its components."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.made, self.queue = dataset, decisions.read(dataset.folder), queue_of(dataset)
+        self.dataset, self.decisions, self.queue = dataset, decisions.read(dataset.folder), build_queue(dataset)
 
-    def choose(self, view: str | None, order: str | None, search: str | None) -> list[Any]:
-        """The ids that are selected, and the first of them. A control that was cleared sends None."""
-        ids = select(self.queue, self.made, view or ALL, order or WORST, search or "")
-        return [ids, *self.show(ids, ids[0] if ids else "")]
+    def select_clips(self, view: str | None, order: str | None, search: str | None) -> list[Any]:
+        """Filter and sort the clips; returns their ids, then the components for the first. A cleared control sends None."""
+        ids = select(self.queue, self.decisions, view or ALL, order or WORST, search or "")
+        return [ids, *self.show_clip(ids, ids[0] if ids else "")]
 
-    def go(self, steps: int, ids: list[str], id: str) -> list[Any]:
-        """Forwards or back."""
-        return self.show(ids, after(ids, id, steps))
+    def move(self, steps: int, ids: list[str], id: str) -> list[Any]:
+        """Move `steps` forwards or back."""
+        return self.show_clip(ids, step_from(ids, id, steps))
 
-    def settle(self, action: Action, ids: list[str], id: str, text: str | None, note: str | None) -> list[Any]:
-        """Write a decision down and go on. `id` and `text` come from the browser together: a quick hand must not mix two clips."""
-        from gradio import Error  # what a page shows as a message
+    def save_decision(self, action: Action, ids: list[str], id: str, text: str | None, note: str | None) -> list[Any]:
+        """Save a decision and show the next clip. `id` and `text` come from the same browser event, so two clips cannot be mixed up."""
+        from gradio import Error  # shown as a message on the page
 
         try:
-            decision = decide(self.queue.clips[id], self.made.get(id), action, text or "", note or "")
+            decision = make_decision(self.queue.clips[id], self.decisions.get(id), action, text or "", note or "")
         except (KeyError, UserError) as error:
-            raise Error(f"nothing was written: {error}", print_exception=False) from error
+            raise Error(f"decision not saved: {error}", print_exception=False) from error
         decisions.add(self.dataset.folder, decision)
-        self.made.pop(id, None)
+        self.decisions.pop(id, None)
         if action != "undo":
-            self.made[id] = decision
-        return self.show(ids, id if action == "undo" else after(ids, id, 1))
+            self.decisions[id] = decision
+        return self.show_clip(ids, id if action == "undo" else step_from(ids, id, 1))
 
-    def show(self, ids: list[str], id: str) -> list[Any]:
-        """Id, sound, text, note, facts, place in the list."""
+    def show_clip(self, ids: list[str], id: str) -> list[Any]:
+        """Component values: id, audio, text, note, facts, position in the list."""
         if id not in self.queue.clips:
-            return ["", None, "", "", "<p>No clip is like that.</p>", "0 of 0"]
-        clip, decision = self.queue.clips[id], self.made.get(id)
+            return ["", None, "", "", "<p>No matching clips.</p>", "0 of 0"]
+        clip, decision = self.queue.clips[id], self.decisions.get(id)
         text = decision.text if decision and decision.text else clip.text
         place = f"{ids.index(id) + 1 if id in ids else '–'} of {len(ids)}"
         return [
@@ -87,20 +87,20 @@ class Desk:
         ]
 
 
-def build(desk: Desk) -> gradio.Blocks:
-    """The page without its server."""
+def build(session: ReviewSession) -> gradio.Blocks:
+    """The Gradio page, without a server."""
     import gradio
 
-    with gradio.Blocks(title=f"{desk.dataset.folder.resolve().name} · review", analytics_enabled=False) as page:
+    with gradio.Blocks(title=f"{session.dataset.folder.resolve().name} · review", analytics_enabled=False) as page:
         ids, id = gradio.State([]), gradio.Textbox(visible=False)
         with gradio.Row():
-            view = gradio.Dropdown(views(desk.queue), value=ALL, label="Show", filterable=False)
+            view = gradio.Dropdown(list_views(session.queue), value=ALL, label="Show", filterable=False)
             order = gradio.Dropdown(list(ORDERS), value=WORST, label="Order", filterable=False)
-            search = gradio.Textbox(label="Search text, recording, speaker, id", placeholder="a word, then Enter")
+            search = gradio.Textbox(label="Search text, recording, speaker, id", placeholder="type a word, press Enter")
         place = gradio.Markdown("")
         waves = gradio.WaveformOptions(waveform_color="#a8a59a", waveform_progress_color="#2c8a80")
         player = gradio.Audio(label="Clip", interactive=False, autoplay=True, elem_id="player", buttons=[], waveform_options=waves)
-        text = gradio.Textbox(label="What is said", lines=2, elem_id="said")
+        text = gradio.Textbox(label="Transcript", lines=2, elem_id="said")
         with gradio.Row():
             buttons = {action: gradio.Button(label, variant=kind, size="md", elem_id=action) for action, label, kind in DECIDING}
         with gradio.Row():
@@ -108,21 +108,21 @@ def build(desk: Desk) -> gradio.Blocks:
             buttons["undo"] = gradio.Button("Undo (U)", size="sm", elem_id="undo")
             following = gradio.Button("Next →", size="sm", elem_id="next")
         about = gradio.HTML("")
-        note = gradio.Textbox(label="Note", placeholder="for yourself", lines=1)
+        note = gradio.Textbox(label="Note", placeholder="optional, for yourself", lines=1)
         gradio.Markdown(HINT)
         shown = [id, player, text, note, about, place]
 
-        asked = [page.load, view.change, order.change, search.submit]
-        gradio.on(asked, desk.choose, [view, order, search], [ids, *shown], api_name="choose")
-        following.click(partial(desk.go, 1), [ids, id], shown, api_name="next")
-        previous.click(partial(desk.go, -1), [ids, id], shown, api_name="previous")
-        for action, button in buttons.items():  # one at a time: two writers would tear lines of the file
-            button.click(partial(desk.settle, action), [ids, id, text, note], shown, api_name=action, concurrency_id="writing")
+        triggers = [page.load, view.change, order.change, search.submit]
+        gradio.on(triggers, session.select_clips, [view, order, search], [ids, *shown], api_name="choose")
+        following.click(partial(session.move, 1), [ids, id], shown, api_name="next")
+        previous.click(partial(session.move, -1), [ids, id], shown, api_name="previous")
+        for action, button in buttons.items():  # one at a time: concurrent writers would corrupt lines of the file
+            button.click(partial(session.save_decision, action), [ids, id, text, note], shown, api_name=action, concurrency_id="writing")
     return page
 
 
-def facts(queue: Queue, clip: Clip, decision: Decision | None) -> str:
-    """HTML: what became of the clip and why, and what it measures. Everything from outside is escaped."""
+def facts(queue: ReviewQueue, clip: ReportClip, decision: Decision | None) -> str:
+    """HTML with the clip's status, rejection reasons and measures. All text from files is escaped."""
     states = [f'<span class="state lost" title="{escape(explain(reason))}">{escape(plain(reason))}</span>' for reason in clip.reasons]
     if not states:
         states = [f'<span class="state kept">kept: {escape(clip.stage)}</span>']
@@ -132,10 +132,12 @@ def facts(queue: Queue, clip: Clip, decision: Decision | None) -> str:
     weakest = f"<p>{escape(_weakest(weakness))}</p>" if weakness else ""
     where = f"<p>{escape(clip.speaker)} · {escape(clip.source)} at {clip.start:.1f} s · {clip.seconds:.1f} s · {escape(clip.id)}</p>"
     measures = [(name, getattr(clip.quality, field, None), unit) for field, name, unit in SHOWN]
-    terms = "".join(f"<div><dt>{name}</dt><dd>{number(value)} {unit}</dd></div>" for name, value, unit in measures if value is not None)
+    terms = "".join(
+        f"<div><dt>{name}</dt><dd>{format_number(value)} {unit}</dd></div>" for name, value, unit in measures if value is not None
+    )
     return f'<div class="facts">{"".join(states)}{weakest}{where}<dl>{terms}</dl></div>'
 
 
 def _weakest(weakness: Weakness) -> str:
-    rule, value, limit = weakness.rule, number(weakness.value), number(weakness.limit)
+    rule, value, limit = weakness.rule, format_number(weakness.value), format_number(weakness.limit)
     return f"Weakest measure: {plain(rule.reason)}, {value} {rule.unit}; limit {limit}"

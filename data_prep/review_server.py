@@ -1,4 +1,4 @@
-"""The server of the review page: for this machine alone, and closed to every other."""
+"""HTTP server of the review page: listens on the loopback only and rejects requests from other sites."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 
 from data_prep import decisions, web
 from data_prep.report_clips import path_of
-from data_prep.review_page import Desk, build
+from data_prep.review_page import ReviewSession, build
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 FOLDER = Path(__file__).parent
 WAITING = 64
-"""Presses on buttons that may wait."""
+"""Maximum queued events."""
 
 
-def serve(desk: Desk, port: int) -> None:
-    """Blocks until SIGTERM or Ctrl-C."""
+def serve(session: ReviewSession, port: int) -> None:
+    """Serve the page; blocks until SIGTERM or Ctrl-C."""
     with web.private_folder(f"overtone-review-{port}"):
-        written = desk.dataset.folder / decisions.REVIEW
-        announcement = f"review: http://{web.LOOPBACK}:{port}   (Ctrl-C ends it; decisions are in {written})"
-        web.run(application(desk), web.LOOPBACK, port, announcement)
+        written = session.dataset.folder / decisions.REVIEW
+        announcement = f"review: http://{web.LOOPBACK}:{port}   (stop with Ctrl-C; decisions are saved to {written})"
+        web.run(application(session), web.LOOPBACK, port, announcement)
 
 
-def application(desk: Desk) -> FastAPI:
-    """The page behind its guard."""
+def application(session: ReviewSession) -> FastAPI:
+    """The ASGI application: the page behind the request guard."""
     import gradio
     from fastapi import FastAPI
     from starlette.middleware import Middleware
@@ -35,14 +35,14 @@ def application(desk: Desk) -> FastAPI:
     from data_prep.gradio_routes import add_files, page_routes
     from data_prep.request_guard import guard, require_own_site
 
-    warnings.filterwarnings("ignore", module="gradio")  # its own calls of what its own dependencies deprecate
-    # Without this line gradio copies each clip that is shown into its temporary folder.
-    gradio.set_static_paths([desk.dataset.folder.resolve()])
-    page = build(desk)
+    warnings.filterwarnings("ignore", module="gradio")  # deprecation warnings inside gradio and its dependencies
+    # Without this, gradio copies each displayed clip into its temporary folder.
+    gradio.set_static_paths([session.dataset.folder.resolve()])
+    page = build(session)
     page.queue(max_size=WAITING)
-    clips = {str(path): path for path in (path_of(desk.dataset, clip) for clip in desk.queue.clips.values())}
+    clips = {str(path): path for path in (path_of(session.dataset, clip) for clip in session.queue.clips.values())}
     middleware = [
-        Middleware(web.closed),
+        Middleware(web.add_security_headers),
         Middleware(guard, routes=page_routes(page), admit=lambda caller: require_own_site(caller.headers, local=True)),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)

@@ -1,7 +1,7 @@
-"""The one door to librosa: its parts that numba compiles at import are imported by one process at a time.
+"""Safe import of librosa: modules that numba compiles at import are imported by one process at a time.
 
-numba keeps what it compiled in two files, and two processes that compile at the same moment can leave one file of each. Every process
-that loads such a pair dies of a segmentation fault, at once and ever after (numba issue 10128, open as of 0.68).
+numba caches compiled code in two files, and two processes that compile simultaneously can leave one file of each. Every process that
+loads such a pair crashes with a segmentation fault (numba issue 10128, open as of 0.68).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from finetune import files
 from finetune.shipped import cache
 
 COMPILED = ("librosa.util.utils", "librosa.core.audio", "librosa.core.pitch")
-"""The modules with a `guvectorize`, but for `librosa.beat`, which nothing here needs."""
+"""The modules that use `guvectorize`, except `librosa.beat`, which is not needed here."""
 
 
 @functools.cache
 def import_librosa() -> ModuleType:
-    """The `librosa` package. The first process on a machine compiles, which takes seconds, and the others wait for its files."""
+    """Import and return `librosa`. The first process on a machine compiles for some seconds; the others wait for its files."""
     with files.alone(cache() / "librosa.lock"):
         for name in COMPILED:
             importlib.import_module(name)

@@ -1,6 +1,7 @@
-"""The rules that a clip must pass. Nothing is deleted: a clip that fails is reported with every rule it failed.
+"""Quality rules for clips: limits on transcription confidence, speaking rate, signal-to-noise ratio, pauses, speaker similarity and more.
 
-A rule is a number and the interval that it must lie in, so that a report can show what other limits would keep.
+A rule compares one measure with an interval, so the report can show what other limits would keep. A clip that fails is reported with every
+rule it fails; nothing is deleted.
 """
 
 from __future__ import annotations
@@ -17,72 +18,72 @@ from pydantic import BaseModel, ConfigDict
 from data_prep.segment import Lengths
 
 CHARACTERS_PER_SECOND = {"chinese": (1.5, 12.0), "japanese": (2.0, 20.0), "korean": (1.5, 15.0)}
-"""Of speech. A syllable is one character there, and two to three elsewhere."""
-CHARACTERS_PER_SECOND_ELSEWHERE = (4.0, 30.0)
+"""Plausible speaking rates (minimum, maximum). In these scripts a syllable is one character; in others it is two or three."""
+OTHER_CHARACTERS_PER_SECOND = (4.0, 30.0)
 PACE_DEVIATIONS = 4.0
-"""Median absolute deviations that a clip may be away from the median pace of its speaker."""
+"""Allowed distance from the median speaking rate of the speaker, in median absolute deviations."""
 PACE_CLIPS = 8
-"""With fewer clips of a speaker nothing is known of their usual pace."""
+"""Minimum number of clips to estimate a speaker's usual speaking rate."""
 PACE_SPREAD = 0.3
-"""Part of the median that is always allowed: an even reader's deviations are tiny, and a name spelt out is no mistake."""
+"""Share of the median that is always allowed: an even reader's deviations are tiny, and a name spelt out is not an error."""
 
 
 VOICE_CLIPS = 8
-"""With fewer clips of a speaker nothing is known of how much their voice varies."""
+"""Minimum number of clips to estimate how much a speaker's voice varies."""
 VOICE_FENCE = 2.0
-"""Interquartile ranges above the upper quartile. For a bell curve that is 3.4 standard deviations. Quartiles hold where the median and
-its deviations fail: a speaker with 60 % of the clips from one room and 40 % from another is still one speaker. Measured on 120 clips of
-one voice, by four encoders with random weights: 1 to 3 % are beyond it, and 4 to 12 % beyond the median and four deviations, as
-distances have a long tail."""
+"""Limit on the speaker distance: interquartile ranges above the upper quartile (3.4 standard deviations of a normal distribution).
+Quartiles are robust where median and deviations fail: a speaker with 60 % of the clips from one room and 40 % from another is still one
+speaker. Measured on 120 clips of one voice, with four encoders with random weights: 1 to 3 % exceed it, while 4 to 12 % exceed the median
+plus four deviations, because distances have a long tail."""
 VOICE_SPREAD = 1.5
-"""Times the median that is always allowed: an even voice's distances hardly differ."""
+"""Multiple of the median that is always allowed: the distances of an even voice hardly differ."""
 ROUNDING = 1e-5
-"""Distances below it are none: cosines have six decimals."""
+"""Smaller distances count as zero: cosines are stored with six decimals."""
 
 
 class Quality(BaseModel):
-    """Measures of one clip. dB are relative to the power of its speech, dBFS to full scale. Absent: unknown."""
+    """Measures of one clip's audio and text. dB: relative to the power of its speech; dBFS: to full scale. None: unknown."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     chars_per_second: float
     """Characters of the text per second of speech."""
     speech_share: float
-    """Part of the clip in which the detector hears speech."""
+    """Share of the clip that voice activity detection marks as speech."""
     peak_dbfs: float
     clipped_share: float
-    """Part of the samples at full scale."""
+    """Share of samples at full scale."""
     snr_db: float | None = None
-    """Speech against the median of the recording outside of speech."""
+    """Power of the speech relative to the median power of the recording outside speech."""
     edge_energy_db: tuple[float, float]
-    """First and last 30 ms: shows that the cut is in silence."""
+    """First and last 30 ms; low if the cut is in silence."""
     longest_pause: float | None = None
-    """Seconds between two stretches of speech inside the clip."""
+    """Longest gap in seconds between two speech regions inside the clip."""
     loudness_lufs: float | None = None
     """Integrated, ITU-R BS.1770."""
     bandwidth_hz: float | None = None
-    """Where the recording's spectrum ends."""
+    """Upper end of the recording's spectrum."""
     pitch_hz: float | None = None
-    """Median of the voiced frames."""
+    """Median fundamental frequency of the voiced frames."""
     speaker_cos: float | None = None
-    """Cosine between the clip's voice and its speaker's, by the encoder that was asked for."""
+    """Speaker similarity: cosine between the clip's speaker embedding and its speaker's mean, by the encoder of --speaker-check."""
     avg_logprob: float | None = None
     compression_ratio: float | None = None
     no_speech_prob: float | None = None
     text_complete: bool | None = None
     language_prob: float | None = None
-    """Of the clip's language, by Whisper."""
+    """Probability of the clip's language, by Whisper."""
     repeated_share: float | None = None
-    """Part of the words that only repeat those before them."""
+    """Share of words that only repeat the preceding words."""
     outside_speech_share: float | None = None
-    """Part of the words whose middle Whisper places where the detector hears no speech."""
+    """Share of words whose middle, by Whisper's timestamps, is outside detected speech."""
     asr_error: str | None = None
-    """Why there is no text, where Whisper failed."""
+    """Error message if Whisper failed."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a rule may look at."""
+    """A clip as the rules see it."""
 
     seconds: float
     text: str
@@ -90,20 +91,20 @@ class Candidate:
     quality: Quality
     lengths: Lengths
     pace_range: tuple[float, float] | None = None
-    """Characters per second that are usual for the speaker (`pace_ranges`); None: those that are possible in the language."""
+    """Usual characters per second of the speaker (`pace_ranges`); None: the plausible range of the language."""
     voice_limit: float | None = None
-    """How far a clip of the speaker may be from the speaker's voice (`voice_limits`); None: nobody knows."""
+    """Maximum speaker distance (`voice_limits`); None: unknown."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A clip is rejected for `reason` if its value is known and outside `least` … `most`, in `unit`s; `says` is for people."""
+    """Rejects a clip with `reason` if its value is known and outside `least` … `most` (in `unit`); `description` is for display."""
 
     reason: str
-    says: str
+    description: str
     unit: str
     value: Callable[[Candidate], float | None]
-    """None: unknown, or the rule does not apply."""
+    """The measure; None: unknown, or the rule does not apply."""
     least: float = -inf
     most: float = inf
 
@@ -112,8 +113,8 @@ class Rule:
         return value is not None and not self.least <= value <= self.most
 
 
-class Measured(NamedTuple):
-    """A clip before it is held against the others of its speaker."""
+class RuleInput(NamedTuple):
+    """A clip before it is compared with the other clips of its speaker."""
 
     speaker: str
     seconds: float
@@ -122,8 +123,8 @@ class Measured(NamedTuple):
     quality: Quality
 
 
-def candidates(clips: Sequence[Measured], lengths: Lengths) -> list[Candidate]:
-    """All clips as the rules see them, in their order: what is usual for a speaker is seen from all of them."""
+def build_candidates(clips: Sequence[RuleInput], lengths: Lengths) -> list[Candidate]:
+    """The clips as the rules see them, in the same order; speaking rate and voice limits come from all clips of a speaker."""
     paces = pace_ranges((clip.speaker, clip.language, clip.quality.chars_per_second) for clip in clips if clip.text)
     limits = voice_limits((clip.speaker, clip.quality.speaker_cos) for clip in clips)
     return [
@@ -133,22 +134,22 @@ def candidates(clips: Sequence[Measured], lengths: Lengths) -> list[Candidate]:
 
 
 def failures(candidate: Candidate, rules: Iterable[Rule]) -> list[str]:
-    """The reasons of all rules that fail."""
+    """The reasons of all rules that the clip fails."""
     return [rule.reason for rule in rules if rule.fails(candidate)]
 
 
 def pace_ranges(paces: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], tuple[float, float]]:
     """(speaker, language) → usual characters per second, from (speaker, language, characters per second) of all clips with a text.
 
-    Median ± 4 median absolute deviations, inside of what is possible in the language.
+    Median ± 4 median absolute deviations, clipped to the plausible range of the language.
     """
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for speaker, language, pace in paces:
         groups[speaker, language].append(pace)
-    return {key: _usual(group, _possible_pace(key[1])) for key, group in groups.items()}
+    return {key: _usual_pace_range(group, _possible_pace(key[1])) for key, group in groups.items()}
 
 
-def _usual(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float, float]:
+def _usual_pace_range(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float, float]:
     median = float(np.median(paces))
     spread = max(PACE_DEVIATIONS * float(np.median(np.abs(np.asarray(paces) - median))), PACE_SPREAD * median)
     if len(paces) < PACE_CLIPS or not possible[0] <= median <= possible[1]:
@@ -157,10 +158,10 @@ def _usual(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float
 
 
 def voice_limits(cosines: Iterable[tuple[str, float | None]]) -> dict[str, float]:
-    """Speaker → the largest distance (1 − cosine) that still is their voice, from (speaker, `speaker_cos`) of all clips.
+    """Speaker → maximum speaker distance (1 − cosine), from (speaker, `speaker_cos`) of all clips.
 
-    There is no number for all encoders: of some, clips of one person have a cosine of 0.2, of others two people have 0.97. So a clip is
-    held against the others of its speaker; where these lie far from each other, more is allowed.
+    No threshold fits all encoders: with some, clips of one person have a cosine of 0.2; with others, two people have 0.97. So the limit is
+    relative to the spread of the distances of the speaker's own clips.
     """
     groups: dict[str, list[float]] = defaultdict(list)
     for speaker, cosine in cosines:
@@ -175,28 +176,28 @@ def _voice_limit(distances: Sequence[float]) -> float:
 
 
 def _possible_pace(language: str) -> tuple[float, float]:
-    return CHARACTERS_PER_SECOND.get(language, CHARACTERS_PER_SECOND_ELSEWHERE)
+    return CHARACTERS_PER_SECOND.get(language, OTHER_CHARACTERS_PER_SECOND)
 
 
 def _pace(clip: Candidate, limit: int) -> float | None:
-    """Relative to the lower (0) or upper (1) end of what is usual."""
+    """Speaking rate relative to the lower (`limit` 0) or upper (1) end of the usual range."""
     usual = clip.pace_range or _possible_pace(clip.language)
     return clip.quality.chars_per_second / usual[limit] if clip.text else None
 
 
-def _doubt(clip: Candidate) -> float | None:
-    """Whisper is often wrong about silence where it is sure of its words, so only unsure words count."""
+def _no_speech_prob(clip: Candidate) -> float | None:
+    """The no-speech probability where Whisper is unsure of the words; where it is confident, that probability is often wrong."""
     quality = clip.quality
     return quality.no_speech_prob if quality.avg_logprob is not None and quality.avg_logprob < -0.5 else None
 
 
-def _strangeness(clip: Candidate) -> float | None:
+def _speaker_distance(clip: Candidate) -> float | None:
     cosine = clip.quality.speaker_cos
     return None if cosine is None or clip.voice_limit is None else (1 - cosine) / clip.voice_limit
 
 
 def _edge(clip: Candidate) -> float:
-    """The louder edge, less what the noise of the room explains: 6 dB above its floor is silence there."""
+    """Level of the louder edge, minus what room noise explains: up to 6 dB above the noise floor counts as silence."""
     snr = clip.quality.snr_db
     return max(clip.quality.edge_energy_db) - max(0.0, 31.0 - snr if snr is not None else 0.0)
 
@@ -206,55 +207,59 @@ def _finished(clip: Candidate) -> float | None:
 
 
 TRAINABLE = (
-    Rule("no_text", "speech without a text", "characters", lambda clip: len(clip.text), least=1),
-    Rule("too_short", "shorter than --shortest", "s above it", lambda clip: clip.seconds - clip.lengths.shortest, least=0),
+    Rule("no_text", "speech without text", "characters", lambda clip: len(clip.text), least=1),
+    Rule("too_short", "shorter than --shortest", "s above --shortest", lambda clip: clip.seconds - clip.lengths.shortest, least=0),
     Rule(
-        "too_long", "longer than --longest, and no pause to cut in", "s above it", lambda clip: clip.seconds - clip.lengths.longest, most=0
+        "too_long",
+        "longer than --longest, without a pause to cut at",
+        "s above it",
+        lambda clip: clip.seconds - clip.lengths.longest,
+        most=0,
     ),
 )
-"""What a clip needs to be trained on at all."""
+"""Rules that every clip must pass to be usable for training at all."""
 
-HEARING = (
-    Rule("asr_error", "Whisper failed on a part of it", "failures", lambda clip: float(clip.quality.asr_error is not None), most=0),
-    Rule("unsure_text", "Whisper is unsure of the words", "mean log-probability", lambda clip: clip.quality.avg_logprob, least=-1.0),
-    Rule("unfinished_text", "Whisper ran into its token limit", "1: ended by itself", _finished, least=1),
-    Rule("repeated_text", "the text compresses too well", "times", lambda clip: clip.quality.compression_ratio, most=2.4),
-    Rule("looping_text", "words repeat those before them", "of the words", lambda clip: clip.quality.repeated_share, most=0.3),
-    Rule("maybe_no_speech", "Whisper doubts that there is speech", "probability", _doubt, most=0.6),
-    Rule("words_outside_speech", "words where nobody speaks", "of the words", lambda clip: clip.quality.outside_speech_share, most=0.1),
-    Rule("unsure_language", "perhaps another language", "probability", lambda clip: clip.quality.language_prob, least=0.8),
+TEXT_RULES = (
+    Rule("asr_error", "Whisper failed on part of the clip", "failures", lambda clip: float(clip.quality.asr_error is not None), most=0),
+    Rule("unsure_text", "low transcription confidence", "mean log-probability", lambda clip: clip.quality.avg_logprob, least=-1.0),
+    Rule("unfinished_text", "Whisper reached its token limit", "1: complete", _finished, least=1),
+    Rule("repeated_text", "repetitive text", "compression ratio", lambda clip: clip.quality.compression_ratio, most=2.4),
+    Rule("looping_text", "words repeat the preceding words", "of the words", lambda clip: clip.quality.repeated_share, most=0.3),
+    Rule("maybe_no_speech", "high no-speech probability", "probability", _no_speech_prob, most=0.6),
+    Rule("words_outside_speech", "words outside detected speech", "of the words", lambda clip: clip.quality.outside_speech_share, most=0.1),
+    Rule("unsure_language", "language detected with low probability", "probability", lambda clip: clip.quality.language_prob, least=0.8),
 )
-"""Signs of a text that nobody said."""
+"""Rules on the transcript: signs of hallucinated text."""
 
-SOUND = (
-    Rule("too_slow", "fewer characters a second than usual", "of the lower limit", lambda clip: _pace(clip, 0), least=1.0),
-    Rule("too_fast", "more characters a second than usual", "of the upper limit", lambda clip: _pace(clip, 1), most=1.0),
-    Rule("mostly_silence", "the detector hears little speech", "of the clip", lambda clip: clip.quality.speech_share, least=0.5),
-    Rule("long_pause", "a long pause inside", "s", lambda clip: clip.quality.longest_pause, most=1.5),
+AUDIO_RULES = (
+    Rule("too_slow", "fewer characters per second than usual", "of the lower limit", lambda clip: _pace(clip, 0), least=1.0),
+    Rule("too_fast", "more characters per second than usual", "of the upper limit", lambda clip: _pace(clip, 1), most=1.0),
+    Rule("mostly_silence", "little speech detected", "of the clip", lambda clip: clip.quality.speech_share, least=0.5),
+    Rule("long_pause", "long pause inside the clip", "s", lambda clip: clip.quality.longest_pause, most=1.5),
     Rule("clipped", "samples at full scale", "of the samples", lambda clip: clip.quality.clipped_share, most=0.001),
-    Rule("noisy", "speech too little above the noise", "dB", lambda clip: clip.quality.snr_db, least=15.0),
-    Rule("cut_in_sound", "loud at its first or last 30 ms", "dB of its speech", _edge, most=-25.0),
-    Rule("other_speaker", "does not sound like the speaker's other clips", "of the distance allowed", _strangeness, most=1.0),
+    Rule("noisy", "low signal-to-noise ratio", "dB", lambda clip: clip.quality.snr_db, least=15.0),
+    Rule("cut_in_sound", "loud in its first or last 30 ms", "dB of its speech", _edge, most=-25.0),
+    Rule("other_speaker", "unlike the speaker's other clips", "of the allowed distance", _speaker_distance, most=1.0),
 )
 
-DEFAULT = (*TRAINABLE, *HEARING, *SOUND)
+DEFAULT = (*TRAINABLE, *TEXT_RULES, *AUDIO_RULES)
 CLEAN_LIMITS = {"unsure_text": -0.7, "noisy": 20.0}
-NARROW = Rule("narrow_band", "the spectrum ends too low", "Hz", lambda clip: clip.quality.bandwidth_hz, least=7000.0)
+NARROW = Rule("narrow_band", "low bandwidth", "Hz", lambda clip: clip.quality.bandwidth_hz, least=7000.0)
 
 PRESETS: dict[str, tuple[Rule, ...]] = {
     "clean": (*(replace(rule, least=CLEAN_LIMITS.get(rule.reason, rule.least)) for rule in DEFAULT), NARROW),
     "default": DEFAULT,
     "keep-all": TRAINABLE,
 }
-"""What `--preset` chooses from."""
+"""Rules by name of `--preset`."""
 
 
 def presets(least_sure: float | None = None) -> dict[str, tuple[Rule, ...]]:
-    """Those rules for texts of a Whisper that invents some with a mean log-probability of up to `least_sure`."""
+    """The presets; `least_sure` raises the limit on the mean log-probability, for a Whisper that hallucinates at higher confidence."""
     if least_sure is None:
         return PRESETS
-    return {name: tuple(_surer(rule, least_sure) for rule in rules) for name, rules in PRESETS.items()}
+    return {name: tuple(_raise_logprob_limit(rule, least_sure) for rule in rules) for name, rules in PRESETS.items()}
 
 
-def _surer(rule: Rule, least: float) -> Rule:
+def _raise_logprob_limit(rule: Rule, least: float) -> Rule:
     return replace(rule, least=max(rule.least, least)) if rule.reason == "unsure_text" else rule

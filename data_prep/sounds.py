@@ -1,4 +1,4 @@
-"""How clips sound, as far as anybody asks who does not listen: each is decoded once, and nothing is kept of its samples."""
+"""Decode clips to validate them: rate, channels, length, digest, and errors such as NaN, silence or truncation; samples are not kept."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from finetune import files
 
 
 @dataclass(frozen=True)
-class Sound:
-    """All that is asked of a clip."""
+class AudioInfo:
+    """Format, length and digest of a valid clip."""
 
     rate: int
     channels: int
@@ -35,22 +35,22 @@ class Sound:
         return to_rate(self.frames, self.rate, MASTER_RATE)
 
 
-def listen_to_all(paths: Iterable[Path]) -> dict[Path, Sound | AudioError]:
-    """`listen` for each, on all cores: the decoders work outside of the interpreter's lock."""
+def inspect_clips(paths: Iterable[Path]) -> dict[Path, AudioInfo | AudioError]:
+    """`inspect_clip` for each, on all cores; the decoders release the GIL."""
     distinct = list(dict.fromkeys(paths))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(distinct, pool.map(_heard, distinct), strict=True))
+        return dict(zip(distinct, pool.map(_inspect_or_error, distinct), strict=True))
 
 
-def _heard(path: Path) -> Sound | AudioError:
+def _inspect_or_error(path: Path) -> AudioInfo | AudioError:
     try:
-        return listen(path)
+        return inspect_clip(path)
     except AudioError as error:
         return error
 
 
-def listen(path: Path) -> Sound:
-    """Decode all of a clip. Raises `AudioError` (`no_file`, `unreadable`, `empty`, `nan`, `silent`, `truncated`)."""
+def inspect_clip(path: Path) -> AudioInfo:
+    """Decode a clip completely. Raises `AudioError` (`no_file`, `unreadable`, `empty`, `nan`, `silent`, `truncated`)."""
     _require_file(path)
     stream = open_stream(path)
     frames, low, high = 0, np.inf, -np.inf
@@ -66,14 +66,14 @@ def listen(path: Path) -> Sound:
         raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal")
     if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
         raise AudioError("truncated", f"the file declares {stream.declared / stream.rate:.2f} s and holds {frames / stream.rate:.2f} s")
-    return Sound(stream.rate, stream.channels, frames, files.digest(path))
+    return AudioInfo(stream.rate, stream.channels, frames, files.digest(path))
 
 
 def _require_file(path: Path) -> None:
     try:
         there = path.is_file()
     except OSError as error:  # a name too long, a folder that is closed
-        raise AudioError("no_file", f"it cannot be looked for: {error.strerror}") from error
+        raise AudioError("no_file", f"cannot access the file: {error.strerror}") from error
     if not there:
         raise AudioError("no_file", "there is no such file")
 

@@ -1,4 +1,4 @@
-"""Which clips train and which validate. The same clips always give the same answer."""
+"""Deterministic train/validation split of clips, by whole recordings where possible."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from data_prep.manifest import Row
 from data_prep.references import path_of
 
 OVERSHOOT = 1.5
-"""By how much whole recordings may exceed the share that validation should have."""
+"""Factor by which whole recordings may exceed the requested validation share."""
 GUARD_SECONDS = 5.0
-"""Between what trains and what validates where both come from one recording: what was just said is still in the next sentence."""
+"""Guard interval between training and validation clips of one recording: neighbouring sentences share content."""
 GUARD_SHARE = 0.05
-"""Part of a speaker's time that this may cost: of a minute, five seconds are too much."""
+"""Maximum share of a speaker's speech lost to the guard interval: of one minute, five seconds are too much."""
 
 
-def assign(rows: list[Row], share: float) -> tuple[list[Row], list[Row]]:
-    """Rows with `split` and `ref_audio` set, and rows that are left out because they are too near to the clips that validate.
+def assign_splits(rows: list[Row], share: float) -> tuple[list[Row], list[Row]]:
+    """Rows with `split` and `ref_audio` set, and rows dropped because they are too close to the validation clips.
 
-    `share`: part of each speaker's seconds to validate on; 0 for none.
+    `share`: validation share of each speaker's seconds; 0 for none.
     """
     rows = [row.model_copy(update={"ref_audio": path_of(row.speaker or "")}) for row in rows]
     divided = [row for speaker in _groups(rows, lambda row: row.speaker or "").values() for row in _split(speaker, share)]
@@ -27,7 +27,7 @@ def assign(rows: list[Row], share: float) -> tuple[list[Row], list[Row]]:
 
 
 def _split(rows: list[Row], share: float) -> list[Row]:
-    """Whole recordings, so that no room and no story is on both sides; a block at the end of one where no recording is small enough."""
+    """Choose whole recordings, so that no room or story is in both splits; or a block at the end of one if none is small enough."""
     wanted = share * _seconds(rows)
     chosen = _recordings(rows, wanted) or _tail(rows, wanted)
     between = _guard(rows, chosen) if len(_groups(rows, _recording)) == 1 else set()
@@ -36,7 +36,7 @@ def _split(rows: list[Row], share: float) -> list[Row]:
 
 
 def _recordings(rows: list[Row], wanted: float) -> set[str | None]:
-    """Clips of recordings, in the order of their content's digest, as long as they fit, and never all."""
+    """Ids of clips of whole recordings, in the order of their digests, as long as they fit; never all clips."""
     recordings = sorted(_groups(rows, _recording).items())
     chosen: list[Row] = []
     for _, clips in recordings:
@@ -46,7 +46,7 @@ def _recordings(rows: list[Row], wanted: float) -> set[str | None]:
 
 
 def _tail(rows: list[Row], wanted: float) -> set[str | None]:
-    """The last clips of the first recording by digest: at least one if any is wanted, and never all."""
+    """Ids of the last clips of the first recording by digest: at least one if any is wanted, never all."""
     if wanted <= 0 or len(rows) < 2:
         return set()
     _, clips = min(_groups(rows, _recording).items(), key=lambda item: (len(item[1]) < 2, item[0]))
@@ -58,14 +58,14 @@ def _tail(rows: list[Row], wanted: float) -> set[str | None]:
 
 
 def _guard(rows: list[Row], chosen: set[str | None]) -> set[str | None]:
-    """What ends less than five seconds before the block that validates; nothing if that is too large a part."""
+    """Ids of clips that end less than five seconds before the validation block; none if they exceed the allowed share."""
     begin = min((row.start or 0.0 for row in rows if row.id in chosen), default=float("inf"))
     near = [row for row in rows if row.id not in chosen and (row.end or 0.0) > begin - GUARD_SECONDS]
     return {row.id for row in near} if _seconds(near) <= GUARD_SHARE * _seconds(rows) else set()
 
 
 def _recording(row: Row) -> str:
-    """The digest of the recording: ids begin with it."""
+    """Digest prefix of the recording, with which ids begin."""
     return (row.id or "").split("_")[0]
 
 

@@ -1,7 +1,7 @@
-"""Work that is done once: results of stages, kept by the content that they were made from.
+"""Content-addressed cache of stage results.
 
-A result lies in `<folder>/<stage>/<key>.json`, where the key is a digest of everything that the stage read: the recording, the weights, the
-parameters. A run that was killed anywhere continues with what is there; a run with other parameters makes other keys.
+A result is stored in `<folder>/<stage>/<key>.json`; the key is a digest of all inputs of the stage: recording, weights, parameters. A
+killed run resumes from the stored results; other parameters give other keys.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class NotStoredError(Exception):
-    """A result is not there yet, and was not to be computed."""
+    """A result is not stored, and computing it is disabled."""
 
 
 def key_of(inputs: dict[str, Any]) -> str:
-    """Hex digest of a JSON value; equal values give equal keys whatever the order of their entries."""
+    """SHA-256 hex digest of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 class Stages:
-    """Owns the folder of the results, and counts what was computed and what was there."""
+    """Owns the folder of results; counts computed and reused results per stage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Stages:
         compute: Callable[[], T],
         still_there: Callable[[T], bool] = lambda _result: True,
     ) -> T:
-        """The stored result of `stage` for `inputs`, or a new one. `still_there`: whether files that the result names exist yet."""
+        """The stored result of `stage` for `inputs`, or a newly computed one. `still_there`: whether the files that it names exist."""
         path = self.folder / stage / f"{key_of(inputs)}.json"
         stored = _read(path, kind)
         if stored is not None and still_there(stored):
@@ -60,15 +60,15 @@ class Stages:
         return compute()
 
 
-class Memory(Stages):
-    """Only what is stored: anything else raises `NotStoredError`."""
+class StoredStages(Stages):
+    """Read-only cache: a result that is not stored raises `NotStoredError`."""
 
-    def _new(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - that is the point
+    def _new(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - never computes
         raise NotStoredError
 
 
 def _read(path: Path, kind: TypeAdapter[T]) -> T | None:
-    """A result that another version wrote, or that a failing disk damaged, counts as none."""
+    """The stored result; None if missing, damaged, or written by an incompatible version."""
     try:
         return kind.validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):

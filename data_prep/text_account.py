@@ -1,4 +1,4 @@
-"""What has become of every row: counted while reading, kept in summary.json, told at the end."""
+"""Row counts of `data_prep text`: collected while reading, stored in summary.json, printed at the end."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_prep.manifest import REJECTS, VAL
-from data_prep.text_shapes import Row
-from data_prep.text_sources import counted
+from data_prep.text_shapes import ChatRow
+from data_prep.text_sources import format_counts
 from finetune.strict_json import one_line
 
 MADE_BY = "data_prep text"
 TRAINS, VALIDATES, REJECTED = range(3)
 SHOWN = 12
-"""Lines of a listing that people see; all of it stands in the files."""
+"""Maximum items of a printed list; the files have all of them."""
 NUMBERS = re.compile(r"\d+")
 FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
-"""Behind these words a reason quotes its row."""
+"""What follows these words in a reason is quoted from the row."""
 
 
 @dataclass
 class Tally:
-    """What has become of the rows so far."""
+    """Outcome of the rows read so far."""
 
     kinds: bytearray = field(default_factory=bytearray)
-    """One byte a row, in the order of reading."""
+    """Outcome of each row (TRAINS, VALIDATES, REJECTED), one byte per row, in reading order."""
     by_source: Counter[str] = field(default_factory=Counter)
-    """Rows read of each, kept or not."""
+    """Rows read per source, kept or not."""
     rejects: list[dict[str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
-    """Key that no shape reads → rows that are kept without it."""
+    """Unread key → number of rows kept without it."""
     tidied: int = 0
     first_places: dict[bytes, str] = field(default_factory=dict)
-    """Digest of each kept row → where it stands."""
+    """Digest of each kept row → its location."""
 
-    def first_place(self, row: Row, place: str) -> str | None:
-        """Where the same row stood before; None for one that is new, of which the place is noted."""
+    def first_place(self, row: ChatRow, place: str) -> str | None:
+        """Location of an earlier identical row; None for a new row, whose location is recorded."""
         content = hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).digest()[:16]
         if content in self.first_places:
             return self.first_places[content]
@@ -55,16 +55,16 @@ class Tally:
 
     def reject(self, place: str, reason: str) -> None:
         self.rejects.append({"source": place, "reason": one_line(reason)})
-        self.reasons[_group_of(one_line(reason))] += 1
+        self.reasons[_reason_group(one_line(reason))] += 1
 
 
-def _group_of(reason: str) -> str:
-    """A reason without what differs from row to row."""
+def _reason_group(reason: str) -> str:
+    """A reason without the parts that differ from row to row."""
     return "the same as another" if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
 
 
 def summary(tally: Tally, passed_over: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
-    """What summary.json holds: no time and no machine, so that the same files give the same bytes."""
+    """Contents of summary.json, without time or machine, so that the same files give the same bytes."""
     return {
         "made_by": MADE_BY,
         "sources": dict(tally.by_source),
@@ -81,43 +81,43 @@ def summary(tally: Tally, passed_over: Counter[str], val_share: float, val_rows:
     }
 
 
-def told(summary: dict[str, Any]) -> str:
-    """The summary for people."""
+def format_summary(summary: dict[str, Any]) -> str:
+    """The summary for the terminal."""
     found = [
-        f"{summary['read']:,} rows read ({counted(summary['shapes'])}): {summary['train']:,} to train on, "
+        f"{summary['read']:,} rows read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
         f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
         *_sources(summary),
         *_rejected(summary["reasons"]),
     ]
     if summary["keys_left_out"]:
-        keys = _listed([f"{key} ({count:,} rows)" for key, count in summary["keys_left_out"].items()])
+        keys = _join_shown([f"{key} ({count:,} rows)" for key, count in summary["keys_left_out"].items()])
         found.append(f"  keys of rows that no shape reads, left out: {keys}")
     if summary["answers_without_leading_line_breaks"]:
         found.append(f"  line breaks taken off the beginning of answers in {summary['answers_without_leading_line_breaks']:,} rows")
     return "\n".join([*found, *_validation(summary)])
 
 
-def why_none(summary: dict[str, Any]) -> str:
-    """Of what kind rows were if none is to be trained on."""
-    return _listed([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "none was there"
+def explain_no_rows(summary: dict[str, Any]) -> str:
+    """Why no row is left to train on."""
+    return _join_shown([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "none was there"
 
 
 def _sources(summary: dict[str, Any]) -> list[str]:
     rows, passed_over = summary["sources"], summary["passed_over"]
-    found = [f"  from {_listed([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []
+    found = [f"  from {_join_shown([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []
     if empty := [name for name, count in rows.items() if not count]:
-        found.append(f"  without any row: {_listed(empty)}")
+        found.append(f"  without any row: {_join_shown(empty)}")
     if passed_over:
-        found.append(f"  passed over: {_listed([f'{count:,} {kind}' for kind, count in passed_over.items()])}")
+        found.append(f"  passed over: {_join_shown([f'{count:,} {kind}' for kind, count in passed_over.items()])}")
     return found
 
 
 def _rejected(reasons: dict[str, int]) -> list[str]:
     found = [f"  rejected {count:,}: {reason}" for reason, count in list(reasons.items())[:SHOWN]]
-    return [*found, *([f"  and {len(reasons) - SHOWN} reasons more"] if len(reasons) > SHOWN else []), *_where(reasons)]
+    return [*found, *([f"  and {len(reasons) - SHOWN} reasons more"] if len(reasons) > SHOWN else []), *_rejects_hint(reasons)]
 
 
-def _where(reasons: dict[str, int]) -> list[str]:
+def _rejects_hint(reasons: dict[str, int]) -> list[str]:
     return [f"  each with its place and its reason in {REJECTS}"] if reasons else []
 
 
@@ -131,5 +131,5 @@ def _validation(summary: dict[str, Any]) -> list[str]:
     return []
 
 
-def _listed(items: list[str]) -> str:
+def _join_shown(items: list[str]) -> str:
     return ", ".join([*items[:SHOWN], *([f"and {len(items) - SHOWN} more"] if len(items) > SHOWN else [])])

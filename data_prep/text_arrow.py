@@ -1,4 +1,4 @@
-"""Rows of Arrow tables: Parquet, and folders that `datasets` saved."""
+"""Reader for Arrow tables: Parquet files, and folders saved by `datasets`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.text_shapes import SHAPES
-from data_prep.text_sources import Found, Source, is_plain_name
+from data_prep.text_sources import ChatSource, FoundRow, is_plain_name
 from finetune.errors import UserError
 from finetune.strict_json import one_line, read_object
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     import pyarrow
 
 READ = frozenset[str]().union(*(shape.keys | shape.also for shape in SHAPES.values()))
-"""Columns of which somebody wants the values."""
+"""Columns whose values are read."""
 
 
-def parquet(source: Source) -> Iterator[Found]:
-    """Row groups, one after the other."""
-    with _told(source):
+def parquet(source: ChatSource) -> Iterator[FoundRow]:
+    """Yield the rows of a Parquet file, batch by batch."""
+    with _explain_errors(source):
         from pyarrow import parquet
 
         with parquet.ParquetFile(source.path) as file:
             yield from _rows(source, file.iter_batches())
 
 
-def saved_by_datasets(source: Source) -> Iterator[Found]:
-    """`Dataset.save_to_disk`: Arrow streams, which state.json names."""
-    with _told(source):
-        yield from _rows(source, _streamed(_data_files(source.path)))
+def saved_by_datasets(source: ChatSource) -> Iterator[FoundRow]:
+    """Yield the rows of a folder of `Dataset.save_to_disk`: Arrow streams listed in state.json."""
+    with _explain_errors(source):
+        yield from _rows(source, _read_streams(_data_files(source.path)))
 
 
 @contextmanager
-def _told(source: Source) -> Iterator[None]:
-    """What pyarrow says about a broken file, as one sentence about the source.
+def _explain_errors(source: ChatSource) -> Iterator[None]:
+    """Convert errors of pyarrow into a `UserError` that names the source.
 
-    Besides its own exceptions it raises those of Python, of whatever step found the fault.
+    pyarrow raises its own exceptions and Python's.
     """
     try:
         import pyarrow
@@ -53,14 +53,14 @@ def _told(source: Source) -> Iterator[None]:
 def _data_files(folder: Path) -> list[Path]:
     state = read_object(folder / "state.json")
     if wanted := [key for key, value in state.items() if key.startswith("_indices") and value]:
-        raise UserError(f"{folder} chooses among its rows by {wanted[0]}, which is not read; load it, flatten_indices(), and save it anew")
+        raise UserError(f"{folder} selects rows by {wanted[0]}, which is not supported; load it, call flatten_indices(), and save it again")
     entries = state.get("_data_files")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and is_plain_name(entry.get("filename")) for entry in entries):
         raise UserError(f"{folder / 'state.json'}: _data_files must name files beside it, found {entries!r:.60}")
     return [folder / entry["filename"] for entry in entries]
 
 
-def _streamed(paths: list[Path]) -> Iterator[pyarrow.RecordBatch]:
+def _read_streams(paths: list[Path]) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow
 
     for path in paths:
@@ -68,20 +68,20 @@ def _streamed(paths: list[Path]) -> Iterator[pyarrow.RecordBatch]:
             yield from pyarrow.ipc.open_stream(mapped)
 
 
-def _rows(source: Source, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Found]:
+def _rows(source: ChatSource, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[FoundRow]:
     number = 0
     for batch in batches:
-        batch.validate(full=True)  # or broken offsets would be followed out of the file
-        for row in _plain(source, batch):
+        batch.validate(full=True)  # otherwise invalid offsets would be followed beyond the file
+        for row in _python_rows(source, batch):
             number += 1
-            yield Found(f"{source.name}:{number}", _without_nulls(row))
+            yield FoundRow(f"{source.name}:{number}", _without_nulls(row))
 
 
-def _plain(source: Source, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Rows with the columns that shapes read. Of any other only whether it is there: not every time or number has its like in Python."""
+def _python_rows(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows with the columns that shapes read; other columns only as present or None, since not all types convert to Python."""
     names = batch.schema.names
     if len(set(names)) < len(names):
-        raise UserError(f"{source.path} has two columns of one name ({', '.join(names):.200})")
+        raise UserError(f"{source.path} has duplicate column names ({', '.join(names):.200})")
     columns = [
         column.to_pylist() if name in READ else [known or None for known in column.is_valid().to_pylist()]
         for name, column in zip(names, batch.columns, strict=True)
@@ -91,7 +91,7 @@ def _plain(source: Source, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any
 
 
 def _without_nulls(value: Any) -> Any:
-    """Arrow gives every struct of a column all keys, with null where there was none; JSON has none there."""
+    """Remove null values: Arrow gives every struct of a column all keys, with null for missing ones."""
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

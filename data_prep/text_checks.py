@@ -1,4 +1,4 @@
-"""What a conversation must be to teach something, and nothing wrong."""
+"""Validation of chat rows: roles, order of messages, empty content, values that JSON cannot represent."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from data_prep.text_shapes import Row
+from data_prep.text_shapes import ChatRow
 from finetune.errors import UserError
 
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
-"""NUL, which ends a text in many programs, and halves of surrogate pairs, which UTF-8 cannot hold."""
+"""NUL, which ends strings in many programs, and lone surrogates, which UTF-8 cannot encode."""
 
 
-def check(row: Row) -> None:
+def check(row: ChatRow) -> None:
     """Raises `UserError` with the reason why a normalised row must not be trained on."""
     _check_storable(row)
     if isinstance(row.get("prompt"), str):
@@ -30,7 +30,7 @@ def check(row: Row) -> None:
 
 
 def _check_storable(value: Any) -> None:
-    """Tables and Python's own JSON hold things that JSON in UTF-8 does not."""
+    """Raises `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
     if isinstance(value, str):
         if UNWRITABLE.search(value):
             raise UserError("a NUL or half a surrogate pair in its text")
@@ -47,7 +47,7 @@ def _check_storable(value: Any) -> None:
         raise UserError(f"a value of the type {type(value).__name__}, which JSON does not have")
 
 
-def _check_content(turn: Row, number: int) -> None:
+def _check_content(turn: ChatRow, number: int) -> None:
     content = turn.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content):
@@ -60,7 +60,7 @@ def _check_content(turn: Row, number: int) -> None:
 
 
 def _check_order(roles: list[str]) -> None:
-    """The assistant may speak first, and a last question may stay without an answer; templates differ, and training says so."""
+    """Check the order of roles. The assistant may come first, and a last question may be unanswered: chat templates differ in this."""
     if "assistant" not in roles:
         raise UserError("no message is the assistant's")
     if any(role in ("system", "developer") for role in roles[1:]):
@@ -72,10 +72,10 @@ def _check_order(roles: list[str]) -> None:
             raise UserError(f"message {number} is a tool's, and no call stands before it")
 
 
-def tidy(row: Row) -> bool:
-    """Take line breaks off the beginning of answers, in place: templates write their own there, and a tokenizer may join the two.
+def strip_answer_newlines(row: ChatRow) -> bool:
+    """Remove leading line breaks of answers in place: templates add their own, and a tokenizer may merge the two.
 
-    Returns whether there were any.
+    Returns whether any were removed.
     """
     changed = False
     for turn in [*row.get("messages", ()), *(row["completion"] if isinstance(row.get("completion"), list) else ())]:

@@ -1,4 +1,4 @@
-"""Which files of conversations there are, and what each is called."""
+"""Find the conversation files in the given files and folders, and give each a unique display name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finetune.strict_json import one_line, read_object
 
 LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET = "jsonl", "json", "csv", "tsv", "parquet", "dataset"
 KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, ".tsv": TABS, ".parquet": PARQUET}
-"""Suffix → how such a file is read."""
+"""Suffix → file kind."""
 GZIP = ".gz"
 COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
 KNOWN = f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, and folders that `datasets` saved"
@@ -22,40 +22,40 @@ AGAIN = "that had been read already"
 
 
 @dataclass(frozen=True)
-class Source:
-    """One file, or one split that `datasets` saved."""
+class ChatSource:
+    """One file, or one split of a saved dataset."""
 
     path: Path
     name: str
-    """As it is told: the path from the folder of what was named on the command line, or more of it where two would be the same."""
+    """Display name: path from the parent of the command-line argument, with more parents if needed to be unique."""
     kind: str
 
 
 @dataclass(frozen=True)
-class Found:
-    """One row, or why there is none."""
+class FoundRow:
+    """One row, or the reason why it cannot be read."""
 
     place: str
-    """name:line, or name:row where there are no lines; from 1."""
+    """name:line, or name:row in formats without lines; counted from 1."""
     row: dict[str, object] | None
     problem: str = ""
 
 
 @dataclass
-class Gathered:
-    """What there is to read."""
+class FoundSources:
+    """Sources to read, and what is skipped."""
 
-    sources: list[Source]
+    sources: list[ChatSource]
     passed_over: Counter[str]
-    """Kind of what lay in folders and is not read → how many."""
+    """Kind of skipped entries in folders → count."""
 
 
 class _Candidate(NamedTuple):
     path: Path
-    """As it is opened, and told when it cannot be."""
+    """Path for opening and for error messages."""
     absolute: Path
     shortest: int
-    """How many of the last parts of `absolute` it is called by, if nothing else is called so."""
+    """Minimum number of last parts of `absolute` in the display name."""
     kind: str
 
 
@@ -63,54 +63,54 @@ class _Candidate(NamedTuple):
 class _Search:
     found: list[_Candidate] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
-    """Real paths. Links in a circle end here, and a file with two names is read once."""
+    """Real paths seen so far: stops link loops, and reads a file with two names once."""
     passed_over: Counter[str] = field(default_factory=Counter)
 
 
-def find(places: list[Path]) -> Gathered:
-    """What lies in files and folders: in the order given, folders by name. Raises `UserError` for a place without any.
+def find_sources(places: list[Path]) -> FoundSources:
+    """Find sources in the order given, within folders by name. Raises `UserError` for a place without sources.
 
-    A link is called by its own name and is of the kind that its own name says: a hub's cache links to files without a suffix.
+    The name and kind of a link come from the link itself: the cache of the model hub links to files without a suffix.
     """
     search = _Search()
     for place in places:
         try:
-            _look_in(place, search)
+            _search_place(place, search)
         except OSError as error:
             raise UserError(f"{place} cannot be read ({one_line(error)})") from None
-    names = _told_apart([each.absolute for each in search.found], [each.shortest for each in search.found])
-    sources = [Source(each.path, name, each.kind) for each, name in zip(search.found, names, strict=True)]
-    return Gathered(sources, search.passed_over)
+    names = _unique_names([each.absolute for each in search.found], [each.shortest for each in search.found])
+    sources = [ChatSource(each.path, name, each.kind) for each, name in zip(search.found, names, strict=True)]
+    return FoundSources(sources, search.passed_over)
 
 
-def _look_in(place: Path, search: _Search) -> None:
+def _search_place(place: Path, search: _Search) -> None:
     if not os.path.lexists(place):
         raise UserError(f"{place} does not exist; give files ({', '.join(KINDS)}) or folders of them")
     here = _Search(seen=search.seen)
     root = _absolute(place)
-    for path in _below(place, here):
+    for path in _walk_files(place, here):
         for each, kind in _readable(path, here):
             below = each.relative_to(place)
             here.found.append(_Candidate(each, root / below, len(below.parts) + 1, kind))
     if not here.found and not here.passed_over[AGAIN]:
-        others = f" ({counted(here.passed_over)})" if place.is_dir() and here.passed_over else ""
-        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{_way_out(place)}")
+        others = f" ({format_counts(here.passed_over)})" if place.is_dir() and here.passed_over else ""
+        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{_decompress_hint(place)}")
     search.found += here.found
     search.passed_over += here.passed_over
 
 
-def _way_out(place: Path) -> str:
+def _decompress_hint(place: Path) -> str:
     return "; decompress it first" if place.suffix.lower() in COMPRESSED else ""
 
 
 def _absolute(place: Path) -> Path:
-    """Links among the folders above are followed; its own name stays."""
+    """Absolute path with links in parent folders resolved, and its own name unchanged."""
     has_name = place.name not in ("", "..")
     return Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
 
 
-def _below(place: Path, search: _Search) -> Iterator[Path]:
-    """A file itself; the files below a folder, and whole folders that `datasets` saved. Hidden ones are counted and passed over."""
+def _walk_files(place: Path, search: _Search) -> Iterator[Path]:
+    """Yield a file itself, or the files and saved datasets below a folder. Hidden entries are counted and skipped."""
     waiting = [place]
     while waiting:
         path = waiting.pop()
@@ -132,10 +132,10 @@ def _is_new(path: Path, search: _Search) -> bool:
 
 
 def _readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
-    """The path and its kind if it is to be read; each of its splits, if it has some."""
+    """Yield (path, kind) of a readable file or of each split of a saved dataset."""
     kind = kind_of(path)
     if kind is None:
-        search.passed_over[_sort_of(path)] += 1
+        search.passed_over[_skipped_kind(path)] += 1
     elif kind != DATASET and path.exists() and not path.is_file():
         search.passed_over["neither file nor folder"] += 1
     else:
@@ -143,7 +143,7 @@ def _readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
 
 
 def kind_of(path: Path) -> str | None:
-    """How something is read; None for what is not."""
+    """The kind of a file or folder; None if it is not read."""
     if path.is_dir():
         is_one = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
         return DATASET if is_one or (path / "dataset_dict.json").is_file() else None
@@ -152,8 +152,8 @@ def kind_of(path: Path) -> str | None:
     return None if is_packed and kind == PARQUET else kind
 
 
-def _sort_of(path: Path) -> str:
-    """What a file is counted as that is not read."""
+def _skipped_kind(path: Path) -> str:
+    """Category of a skipped file, for the summary."""
     suffix = path.suffix.lower()
     return "".join(path.suffixes[-2:]).lower() if suffix in COMPRESSED else suffix or "without a suffix"
 
@@ -170,21 +170,21 @@ def _splits(folder: Path) -> list[Path]:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether something names an entry of a folder, and nothing elsewhere."""
+    """Whether `name` is a plain entry name without path separators."""
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
-def _told_apart(paths: list[Path], parts: list[int]) -> list[str]:
-    """As few of the last parts of each path, but no fewer than `parts`, as no other path ends with."""
+def _unique_names(paths: list[Path], parts: list[int]) -> list[str]:
+    """Shortest unique suffix of each path, with at least `parts` parts."""
     often = {count: Counter(path.parts[-count:] for path in paths) for count in set(parts)}
     shared = [often[count][path.parts[-count:]] > 1 for path, count in zip(paths, parts, strict=True)]
     longer = [min(count + more, len(path.parts)) for path, count, more in zip(paths, parts, shared, strict=True)]
     if longer != parts:
-        return _told_apart(paths, longer)
+        return _unique_names(paths, longer)
     return [
         os.fsencode("/".join(path.parts[-count:])).decode("utf-8", "backslashreplace") for path, count in zip(paths, parts, strict=True)
     ]
 
 
-def counted(counts: dict[str, int]) -> str:
+def format_counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""Which conversations are kept apart to validate on."""
+"""Deterministic train/validation split of conversations, by a hash of their first question."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from data_prep.text_shapes import Row
+from data_prep.text_shapes import ChatRow
 
-Validates = Callable[[float], bool]
-"""Whether conversations of this share (see `share_of`) are validated on."""
+ValidationFilter = Callable[[float], bool]
+"""Whether conversations at this split position (see `split_position`) go to validation."""
 
 
-def share_of(row: Row) -> float:
-    """A number from 0 to 1 that depends on nothing but how a conversation begins, so that added rows move no other to the other side.
+def split_position(row: ChatRow) -> float:
+    """A number from 0 to 1 that depends only on the first question, so that adding rows does not move others between the splits.
 
-    Those that begin alike, up to the first question, go the same way, or validation would know answers.
+    Conversations with the same first question go to the same split; otherwise validation answers would be in the training data.
     """
-    return int.from_bytes(hashlib.sha256(json.dumps(_opening(row)).encode()).digest()[:7], "big") / 2**56
+    return int.from_bytes(hashlib.sha256(json.dumps(_first_question(row)).encode()).digest()[:7], "big") / 2**56
 
 
-def _opening(row: Row) -> Any:
+def _first_question(row: ChatRow) -> Any:
     turns = row.get("messages") or row["prompt"]
     if isinstance(turns, str):
         return turns
     return next((turn.get("content") for turn in turns if turn["role"] == "user"), turns[0].get("content"))
 
 
-def below(share: float) -> Validates:
-    """A part of all conversations."""
+def below_share(share: float) -> ValidationFilter:
+    """Filter for a share of all conversations."""
     return lambda found: found < share
 
 
-def smallest(shares: Iterable[float], rows: int) -> Validates:
-    """At most so many rows: by rising share, and passing over those that begin alike and together no longer fit."""
+def smallest_positions(shares: Iterable[float], rows: int) -> ValidationFilter:
+    """Filter for at most `rows` rows, in ascending position, skipping groups with the same first question that no longer fit."""
     chosen: set[float] = set()
     for share, count in sorted(Counter(shares).items()):
         if count <= rows:

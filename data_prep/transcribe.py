@@ -1,9 +1,9 @@
-"""What Whisper hears: packs of speech in batches through `whisper.decode`, word times from its cross-attention.
+"""Whisper transcription with openai-whisper: batched decoding of packs of speech, word timestamps from cross-attention.
 
-A pack is encoded once, whatever follows. Only packs whose text fails the usual signs are decoded again, at most twice, at a higher
-temperature. Every pack has its own limit of tokens: a model that loops stops there and is reported.
+Each pack is encoded once. Only packs that fail Whisper's usual quality checks are decoded again, at most twice, at a higher temperature.
+Each pack has its own token limit, which stops a looping model; reaching it is reported.
 
-A name that begins with `faster-whisper:` is for the other engine, which `faster` runs; `whisper-demo-en` comes with the package.
+Model names starting with `faster-whisper:` select the engine in `data_prep/faster.py`; `whisper-demo-en` comes with the package.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any
 
 from data_prep import faster, languages, packs, whisper_demo
 from data_prep.audio import SPEECH_RATE, Audio
-from data_prep.device import threads_kept
+from data_prep.device import restore_thread_count
 from data_prep.packs import Pack, seconds_of
-from data_prep.segment import Heard, Unit
+from data_prep.segment import TextUnit, WhisperScores
 from data_prep.vad import Region
 from finetune import files, sdpa
 from finetune.errors import UserError
 from finetune.model_gate import load_pickled_weights
 
 FORM = 3
-"""Of the units: raise it when the code gives others for the same settings, so that stored ones are not taken for them."""
+"""Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
 ENCODED_AT_ONCE = 4
-"""Packs at a time through the encoder, which gains nothing from more and only takes memory."""
+"""Packs per encoder batch; more take memory and are not faster."""
 FALLBACK_TEMPERATURES = (0.2, 0.6)
 LOOKS_REPEATED = 2.4
 WORD_TOLERANCE = 0.4
-"""Seconds by which word times may miss a pause."""
+"""Tolerance of word timestamps in seconds, when matching them to pauses."""
 
 
 def weights_digest(name: str) -> str:
-    """SHA-256 of the weights called `name` (a published name, or a path to a .pt file), without loading or fetching them."""
+    """SHA-256 of the weights called `name` (a published name, or a path to a .pt file), without loading or downloading them."""
     import whisper
 
-    if whisper_demo.is_meant(name):
+    if whisper_demo.is_demo_name(name):
         return whisper_demo.digest()
     if Path(name).is_file():
         return files.digest(Path(name))
@@ -48,30 +48,30 @@ def weights_digest(name: str) -> str:
 
 
 def fetch(name: str) -> Path:
-    """The file with the weights; a published name is fetched into ~/.cache/whisper if it is not there. Raises `UserError`.
+    """The file with the weights; a published name is downloaded to ~/.cache/whisper if missing. Raises `UserError`.
 
-    To be done before several processes load them: they would fetch into the same file at the same time.
+    Call it before several processes load the model, or they would all download to the same file.
     """
     import whisper
 
-    if faster.runs(name):
+    if faster.is_faster_whisper(name):
         return faster.fetch(name)
-    if whisper_demo.is_meant(name):
-        return whisper_demo.unpacked()
+    if whisper_demo.is_demo_name(name):
+        return whisper_demo.checkpoint_path()
     if Path(name).is_file():
         return Path(name)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
     try:
         return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
     except (OSError, RuntimeError) as error:
-        raise _not_fetched(name, error) from error
+        raise _fetch_error(name, error) from error
 
 
 def load_whisper(name: str, device: str) -> Any:
-    """The model, from a .pt file or by its published name (fetched once into ~/.cache/whisper). Raises `UserError`."""
+    """The model, from a .pt file or by its published name (downloaded once to ~/.cache/whisper). Raises `UserError`."""
     import whisper
 
-    if faster.runs(name):
+    if faster.is_faster_whisper(name):
         return faster.load(name, device)
     path = fetch(name)
     sdpa.disable_cudnn()
@@ -79,26 +79,26 @@ def load_whisper(name: str, device: str) -> Any:
         checkpoint = load_pickled_weights(path)
         model = whisper.Whisper(whisper.ModelDimensions(**checkpoint["dims"]))
         model.load_state_dict(checkpoint["model_state_dict"])
-    except Exception as error:  # a foreign or broken file fails in many ways
+    except Exception as error:  # an invalid file fails in many ways
         raise UserError(f"--whisper {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
-    if path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # a file's own heads are not known: all of the upper half are used
+    if path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # alignment heads of a custom file are unknown: Whisper uses the upper half
         model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
     return model.to(device)
 
 
-def _not_fetched(name: str, error: Exception) -> UserError:
+def _fetch_error(name: str, error: Exception) -> UserError:
     return UserError(
-        f"--whisper {name}: the weights cannot be fetched ({error}); fetch the .pt file where there is a network, "
-        "and give its path: --whisper /path/to/model.pt"
+        f"--whisper {name}: the weights cannot be downloaded ({error}); download the .pt file on a machine with network access, "
+        "and pass its path: --whisper /path/to/model.pt"
     )
 
 
 def settings(name: str, language: str | None) -> dict[str, Any]:
-    """All that the text depends on besides the sound: part of the cache key."""
-    if faster.runs(name):
+    """Everything that the text depends on besides the audio: part of the cache key."""
+    if faster.is_faster_whisper(name):
         return faster.settings(name, language)
     return {
-        **(whisper_demo.particulars() if whisper_demo.is_meant(name) else {}),
+        **(whisper_demo.settings() if whisper_demo.is_demo_name(name) else {}),
         "form": FORM,
         "whisper": version("openai-whisper"),
         "weights": weights_digest(name),
@@ -108,61 +108,61 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
     }
 
 
-def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None, longest: float | None = None) -> list[Unit]:
-    """Words in order, with the confidence of their pack. `audio` at 16 kHz; `language`: a full name, or None to detect it; `longest`:
-    seconds that are heard at once (`packs.hear`).
+def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None, longest: float | None = None) -> list[TextUnit]:
+    """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
+    seconds of a pack (`packs.transcribe_windows`).
 
-    What Whisper fails on is a unit without a text that says why (`packs.hear`).
+    A window that Whisper fails on becomes a unit without text and with the error.
     """
     if audio.rate != SPEECH_RATE:
-        raise ValueError(f"Whisper hears {SPEECH_RATE} Hz, not {audio.rate}")
-    code = languages.code_of(language, knows_languages(model))
-    listen = faster.listen if faster.is_model(model) else _listen
-    return packs.hear(windows, lambda batch: listen(model, audio, batch, code), longest)
+        raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
+    code = languages.whisper_code(language, is_multilingual(model))
+    listen = faster.transcribe_batch if faster.is_model(model) else _transcribe_batch
+    return packs.transcribe_windows(windows, lambda batch: listen(model, audio, batch, code), longest)
 
 
-def knows_languages(model: Any) -> bool:
-    """Whether a Whisper, of either engine, knows more than English."""
-    return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper keeps it one level deeper
+def is_multilingual(model: Any) -> bool:
+    """Whether a Whisper model of either engine is multilingual."""
+    return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper has the attribute one level deeper
 
 
 def token_limit(model: Any, seconds: float) -> int:
-    """How many tokens a pack may have."""
+    """Maximum number of tokens of a pack of `seconds`."""
     return packs.token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
-def _listen(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[Unit]:
+def _transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[TextUnit]:
     features = _encode(model, [_mel(model, audio, pack) for pack in batch])
     results = _decode(model, features, batch, code)
     sure = _language_probs(model, features, results)
-    with threads_kept():
+    with restore_thread_count():
         spoken = [_words(model, *of_pack) for of_pack in zip(features, batch, results, sure, strict=True)]
     return [unit for units in spoken for unit in units]
 
 
 def _mel(model: Any, audio: Audio, pack: Pack) -> Any:
-    """[n_mels, 3000]: 30 s, zeros after the pack."""
+    """[n_mels, 3000] log-mel spectrogram: 30 s, zero-padded after the pack."""
     import whisper
 
-    return whisper.log_mel_spectrogram(whisper.pad_or_trim(packs.sound(audio, pack)), n_mels=model.dims.n_mels)
+    return whisper.log_mel_spectrogram(whisper.pad_or_trim(packs.pack_samples(audio, pack)), n_mels=model.dims.n_mels)
 
 
 def _encode(model: Any, mels: list[Any]) -> Any:
-    """[packs, 1500, n_audio_state], in the precision that `_decode` asks for."""
+    """[packs, 1500, n_audio_state] encoder output, in the precision that `_decode` needs."""
     import torch
 
-    kind = torch.float16 if _half(model) else torch.float32
+    kind = torch.float16 if _uses_fp16(model) else torch.float32
     groups = [torch.stack(mels[start : start + ENCODED_AT_ONCE]) for start in range(0, len(mels), ENCODED_AT_ONCE)]
     with torch.no_grad():
         return torch.cat([model.encoder(group.to(model.device, kind)) for group in groups])
 
 
-def _half(model: Any) -> bool:
+def _uses_fp16(model: Any) -> bool:
     return model.device.type == "cuda"
 
 
 def _decode(model: Any, features: Any, batch: list[Pack], code: str | None) -> list[Any]:
-    """Greedy for all, then again with some temperature for those that failed; the greedy text stays if none is better."""
+    """Decode greedily, then retry failed packs at higher temperatures; the greedy text stays if no retry succeeds."""
     results = _decode_at(model, features, batch, code, 0.0)
     limits = [token_limit(model, seconds_of(pack)) for pack in batch]
     for temperature in FALLBACK_TEMPERATURES:
@@ -185,25 +185,25 @@ def _decode_at(model: Any, features: Any, batch: list[Pack], code: str | None, t
         temperature=temperature,
         without_timestamps=True,
         sample_len=max(token_limit(model, seconds_of(pack)) for pack in batch),
-        fp16=_half(model),
+        fp16=_uses_fp16(model),
     )
     with torch.random.fork_rng():
-        torch.manual_seed(batch[0][0].start)  # the same text on every run, and the caller's generator untouched
+        torch.manual_seed(batch[0][0].start)  # reproducible text, without changing the caller's generator
         return whisper.decode(model, features, options)
 
 
 def _failed(result: Any, limit: int) -> bool:
     if _silent(result):
-        return False  # another try would only invent something
+        return False  # a retry would only hallucinate
     return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < packs.LOOKS_UNSURE or len(result.tokens) >= limit
 
 
 def _silent(result: Any) -> bool:
-    return packs.silent(result.no_speech_prob, result.avg_logprob)
+    return packs.is_silence(result.no_speech_prob, result.avg_logprob)
 
 
 def _language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
-    """How likely each pack is in the language that it was decoded as, asked for or detected."""
+    """Probability of the decoded language, requested or detected, for each pack."""
     if not model.is_multilingual:
         return [None] * len(results)
     _, probabilities = model.detect_language(features)
@@ -211,8 +211,8 @@ def _language_probs(model: Any, features: Any, results: list[Any]) -> list[float
 
 
 @dataclass(frozen=True)
-class _AlreadyEncoded:
-    """What `find_alignment` needs of a Whisper, for a sound that is encoded already: half the time of an alignment is the encoder's."""
+class _EncodedWhisper:
+    """The parts of a Whisper that `find_alignment` uses, for encoded audio: encoding again would take half the time of an alignment."""
 
     device: Any
     dims: Any
@@ -223,7 +223,7 @@ class _AlreadyEncoded:
         return self.decoder(tokens, features)
 
 
-def _words(model: Any, features: Any, pack: Pack, result: Any, language_prob: float | None) -> list[Unit]:
+def _words(model: Any, features: Any, pack: Pack, result: Any, language_prob: float | None) -> list[TextUnit]:
     from whisper.audio import HOP_LENGTH
     from whisper.timing import find_alignment, merge_punctuations
     from whisper.tokenizer import LANGUAGES, get_tokenizer
@@ -233,10 +233,10 @@ def _words(model: Any, features: Any, pack: Pack, result: Any, language_prob: fl
     tokenizer = get_tokenizer(model.is_multilingual, num_languages=model.num_languages, language=result.language, task="transcribe")
     tokens = [token for token in result.tokens if token < tokenizer.eot]
     frames = int(seconds_of(pack) * SPEECH_RATE) // HOP_LENGTH
-    listening = _AlreadyEncoded(model.device, model.dims, model.decoder, model.alignment_heads)
+    listening = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
     words = find_alignment(listening, tokenizer, tokens, features, frames)
     merge_punctuations(words, packs.OPENING, packs.CLOSING)
-    heard = Heard(
+    heard = WhisperScores(
         language=LANGUAGES[result.language],
         avg_logprob=round(float(result.avg_logprob), 3),
         compression_ratio=round(float(result.compression_ratio), 3),
@@ -245,5 +245,5 @@ def _words(model: Any, features: Any, pack: Pack, result: Any, language_prob: fl
         complete=len(result.tokens) < token_limit(model, seconds_of(pack)),
         language_prob=language_prob,
     )
-    spoken = [(word.word, *packs.place(pack, word.start, word.end)) for word in words if word.word]
-    return [Unit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in spoken]
+    spoken = [(word.word, *packs.locate_word(pack, word.start, word.end)) for word in words if word.word]
+    return [TextUnit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in spoken]

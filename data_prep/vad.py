@@ -1,4 +1,4 @@
-"""Where people speak: silero-vad on 16 kHz, given back as regions of the 24 kHz master."""
+"""Voice activity detection with silero-vad at 16 kHz; speech regions in samples of the 24 kHz master; windows for Whisper."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, to_rate
-from data_prep.device import threads_kept
+from data_prep.device import restore_thread_count
 
 WINDOW_SECONDS = 28.0
-"""Longest stretch that Whisper gets: its window is 30 s, and the edges need air."""
+"""Maximum window for Whisper: its input is 30 s, and the edges need a margin."""
 WINDOW_GAP_SECONDS = 2.0
 LATE = 1 / 2
-"""Of the longest stretch: from there on it may end at a pause, though more would fit. That makes a sixth more stretches of 28 s; a sentence
-that a stretch's end divides is heard without what makes sense of it."""
+"""Share of the maximum window after which a window may end at a pause although more would fit. That gives a sixth more windows of 28 s,
+but a sentence split by the end of a window would be transcribed without its context."""
 MOST_REGIONS = 500
-"""Looked at for one stretch; 28 s hold fewer of the shortest."""
+"""Regions considered for one window; 28 s contain fewer, even of the shortest."""
 WINDOW_AIR_SECONDS = 0.15
 MIN_SILENCE_MS, MIN_SPEECH_MS, PAD_MS = 150, 100, 30
-"""30 ms of padding: measured to lose 0.1 % of true speech; 150 ms leaves at least 90 ms of gap after it."""
+"""Measured: 30 ms of padding loses 0.1 % of true speech; 150 ms of minimum silence leaves a gap of at least 90 ms."""
 
 
 class Region(NamedTuple):
@@ -42,14 +42,14 @@ class Region(NamedTuple):
 
 
 def settings() -> dict[str, Any]:
-    """All that the regions depend on besides the sound: part of the cache key."""
+    """Everything that the regions depend on besides the audio: part of the cache key."""
     return {"silero-vad": version("silero-vad"), "silence": MIN_SILENCE_MS, "speech": MIN_SPEECH_MS, "pad": PAD_MS}
 
 
 @functools.cache
 def load_vad() -> Any:
-    """The detector, one per process; its weights are in the package."""
-    with threads_kept():
+    """The silero-vad model, one per process; the package contains its weights."""
+    with restore_thread_count():
         import silero_vad
 
         return silero_vad.load_silero_vad()
@@ -61,11 +61,11 @@ def find_speech(detector: Any, audio: Audio, length: int) -> list[Region]:
     from silero_vad import get_speech_timestamps
 
     if audio.rate != SPEECH_RATE:
-        raise ValueError(f"speech detection hears {SPEECH_RATE} Hz, not {audio.rate}")
-    with threads_kept():
+        raise ValueError(f"voice activity detection needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
+    with restore_thread_count():
         torch.set_num_threads(
             1
-        )  # it hears 32 ms at a time: more threads only wait for each other, for a hundred times longer if others run
+        )  # it processes 32 ms at a time: more threads only wait for each other, a hundred times longer on a busy machine
         found = get_speech_timestamps(
             torch.from_numpy(audio.samples),
             detector,
@@ -79,17 +79,17 @@ def find_speech(detector: Any, audio: Audio, length: int) -> list[Region]:
 
 
 def gaps(regions: list[Region], length: int) -> list[Region]:
-    """What lies before, between and after the regions: one more than there are regions; the outer ones may be empty."""
+    """The gaps before, between and after the regions: one more than regions; the outer ones may be empty."""
     starts = [0, *(region.stop for region in regions)]
     stops = [*(region.start for region in regions), length]
     return [Region(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
 def windows(regions: list[Region], audio: Audio, longest: float | None = None) -> list[Region]:
-    """Neighbouring regions packed into stretches for Whisper, each at most 28 s, or `longest`, and never across a long pause, with some
-    air around. One that could hold more ends at its longest late pause, which is rather between two sentences than inside of one.
+    """Group neighbouring regions into windows for Whisper with a margin, each at most 28 s (or `longest`), never across a long pause. A
+    window that could hold more ends at its longest late pause, which is more likely between two sentences than inside one.
 
-    A region that is longer by itself is split where it is quietest; no clip is ever cut there.
+    A longer region is split at its quietest position; clips are never cut there.
     """
     seconds = WINDOW_SECONDS if longest is None else longest
     pieces = [piece for region in regions for piece in _split(region, audio, seconds)]
@@ -99,11 +99,11 @@ def windows(regions: list[Region], audio: Audio, longest: float | None = None) -
         packed.append(Region(pieces[first].start, pieces[first + count - 1].stop))
         first += count
     around = itertools.pairwise(gaps(packed, len(audio.samples)))
-    return [_with_air(region, before, after) for region, (before, after) in zip(packed, around, strict=True)]
+    return [_add_margin(region, before, after) for region, (before, after) in zip(packed, around, strict=True)]
 
 
 def _first_window(pieces: list[Region], seconds: float) -> int:
-    """How many of the pieces go into one stretch."""
+    """Number of pieces that go into one window."""
     lengths = [Region(pieces[0].start, piece.stop).seconds for piece in pieces]
     pauses = [Region(one.stop, other.start).seconds for one, other in itertools.pairwise(pieces)]
     fitting = sum(length <= seconds for length in lengths)
@@ -114,8 +114,8 @@ def _first_window(pieces: list[Region], seconds: float) -> int:
     return max(late, key=lambda count: (pauses[count - 1], count), default=max(1, fitting))
 
 
-def quietest(audio: Audio, start: int, stop: int) -> int:
-    """Position of the middle of the quietest 10 ms in `start:stop`; the middle of a shorter stretch."""
+def find_quietest(audio: Audio, start: int, stop: int) -> int:
+    """Centre of the quietest 10 ms in `start:stop`; the centre of the range if it is shorter."""
     frame = audio.rate // 100
     count = (stop - start) // frame
     if count < 1:
@@ -128,12 +128,12 @@ def _split(region: Region, audio: Audio, seconds: float) -> Iterator[Region]:
     limit = int(seconds * MASTER_RATE)
     start = region.start
     while region.stop - start > limit:
-        at = quietest(audio, start + limit // 2, start + limit)
+        at = find_quietest(audio, start + limit // 2, start + limit)
         yield Region(start, at)
         start = at
     yield Region(start, region.stop)
 
 
-def _with_air(region: Region, before: Region, after: Region) -> Region:
+def _add_margin(region: Region, before: Region, after: Region) -> Region:
     air = int(WINDOW_AIR_SECONDS * MASTER_RATE)
     return Region(max(region.start - air, before.middle), min(region.stop + air, after.middle))

@@ -1,4 +1,4 @@
-"""Who a clip sounds like: vectors of clips, and how near each is to its speaker's. What the rules make of it stands in `score`."""
+"""Speaker embeddings of clips, and speaker similarity: the cosine of each clip to the mean of its speaker."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from finetune.errors import UserError
 
 Vector = NDArray[np.float32]
 LONGEST = round(30 * MASTER_RATE)
-"""Samples that are listened to. More says no more, and an hour that has no pause to cut in would need 10 GB."""
+"""Maximum samples per clip; more do not improve the embedding, and an hour without a pause would need 10 GB."""
 CORE = 0.75
-"""Part of a speaker's clips that the voice is the mean of. Half of them could all be of one recording: the others would seem strange."""
+"""Share of a speaker's clips in the mean embedding. With a half, all could come from one recording, and the others would be outliers."""
 ROUNDS = 5
-"""After which the same clips are near the mean as before, or change places at the border."""
+"""Iterations; after these the selected clips are stable, or alternate at the border."""
 
 
-def listen(encoder: LoadedSpeakerEncoder, clips: Mapping[str, Path]) -> dict[str, bytes]:
+def encode_clips(encoder: LoadedSpeakerEncoder, clips: Mapping[str, Path]) -> dict[str, bytes]:
     """The vector of each clip by its id, [H] little-endian fp32; none of a clip that is too short to know a voice by.
 
-    One clip after the other: in a batch it would have to be padded, and would sound otherwise.
+    Clips are encoded one by one, because padding in a batch would change the embedding.
     """
     sounds = ((identity, read(path, MASTER_RATE)) for identity, path in clips.items())
     vectors = {identity: encoder.embed(sound.samples[:LONGEST]) for identity, sound in sounds if sound.seconds >= speaker_encoder.SHORTEST}
     if not all(np.isfinite(vector).all() for vector in vectors.values()):
-        raise UserError("the speaker encoder gives what is no number: its weights are damaged; fetch the model of --speaker-check again")
+        raise UserError("the speaker encoder returned NaN or Inf: its weights are damaged; download the model of --speaker-check again")
     return {identity: vector.astype("<f4").tobytes() for identity, vector in vectors.items()}
 
 
-def likeness(vectors: Iterable[tuple[str, str, Vector]]) -> dict[str, float]:
-    """Id → cosine to the speaker's voice, from (speaker, id, vector); none for speakers with fewer than `VOICE_CLIPS` clips."""
+def speaker_cosines(vectors: Iterable[tuple[str, str, Vector]]) -> dict[str, float]:
+    """Id → cosine to the speaker's mean, from (speaker, id, vector [H]); omits speakers with fewer than `VOICE_CLIPS` clips."""
     groups: dict[str, dict[str, Vector]] = defaultdict(dict)
     for speaker, identity, vector in vectors:
         groups[speaker][identity] = vector
@@ -45,12 +45,12 @@ def likeness(vectors: Iterable[tuple[str, str, Vector]]) -> dict[str, float]:
         identity: round(float(cosine), 6)
         for own in groups.values()
         if len(own) >= VOICE_CLIPS
-        for identity, cosine in zip(own, cosines(np.stack([*own.values()])), strict=True)
+        for identity, cosine in zip(own, cosines_to_mean(np.stack([*own.values()])), strict=True)
     }
 
 
-def cosines(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """[n] of each of [n, H] to the mean of the others. The quarter that is furthest from the mean does not count towards it."""
+def cosines_to_mean(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
+    """[n] cosine of each vector in [n, H] to the mean of the others; the furthest quarter is excluded from the mean."""
     directions = vectors.astype(np.float64)
     directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-12)
     core = np.ones(len(directions), bool)

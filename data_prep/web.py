@@ -1,4 +1,4 @@
-"""What every page served from here has in common: a free address, fonts of the system, and nobody else to speak with."""
+"""Common parts of the local web servers: free port check, security headers, theme, private temporary folder, uvicorn runner."""
 
 from __future__ import annotations
 
@@ -25,44 +25,46 @@ POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; base-uri 'self'; form-action 'self'; "
     "object-src 'none'"
 )
-"""The page may connect to its own server only (gradio's scripts name other hosts), and no other site may show it in a frame, where a
-click meant for that site would press a button here."""
+"""Content security policy: the page connects only to its own server (gradio's scripts contain other hosts), and no other site may embed
+it in a frame (clickjacking)."""
 HEADERS = ((b"content-security-policy", POLICY.encode()), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
-"""Of every answer."""
+"""Headers of every response."""
 GRACE = 2
-"""Seconds that answers in progress have once the server is to end; pages keep a connection open for ever."""
+"""Seconds for responses in progress at shutdown; pages keep a connection open indefinitely."""
 CONNECTIONS = 256
-"""At a time; more are answered with 503. Each page that is open holds one or two."""
+"""Maximum concurrent connections; more get 503. Each open page uses one or two."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a server, beside Ctrl-C."""
+"""Signals that stop a server, besides Ctrl-C."""
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
 def require_port(port: int) -> None:
-    """Raises `UserError` for a number that is no port."""
+    """Raises `UserError` for an invalid port number."""
     if not 1 <= port <= 65535:
-        raise UserError(f"--port {port}: a port from 1 to 65535 is expected")
+        raise UserError(f"--port {port}: expected a port from 1 to 65535")
 
 
-def require_free(port: int, host: str = LOOPBACK) -> None:
-    """Raises `UserError` if another program has the port, or the machine no such address: before the seconds that loading takes."""
+def require_free_port(port: int, host: str = LOOPBACK) -> None:
+    """Raises `UserError` if the port is in use or the address is not of this machine; called before slow loading."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise UserError(f"--host {host} is no address of this machine ({error.strerror}); 0.0.0.0 is all that it has") from error
+        raise UserError(
+            f"--host {host} is not an address of this machine ({error.strerror}); use 0.0.0.0 to listen on all interfaces"
+        ) from error
     with socket.socket(family) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(address)
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise UserError(f"--host {host} is no address of this machine; 0.0.0.0 is all that it has") from error
+                raise UserError(f"--host {host} is not an address of this machine; use 0.0.0.0 to listen on all interfaces") from error
             raise UserError(f"--port {port} cannot be opened ({error.strerror}); choose another, as --port {port + 1}") from error
 
 
 def theme() -> gradio.Theme:
-    """Fonts of the system: others would be fetched. A darker button than gradio's, on which white can be read."""
+    """Gradio theme with system fonts, which need no download, and darker buttons for readable white text."""
     from gradio import themes
 
     made = themes.Base(primary_hue="teal", neutral_hue="stone", font=SANS, font_mono=MONO)
@@ -70,8 +72,8 @@ def theme() -> gradio.Theme:
     return made.set(**shades, **{f"{name}_dark": shade for name, shade in shades.items()})
 
 
-def closed(app: ASGIApp) -> ASGIApp:
-    """Middleware that sends `HEADERS` with every answer."""
+def add_security_headers(app: ASGIApp) -> ASGIApp:
+    """Middleware that adds `HEADERS` to every response."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_policy(message: Message) -> None:
@@ -86,14 +88,14 @@ def closed(app: ASGIApp) -> ASGIApp:
 
 @contextmanager
 def private_folder(name: str) -> Iterator[Path]:
-    """A folder for all temporary files of this process, which only its user can read; removed at the end, also after SIGTERM.
+    """A private folder for all temporary files of this process; removed at the end, also after SIGTERM.
 
-    `name` holds the address of the server, so that the next one at that address removes what a killed one left. Enter it before gradio is
-    imported, which reads its settings then.
+    `name` contains the address of the server, so that the next server at that address removes leftovers of a killed one. Enter it before
+    gradio is imported, which reads its settings at import.
     """
     place, name = Path(tempfile.gettempdir()), f"{name}-{os.getuid()}"
     for left in files.unfinished(place, name):
-        if not left.is_symlink() and left.stat().st_uid == os.getuid():  # anybody may make folders of that name in /tmp
+        if not left.is_symlink() and left.stat().st_uid == os.getuid():  # any user may create folders with that name in /tmp
             files.discard(left)
     previous = {one: signal.signal(one, _interrupt) for one in ENDING}
     before = tempfile.tempdir
@@ -104,7 +106,7 @@ def private_folder(name: str) -> Iterator[Path]:
             os.environ |= {"TMPDIR": str(folder), "GRADIO_TEMP_DIR": str(folder), "GRADIO_ANALYTICS_ENABLED": "False"}
             yield folder
         finally:
-            for one in (*ENDING, signal.SIGINT):  # a second one must not end the removal half-way
+            for one in (*ENDING, signal.SIGINT):  # a second signal must not interrupt the removal
                 signal.signal(one, signal.SIG_IGN)
             tempfile.tempdir = before
             files.discard(folder)
@@ -125,7 +127,7 @@ def run(app: FastAPI, host: str, port: int, announcement: str) -> None:
         app, host, port, log_level="warning", timeout_graceful_shutdown=GRACE, limit_concurrency=CONNECTIONS, server_header=False
     )
     listening = config.bind_socket()
-    listening.listen()  # before it is announced: whoever connects from now on waits, and is not turned away
+    listening.listen()  # before the announcement: clients that connect now wait instead of being refused
     print(announcement, flush=True)
-    with suppress(KeyboardInterrupt):  # uvicorn ends in good order by either signal, and then raises it again
+    with suppress(KeyboardInterrupt):  # uvicorn shuts down cleanly on either signal, then raises it again
         uvicorn.Server(config).run(sockets=[listening])

@@ -1,7 +1,7 @@
-"""The Whisper that comes with the package: it needs no network, and knows no more than the demo's grammar.
+"""The demo Whisper bundled with the package (`whisper-demo-en`): works offline, and knows only the demo's grammar.
 
-It answers any English with words of that grammar, so it is used only where it is asked for by its name, what it writes says so, and
-texts that it is not sure of are rejected earlier than those of a real Whisper. `recipes/voice_clone/studio` trains it.
+It transcribes any English with words of that grammar, so it is used only if requested by name, its rows are marked, and its
+low-confidence texts are rejected earlier than those of a regular Whisper. `recipes/voice_clone/studio` trains it.
 """
 
 from __future__ import annotations
@@ -19,60 +19,62 @@ from finetune.errors import UserError
 
 NAME = "whisper-demo-en"
 WEIGHTS, ABOUT = "weights.safetensors", "about.json"
-"""In its archive, beside the card: fp16, of which the rows of unused tokens are all alike and compress to nothing."""
+"""Files in its archive, next to the model card. fp16; the rows of unused tokens are identical and compress well."""
 
 
 class About(BaseModel):
-    """What the model is, told with everything that it writes."""
+    """Description of the model, stored with everything that it transcribes."""
 
     model_config = ConfigDict(frozen=True)
 
     dims: dict[str, int]
-    """Of openai-whisper."""
+    """Model dimensions of openai-whisper."""
     scope: str
-    """For people: what it knows and what it is not for."""
+    """Text for users: what the model can do and what it is not for."""
     least_sure: float
-    """Mean log-probability: below it, a text is probably invented."""
+    """Mean log-probability below which a text is probably hallucinated."""
     longest_window: float
-    """Seconds of speech that it is given at a time: in longer ones so small a decoder loses its place."""
+    """Maximum input in seconds: on longer input, such a small decoder loses its position."""
     figures: dict[str, Any]
-    """As `measure_whisper` of the studio measured them."""
+    """Results of `recipes/voice_clone/studio/measure_whisper.py`."""
 
 
-def is_meant(name: str) -> bool:
-    """Whether `--whisper` asks for this model: by its name only."""
+def is_demo_name(name: str) -> bool:
+    """Whether the `--whisper` name selects this model."""
     return name == NAME
 
 
-def about() -> About:
-    """Says on stderr what the model is. Raises `UserError` if this copy of the package came without it."""
+def load_about() -> About:
+    """Load the description and print what the model is to stderr. Raises `UserError` if the model file is missing."""
     return About.model_validate_json((_folder(digest()) / ABOUT).read_bytes())
 
 
 def digest() -> str:
-    """SHA-256 of the archive. Raises `UserError` if this copy of the package came without it."""
+    """SHA-256 of the archive. Raises `UserError` if the file is missing."""
     path = shipped.HERE / f"{NAME}.zip"
     if not path.is_file():
-        raise UserError(f"--whisper {NAME}: {path} is missing; reinstall the package, or take a Whisper: small, or a .pt file")
+        raise UserError(
+            f"--whisper {NAME}: {path} is missing; reinstall the package, or use another Whisper model, such as small, or a .pt file"
+        )
     return files.digest(path)
 
 
-def particulars() -> dict[str, Any]:
-    """What the settings of a run tell beside its weights."""
-    told = about()
-    return {"name": NAME, "scope": told.scope, "least_sure": told.least_sure, "longest_window": told.longest_window}
+def settings() -> dict[str, Any]:
+    """Settings of a run with this model, besides its weights."""
+    model = load_about()
+    return {"name": NAME, "scope": model.scope, "least_sure": model.least_sure, "longest_window": model.longest_window}
 
 
-def unpacked() -> Path:
-    """A checkpoint as `whisper.load_model` reads it, in the user's cache; made when it is first asked for."""
+def checkpoint_path() -> Path:
+    """Path of a checkpoint for `whisper.load_model`, in the user's cache; created on first use."""
     path = shipped.cache() / f"{NAME}-{digest()[:16]}.pt"
     if not path.is_file():
-        files.write_bytes(path, checkpoint(_folder(digest()) / WEIGHTS, about().dims))
+        files.write_bytes(path, checkpoint(_folder(digest()) / WEIGHTS, load_about().dims))
     return path
 
 
 def checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
-    """The bytes of an openai-whisper checkpoint, which is in the format of `torch.save`."""
+    """Bytes of an openai-whisper checkpoint (`torch.save` format) from a safetensors file."""
     import torch
     from safetensors.torch import load_file
 
@@ -81,15 +83,15 @@ def checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
     return buffer.getvalue()
 
 
-def write(folder: Path, tensors: dict[str, Any], told: About) -> None:
-    """The files of the model, before `shipped.pack`: fp16 tensors by their names in openai-whisper, and what they are."""
+def write(folder: Path, tensors: dict[str, Any], model: About) -> None:
+    """Write the files of the model, before packing: fp16 tensors by their openai-whisper names, and the description."""
     from safetensors.torch import save
 
     files.write_bytes(folder / WEIGHTS, save(tensors))
-    files.write_text(folder / ABOUT, json.dumps(told.model_dump(), indent=1) + "\n")
+    files.write_text(folder / ABOUT, json.dumps(model.model_dump(), indent=1) + "\n")
 
 
 @functools.cache
 def _folder(_digest: str) -> Path:
-    """Once in a process: it warns."""
+    """Unpack once per process, because it prints a warning."""
     return shipped.folder_of(NAME)

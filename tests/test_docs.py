@@ -10,7 +10,7 @@ import pytest
 
 import data_prep.__main__
 import finetune.__main__
-from data_prep.judge import DOUBLE, REVIEWED
+from data_prep.judge import DUPLICATE, REVIEWED
 from data_prep.score import PRESETS
 from finetune.config import Config
 from finetune.explain import fields
@@ -75,5 +75,5 @@ def test_the_map_of_data_prep_names_every_room() -> None:
 
 def test_the_page_on_data_preparation_has_every_reason() -> None:
     page = (ROOT / "docs" / "data-preparation.md").read_text(encoding="utf-8")
-    reasons = {rule.reason for rules in PRESETS.values() for rule in rules} | {DOUBLE, REVIEWED}
+    reasons = {rule.reason for rules in PRESETS.values() for rule in rules} | {DUPLICATE, REVIEWED}
     assert len(reasons) >= 20 and {reason for reason in reasons if f"`{reason}`" not in page} == set()

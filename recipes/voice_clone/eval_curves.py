@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from data_prep.report_charts import HEIGHT, WIDTH, Tick, nice, number
+from data_prep.report_charts import HEIGHT, WIDTH, Tick, format_number, round_ticks
 
 LABELS = 6
 """Most labels on the horizontal axis: more would overlap."""
@@ -48,7 +48,7 @@ class Plot:
 def make_plot(title: str, unit: str, points: Sequence[tuple[int, float]], levels: Mapping[str, float]) -> Plot:
     """`points`: at least two (step, value), by step. The vertical axis ends at round numbers outside of all points and levels."""
     values = [*(value for _, value in points), *levels.values()]
-    edges = nice(min(values), max(values), 5)
+    edges = round_ticks(min(values), max(values), 5)
     low, high = float(edges[0]), float(edges[-1])
     first, last = points[0][0], points[-1][0]
 
@@ -58,15 +58,15 @@ def make_plot(title: str, unit: str, points: Sequence[tuple[int, float]], levels
     def y_of(value: float) -> float:
         return round(HEIGHT * (1 - (value - low) / (high - low)), 1)
 
-    placed = [Point(x_of(step), y_of(value), f"step {step}: {number(value)} {unit}") for step, value in points]
+    placed = [Point(x_of(step), y_of(value), f"step {step}: {format_number(value)} {unit}") for step, value in points]
     every = -(-len(points) // LABELS)
     return Plot(
         title=title,
         unit=unit,
         path=" ".join(f"{'L' if at else 'M'}{point.x} {point.y}" for at, point in enumerate(placed)),
         points=placed,
-        levels=[Level(y_of(value), name, number(value)) for name, value in levels.items()],
+        levels=[Level(y_of(value), name, format_number(value)) for name, value in levels.items()],
         ticks=[Tick(x_of(step), str(step)) for step, _ in points[::every]],
-        highest=number(high),
-        lowest=number(low),
+        highest=format_number(high),
+        lowest=format_number(low),
     )

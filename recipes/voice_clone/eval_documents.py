@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from data_prep.report_charts import number
+from data_prep.report_charts import format_number
 from finetune import __version__
 
 from .eval_figures import Scored, metric_value
@@ -62,7 +62,7 @@ def format_verdict(row: Comparison) -> str:
 
 def format_value(value: float | None) -> str:
     """Three digits; a dash for an unknown value."""
-    return "–" if value is None else number(value)
+    return "–" if value is None else format_number(value)
 
 
 def column_titles(evaluation: Evaluation) -> list[str]:

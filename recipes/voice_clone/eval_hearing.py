@@ -87,7 +87,7 @@ def _normalizer(language: str) -> Callable[[str], str]:
 def check(name: str) -> None:
     """Raise `UserError` if there is no Whisper of that name. Downloads a published one; loads nothing."""
     try:
-        if faster.runs(name):
+        if faster.is_faster_whisper(name):
             faster.check_device(name, choose_device(None))
         else:
             transcribe.weights_digest(name)
@@ -104,12 +104,12 @@ def load(name: str) -> Any:
 def require_languages(model: Any, spoken: Iterable[str]) -> None:
     """Raise `UserError` for a language that the model does not know."""
     for language in sorted(spoken):
-        languages.code_of(None if language == manifest.AUTO else language, transcribe.knows_languages(model))
+        languages.whisper_code(None if language == manifest.AUTO else language, transcribe.is_multilingual(model))
 
 
 def language_of(model: Any, language: str) -> str:
     """The language for transcribing and comparing a row's text: the row's own, or English for `auto` if the model knows no other."""
-    return "english" if language == manifest.AUTO and not transcribe.knows_languages(model) else language
+    return "english" if language == manifest.AUTO and not transcribe.is_multilingual(model) else language
 
 
 def listen(model: Any, samples: Samples, language: str) -> Transcript:

@@ -52,7 +52,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
 
     exports = inspect_folders(inspect, [*folders, *([args.base] if args.base else [])])
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
-    web.require_free(address.port, address.host)
+    web.require_free_port(address.port, address.host)
     with ExitStack() as opened:
         folder = opened.enter_context(web.private_folder(f"overtone-serve-{address.host}-{address.port}"))
         clips = Clips(folder / "clips")
@@ -134,7 +134,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     page = build_page(Controls(speech, limits, clips))
     routes = (*serving_api.ROUTES, *serving_uploads.ROUTES, *page_routes(page, clips.find))
     middleware = [
-        Middleware(web.closed),
+        Middleware(web.add_security_headers),
         Middleware(guard, routes=routes, admit=AccessControl(policy).admit, answer=lambda rejected: to_refusal(rejected).response()),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.audio import MASTER_RATE, AudioError, Bounds
-from data_prep.decoder import Decoder
+from data_prep.decoder import AudioDecoder
 from data_prep.formats import EXTENSIONS
 from finetune import files
 from finetune.errors import UserError
@@ -43,9 +43,9 @@ DECODED = "decoded.wav"
 class Clips:
     """Owns the content of `folder`, and the process that decodes, until `close`. Thread-safe."""
 
-    def __init__(self, folder: Path, room: int = ROOM, decoder: Decoder | None = None) -> None:
+    def __init__(self, folder: Path, room: int = ROOM, decoder: AudioDecoder | None = None) -> None:
         self._folder, self._room, self._lock = files.make_folder(folder).resolve(), room, threading.Lock()
-        self._decoder = decoder or Decoder(self._folder / "decoding", longest=DECODING_SECONDS)
+        self._decoder = decoder or AudioDecoder(self._folder / "decoding", longest=DECODING_SECONDS)
         self._thread = ThreadPoolExecutor(1, "clips")  # one clip at a time: many of them take one core at most
 
     def keep(self, data: bytes, name: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from data_prep.account import Account, Summary
 from data_prep.audio import MASTER_RATE
-from data_prep.report_clips import Clip, Dataset
+from data_prep.report_clips import Dataset, ReportClip
 from data_prep.score import Quality
 
 QUALITY: dict[str, Any] = {
@@ -20,7 +20,7 @@ QUALITY: dict[str, Any] = {
 }
 
 
-def clip(id: str, reasons: tuple[str, ...] = (), **changes: Any) -> Clip:
+def clip(id: str, reasons: tuple[str, ...] = (), **changes: Any) -> ReportClip:
     """A good clip of 4 s, but for `changes` of it or of its quality."""
     quality = QUALITY | {key: changes.pop(key) for key in list(changes) if key in Quality.model_fields}
     stage = "clip" if reasons else "train"
@@ -32,15 +32,15 @@ def clip(id: str, reasons: tuple[str, ...] = (), **changes: Any) -> Clip:
         "source": "a.wav",
         "start": 0.0,
     }
-    return Clip(**({"id": id, "seconds": 4.0, "stage": stage, "reasons": reasons, "quality": Quality(**quality)} | fields | changes))
+    return ReportClip(**({"id": id, "seconds": 4.0, "stage": stage, "reasons": reasons, "quality": Quality(**quality)} | fields | changes))
 
 
-def whole(source: str, reason: str, seconds: float = 0.0, detail: str = "") -> Clip:
+def whole(source: str, reason: str, seconds: float = 0.0, detail: str = "") -> ReportClip:
     """A recording that was refused."""
-    return Clip("", "", "", "ann", "auto", source, 0.0, seconds, "recording", (reason,), detail)
+    return ReportClip("", "", "", "ann", "auto", source, 0.0, seconds, "recording", (reason,), detail)
 
 
-def dataset(folder: Path, kept: list[Clip], rejected: list[Clip], silent: float = 3.0, **settings: Any) -> Dataset:
+def dataset(folder: Path, kept: list[ReportClip], rejected: list[ReportClip], silent: float = 3.0, **settings: Any) -> Dataset:
     """With a summary that adds up; `silent`: seconds without speech."""
     good, bad = (sum(one.seconds for one in clips) for clips in (kept, rejected))
     accounts = [_account(source, kept, rejected) for source in sorted({one.source for one in (*kept, *rejected)})]
@@ -65,7 +65,7 @@ def dataset(folder: Path, kept: list[Clip], rejected: list[Clip], silent: float 
     return Dataset(folder, summary, kept, rejected)
 
 
-def _account(source: str, kept: list[Clip], rejected: list[Clip]) -> Account:
+def _account(source: str, kept: list[ReportClip], rejected: list[ReportClip]) -> Account:
     good, bad = (round(sum(one.seconds for one in clips if one.source == source) * MASTER_RATE) for clips in (kept, rejected))
     clips = sum(one.source == source for one in kept)
     return Account(source=source, speaker="ann", total=good + bad, kept=good, rejected=bad, non_speech=0, clips=clips)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from data_prep.account import Account, account, accounts, clock, summarise, table
 from data_prep.audio import MASTER_RATE
 from data_prep.manifest import Reject, Row
-from data_prep.recording import Recording
-from data_prep.sources import Source
+from data_prep.recording import PreparedRecording
+from data_prep.sources import RecordingSource
 from data_prep.vad import Region
 
 SECOND = MASTER_RATE
@@ -33,7 +33,7 @@ def test_kept_rejected_and_silence_make_the_whole() -> None:
         ([SPEECH[0], Region(6 * SECOND, 8 * SECOND - 1)], [], "speech at 6.00 s is in no clip"),
         ([SPEECH[0], Region(6 * SECOND, 7 * SECOND)], [Region(7 * SECOND, 7 * SECOND + 9)], "speech at 6.00 s is in no clip"),
         ([SPEECH[0]], [Region(4 * SECOND - 1, 8 * SECOND)], "overlaps"),
-        ([SPEECH[0]], [Region(6 * SECOND, 10 * SECOND + 1)], "leaves the recording"),
+        ([SPEECH[0]], [Region(6 * SECOND, 10 * SECOND + 1)], "exceeds the recording"),
     ],
 )
 def test_lost_or_doubled_speech_is_a_bug_that_shows(kept, rejected, complaint) -> None:
@@ -99,7 +99,7 @@ def test_clips_anywhere_add_up_to_the_sample_although_manifests_hold_seconds(str
             rejects.append(Reject(stage="clip", reasons=["noisy"], **times))
         speech.append(Region(start, stop))
         position = stop
-    recording = Recording(Source(Path("a.wav"), "a.wav", "aa", "me"), position + tail, tuple(speech))
+    recording = PreparedRecording(RecordingSource(Path("a.wav"), "a.wav", "aa", "me"), position + tail, tuple(speech))
     (one,) = accounts([recording], rows, rejects)
     assert one.kept == kept
     assert one.kept + one.rejected + one.non_speech == one.total == position + tail

@@ -18,7 +18,7 @@ from data_prep.audio import (
     Audio,
     AudioError,
     Bounds,
-    faded,
+    fade_edges,
     flac,
     load,
     probe,
@@ -171,7 +171,7 @@ def test_flac_is_exact_repeatable_and_saturates() -> None:
 
 def test_fades_touch_only_five_milliseconds() -> None:
     ones = Audio(np.ones(2400, np.float32), MASTER_RATE)
-    result = faded(ones).samples
+    result = fade_edges(ones).samples
     assert result[0] == result[-1] == 0
     assert (result[120:-120] == 1).all()
     assert ones.samples.min() == 1

@@ -93,22 +93,22 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
     told = capsys.readouterr().out
     for line in (
         "1 lines that are not a JSON object in UTF-8\n    train.jsonl:1: ",
-        "1 rows without audio or text, or with a field of another kind\n    train.jsonl:2: text: String should have at least 1 character\n",
+        "1 rows without audio or text, or with a field of the wrong type\n    train.jsonl:2: text: String should have at least 1 character\n",
         "1 paths that lead out of the folder\n    train.jsonl:3: ../b.flac is not under ",
         "5 clips that do not exist\n    train.jsonl:6: clips/e.flac: there is no such file\n    train.jsonl:8: ",
         "    … and 2 more\n",
         "1 clips that cannot be decoded\n    train.jsonl:5: clips/bad.flac: ",
-        "1 rows whose duration is not that of the clip\n    train.jsonl:4: ",
-        "1 languages that the model does not know\n    train.jsonl:12: 'klingon'",
+        "1 rows whose duration differs from the clip\n    train.jsonl:4: ",
+        "1 languages that the model does not support\n    train.jsonl:12: 'klingon'",
         "1 reference clips that cannot be used\n    train.jsonl:12: gone.wav: no_file",
         "1 audio_codes that do not fit the clip\n    train.jsonl:7: 12 frames for 24000 samples",
-        "1 clips that an earlier row has, by their bytes\n    train.jsonl:7: clips/c.flac: as in train.jsonl:4\n",
-        "1 ids that an earlier row has\n    val.jsonl:1: d: as in train.jsonl:13\n",
-        "1 clips to validate on that are also trained on\n    val.jsonl:1: clips/d.flac: as in train.jsonl:13\n",
-        "1 stretches of a recording to validate on that are also trained on\n    val.jsonl:1: d.wav from 0.5 s",
-        "note: 1 clips not at 24000 Hz: they are resampled, once, where they are used\n    train.jsonl:12: clips/fast.flac: 44100 Hz\n",
+        "1 clips identical to that of an earlier row\n    train.jsonl:7: clips/c.flac: as in train.jsonl:4\n",
+        "1 ids of an earlier row\n    val.jsonl:1: d: as in train.jsonl:13\n",
+        "1 validation clips that are also training clips\n    val.jsonl:1: clips/d.flac: as in train.jsonl:13\n",
+        "1 validation clips that overlap training clips of the same recording\n    val.jsonl:1: d.wav from 0.5 s",
+        "note: 1 clips not at 24000 Hz: they are resampled when used\n    train.jsonl:12: clips/fast.flac: 44100 Hz\n",
         "language klingon ",
-        "problems in 14 of 14 lines: correct or remove them, and check again\n",
+        "problems in 14 of 14 lines; correct or remove these lines, then check again\n",
     ):
         assert line in told
     assert "next:" not in told
@@ -125,7 +125,7 @@ def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys:
     (data / "codes" / "summary.json").write_text(json.dumps({"codec_digest": codec_digest(codec)}))
     assert run(data) == 0
     assert run(data, "--model", codec.parent) == 1
-    assert "1 audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, 0 to 63 are expected" in capsys.readouterr().out
+    assert "1 audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, expected 0 to 63" in capsys.readouterr().out
     (codec / "model.safetensors").write_bytes(b"other weights")
     assert run(data, "--model", codec.parent) == 1
     assert f"    codes/summary.json: run: python -m data_prep codes {data} --model {codec.parent}\n" in capsys.readouterr().out
@@ -142,12 +142,12 @@ def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, ca
     assert run(path) == 0
     told = capsys.readouterr().out
     assert "note: 1 reference clips not at 24000 Hz" in told
-    assert "note: 1 rows that name no speaker: say --speaker NAME" in told
+    assert "note: 1 rows without a speaker: use --speaker NAME" in told
     assert told.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
     (tmp_path / "lists").mkdir()
     elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
     assert run(elsewhere) == 1
-    assert "say --root FOLDER" in capsys.readouterr().out
+    assert "use --root FOLDER" in capsys.readouterr().out
     assert run(elsewhere, "--root", tmp_path) == 0
     assert f"export {elsewhere} --root {tmp_path} --as voice --to FOLDER" in capsys.readouterr().out
 
@@ -191,7 +191,7 @@ def test_requests_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(tmp_path / "absent") == 2
     assert "does not exist" in capsys.readouterr().err
     assert run(write(tmp_path / "train.jsonl")) == 2
-    assert "holds no rows; make some with" in capsys.readouterr().err
+    assert "has no rows; create some with" in capsys.readouterr().err
     assert run(write(tmp_path / "chats.jsonl", {"messages": []})) == 2
     assert "python -m data_prep text" in capsys.readouterr().err
 

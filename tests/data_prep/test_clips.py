@@ -10,12 +10,12 @@ import soundfile
 
 from data_prep import clips
 from data_prep.audio import MASTER_RATE
-from data_prep.segment import Heard, Lengths, Piece, Unit
-from data_prep.sources import Source
+from data_prep.segment import Lengths, Piece, TextUnit, WhisperScores
+from data_prep.sources import RecordingSource
 from data_prep.transcripts import Transcript
 from data_prep.vad import Region
 
-SOURCE = Source(Path("a.wav"), "a.wav", "0123456789abcdef", "me")
+SOURCE = RecordingSource(Path("a.wav"), "a.wav", "0123456789abcdef", "me")
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +23,14 @@ def regions(said) -> list[Region]:
     return [Region(round(one["start"] * MASTER_RATE), round(one["end"] * MASTER_RATE)) for one in said]
 
 
-def heard(language: str) -> Heard:
-    return Heard(language=language, avg_logprob=-0.1, compression_ratio=1.2, no_speech_prob=0.0, temperature=0.0, complete=True)
+def heard(language: str) -> WhisperScores:
+    return WhisperScores(language=language, avg_logprob=-0.1, compression_ratio=1.2, no_speech_prob=0.0, temperature=0.0, complete=True)
 
 
 def test_a_name_tells_the_recording_and_the_place_in_it() -> None:
     piece = Piece(MASTER_RATE, 3 * MASTER_RATE + 12, ())
-    assert clips.identity(SOURCE, piece) == "0123456789ab_00001000_00003001"
-    assert clips.path_of(SOURCE, piece) == "clips/01/0123456789ab_00001000_00003001.flac"
+    assert clips.clip_id(SOURCE, piece) == "0123456789ab_00001000_00003001"
+    assert clips.clip_path(SOURCE, piece) == "clips/01/0123456789ab_00001000_00003001.flac"
 
 
 def test_one_text_is_one_piece_and_utterances_are_one_each(railway, regions, said) -> None:
@@ -45,7 +45,7 @@ def test_one_text_is_one_piece_and_utterances_are_one_each(railway, regions, sai
 
 def test_what_has_a_text_is_written_at_one_gain_and_the_rest_is_only_measured(railway, regions, said, tmp_path) -> None:
     pieces = [
-        Piece(region.start, region.stop, (Unit(text=said[index]["text"] * (index != 1), start=0, stop=1),))
+        Piece(region.start, region.stop, (TextUnit(text=said[index]["text"] * (index != 1), start=0, stop=1),))
         for index, region in enumerate(regions[:3])
     ]
     made = clips.write(tmp_path, SOURCE, pieces, regions, railway, "english")
@@ -57,17 +57,17 @@ def test_what_has_a_text_is_written_at_one_gain_and_the_rest_is_only_measured(ra
         ratio = np.abs(samples[200:-200]).max() / np.abs(railway.samples[clip.start : clip.stop][200:-200]).max()
         assert 20 * np.log10(ratio) == pytest.approx(clip.gain_db, abs=0.02)
     assert sorted(path.name for path in tmp_path.rglob("*.flac")) == sorted(Path(clip.audio).name for clip in made if clip.audio)
-    assert clips.are_there(tmp_path)(made)
+    assert clips.all_exist(tmp_path)(made)
     (tmp_path / made[0].audio).unlink()
-    assert not clips.are_there(tmp_path)(made)
+    assert not clips.all_exist(tmp_path)(made)
 
 
 def test_the_language_is_the_one_heard_most_unless_it_was_stated(railway, regions, tmp_path) -> None:
-    words = [Unit(text=" a", start=0, stop=1, heard=heard(language)) for language in ("german", "english", "english")]
+    words = [TextUnit(text=" a", start=0, stop=1, heard=heard(language)) for language in ("german", "english", "english")]
     pieces = [Piece(regions[0].start, regions[0].stop, tuple(words)), Piece(regions[1].start, regions[1].stop, ())]
     assert [clip.language for clip in clips.write(tmp_path, SOURCE, pieces, regions, railway, None)] == ["english", "auto"]
     assert [clip.language for clip in clips.write(tmp_path, SOURCE, pieces, regions, railway, "french")] == ["french", "french"]
 
 
 def test_the_code_that_cuts_is_part_of_what_its_results_go_by() -> None:
-    assert len(set(clips.code())) == 5
+    assert len(set(clips.code_digests())) == 5

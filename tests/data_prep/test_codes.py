@@ -132,7 +132,7 @@ def test_ctrl_c_finishes_the_batch_in_hand_and_a_second_run_goes_on(data, nano, 
         assert run(data, nano, "--batch-seconds", 2.1) == 130  # a and b are the first batch
     told = capsys.readouterr()
     assert "[2/4]" in told.out and "[4/4]" not in told.out
-    assert "stopped: 2 of 4 clips are encoded; nothing that is done is lost: run the same command again to go on" in told.err
+    assert "stopped: 2 of 4 clips are encoded; completed work is kept: run the same command again to resume" in told.err
     assert (data / "train.jsonl").read_bytes() == before
     assert run(data, nano) == 0
     assert told_run(data) == {"encoded": 2, "reused": 2}

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 
 from data_prep.audio import EXTENSIONS, MASTER_RATE, SPEECH_RATE, AudioError
-from data_prep.decoder import Decoder
+from data_prep.decoder import AudioDecoder
 from data_prep.sources import scan
 from tests.data_prep.test_formats import encode
 from tests.ledger import record
@@ -54,7 +54,7 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def what_becomes_of(path: Path, decoder: Decoder) -> str:
+def what_becomes_of(path: Path, decoder: AudioDecoder) -> str:
     """`decoded`, or the reason; fails for anything else."""
     try:
         track = decoder.probe(path)
@@ -77,15 +77,15 @@ def originals(tmp_path_factory, railway) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory) -> Iterator[Decoder]:
-    with Decoder(tmp_path_factory.mktemp("samples")) as one:
+def decoder(tmp_path_factory) -> Iterator[AudioDecoder]:
+    with AudioDecoder(tmp_path_factory.mktemp("samples")) as one:
         yield one
 
 
 def fates(originals: dict[str, Path], each: int, folder: Path, seed: int) -> Iterator[tuple[str, str]]:
     """Ending and fate of `each` injured files per format; one decoder for all of them, and an intact file now and then."""
     chance = random.Random(seed)
-    with Decoder(folder / "samples") as decoder:
+    with AudioDecoder(folder / "samples") as decoder:
         for number in range(each):
             for ending, original in originals.items():
                 path = folder / f"{number}{ending}"
@@ -212,7 +212,7 @@ def sparse_wav(path: Path, hours: float, rate: int = 8000, heard: np.ndarray | N
 
 
 def test_more_than_a_day_in_one_file_is_refused_at_once(tmp_path, decoder) -> None:
-    with pytest.raises(AudioError, match="100.0 h or more in one file; divide it") as caught:
+    with pytest.raises(AudioError, match="100.0 h or more in one file; split it") as caught:
         decoder.probe(sparse_wav(tmp_path / "days.wav", 100))
     assert caught.value.reason == "too_long"
 
@@ -225,7 +225,7 @@ def test_ten_hours_take_little_memory(tmp_path, railway) -> None:
     heard = soxr.resample(railway.samples, MASTER_RATE, 8000, quality="VHQ")
     path = sparse_wav(tmp_path / "ten hours.wav", 10, heard=heard)
     before, others = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, set(psutil.Process().children())
-    with Decoder(tmp_path / "samples") as decoder:
+    with AudioDecoder(tmp_path / "samples") as decoder:
         track = decoder.probe(path)
         master, hearing = decoder.load(path, track)
         (child,) = [one for one in psutil.Process().children() if one not in others]

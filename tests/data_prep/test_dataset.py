@@ -13,7 +13,7 @@ import pytest
 
 from data_prep import dataset, judge
 from data_prep.audio import MASTER_RATE, Audio, flac
-from data_prep.recording import Recording
+from data_prep.recording import PreparedRecording
 from data_prep.vad import Region
 from finetune import files
 from finetune.errors import UserError
@@ -26,12 +26,12 @@ def written(out, *clips, share=0.0):
     return write(out, heard(out, *clips), share)
 
 
-def heard(out, *clips) -> Recording:
+def heard(out, *clips) -> PreparedRecording:
     """A recording of these clips, whose files are there."""
     for one in clips:
         noise = np.random.default_rng(one.start).normal(0, 0.1, one.stop - one.start).astype(np.float32)
         files.write_bytes(out / one.audio, flac(Audio(noise, MASTER_RATE)))
-    return Recording(recording().source, 600 * MASTER_RATE, tuple(Region(one.start, one.stop) for one in clips), clips)
+    return PreparedRecording(recording().source, 600 * MASTER_RATE, tuple(Region(one.start, one.stop) for one in clips), clips)
 
 
 def write(out, recording, share):
@@ -66,11 +66,11 @@ def test_two_runs_in_one_folder_are_refused_and_a_killed_one_is_cleaned_up_after
     (tmp_path / "clips" / "aa").mkdir(parents=True)
     left = tmp_path / "clips" / "aa" / ".a.flac.tmp-1234"
     left.write_bytes(b"half")
-    with dataset.owned(tmp_path):
+    with dataset.lock_dataset(tmp_path):
         assert not left.exists()
-        with pytest.raises(UserError, match=f"is in use by a running process .process {os.getpid()}"), dataset.owned(tmp_path):
+        with pytest.raises(UserError, match=f"is in use by a running process .process {os.getpid()}"), dataset.lock_dataset(tmp_path):
             pass
-    with dataset.owned(tmp_path):
+    with dataset.lock_dataset(tmp_path):
         pass
 
 
@@ -101,7 +101,7 @@ def test_killed_before_any_change_to_the_disk_and_written_again_it_is_the_same(t
             break
         for name in MANIFESTS:
             assert all((out / json.loads(line)["audio"]).is_file() for line in (out / name).read_text().splitlines())
-        with dataset.owned(out):
+        with dataset.lock_dataset(out):
             work()
         assert contents(out) == contents(tmp_path / "whole")
     assert moment > 20

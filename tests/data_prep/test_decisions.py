@@ -86,7 +86,7 @@ def test_a_crash_at_any_byte_costs_at_most_the_line_that_was_being_written(tmp_p
         (tmp_path / REVIEW).write_bytes(whole[:length])
         torn = len(first) < length < len(whole) - 1
         assert set(decisions.read(tmp_path)) == ({"a"} if length < len(whole) - 1 else {"a", "b"})
-        assert ("its last line is half written" in capsys.readouterr().err) == torn
+        assert ("the last line is incomplete" in capsys.readouterr().err) == torn
         decisions.add(tmp_path, Decision(id="c", action="reject"))
         assert set(decisions.read(tmp_path)) == ({"a", "c"} if length < len(whole) - 1 else {"a", "b", "c"})
         assert capsys.readouterr().err == ""

@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, AudioError, Bounds, load, probe
-from data_prep.decoder import Decoder
+from data_prep.decoder import AudioDecoder
 from finetune.errors import UserError
 from tests.data_prep.crafted_flac import flac as crafted
 
 
 @pytest.fixture
 def decoder(tmp_path):
-    with Decoder(tmp_path / "samples") as one:
+    with AudioDecoder(tmp_path / "samples") as one:
         yield one
 
 
@@ -39,7 +39,7 @@ def test_the_child_gives_what_this_process_gives_to_the_bit(name, sample, decode
 
 def test_one_child_serves_many_files_and_ends_with_its_owner(tmp_path, railway, write_sound) -> None:
     before = psutil.Process().children()
-    with Decoder(tmp_path / "samples") as decoder:
+    with AudioDecoder(tmp_path / "samples") as decoder:
         for number in range(5):
             path = write_sound(tmp_path / f"{number}.wav", railway.samples[: 24000 * (number + 1)], 24000)
             master, hearing = decoder.load(path, decoder.probe(path))
@@ -65,7 +65,7 @@ def test_reasons_come_through(tmp_path, write_sound, decoder) -> None:
         with pytest.raises(AudioError) as caught:
             decoder.probe(tmp_path / name)
         assert caught.value.reason == reason
-    assert caught.value.detail == "it cannot be read: No such file or directory"
+    assert caught.value.detail == "cannot be read: No such file or directory"
 
 
 def test_what_a_decoder_complains_about_is_told(tmp_path, sample, decoder, capfd) -> None:
@@ -79,7 +79,7 @@ def test_what_a_decoder_complains_about_is_told(tmp_path, sample, decoder, capfd
 
 
 def test_a_file_that_changes_between_the_passes_is_unreadable(tmp_path, railway, write_sound, decoder) -> None:
-    for ending, says in {".wav": "it became shorter while it was read", ".flac": "what decoded before does so no more"}.items():
+    for ending, says in {".wav": "the file became shorter while it was read", ".flac": "decoding failed in the second pass"}.items():
         path = write_sound(tmp_path / f"growing{ending}", railway.samples[:48000], 24000)
         track = decoder.probe(path)
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -98,7 +98,7 @@ def test_names_that_are_not_text_reach_the_child(tmp_path, railway, write_sound,
 
 def test_a_pipe_stalls_its_reader_and_nobody_else(tmp_path, sample) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
-    with Decoder(tmp_path / "samples", stall=1.5) as decoder:
+    with AudioDecoder(tmp_path / "samples", stall=1.5) as decoder:
         with pytest.raises(AudioError, match="no progress for 1.5 s") as caught:
             decoder.probe(tmp_path / "pipe.wav")
         assert caught.value.reason == "decoder_stalled"
@@ -111,7 +111,7 @@ def test_a_decoder_that_dies_costs_one_file(tmp_path, sample, decoder) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
     killer = threading.Timer(0.3, lambda: child.send_signal(signal.SIGSEGV))
     killer.start()
-    with pytest.raises(AudioError, match="the decoder died .SIGSEGV.: without a word") as caught:
+    with pytest.raises(AudioError, match="the decoder died .SIGSEGV.: no error output") as caught:
         decoder.probe(tmp_path / "pipe.wav")
     killer.join()
     assert caught.value.reason == "decoder_crashed"
@@ -123,17 +123,17 @@ def test_a_file_that_needs_more_memory_than_allowed_is_refused(tmp_path, railway
 
     wide = np.repeat(railway.samples[:48000, None], 60, axis=1)
     soundfile.write(tmp_path / "wide.wav", wide, 24000)
-    with Decoder(tmp_path / "samples", memory=150 << 20) as small:
+    with AudioDecoder(tmp_path / "samples", memory=150 << 20) as small:
         with pytest.raises(AudioError) as caught:
             small.probe(tmp_path / "wide.wav")
         assert caught.value.reason == "decoder_crashed"
         assert small.probe(sample / "rms/railway.ogg").frames > 0
-    with Decoder(tmp_path / "samples") as usual:
+    with AudioDecoder(tmp_path / "samples") as usual:
         assert usual.probe(tmp_path / "wide.wav").frames == 48000
 
 
 def test_a_full_disk_is_not_the_recordings_fault(tmp_path, sample) -> None:
-    with Decoder(tmp_path / "samples") as decoder:
+    with AudioDecoder(tmp_path / "samples") as decoder:
         track = decoder.probe(sample / "rms/railway.ogg")
         endless = track.model_copy(update={"frames": 10**15})
         with pytest.raises(UserError, match=r"decoding 'railway.ogg' needs [\d,]+ bytes at"):
@@ -159,7 +159,7 @@ def test_the_child_ends_when_its_parent_is_killed(tmp_path) -> None:
     """Both while it waits for work and while a file holds it."""
     os.mkfifo(tmp_path / "pipe.wav")
     code = (
-        "import sys; from pathlib import Path; from data_prep.decoder import Decoder; d = Decoder(Path(sys.argv[1]), stall=0.5)\n"
+        "import sys; from pathlib import Path; from data_prep.decoder import AudioDecoder; d = AudioDecoder(Path(sys.argv[1]), stall=0.5)\n"
         "d.probe(Path(sys.argv[2])); print('ready', flush=True); d.probe(Path(sys.argv[3]))"
     )
     sound = Path(__file__).parents[2] / "recipes/voice_clone/sample/rms/railway.ogg"
@@ -186,6 +186,6 @@ def test_the_child_stops_at_the_bounds_of_its_request(tmp_path, decoder) -> None
 
 def test_a_request_that_makes_progress_for_ever_is_ended(tmp_path) -> None:
     (tmp_path / "long.flac").write_bytes(crafted(3600 * 48_000, 48_000))
-    with Decoder(tmp_path, longest=0.0) as decoder, pytest.raises(AudioError, match="not decoded after 0 s") as caught:
+    with AudioDecoder(tmp_path, longest=0.0) as decoder, pytest.raises(AudioError, match="not decoded after 0 s") as caught:
         decoder.probe(tmp_path / "long.flac")
     assert caught.value.reason == "decoder_stalled"

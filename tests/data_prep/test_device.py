@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_prep import device
-from data_prep.device import choose_device, free_memory, make_current, one_thread, spread, threads_kept, without_tf32
+from data_prep.device import assign_devices, choose_device, free_memory, make_current, one_thread, restore_thread_count, without_tf32
 from finetune.errors import UserError
 
 
@@ -24,20 +24,20 @@ def test_a_gpu_that_is_not_there_is_refused_with_the_way_out(monkeypatch) -> Non
 
 def test_the_number_of_threads_is_put_back_even_after_a_failure() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(RuntimeError), threads_kept():
+    with pytest.raises(RuntimeError), restore_thread_count():
         torch.set_num_threads(before + 1)
         raise RuntimeError
     assert torch.get_num_threads() == before
 
 
 def test_one_worker_for_each_core_or_gpu(monkeypatch) -> None:
-    assert spread("cpu", None, 1) == ["cpu"] * len(os.sched_getaffinity(0))
-    assert spread("cpu", None, 1 << 50) == ["cpu"]
-    assert spread("cpu", 3, 1 << 50) == ["cpu"] * 3
-    assert spread("cpu", 0, 1) == []
+    assert assign_devices("cpu", None, 1) == ["cpu"] * len(os.sched_getaffinity(0))
+    assert assign_devices("cpu", None, 1 << 50) == ["cpu"]
+    assert assign_devices("cpu", 3, 1 << 50) == ["cpu"] * 3
+    assert assign_devices("cpu", 0, 1) == []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert spread("cuda", None, 1 << 50) == ["cuda:0", "cuda:1"]
-    assert spread("cuda", 3, 1) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert assign_devices("cuda", None, 1 << 50) == ["cuda:0", "cuda:1"]
+    assert assign_devices("cuda", 3, 1) == ["cuda:0", "cuda:1", "cuda:0"]
 
 
 def test_a_gpu_is_made_current_and_the_cpu_is_not(monkeypatch) -> None:

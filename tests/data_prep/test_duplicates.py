@@ -12,7 +12,7 @@ import soundfile
 import soxr
 
 from data_prep.audio import MASTER_RATE
-from data_prep.duplicates import Clip, find, normalised, spectrum
+from data_prep.duplicates import DuplicateCandidate, find_duplicates, normalised, spectrum
 
 FIRST, SECOND = "The night train to the north leaves from platform seven.", "It carries letters."
 
@@ -23,9 +23,9 @@ def sentences(railway, said) -> list[np.ndarray]:
 
 
 def found(sounds: dict[str, tuple[str, np.ndarray]]) -> dict[str, str]:
-    clips = [Clip(name, text, len(sound)) for name, (text, sound) in sounds.items()]
+    clips = [DuplicateCandidate(name, text, len(sound)) for name, (text, sound) in sounds.items()]
     random.Random(0).shuffle(clips)
-    return find(clips, lambda name: sounds[name][1])
+    return find_duplicates(clips, lambda name: sounds[name][1])
 
 
 def copy(sound: np.ndarray, form: str, subtype: str, rate: int) -> np.ndarray:
@@ -71,13 +71,19 @@ def test_all_copies_name_one_keeper_that_is_none_itself(sentences) -> None:
 
 def test_sound_is_read_only_of_clips_that_may_be_duplicates(sentences) -> None:
     read = []
-    clips = [Clip("a", FIRST, 1000), Clip("b", FIRST, 2000), Clip("c", SECOND, 1001), Clip("d", "Other.", 3000), Clip("e", "More.", 3000)]
+    clips = [
+        DuplicateCandidate("a", FIRST, 1000),
+        DuplicateCandidate("b", FIRST, 2000),
+        DuplicateCandidate("c", SECOND, 1001),
+        DuplicateCandidate("d", "Other.", 3000),
+        DuplicateCandidate("e", "More.", 3000),
+    ]
 
     def samples(name: str) -> np.ndarray:
         read.append(name)
         return sentences[ord(name) - ord("a")]
 
-    assert find(clips, samples) == {}
+    assert find_duplicates(clips, samples) == {}
     assert sorted(read) == ["d", "e"]
 
 

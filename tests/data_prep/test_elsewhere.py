@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_prep import voice
-from data_prep.elsewhere import brought
+from data_prep.elsewhere import download_recordings
 from finetune import files, remote
 from finetune.errors import UserError
 
@@ -29,20 +29,20 @@ def held(folder: Path) -> dict[str, bytes]:
 
 def test_only_what_is_new_or_changed_is_fetched(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "me"
-    folder = brought(url, out)
+    folder = download_recordings(url, out)
     assert folder == tmp_path / "me.recordings" / "talks" and held(folder) == CONTENT
     assert capsys.readouterr().out.count(" of 3: ") == 3
-    assert brought(url, out) == folder and capsys.readouterr().out == ""
+    assert download_recordings(url, out) == folder and capsys.readouterr().out == ""
     remote.write(f"{url}/a.wav", b"longer")
     (tmp_path / "elsewhere" / "talks" / "deep" / "b.txt").unlink()
     (folder / "deep" / "b.wav").unlink()
-    brought(url, out)
+    download_recordings(url, out)
     assert capsys.readouterr().out.count(" of 2: ") == 2 and held(folder) == {"a.wav": b"longer", "deep/b.wav": b"two"}
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "remove"])
 def test_a_download_that_is_killed_leaves_no_half_file(url: str, tmp_path: Path, operation: str) -> None:
-    folder = brought(url, tmp_path / "me")
+    folder = download_recordings(url, tmp_path / "me")
     remote.write(f"{url}/a.wav", b"longer")
 
     def dies(kind: str, path: Path) -> None:
@@ -50,23 +50,23 @@ def test_a_download_that_is_killed_leaves_no_half_file(url: str, tmp_path: Path,
             raise KeyboardInterrupt
 
     with files.watch(dies), pytest.raises(KeyboardInterrupt):
-        brought(url, tmp_path / "me")
+        download_recordings(url, tmp_path / "me")
     assert (folder / "a.wav").read_bytes() in (b"one", b"longer") if (folder / "a.wav").exists() else True
-    assert held(brought(url, tmp_path / "me")) == {**CONTENT, "a.wav": b"longer"}
+    assert held(download_recordings(url, tmp_path / "me")) == {**CONTENT, "a.wav": b"longer"}
     assert files.unfinished(tmp_path / "me.recordings") == []
 
 
 def test_a_torn_ledger_fetches_again(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = brought(url, tmp_path / "me")
+    folder = download_recordings(url, tmp_path / "me")
     ledger = folder.with_name("talks.jsonl")
     ledger.write_text(ledger.read_text()[:-20])
     capsys.readouterr()
-    assert held(brought(url, tmp_path / "me")) == CONTENT and capsys.readouterr().out.count(" of 1: ") == 1
+    assert held(download_recordings(url, tmp_path / "me")) == CONTENT and capsys.readouterr().out.count(" of 1: ") == 1
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no files; give the folder that holds your recordings"):
-        brought(f"file://{tmp_path}/gone", tmp_path / "me")
+    with pytest.raises(UserError, match="has no files; give the folder with your recordings"):
+        download_recordings(f"file://{tmp_path}/gone", tmp_path / "me")
     assert not (tmp_path / "me.recordings").exists()
 
 

@@ -14,8 +14,8 @@ from data_prep import encoding
 from data_prep.audio import MASTER_RATE
 from data_prep.codec import QwenCodec
 from data_prep.encoding import Clip, Setup, batches, encode_all, key_of, stored_at
-from data_prep.pool import Failure, Stop
-from data_prep.workers import Workers
+from data_prep.pool import Failure, StopSignal
+from data_prep.workers import WorkerOptions
 
 
 def clip(name: str, seconds: float) -> Clip:
@@ -46,8 +46,8 @@ def test_a_batch_that_ends_its_workers_is_taken_apart(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(encoding, "share_out", share_out)
     clips = [clip(name, 2) for name in ("a", "bad", "c")] + [clip("d", 30)]
-    with Stop() as stop:
-        failed = encode_all(clips, Setup(tmp_path, QwenCodec(tmp_path), 20, Workers(2)), stop)
+    with StopSignal() as stop:
+        failed = encode_all(clips, Setup(tmp_path, QwenCodec(tmp_path), 20, WorkerOptions(2)), stop)
     assert failed == {"bad": "encoding it failed again and again: killed by signal 9"}
 
 

@@ -13,7 +13,7 @@ import soundfile
 
 from data_prep import check, export, voice
 from data_prep.audio import MASTER_RATE
-from data_prep.lines import manifests_of
+from data_prep.lines import find_manifests
 from data_prep.manifest import read_rows
 from finetune import files
 from finetune.errors import UserError
@@ -59,9 +59,9 @@ def test_clips_are_named_after_their_ids_or_their_places(data: Path, tmp_path: P
 def test_one_speaker_of_several(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert run(data, "--as", "qwen", "--to", out) == 2
-    assert "here are me, you; export one at a time with --speaker NAME" in capsys.readouterr().err
+    assert "but the dataset has me, you; export one at a time with --speaker NAME" in capsys.readouterr().err
     assert run(data, "--as", "qwen", "--to", out, "--speaker", "anna") == 2
-    assert "no clip of speaker 'anna'; there are: me, you" in capsys.readouterr().err
+    assert "no clip of speaker 'anna'; speakers in the dataset: me, you" in capsys.readouterr().err
     assert run(data, "--as", "qwen", "--to", out, "--speaker", "me") == 0
     assert "cd " in capsys.readouterr().out
     assert found(out) == ["ref.wav", "train.jsonl", "val.jsonl", "wavs/clips_a.wav", "wavs/clips_d.wav", "wavs/clips_x_y_b.wav"]
@@ -71,10 +71,10 @@ def test_what_is_left_out_is_counted_with_its_reason(data: Path, tmp_path: Path,
     (data / "val.jsonl").write_text('{"audio": "clips/d.flac", "text": "either|or", "speaker": "me"}')
     assert run(data, "--as", "ljspeech", "--to", tmp_path / "out") == 0
     told = capsys.readouterr().out
-    assert "out: 3 clips, 0:00:03.0\n1 left out:\n    val.jsonl:1: the text holds |" in told
+    assert "out: 3 clips, 0:00:03.0\n1 skipped:\n    val.jsonl:1: the text contains |" in told
     (data / "train.jsonl").write_text("\n")
     assert run(data, "--as", "ljspeech", "--to", tmp_path / "none") == 2
-    assert "nothing to export; val.jsonl:1: the text holds |" in capsys.readouterr().err
+    assert "nothing to export; val.jsonl:1: the text contains |" in capsys.readouterr().err
     assert not list(tmp_path.glob(".none*"))
 
 
@@ -98,7 +98,7 @@ def test_a_lost_reference_matters_only_where_it_is_exported(data: Path, tmp_path
     (data / "val.jsonl").write_text('{"audio": "clips/d.flac", "text": "It was late.", "speaker": "me", "ref_audio": "gone.wav"}')
     for layout in ("qwen", "voice"):
         assert run(data, "--as", layout, "--to", tmp_path / layout, "--speaker", "me") == 2
-        assert "1 problems, the first at val.jsonl:1: gone.wav: no_file: there is no such file" in capsys.readouterr().err
+        assert "1 problems, first at val.jsonl:1: gone.wav: no_file: there is no such file" in capsys.readouterr().err
     assert run(data, "--as", "ljspeech", "--to", tmp_path / "ljspeech") == 0
 
 
@@ -109,20 +109,19 @@ def test_requests_that_make_no_sense_change_nothing(data: Path, tmp_path: Path, 
     rows = (data / "train.jsonl").read_text()
     (data / "train.jsonl").write_text(rows + '\n{"audio": "gone.wav", "text": "a"}\n[]\n')
     assert run(data, *to) == 2
-    assert (
-        f"2 problems, the first at train.jsonl:4: gone.wav: there is no such file; see them all with: python -m data_prep check {data}"
-        in (capsys.readouterr().err)
+    assert f"2 problems, first at train.jsonl:4: gone.wav: there is no such file; list all with: python -m data_prep check {data}" in (
+        capsys.readouterr().err
     )
     (data / "train.jsonl").write_text(rows.replace("x y", "x_y"))
     (data / "clips" / "x y").rename(data / "clips" / "x_y")
     (data / "clips_x_y_b.flac").write_bytes((data / "clips" / "a.flac").read_bytes())
     (data / "val.jsonl").write_text('{"audio": "clips_x_y_b.flac", "text": "a"}')
     assert run(data, *to) == 2
-    assert "val.jsonl:1: the clip would be called 'clips_x_y_b', as the one of train.jsonl:2" in capsys.readouterr().err
+    assert "val.jsonl:1: its file name 'clips_x_y_b' is also that of train.jsonl:2" in capsys.readouterr().err
     (data / "train.jsonl").write_text("")
     (data / "val.jsonl").write_text("")
     assert run(data, *to) == 2
-    assert "holds no rows" in capsys.readouterr().err
+    assert "has no rows" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -162,4 +161,4 @@ def test_what_is_exported_as_ljspeech_can_be_prepared_again_with_its_speakers(tm
     first, again = ({row.text: row.speaker for row in read_rows(tmp_path / name / "train.jsonl")} for name in ("first", "again"))
     assert again.items() <= first.items()
     assert set(again.values()) == {"rms", "slt"} and len(again) > 0.7 * len(first)
-    assert check.check(manifests_of(tmp_path / "again")).wrong == []
+    assert check.check(find_manifests(tmp_path / "again")).wrong == []

@@ -15,23 +15,23 @@ import soundfile
 
 from data_prep.audio import MASTER_RATE
 from data_prep.check import check
-from data_prep.export_formats import Item, audiofolder, ljspeech, qwen, voice
+from data_prep.export_formats import ExportItem, audiofolder, ljspeech, qwen, voice
 from data_prep.manifest import Row
-from data_prep.transcripts import find_all
+from data_prep.transcripts import find_transcripts
 from finetune.errors import UserError
 
 SHORT, LONG = 24_000, 150_000
 
 
 @pytest.fixture
-def item(tmp_path: Path, write_sound: Callable[..., Path]) -> Callable[..., Item]:
+def item(tmp_path: Path, write_sound: Callable[..., Path]) -> Callable[..., ExportItem]:
     """(name, fields of the row) → an item with a clip of its own."""
 
-    def make(name: str, file: str = "", length: int = SHORT, rate: int = MASTER_RATE, validates: bool = False, **fields: Any) -> Item:
+    def make(name: str, file: str = "", length: int = SHORT, rate: int = MASTER_RATE, validates: bool = False, **fields: Any) -> ExportItem:
         samples = np.random.default_rng(list(name.encode())).uniform(-0.3, 0.3, length)
         clip = write_sound(tmp_path / "clips" / (file or f"{name}.flac"), samples, rate)
         row = Row.model_validate({"audio": clip.name, "text": f"This is what {name} said.", "speaker": "me", "id": name, **fields})
-        return Item(name, f"train.jsonl:{name}", row, None, clip, None, validates, length / rate)
+        return ExportItem(name, f"train.jsonl:{name}", row, None, clip, None, validates, length / rate)
 
     return make
 
@@ -49,7 +49,7 @@ def test_ljspeech_is_read_by_columns_and_by_ourselves(item, tmp_path) -> None:
     assert (folder / "metadata_val.csv").read_text() == "d|This is what d said.|This is what d said.\n"
     assert exported.left_out == ["train.jsonl:c: the text holds |, which divides the fields of metadata.csv"]
     assert {path.stem for path in folder.glob("wavs/*.wav")} == {"a", "b", "d"}
-    found = find_all([folder / "wavs" / "a.wav", folder / "wavs" / "b.wav"])
+    found = find_transcripts([folder / "wavs" / "a.wav", folder / "wavs" / "b.wav"])
     assert [text.text for text in found.by_recording.values()] == ["This is what a said.", 'Zwei "Zeilen" für dich.']
 
 
@@ -58,7 +58,7 @@ def test_ljspeech_of_several_speakers(item, tmp_path) -> None:
     names = {"a": "anna", "b": "bob", "c": "anna", "d": "bob"}
     ljspeech([item(name, speaker=speaker) for name, speaker in names.items()], folder)
     assert (folder / "metadata.csv").read_text().splitlines()[1] == "b|bob|This is what b said."
-    found = find_all(sorted(folder.glob("wavs/*.wav")))
+    found = find_transcripts(sorted(folder.glob("wavs/*.wav")))
     assert [text.speaker for text in found.by_recording.values()] == ["anna", "bob", "anna", "bob"]
     with pytest.raises(UserError, match=r"train.jsonl:b: speaker 'b\|ob' cannot stand"):
         ljspeech([item("a"), item("b", speaker="b|ob")], folder)
@@ -115,8 +115,8 @@ def test_qwen_has_what_the_official_script_reads(item, tmp_path) -> None:
 def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_path) -> None:
     other, named = item("other", length=LONG), item("named", length=30_000)
     codes = np.full((13, 16), 7, np.uint16)
-    first = Item("a", "", other.row, codes, item("a").clip, other.clip, False, 1.0)
-    second, third = (Item(name, "", named.row, codes, item(name).clip, named.clip, False, 1.0) for name in "bc")
+    first = ExportItem("a", "", other.row, codes, item("a").clip, other.clip, False, 1.0)
+    second, third = (ExportItem(name, "", named.row, codes, item(name).clip, named.clip, False, 1.0) for name in "bc")
     exported = qwen([first, second, third], tmp_path / "out")
     assert soundfile.info(tmp_path / "out" / "ref.wav").frames == 30_000
     assert lines(tmp_path / "out" / "train.jsonl")[0]["audio_codes"] == codes.tolist()

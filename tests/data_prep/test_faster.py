@@ -17,7 +17,7 @@ import soxr
 
 from data_prep import faster, packs, transcribe, voice
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.segment import Unit
+from data_prep.segment import TextUnit
 from data_prep.vad import Region
 from finetune.errors import UserError
 
@@ -105,7 +105,7 @@ def talk(one_sentence) -> Audio:
     return Audio(np.tile(samples, 13)[: 50 * SPEECH_RATE], SPEECH_RATE)
 
 
-def said(units: list[Unit]) -> str:
+def said(units: list[TextUnit]) -> str:
     return "".join(unit.text for unit in units).strip()
 
 
@@ -168,7 +168,7 @@ def test_weights_are_known_by_content_and_a_foreign_folder_is_named(folder, tmp_
     with pytest.raises(UserError, match="neither a folder with model.bin nor weights that can be fetched .*tiny"):
         transcribe.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
     (tmp_path / "model.bin").write_bytes(b"nothing of the kind")
-    with pytest.raises(UserError, match="not a Whisper of CTranslate2"):
+    with pytest.raises(UserError, match="not a CTranslate2 Whisper model"):
         transcribe.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
 
 
@@ -177,7 +177,7 @@ def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
     for ask in (lambda name: transcribe.load_whisper(name, "cpu"), lambda name: transcribe.settings(name, None), transcribe.fetch):
         with pytest.raises(UserError, match=r"pip install 'overtone\[faster-whisper\]'"):
             ask("faster-whisper:small")
-    assert not faster.runs("small")
+    assert not faster.is_faster_whisper("small")
 
 
 @needs_faster_whisper
@@ -199,7 +199,7 @@ def test_without_the_library_of_a_gpu_the_package_is_named_before_anything_is_fe
     monkeypatch.setattr(faster.ctypes, "CDLL", no_library)
     monkeypatch.setattr(faster, "files_of", lambda _package: None)
     monkeypatch.setattr(faster, "fetch", lambda _name: pytest.fail("nothing is fetched"))
-    with pytest.raises(UserError, match="--whisper faster-whisper:small: .*libcublas.so.12.*pip install nvidia-cublas-cu12; or take"):
+    with pytest.raises(UserError, match="--whisper faster-whisper:small: .*libcublas.so.12.*pip install nvidia-cublas-cu12; or use"):
         faster.check_device("faster-whisper:small", "cuda:1")
     faster.check_device("faster-whisper:small", "cpu")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from data_prep.gradio_routes import ResetCall, add_files, nothing_uploaded, page_routes, rebuild_call
+from data_prep.gradio_routes import ResetCall, add_files, no_uploads, page_routes, rebuild_call
 from tests.asgi import ask
 
 
@@ -33,19 +33,19 @@ def test_a_call_is_rebuilt_from_what_the_page_sends(page: Any, tmp_path: Path) -
     made = rebuild_call(page, {str(sound): sound}.get, body)
     assert made == call("hello", {"path": str(sound), "meta": {"_type": "gradio.FileData"}}, trigger_id=None)
     button = next(number for number, block in page.blocks.items() if block.get_block_name() == "button")
-    assert rebuild_call(page, nothing_uploaded, call("hello", None, trigger_id=button))["trigger_id"] == button
+    assert rebuild_call(page, no_uploads, call("hello", None, trigger_id=button))["trigger_id"] == button
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (call("a", {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}), "a file is named that was not uploaded"),
+        (call("a", {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}), "the file was not uploaded"),
         (call({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, None), "a textbox sends a string, not {'path': '/etc"),
         (call(True, None), "a textbox sends a string, not True"),
-        (call("a", "/etc/passwd"), "a file is named that was not uploaded"),
-        (call("a", {"url": "http://127.0.0.1:1/x.wav"}), "a file is named that was not uploaded"),
-        (call("a", [[{"path": "/etc/passwd"}]]), "a file is named that was not uploaded"),
-        (call("a"), "2 values are expected, and 1 were sent"),
+        (call("a", "/etc/passwd"), "the file was not uploaded"),
+        (call("a", {"url": "http://127.0.0.1:1/x.wav"}), "the file was not uploaded"),
+        (call("a", [[{"path": "/etc/passwd"}]]), "the file was not uploaded"),
+        (call("a"), "2 values expected, got 1"),
         (call("a", None, fn_index=7), "fn_index 7: the page has no such function"),
         (call("a", None, fn_index=10**30), "no such function"),
         (call("a", None, session_hash="../x"), "session_hash: String should match"),
@@ -57,7 +57,7 @@ def test_a_call_is_rebuilt_from_what_the_page_sends(page: Any, tmp_path: Path) -
 )
 def test_what_no_page_sends_is_refused(page: Any, body: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        rebuild_call(page, nothing_uploaded, body)
+        rebuild_call(page, no_uploads, body)
 
 
 def test_values_have_the_kind_of_their_component() -> None:
@@ -67,12 +67,12 @@ def test_values_have_the_kind_of_their_component() -> None:
         parts = [gradio.State([]), gradio.Number(precision=0), gradio.Slider(), gradio.Checkbox(), gradio.Dropdown(["a"])]
         gradio.Button().click(lambda *values: None, parts, None)
     good = ["ignored", 3, 0.5, True, "a"]
-    assert rebuild_call(page, nothing_uploaded, call(*good))["data"] == [None, *good[1:]]
+    assert rebuild_call(page, no_uploads, call(*good))["data"] == [None, *good[1:]]
     cleared = [None, None, 0.5, False, None]
-    assert rebuild_call(page, nothing_uploaded, call(*cleared))["data"] == cleared
+    assert rebuild_call(page, no_uploads, call(*cleared))["data"] == cleared
     for at, bad in ((2, None), (3, None), (1, "3"), (1, True), (2, []), (3, 1), (4, 1), (4, {"path": "/etc/passwd"})):
-        with pytest.raises(ValueError, match="load the page again"):
-            rebuild_call(page, nothing_uploaded, call(*good[:at], bad, *good[at + 1 :]))
+        with pytest.raises(ValueError, match="reload the page"):
+            rebuild_call(page, no_uploads, call(*good[:at], bad, *good[at + 1 :]))
 
 
 def test_only_sessions_that_wait_for_something_are_followed(page: Any) -> None:

@@ -10,21 +10,21 @@ import soundfile
 
 from data_prep import hearing
 from data_prep.audio import MASTER_RATE
-from data_prep.hearing import Setup, StoppedError, Task, hear_all
-from data_prep.pool import Failure, Stop
-from data_prep.ray_engine import Remote
+from data_prep.hearing import RecordingTask, StoppedError, WorkerSetup, process_recordings
+from data_prep.pool import Failure, StopSignal
+from data_prep.ray_engine import RayWorkers
 from data_prep.recording import Job
 from data_prep.segment import Lengths
 from data_prep.sources import scan
 from data_prep.transcripts import Transcript
-from data_prep.workers import Workers
+from data_prep.workers import WorkerOptions
 from tests.data_prep.test_judge import STANDARD
 
 TEXT = Transcript(text="The night train to the north leaves from platform seven.")
 
 
 @pytest.fixture
-def tasks(tmp_path, one_sentence) -> list[Task]:
+def tasks(tmp_path, one_sentence) -> list[RecordingTask]:
     """Two recordings and a copy of the first, of which only the copy has a transcript, and something that cannot be read."""
     folder = tmp_path / "in"
     folder.mkdir()
@@ -32,17 +32,17 @@ def tasks(tmp_path, one_sentence) -> list[Task]:
     shutil.copy(folder / "a.wav", folder / "copy.wav")
     soundfile.write(folder / "long.wav", one_sentence.samples[20_000:].repeat(1), MASTER_RATE)
     (folder / "lost.wav").symlink_to("nowhere")
-    return [Task(source, TEXT if source.name != "a.wav" else None) for source in scan(folder, "me", tmp_path / "out")]
+    return [RecordingTask(source, TEXT if source.name != "a.wav" else None) for source in scan(folder, "me", tmp_path / "out")]
 
 
 @pytest.fixture
-def setup(tmp_path) -> Setup:
-    return Setup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, Workers(0))
+def setup(tmp_path) -> WorkerSetup:
+    return WorkerSetup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, WorkerOptions(0))
 
 
 def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_said(tasks, setup, capsys) -> None:
-    with Stop() as stop:
-        recordings, work = hear_all(tasks, setup, STANDARD, stop)
+    with StopSignal() as stop:
+        recordings, work = process_recordings(tasks, setup, STANDARD, stop)
     assert [(one.source.name, one.refused) for one in recordings] == [
         ("a.wav", "duplicate"),
         ("copy.wav", ""),
@@ -53,33 +53,35 @@ def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_s
     assert recordings[0].total == recordings[1].total > 0
     assert dict(work.computed) == {"speech": 2, "clips": 2}
     assert dict(work.model_loads) == {"vad": 1}
-    assert "1 of 3 recordings are known from before\n" in capsys.readouterr().out  # that which cannot be read
-    with Stop() as stop:
-        again, work = hear_all(tasks, setup, STANDARD, stop)
+    assert "1 of 3 recordings were processed in earlier runs\n" in capsys.readouterr().out  # that which cannot be read
+    with StopSignal() as stop:
+        again, work = process_recordings(tasks, setup, STANDARD, stop)
     assert again == recordings
     assert (work.computed, dict(work.reused), work.model_loads) == ({}, {"speech": 2, "clips": 2}, {})
 
 
 def test_a_stop_is_told_with_what_is_done(tasks, setup) -> None:
-    with Stop() as stop:
-        stop.asked = True
-        with pytest.raises(StoppedError, match="1 of 3 recordings are heard"):
-            hear_all(tasks, setup, STANDARD, stop)
+    with StopSignal() as stop:
+        stop.requested = True
+        with pytest.raises(StoppedError, match="1 of 3 recordings are processed"):
+            process_recordings(tasks, setup, STANDARD, stop)
 
 
 def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_known(tasks, setup, monkeypatch) -> None:
     """The failure itself is `test_pool`'s."""
-    lost = hearing._lost(tasks[2], setup, Failure("its process ended by SIGKILL"))
+    lost = hearing._reject_crashed(tasks[2], setup, Failure("its process was killed by SIGKILL"))
     assert (lost.refused, lost.total) == ("crashed", 0)
-    assert lost.detail == "hearing it failed twice, the second time alone: its process ended by SIGKILL"
-    elsewhere = replace(setup, workers=Workers(remote=Remote(2, 0.0, setup.stages)))
-    assert hearing._lost(tasks[2], elsewhere, Failure("its workers died")).detail == "hearing it failed again and again: its workers died"
-    with Stop() as stop:
-        heard, _ = hear_all(tasks[2:3], setup, STANDARD, stop)
-    assert hearing._lost(tasks[2], setup, Failure("")).total == heard[0].total > 0
+    assert lost.detail == "processing failed twice, the second time alone: its process was killed by SIGKILL"
+    elsewhere = replace(setup, workers=WorkerOptions(remote=RayWorkers(2, 0.0, setup.stages)))
+    assert (
+        hearing._reject_crashed(tasks[2], elsewhere, Failure("its workers died")).detail == "processing failed repeatedly: its workers died"
+    )
+    with StopSignal() as stop:
+        heard, _ = process_recordings(tasks[2:3], setup, STANDARD, stop)
+    assert hearing._reject_crashed(tasks[2], setup, Failure("")).total == heard[0].total > 0
 
 
 def test_lengths_are_guessed_from_sizes(tasks) -> None:
     task = tasks[1]
-    assert task.about_seconds == pytest.approx(4.3 / 2, rel=0.1)  # 24 kHz in 16 bit is half of what is usual
-    assert replace(task, source=replace(task.source, path=task.source.path.with_name("nothing.mp3"))).about_seconds == 0
+    assert task.estimated_seconds == pytest.approx(4.3 / 2, rel=0.1)  # 24 kHz in 16 bit is half of what is usual
+    assert replace(task, source=replace(task.source, path=task.source.path.with_name("nothing.mp3"))).estimated_seconds == 0

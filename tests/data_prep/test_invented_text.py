@@ -16,14 +16,14 @@ from data_prep import segment, transcribe, vad
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.measure import measure, noise_power
 from data_prep.score import PRESETS, Candidate, failures
-from data_prep.segment import Heard, Lengths, Unit
+from data_prep.segment import Lengths, TextUnit, WhisperScores
 from data_prep.vad import Region
 from tests.ledger import record
 
 TEXT = "The night train to the north leaves from platform seven."
 LENGTH = 10 * MASTER_RATE
 SECONDS = np.arange(LENGTH) / MASTER_RATE
-SURE = Heard(language="english", avg_logprob=-0.1, compression_ratio=1.2, no_speech_prob=0.0, temperature=0.0, complete=True)
+SURE = WhisperScores(language="english", avg_logprob=-0.1, compression_ratio=1.2, no_speech_prob=0.0, temperature=0.0, complete=True)
 
 
 def noise(seed: int = 0) -> np.ndarray:
@@ -69,7 +69,7 @@ def hearing(master: Audio) -> Audio:
     return Audio(soxr.resample(master.samples, MASTER_RATE, SPEECH_RATE), SPEECH_RATE)
 
 
-def clips_of(master: Audio, units: list[Unit], regions: list[Region]) -> dict[str, list[str]]:
+def clips_of(master: Audio, units: list[TextUnit], regions: list[Region]) -> dict[str, list[str]]:
     """The text of each clip, and what is wrong with it."""
     cuts = segment.align(units, regions, len(master.samples), transcribe.WORD_TOLERANCE)
     pieces = segment.divide(cuts, units, master, Lengths(), segment.sentence_bonus)
@@ -116,7 +116,7 @@ def doubting(model) -> None:
 TAKEN_FOR_SPEECH = Region(3 * MASTER_RATE, 7 * MASTER_RATE)
 
 
-def heard_in_music(model, region: Region = TAKEN_FOR_SPEECH) -> tuple[list[str], list[Unit]]:
+def heard_in_music(model, region: Region = TAKEN_FOR_SPEECH) -> tuple[list[str], list[TextUnit]]:
     """What is wrong with the only text, where the detector took a chord in a silent room for speech."""
     samples = chords(0) * ((region.start / MASTER_RATE <= SECONDS) & (region.stop / MASTER_RATE > SECONDS)) + 1e-4 * noise()
     master = Audio(samples.astype(np.float32), MASTER_RATE)
@@ -173,7 +173,7 @@ def inside(region: Region) -> np.ndarray:
     return (np.arange(LENGTH) >= region.start) & (np.arange(LENGTH) < region.stop)
 
 
-def words(text: str, region: Region) -> list[Unit]:
+def words(text: str, region: Region) -> list[TextUnit]:
     """Spread evenly over a region."""
     edges = np.linspace(region.start, region.stop, len(text.split()) + 1).astype(int)
-    return [Unit(text=f" {one}", start=start, stop=stop, heard=SURE) for one, start, stop in zip(text.split(), edges, edges[1:])]
+    return [TextUnit(text=f" {one}", start=start, stop=stop, heard=SURE) for one, start, stop in zip(text.split(), edges, edges[1:])]

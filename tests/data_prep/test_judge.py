@@ -10,13 +10,13 @@ import pytest
 
 from data_prep import judge
 from data_prep.audio import MASTER_RATE
-from data_prep.clips import Clip
+from data_prep.clips import MeasuredClip
 from data_prep.decisions import Decision
-from data_prep.judge import Standard
-from data_prep.recording import Recording, refused
+from data_prep.judge import SelectionCriteria
+from data_prep.recording import PreparedRecording, refuse_recording
 from data_prep.score import PRESETS, Quality
 from data_prep.segment import Lengths
-from data_prep.sources import Source
+from data_prep.sources import RecordingSource
 
 QUALITY = Quality(
     chars_per_second=12.0,
@@ -31,43 +31,43 @@ QUALITY = Quality(
     text_complete=True,
 )
 TEXT = "A sentence of some length that takes five seconds."
-STANDARD = Standard(PRESETS["default"], Lengths())
+STANDARD = SelectionCriteria(PRESETS["default"], Lengths())
 
 
-def clip(number: int = 0, text: str = TEXT, **measures: object) -> Clip:
+def clip(number: int = 0, text: str = TEXT, **measures: object) -> MeasuredClip:
     start = number * 6 * MASTER_RATE
     identity = f"aa_{number}"
     audio = f"clips/aa/{identity}.flac" if text else None
     quality = QUALITY.model_copy(update=measures)
-    return Clip(
+    return MeasuredClip(
         id=identity, audio=audio, start=start, stop=start + 5 * MASTER_RATE, text=text, language="english", quality=quality, gain_db=1.5
     )
 
 
-def recording(*clips: Clip, speaker: str = "me") -> Recording:
-    return Recording(Source(Path("a.wav"), "a.wav", "aa", speaker), 600 * MASTER_RATE, clips=clips)
+def recording(*clips: MeasuredClip, speaker: str = "me") -> PreparedRecording:
+    return PreparedRecording(RecordingSource(Path("a.wav"), "a.wav", "aa", speaker), 600 * MASTER_RATE, clips=clips)
 
 
-def reasons(clips: list[Clip], *decisions: Decision, standard: Standard = STANDARD) -> list[tuple[str, ...]]:
+def reasons(clips: list[MeasuredClip], *decisions: Decision, standard: SelectionCriteria = STANDARD) -> list[tuple[str, ...]]:
     standard = replace(standard, decisions={decision.id: decision for decision in decisions})
-    return [one.reasons for one in judge.by_rules([recording(*clips)], standard)]
+    return [one.reasons for one in judge.apply_rules([recording(*clips)], standard)]
 
 
 def test_rules_of_the_preset_decide_and_all_reasons_are_kept() -> None:
     clips = [clip(0), clip(1, snr_db=17.0), clip(2, snr_db=3.0, clipped_share=0.5)]
     assert reasons(clips) == [(), (), ("clipped", "noisy")]
-    assert reasons(clips, standard=Standard(PRESETS["clean"], Lengths())) == [(), ("noisy",), ("clipped", "noisy")]
-    assert reasons(clips, standard=Standard(PRESETS["keep-all"], Lengths())) == [(), (), ()]
-    assert reasons(clips, standard=Standard(PRESETS["keep-all"], Lengths(longest=4.0)))[0] == ("too_long",)
+    assert reasons(clips, standard=SelectionCriteria(PRESETS["clean"], Lengths())) == [(), ("noisy",), ("clipped", "noisy")]
+    assert reasons(clips, standard=SelectionCriteria(PRESETS["keep-all"], Lengths())) == [(), (), ()]
+    assert reasons(clips, standard=SelectionCriteria(PRESETS["keep-all"], Lengths(longest=4.0)))[0] == ("too_long",)
 
 
 def test_what_is_usual_for_a_speaker_comes_from_all_of_their_recordings() -> None:
     steady = [clip(number, chars_per_second=12.0 + number % 3) for number in range(12)]
     hasty = clip(12, chars_per_second=24.0)
     assert reasons([hasty]) == [()]
-    judged = judge.by_rules([recording(*steady), recording(hasty)], STANDARD)
+    judged = judge.apply_rules([recording(*steady), recording(hasty)], STANDARD)
     assert [one.reasons for one in judged] == [()] * 12 + [("too_fast",)]
-    judged = judge.by_rules([recording(*steady), recording(hasty, speaker="somebody else")], STANDARD)
+    judged = judge.apply_rules([recording(*steady), recording(hasty, speaker="somebody else")], STANDARD)
     assert not any(one.reasons for one in judged)
 
 
@@ -87,7 +87,7 @@ def test_a_persons_word_stands_above_the_rules(decision, expected) -> None:
 def test_a_text_that_a_person_wrote_replaces_what_was_heard_and_is_judged_anew() -> None:
     heard = clip(text="Thanks for watching!", avg_logprob=-2.0, repeated_share=0.9, language_prob=0.1, outside_speech_share=0.5)
     assert reasons([heard]) != [()]
-    (judged,) = judge.by_rules([recording(heard)], replace(STANDARD, decisions={"aa_0": Decision(id="aa_0", action="text", text=TEXT)}))
+    (judged,) = judge.apply_rules([recording(heard)], replace(STANDARD, decisions={"aa_0": Decision(id="aa_0", action="text", text=TEXT)}))
     assert (judged.clip.text, judged.reasons) == (TEXT, ())
     assert judged.clip.quality.chars_per_second == pytest.approx(len(TEXT) / 4.0, abs=0.01)  # speech is 0.8 of 5 s
     assert judged.clip.quality.avg_logprob is None
@@ -98,15 +98,20 @@ def test_a_text_that_a_person_wrote_replaces_what_was_heard_and_is_judged_anew()
 def test_what_nobody_wrote_down_has_no_file_and_cannot_be_kept() -> None:
     silent = clip(text="")
     assert "no_text" in reasons([silent], Decision(id="aa_0", action="keep"))[0]
-    assert judge.without_clip([recording(silent, clip(1))], {name: Decision(id=name, action="keep") for name in ("aa_0", "aa_1", "x")}) == [
+    assert judge.find_stale_decisions(
+        [recording(silent, clip(1))], {name: Decision(id=name, action="keep") for name in ("aa_0", "aa_1", "x")}
+    ) == [
         "aa_0",
         "x",
     ]
 
 
 def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
-    recordings = [recording(clip(0), clip(1, snr_db=3.0)), refused(Source(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000)]
-    judged = judge.by_rules(recordings, STANDARD)
+    recordings = [
+        recording(clip(0), clip(1, snr_db=3.0)),
+        refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000),
+    ]
+    judged = judge.apply_rules(recordings, STANDARD)
     (row,) = judge.kept(judged)
     assert row.gain_db == 1.5
     assert (row.id, row.audio, row.text, row.speaker, row.duration, row.start, row.end) == (

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.lines import lines_of, manifests_of
+from data_prep.lines import find_manifests, read_manifest_lines
 from finetune.errors import UserError
 
 
 def test_a_folder_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").touch()
-    assert manifests_of(tmp_path) == [tmp_path / "train.jsonl"]
+    assert find_manifests(tmp_path) == [tmp_path / "train.jsonl"]
     (tmp_path / "val.jsonl").touch()
-    assert manifests_of(tmp_path) == [tmp_path / "train.jsonl", tmp_path / "val.jsonl"]
-    assert manifests_of(tmp_path / "val.jsonl") == [tmp_path / "val.jsonl"]
+    assert find_manifests(tmp_path) == [tmp_path / "train.jsonl", tmp_path / "val.jsonl"]
+    assert find_manifests(tmp_path / "val.jsonl") == [tmp_path / "val.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,16 @@ def test_what_is_no_dataset_is_said(names: list[str], given: str, message: str, 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     with pytest.raises(UserError, match=message):
-        manifests_of(tmp_path / given)
+        find_manifests(tmp_path / given)
 
 
 def test_each_line_is_a_row_or_says_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"audio": "a.wav", "text": "A."}\n\n[1]\n{"audio"\n\xff\n{"audio": "a.wav"}\n{"audio": "a.wav", "text": " "}\n')
-    lines = list(lines_of(path))
+    lines = list(read_manifest_lines(path))
     assert [line.place for line in lines] == [f"train.jsonl:{number}" for number in (1, 3, 4, 5, 6, 7)]
     assert [line.kind for line in lines] == ["", "not_json", "not_json", "not_json", "bad_row", "bad_row"]
-    assert [lines[4].detail, lines[5].detail] == ["text: Field required", "text: there are only spaces in it"]
+    assert [lines[4].detail, lines[5].detail] == ["text: Field required", "text: only spaces"]
     row = lines[0].row
     assert row is not None and (row.audio, row.text) == ("a.wav", "A.")
 
@@ -50,5 +50,5 @@ def test_each_line_is_a_row_or_says_what_is_wrong(tmp_path: Path) -> None:
 def test_rows_of_text_belong_to_another_verb(row: str, tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_text(row)
-    with pytest.raises(UserError, match=r"chats.jsonl:1: a row of text, not of speech; .* python -m data_prep text"):
-        list(lines_of(path))
+    with pytest.raises(UserError, match=r"chats.jsonl:1: a chat row, not a speech row; .* python -m data_prep text"):
+        list(read_manifest_lines(path))

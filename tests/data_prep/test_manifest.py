@@ -115,5 +115,5 @@ def test_languages_have_one_name() -> None:
 
 def test_speakers_are_lower_case() -> None:
     assert speaker_name("  Anna  MARIA ") == "anna maria"
-    with pytest.raises(UserError, match="needs a name"):
+    with pytest.raises(UserError, match="expected a non-empty name"):
         speaker_name("  ")

@@ -9,12 +9,12 @@ import pytest
 
 from data_prep.audio import MASTER_RATE
 from data_prep.measure import longest_pause, measure, noise_power, outside_speech_share, pitch, repeated_share
-from data_prep.segment import Heard, Piece, Unit
+from data_prep.segment import Piece, TextUnit, WhisperScores
 from data_prep.vad import Region
 
 SECOND = MASTER_RATE
 REGION = Region(SECOND, 3 * SECOND)
-SURE = Heard(
+SURE = WhisperScores(
     language="english", avg_logprob=-0.2, compression_ratio=1.2, no_speech_prob=0.1, temperature=0, complete=True, language_prob=0.99
 )
 
@@ -26,13 +26,13 @@ def recording(noise: float = 0.001, speech: float = 0.1) -> np.ndarray:
     return samples.astype(np.float32)
 
 
-def piece(text: str = "x" * 20, start: float = 0.9, stop: float = 3.2, heard: tuple[Heard, ...] = ()) -> Piece:
-    units = [Unit(text=text, start=0, stop=1)] if not heard else [Unit(text=text, start=0, stop=1, heard=one) for one in heard]
+def piece(text: str = "x" * 20, start: float = 0.9, stop: float = 3.2, heard: tuple[WhisperScores, ...] = ()) -> Piece:
+    units = [TextUnit(text=text, start=0, stop=1)] if not heard else [TextUnit(text=text, start=0, stop=1, heard=one) for one in heard]
     return Piece(int(start * SECOND), int(stop * SECOND), tuple(units))
 
 
-def word(middle: float, text: str = " word") -> Unit:
-    return Unit(text=text, start=round((middle - 0.1) * SECOND), stop=round((middle + 0.1) * SECOND), heard=SURE)
+def word(middle: float, text: str = " word") -> TextUnit:
+    return TextUnit(text=text, start=round((middle - 0.1) * SECOND), stop=round((middle + 0.1) * SECOND), heard=SURE)
 
 
 def test_measures_of_a_recording_with_known_levels() -> None:
@@ -84,7 +84,7 @@ def test_the_least_sure_window_speaks_for_a_clip() -> None:
 
 
 def test_a_stretch_on_which_whisper_failed_says_so() -> None:
-    failed = Unit(text="", start=SECOND, stop=2 * SECOND, error="RuntimeError: no")
+    failed = TextUnit(text="", start=SECOND, stop=2 * SECOND, error="RuntimeError: no")
     quality = measure(recording(), Piece(SECOND, 3 * SECOND, (word(2.5), failed)), [REGION], None)
     assert quality.asr_error == "RuntimeError: no"
 

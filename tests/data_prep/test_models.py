@@ -8,7 +8,7 @@ import soundfile
 
 from data_prep.audio import MASTER_RATE, SPEECH_RATE
 from data_prep.formats import AudioError
-from data_prep.models import Models, Sound
+from data_prep.models import LazyAudio, Models
 
 
 def children() -> set[int]:
@@ -29,7 +29,7 @@ def test_the_decoder_leaves_with_the_models(tmp_path, one_sentence) -> None:
     soundfile.write(tmp_path / "take.wav", one_sentence.samples, MASTER_RATE)
     with Models(None, "cpu", tmp_path / "sound") as models:
         assert children() == before
-        sound = Sound(tmp_path / "take.wav", models)
+        sound = LazyAudio(tmp_path / "take.wav", models)
         assert (sound.master.rate, sound.hearing.rate) == (MASTER_RATE, SPEECH_RATE)
         assert len(sound.master.samples) == sound.track.length == len(one_sentence.samples)
         assert sound.master is sound.master
@@ -39,6 +39,6 @@ def test_the_decoder_leaves_with_the_models(tmp_path, one_sentence) -> None:
 
 def test_a_sound_that_cannot_be_read_says_so_when_it_is_asked_for(tmp_path) -> None:
     with Models(None, "cpu", tmp_path) as models:
-        sound = Sound(tmp_path / "absent.wav", models)
+        sound = LazyAudio(tmp_path / "absent.wav", models)
         with pytest.raises(AudioError, match="unreadable"):
             _ = sound.track

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from data_prep import packs
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.packs import pack, place, seconds_of
-from data_prep.segment import Unit
+from data_prep.packs import locate_word, pack, seconds_of
+from data_prep.segment import TextUnit
 from data_prep.vad import Region
 
 TWO = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
@@ -20,18 +20,18 @@ TWO = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
 
 
 def test_a_word_that_seems_to_span_a_pause_lies_where_its_middle_is() -> None:
-    places = [place(TWO, *times) for times in ((0.5, 1.0), (1.5, 2.3), (1.8, 2.5), (2.5, 3.0), (4.5, 6.0))]
+    places = [locate_word(TWO, *times) for times in ((0.5, 1.0), (1.5, 2.3), (1.8, 2.5), (2.5, 3.0), (4.5, 6.0))]
     seconds = [(one.start / MASTER_RATE, one.stop / MASTER_RATE) for one in places]
     assert seconds == [(0.5, 1.0), (1.5, 2.0), (50.0, 50.5), (50.5, 51.0), (52.5, 53.0)]
 
 
 def test_the_sound_of_a_pack_is_that_of_its_stretches() -> None:
     audio = Audio(np.arange(60 * SPEECH_RATE, dtype=np.float32), SPEECH_RATE)
-    sound = packs.sound(audio, TWO)
+    sound = packs.pack_samples(audio, TWO)
     assert len(sound) == 5 * SPEECH_RATE == seconds_of(TWO) * SPEECH_RATE
     assert (sound[2 * SPEECH_RATE - 1], sound[2 * SPEECH_RATE]) == (2 * SPEECH_RATE - 1, 50 * SPEECH_RATE)
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
-        packs.sound(Audio(audio.samples, MASTER_RATE), TWO)
+        packs.pack_samples(Audio(audio.samples, MASTER_RATE), TWO)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40_000), st.integers(1, 29 * MASTER_RATE)), max_size=12))
@@ -53,13 +53,13 @@ def test_a_pack_that_fails_takes_no_other_with_it(lengths, bad) -> None:
     every = pack(windows)
     broken = [one for index, one in enumerate(every) if index in bad]
 
-    def listen(batch: list[packs.Pack]) -> list[Unit]:
+    def listen(batch: list[packs.Pack]) -> list[TextUnit]:
         assert len(batch) <= packs.BATCH
         if any(one in broken for one in batch):
             raise RuntimeError("no\nmore")
-        return [Unit(text=" word", start=one[0].start, stop=one[0].stop) for one in batch]
+        return [TextUnit(text=" word", start=one[0].start, stop=one[0].stop) for one in batch]
 
-    units = packs.hear(windows, listen)
+    units = packs.transcribe_windows(windows, listen)
     assert [unit.start for unit in units] == sorted(unit.start for unit in units)
     assert sum(unit.text == " word" for unit in units) == len(every) - len(broken)
     assert [(unit.start, unit.stop) for unit in units if unit.error == "RuntimeError: no"] == [
@@ -70,6 +70,6 @@ def test_a_pack_that_fails_takes_no_other_with_it(lengths, bad) -> None:
 def test_the_longest_come_first_in_batches_that_do_not_exceed_16() -> None:
     windows = [Region(40 * index * MASTER_RATE, (40 * index + 28) * MASTER_RATE - index) for index in range(40)]
     heard: list[list[packs.Pack]] = []
-    packs.hear(windows, lambda batch: heard.append(batch) or [])
+    packs.transcribe_windows(windows, lambda batch: heard.append(batch) or [])
     assert [len(batch) for batch in heard] == [16, 16, 8]
     assert [one for batch in heard for one in batch] == [(window,) for window in windows]

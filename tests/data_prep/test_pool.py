@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from data_prep import pool
-from data_prep.pool import Failure, Stop
+from data_prep.pool import Failure, StopSignal
 from finetune.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def do(order: str, made: list[int]) -> tuple[str, int]:
 
 
 def results(items: list[str], workers: int) -> dict[int, object]:
-    with Stop() as stop:
+    with StopSignal() as stop:
         return dict(pool.run(items, make, workers, stop))
 
 
@@ -65,8 +65,8 @@ def test_every_item_is_done_once_and_workers_are_kept() -> None:
 def test_an_item_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path, capfd) -> None:
     found = results(["a", "die", "b", f"once {tmp_path / 'mark'}", "leave", "raise a word", "c"], 2)
     assert {index for index, result in found.items() if not isinstance(result, Failure)} == {0, 2, 3, 6}
-    assert found[1] == Failure("its process ended by SIGKILL")
-    assert found[4] == Failure("its process ended with 3")
+    assert found[1] == Failure("its process was killed by SIGKILL")
+    assert found[4] == Failure("its process exited with code 3")
     assert found[5] == Failure("ValueError: a word")
     assert "in do\n" in capfd.readouterr().err  # a fault of ours keeps its traceback
 
@@ -84,18 +84,18 @@ def test_a_wrong_request_ends_the_run(workers) -> None:
 
 def test_the_first_signal_finishes_what_is_in_hand() -> None:
     for workers in (0, 2):
-        with Stop() as stop:
+        with StopSignal() as stop:
             found = {}
             for index, result in pool.run([f"item {number}" for number in range(9)], make, workers, stop):
                 found[index] = result
-                if not stop.asked:
+                if not stop.requested:
                     os.kill(os.getpid(), signal.SIGTERM if workers else signal.SIGINT)
         assert 1 <= len(found) <= 2
         assert not any(isinstance(result, Failure) for result in found.values())
 
 
 def test_the_second_signal_interrupts_and_leaves_no_process(tmp_path) -> None:
-    with pytest.raises(KeyboardInterrupt), Stop() as stop:
+    with pytest.raises(KeyboardInterrupt), StopSignal() as stop:
         for _ in pool.run(["now", f"block {tmp_path / 'pid'}"], make, 2, stop):
             while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
                 time.sleep(0.01)
@@ -110,7 +110,7 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path) -> None:
     code = (
         "from data_prep import pool\n"
         "from tests.data_prep.test_pool import make\n"
-        f"with pool.Stop() as stop: list(pool.run({[f'block {mark}' for mark in marks]!r}, make, 2, stop))\n"
+        f"with pool.StopSignal() as stop: list(pool.run({[f'block {mark}' for mark in marks]!r}, make, 2, stop))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     while not all(mark.exists() and mark.read_text() for mark in marks):

@@ -23,8 +23,8 @@ pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
 from data_prep import pool, ray_engine, voice
-from data_prep.pool import Failure, Result, Stop
-from data_prep.ray_engine import ATTEMPTS, STOPPED, Worker
+from data_prep.pool import Failure, Result, StopSignal
+from data_prep.ray_engine import ATTEMPTS, STOPPED, RayWorker
 from tests.launch import ray_nodes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,24 +47,24 @@ def do(item: str) -> str:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Worker:
-    return Worker(make, ["a", "refuse", "b"], tmp_path, str(Path.cwd()))
+def worker(tmp_path: Path) -> RayWorker:
+    return RayWorker(make, ["a", "refuse", "b"], tmp_path, str(Path.cwd()))
 
 
-def test_a_worker_tells_what_came_of_an_item_and_forgets_that_it_was_tried(worker: Worker, tmp_path: Path) -> None:
+def test_a_worker_tells_what_came_of_an_item_and_forgets_that_it_was_tried(worker: RayWorker, tmp_path: Path) -> None:
     assert worker({"index": 0}) == {"index": 0, "result": Result(value="A")}
     assert worker({"index": 1}) == {"index": 1, "result": Result(failure="ValueError: no such thing")}
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_item_that_ended_its_workers_is_given_up(worker: Worker, tmp_path: Path) -> None:
+def test_an_item_that_ended_its_workers_is_given_up(worker: RayWorker, tmp_path: Path) -> None:
     (tmp_path / "2").write_text("here\n" * (ATTEMPTS - 1))
     assert worker({"index": 2}) == {"index": 2, "result": Result(value="B")}
     (tmp_path / "2").write_text("here\n" * ATTEMPTS)
     assert worker({"index": 2}) == {"index": 2, "result": Result(failure="its workers died, 3 times, on here")}
 
 
-def test_after_a_stop_nothing_is_begun(worker: Worker, tmp_path: Path) -> None:
+def test_after_a_stop_nothing_is_begun(worker: RayWorker, tmp_path: Path) -> None:
     (tmp_path / STOPPED).touch()
     assert worker({"index": 0}) == {"index": 0, "result": None}
 
@@ -72,10 +72,10 @@ def test_after_a_stop_nothing_is_begun(worker: Worker, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--ray-address", "auto"], "--ray-address and --gpus-per-worker are for --engine ray"),
-        (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker are for --engine ray"),
-        (["--engine", "ray", "--device", "cuda"], "--engine ray: --gpus-per-worker, from 0, says where models run"),
-        (["--engine", "ray", "--workers", "0"], "and --workers begin at 1"),
+        (["--ray-address", "auto"], "--ray-address and --gpus-per-worker need --engine ray"),
+        (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker need --engine ray"),
+        (["--engine", "ray", "--device", "cuda"], "--engine ray: use --gpus-per-worker (0 or more) instead of --device"),
+        (["--engine", "ray", "--workers", "0"], "and at least 1 for --workers"),
         (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1: "),
     ],
 )
@@ -225,11 +225,11 @@ def test_codes_are_those_of_one_process_and_a_worker_s_death_changes_none(nodes:
 @pytest.mark.slow
 def test_an_item_that_kills_whoever_takes_it_is_given_up_and_the_others_are_done(nodes: Cluster, tmp_path: Path) -> None:
     items = ["a", "die", "b", "refuse"]
-    with Stop() as stop, ray_engine.opened(nodes.address, None, 0.0, tmp_path / "shared", []) as remote:
+    with StopSignal() as stop, ray_engine.connect_workers(nodes.address, None, 0.0, tmp_path / "shared", []) as remote:
         assert remote.workers == 2
         found = dict(ray_engine.run(items, make, remote, stop))
     assert found[0] == "A" and found[2] == "B" and found[3] == Failure("ValueError: no such thing")
     assert isinstance(found[1], Failure) and found[1].why.startswith(f"its workers died, {ATTEMPTS} times, on ")
     assert list((tmp_path / "shared").iterdir()) == []
-    with Stop() as stop:
+    with StopSignal() as stop:
         assert dict(pool.run(["a", "b"], make, 0, stop)) == {0: "A", 1: "B"}, "as on one machine"

@@ -12,12 +12,12 @@ import soundfile
 
 from data_prep.audio import MASTER_RATE
 from data_prep.models import Models
-from data_prep.recording import Job, prepare, refused
+from data_prep.recording import Job, prepare_recording, refuse_recording
 from data_prep.segment import Lengths
 from data_prep.sources import scan
 from data_prep.stages import Stages
 from data_prep.transcribe import settings
-from data_prep.transcripts import Transcript, find
+from data_prep.transcripts import Transcript, find_transcript
 
 TEXT = "The night train to the north leaves from platform seven."
 
@@ -39,7 +39,7 @@ def job(tmp_path) -> Job:
 def run(source, transcript, job, whisper=None):
     stages = Stages(job.out / "stages")
     with Models(whisper, "cpu", stages.folder) as models:
-        return prepare(source, transcript, job, stages, models), stages, models
+        return prepare_recording(source, transcript, job, stages, models), stages, models
 
 
 def test_a_clip_is_as_long_as_its_place_in_the_source_and_holds_its_samples(take, job, one_sentence) -> None:
@@ -143,7 +143,7 @@ def test_without_transcript_and_whisper_a_recording_is_refused_with_all_its_samp
 def test_every_piece_with_a_text_is_measured_and_written_whatever_its_worth(sample, job) -> None:
     source = next(one for one in scan(sample, None, job.out) if one.name == "rms/railway.ogg")
     said = [one["text"] for one in json.loads(source.path.with_name("railway.transcript.json").read_text())]
-    told = Transcript(utterances=[one for one in find(source.path).utterances if one.text != said[3]])
+    told = Transcript(utterances=[one for one in find_transcript(source.path).utterances if one.text != said[3]])
     recording, _, _ = run(source, told, replace(job, lengths=Lengths(target=3.0, shortest=1.0, longest=3.6)))
     assert [clip.text for clip in recording.clips if clip.text] == [text for text in said if text != said[3]]
     assert any(clip.seconds > 3.6 for clip in recording.clips)
@@ -154,7 +154,7 @@ def test_every_piece_with_a_text_is_measured_and_written_whatever_its_worth(samp
 
 
 def test_a_refused_recording_accounts_for_its_samples(take) -> None:
-    recording = refused(take, "silent", "nothing in it", 36_000)
+    recording = refuse_recording(take, "silent", "nothing in it", 36_000)
     assert (recording.total, recording.regions, recording.detail) == (36_000, ((0, 36_000),), "nothing in it")
 
 

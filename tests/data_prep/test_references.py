@@ -9,24 +9,24 @@ import pytest
 import soundfile
 
 from data_prep.audio import MASTER_RATE, Audio, flac
-from data_prep.references import LENGTH, chosen, path_of, wav, write
+from data_prep.references import LENGTH, choose_clips, path_of, reference_wav, write
 from tests.data_prep.test_split import clip
 
 
 def test_the_cleanest_clip_of_a_little_more_than_six_seconds_and_else_several() -> None:
     rows = [clip("aa", 0, seconds=6.5, snr=20), clip("aa", 10, seconds=8.9, snr=30), clip("aa", 20, seconds=18, snr=60)]
-    assert [row.start for row in chosen(rows)] == [10]
-    assert [row.start for row in chosen(rows[2:])] == [20]
+    assert [row.start for row in choose_clips(rows)] == [10]
+    assert [row.start for row in choose_clips(rows[2:])] == [20]
     short = [clip("aa", 0, seconds=2.5, snr=20), clip("aa", 10, seconds=3.0, snr=30), clip("aa", 20, seconds=1.0, snr=25)]
-    assert [row.start for row in chosen(short)] == [10, 20, 0]
-    assert [row.start for row in chosen(short[:1])] == [0, 0, 0]
+    assert [row.start for row in choose_clips(short)] == [10, 20, 0]
+    assert [row.start for row in choose_clips(short[:1])] == [0, 0, 0]
     with pytest.raises(ValueError, match="no clip"):
-        chosen([])
+        choose_clips([])
 
 
 def test_a_reference_has_exactly_the_length_that_all_have() -> None:
     clips = [Audio(np.full(size, 0.5, np.float32), MASTER_RATE) for size in (100_000, 50_001)]
-    samples, rate = soundfile.read(io.BytesIO(wav(clips)))
+    samples, rate = soundfile.read(io.BytesIO(reference_wav(clips)))
     assert (len(samples), rate) == (LENGTH, MASTER_RATE) == (144_000, 24_000)
     assert samples[-1] == 0
     assert samples[72_000] == 0.5

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.report_charts import HEIGHT, WIDTH, curve, histogram, nice, number
+from data_prep.report_charts import HEIGHT, WIDTH, curve, format_number, histogram, round_ticks
 
 values = st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=60)
 
@@ -20,7 +20,7 @@ def test_every_value_is_in_one_bar_and_every_bar_in_the_frame(kept, lost) -> Non
     if drawn is None:
         assert not known
         return
-    told = [bar.says.rsplit(": ", 1)[1] for bar in drawn.bars]
+    told = [bar.tooltip.rsplit(": ", 1)[1] for bar in drawn.bars]
     assert sum(int(text.split()[0]) for text in told) == sum(value is not None for value in kept)
     assert sum(int(text.split(", ")[1].split()[0]) for text in told) == sum(value is not None for value in lost)
     assert drawn.unknown == len(kept) + len(lost) - len(known)
@@ -52,7 +52,7 @@ def test_a_rule_that_removes_nothing_has_a_flat_curve() -> None:
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
 @settings(max_examples=100, deadline=None)
 def test_round_numbers_enclose_what_they_are_for(low, more) -> None:
-    found = nice(low, low + more, 8)
+    found = round_ticks(low, low + more, 8)
     assert len(found) >= 2
     slack = 1e-9 * (abs(low) + more + 1)
     assert found[0] <= low + slack and low + more <= found[-1] + slack
@@ -63,4 +63,4 @@ def test_round_numbers_enclose_what_they_are_for(low, more) -> None:
     [(0.0, "0"), (-25.04, "−25"), (0.00123456, "0.00123"), (12345.0, "12\u202f300"), (999.6, "1\u202f000"), (1e-7, "1e−07")],
 )
 def test_numbers_are_written_for_people(value, text) -> None:
-    assert number(value) == text
+    assert format_number(value) == text

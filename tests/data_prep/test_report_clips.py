@@ -34,14 +34,14 @@ def test_rows_and_rejects_become_clips(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("summary.json", None, "its run has not ended; make it with"),
-        ("summary.json", "{", "not the summary of a run of data_prep voice"),
-        ("summary.json", "{}", "not the summary of a run of data_prep voice"),
+        ("summary.json", None, "its run is not complete; create it with"),
+        ("summary.json", "{", "not a summary of data_prep voice"),
+        ("summary.json", "{}", "not a summary of data_prep voice"),
         ("train.jsonl", None, "train.jsonl does not exist"),
-        ("train.jsonl", "[]\n", "train.jsonl:1: a JSON object is expected"),
+        ("train.jsonl", "[]\n", "train.jsonl:1: expected a JSON object"),
         ("train.jsonl", '{"audio": "../a.flac", "text": "x"}\n', "train.jsonl:1: audio: '../a.flac' leads outside"),
-        ("rejects.jsonl", "\n" + json.dumps(REJECT | {"audio": "/etc/passwd"}) + "\n", "rejects.jsonl:2: no reject of data_prep"),
-        ("rejects.jsonl", json.dumps(REJECT | {"reasons": []}) + "\n", "rejects.jsonl:1: no reject of data_prep"),
+        ("rejects.jsonl", "\n" + json.dumps(REJECT | {"audio": "/etc/passwd"}) + "\n", "rejects.jsonl:2: not a row of rejects.jsonl"),
+        ("rejects.jsonl", json.dumps(REJECT | {"reasons": []}) + "\n", "rejects.jsonl:1: not a row of rejects.jsonl"),
     ],
 )
 def test_what_is_missing_broken_or_elsewhere_is_refused(tmp_path, name, content, complaint) -> None:
@@ -54,5 +54,5 @@ def test_what_is_missing_broken_or_elsewhere_is_refused(tmp_path, name, content,
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="is not a folder; make a dataset with: python -m data_prep voice"):
+    with pytest.raises(UserError, match="is not a folder; create a dataset with: python -m data_prep voice"):
         report_clips.read(tmp_path / "absent")

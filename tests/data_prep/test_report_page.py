@@ -104,4 +104,4 @@ def test_the_settings_of_the_run_are_told(tmp_path) -> None:
 def test_a_long_table_is_cut_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(report_page, "MOST_RECORDINGS", 2)
     page = Page(render(some(tmp_path)))
-    assert "The 2 of 6 that lost most; all of them are in summary.json." in page.text()
+    assert "The 2 of 6 with most rejected speech; all are in summary.json." in page.text()

@@ -11,8 +11,8 @@ import soundfile
 from matplotlib.image import imread
 
 from data_prep import report_sounds
-from data_prep.report_rules import judged, rules_of, weaknesses
-from data_prep.report_sounds import BANDS, COLUMNS, choose, show, spectrogram
+from data_prep.report_rules import candidate_clips, rules_of, weaknesses
+from data_prep.report_sounds import BANDS, COLUMNS, choose_clips, render_clips, spectrogram
 from data_prep.rosa import import_librosa
 from finetune.errors import UserError
 from tests.data_prep.clips import clip, dataset, whole
@@ -26,7 +26,7 @@ def tone(hertz: float, seconds: float) -> np.ndarray:
 
 def chosen(kept, rejected, tmp_path):
     made = dataset(tmp_path, kept, rejected)
-    return choose(kept, rejected, weaknesses(judged(made), rules_of(made)))
+    return choose_clips(kept, rejected, weaknesses(candidate_clips(made), rules_of(made)))
 
 
 def test_the_worst_are_the_nearest_to_a_limit_and_no_clip_is_shown_twice(tmp_path) -> None:
@@ -72,24 +72,24 @@ def test_a_player_holds_the_very_file_and_the_page_has_a_bound_that_is_told(tmp_
     kept = [clip(f"c{at}", snr_db=16.0 + at) for at in range(4)]
     written(tmp_path, [one.id for one in kept])
     choice = chosen(kept, [], tmp_path)
-    shown = show(tmp_path, choice)
+    shown = render_clips(tmp_path, choice)
     for one in shown.values():
         kind, _, data = one.player.partition(",")
         assert kind == "data:audio/flac;base64"
         assert base64.b64decode(data) == (tmp_path / one.clip.audio).read_bytes()
     monkeypatch.setattr(report_sounds, "AUDIO_BYTES", len(shown["c0"].player) + 10)
-    less = show(tmp_path, choice)
+    less = render_clips(tmp_path, choice)
     assert [id for id, one in less.items() if one.player] == ["c0"]
-    assert all(one.picture and one.missing == "the page has no room for more sound" for id, one in less.items() if id != "c0")
+    assert all(one.picture and one.missing == "the size limit for embedded audio is reached" for id, one in less.items() if id != "c0")
 
 
 def test_a_clip_that_cannot_be_read_is_told_and_one_outside_is_refused(tmp_path) -> None:
     kept = [clip("c0"), clip("c1", snr_db=16.0)]
     written(tmp_path, ["c1"])
     (tmp_path / "clips" / "c0.flac").write_bytes(b"no sound")
-    choice = report_sounds.Choice(kept, [], [])
-    shown = show(tmp_path, choice)
-    assert "it cannot be read" in shown["c0"].missing and not shown["c0"].player
+    choice = report_sounds.ClipSelection(kept, [], [])
+    shown = render_clips(tmp_path, choice)
+    assert "cannot be read" in shown["c0"].missing and not shown["c0"].player
     assert shown["c1"].player
     with pytest.raises(UserError, match="leads outside"):
-        show(tmp_path, report_sounds.Choice([clip("c2", audio="../c2.flac")], [], []))
+        render_clips(tmp_path, report_sounds.ClipSelection([clip("c2", audio="../c2.flac")], [], []))

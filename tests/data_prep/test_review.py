@@ -30,8 +30,8 @@ def fails(capsys, *argv: object) -> str:
 
 
 def test_bad_requests_name_the_thing_and_the_way_out(folder, tmp_path, capsys) -> None:
-    assert "--port 0: a port from 1 to 65535" in fails(capsys, folder, "--port", 0)
-    assert "is not a folder; make a dataset with" in fails(capsys, tmp_path / "absent")
+    assert "--port 0: expected a port from 1 to 65535" in fails(capsys, folder, "--port", 0)
+    assert "is not a folder; create a dataset with" in fails(capsys, tmp_path / "absent")
     (folder / REVIEW).write_text("{}\n")
     assert "review.jsonl:1: id: Field required" in fails(capsys, folder)
 
@@ -43,7 +43,7 @@ def test_without_gradio_it_says_what_to_install(folder, capsys, monkeypatch) -> 
 
 
 def test_a_dataset_with_nothing_to_hear_and_a_taken_port_are_told(folder, capsys) -> None:
-    assert "has no clip to listen to" in fails(capsys, folder)
+    assert "has no clips with audio" in fails(capsys, folder)
     (folder / "clips").mkdir()
     (folder / "clips" / "a.flac").write_bytes(b"")
     (folder / "train.jsonl").write_text('{"id": "a", "audio": "clips/a.flac", "text": "Hello."}\n')
@@ -61,4 +61,4 @@ def test_help_comes_without_what_takes_seconds_to_load() -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        assert "a dataset that data_prep voice made" in done.stdout
+        assert "dataset folder of data_prep voice" in done.stdout

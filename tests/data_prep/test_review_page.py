@@ -9,7 +9,7 @@ import pytest
 
 from data_prep import decisions, review_page
 from data_prep.decisions import Decision
-from data_prep.review_page import Desk, build, facts
+from data_prep.review_page import ReviewSession, build, facts
 from data_prep.review_queue import ALL, WORST
 from tests.data_prep.clips import clip, dataset
 
@@ -26,42 +26,43 @@ def made(tmp_path):
 
 
 def test_a_decision_is_on_the_disk_before_the_next_clip_shows(made, tmp_path) -> None:
-    desk = Desk(made)
-    ids, id, sound, text, note, about, place = desk.choose(ALL, WORST, "")
+    session = ReviewSession(made)
+    ids, id, sound, text, note, about, place = session.select_clips(ALL, WORST, "")
     assert (ids, id, text, note, place) == (["c0", "c1", "c2"], "c0", "Text of c0.", "", "1 of 3")
     assert Path(sound) == tmp_path / "clips" / "c0.flac"
     assert "kept: train" in about and "your decision" not in about
-    following = desk.settle("reject", ids, id, text, "hum")
+    following = session.save_decision("reject", ids, id, text, "hum")
     assert decisions.read(tmp_path) == {"c0": Decision(id="c0", action="reject", note="hum")}
     assert (following[0], following[-1]) == ("c1", "2 of 3")
-    assert "your decision: reject" in desk.go(-1, ids, "c1")[4]
-    assert desk.settle("undo", ids, "c0", text, "")[0] == "c0"
+    assert "your decision: reject" in session.move(-1, ids, "c1")[4]
+    assert session.save_decision("undo", ids, "c0", text, "")[0] == "c0"
     assert decisions.read(tmp_path) == {}
 
 
 def test_a_page_that_is_opened_again_shows_what_was_decided(made, tmp_path) -> None:
-    desk = Desk(made)
-    desk.settle("text", ["c0"], "c0", "Better.", "")
-    again = Desk(made).choose(ALL, WORST, "")
+    session = ReviewSession(made)
+    session.save_decision("text", ["c0"], "c0", "Better.", "")
+    again = ReviewSession(made).select_clips(ALL, WORST, "")
     assert again[3] == "Better."
 
 
 def test_what_cannot_be_written_is_told_and_changes_nothing(made, tmp_path) -> None:
     from gradio import Error
 
-    desk = Desk(made)
+    session = ReviewSession(made)
     for id, text in (("c0", "  "), ("another", "Hello.")):
-        with pytest.raises(Error, match="nothing was written"):
-            desk.settle("text", ["c0"], id, text, "")
+        with pytest.raises(Error, match="decision not saved"):
+            session.save_decision("text", ["c0"], id, text, "")
     assert not (tmp_path / decisions.REVIEW).exists()
 
 
 def test_an_empty_list_shows_no_clip(made) -> None:
-    assert Desk(made).choose(ALL, WORST, "nothing holds this")[1:] == ["", None, "", "", "<p>No clip is like that.</p>", "0 of 0"]
+    no_clip = ReviewSession(made).select_clips(ALL, WORST, "nothing holds this")[1:]
+    assert no_clip == ["", None, "", "", "<p>No matching clips.</p>", "0 of 0"]
 
 
 def test_what_others_wrote_is_escaped(made) -> None:
-    told = facts(Desk(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
+    told = facts(ReviewSession(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
     assert "<script>" not in told
     assert told.count("&lt;script&gt;") == 3
 
@@ -69,7 +70,7 @@ def test_what_others_wrote_is_escaped(made) -> None:
 def test_every_key_presses_a_button_that_is_there(made) -> None:
     keys = (Path(review_page.__file__).parent / "review_page.js").read_text()
     pressed = set(re.findall(r': "(\w+)"[,} ]', keys)) | set(re.findall(r'getElementById\("(\w+)"\)', keys))
-    page = build(Desk(made))
+    page = build(ReviewSession(made))
     there = {block.elem_id for block in page.blocks.values() if getattr(block, "elem_id", None)}
     assert pressed == {"next", "previous", "keep", "reject", "undo", "text"}
     assert pressed | {"player", "said"} == there

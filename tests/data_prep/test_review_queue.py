@@ -17,12 +17,12 @@ from data_prep.review_queue import (
     REJECTED,
     SHORTEST,
     WORST,
-    Queue,
-    after,
-    decide,
-    queue_of,
+    ReviewQueue,
+    build_queue,
+    list_views,
+    make_decision,
     select,
-    views,
+    step_from,
 )
 from finetune.errors import UserError
 from tests.data_prep.clips import clip, dataset, whole
@@ -36,13 +36,13 @@ CLIPS = [
 
 
 @pytest.fixture
-def queue(tmp_path) -> Queue:
+def queue(tmp_path) -> ReviewQueue:
     (tmp_path / "clips").mkdir()
     for one in CLIPS:
         (tmp_path / one.audio).write_bytes(b"")
     kept, lost = ([one for one in CLIPS if bool(one.reasons) == rejected] for rejected in (False, True))
     lost += [whole("x.mp3", "unreadable"), clip("mute", ("no_text",), audio=""), clip("gone", ("noisy",))]
-    return queue_of(dataset(tmp_path, kept, lost))
+    return build_queue(dataset(tmp_path, kept, lost))
 
 
 def test_only_what_can_be_heard_is_in_it(queue) -> None:
@@ -62,7 +62,7 @@ def test_views(queue, view, ids) -> None:
 
 
 def test_the_views_are_those_that_occur(queue) -> None:
-    assert views(queue) == [ALL, KEPT, REJECTED, OPEN, DECIDED, "noisy", "too_fast"]
+    assert list_views(queue) == [ALL, KEPT, REJECTED, OPEN, DECIDED, "noisy", "too_fast"]
 
 
 @pytest.mark.parametrize(
@@ -73,30 +73,30 @@ def test_search_is_for_all_words_in_any_case(queue, words, ids) -> None:
 
 
 def test_going_on_ends_at_the_ends() -> None:
-    assert [after(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list("bcaax")
+    assert [step_from(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list("bcaax")
 
 
 def test_a_dataset_without_clips_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="has no clip to listen to; make it with"):
-        queue_of(dataset(tmp_path, [], [whole("x.mp3", "unreadable")]))
+    with pytest.raises(UserError, match="has no clips with audio; create it with"):
+        build_queue(dataset(tmp_path, [], [whole("x.mp3", "unreadable")]))
 
 
 def test_what_a_button_writes() -> None:
     said = clip("a", text="Hello there.")
-    assert decide(said, None, "keep", "Hello there.", " ") == Decision(id="a", action="keep")
-    assert decide(said, None, "keep", "Hello  you.\n", "fine") == Decision(id="a", action="keep", text="Hello you.", note="fine")
-    assert decide(said, None, "text", "Hello there.", "") == Decision(id="a", action="text", text="Hello there.")
-    assert decide(said, None, "reject", "", "") == Decision(id="a", action="reject")
-    assert decide(said, Decision(id="a", action="keep"), "undo", "whatever", "") == Decision(id="a", action="undo")
-    with pytest.raises(UserError, match="write what is said"):
-        decide(said, None, "text", "  ", "")
+    assert make_decision(said, None, "keep", "Hello there.", " ") == Decision(id="a", action="keep")
+    assert make_decision(said, None, "keep", "Hello  you.\n", "fine") == Decision(id="a", action="keep", text="Hello you.", note="fine")
+    assert make_decision(said, None, "text", "Hello there.", "") == Decision(id="a", action="text", text="Hello there.")
+    assert make_decision(said, None, "reject", "", "") == Decision(id="a", action="reject")
+    assert make_decision(said, Decision(id="a", action="keep"), "undo", "whatever", "") == Decision(id="a", action="undo")
+    with pytest.raises(UserError, match="enter the transcript"):
+        make_decision(said, None, "text", "  ", "")
 
 
 @given(st.lists(st.sampled_from(["keep", "reject", "text"]), min_size=1, max_size=6))
 @settings(max_examples=50, deadline=None)
 def test_a_corrected_text_stays_whatever_is_decided_later(actions) -> None:
     """A run applies the correction, so the dataset comes to hold it: that must not make later decisions forget it."""
-    decision = decide(clip("a", text="Wrong."), None, "text", "Right.", "")
+    decision = make_decision(clip("a", text="Wrong."), None, "text", "Right.", "")
     for action in actions:
-        decision = decide(clip("a", text="Right."), decision, action, "Right.", "")
+        decision = make_decision(clip("a", text="Right."), decision, action, "Right.", "")
     assert decision.text == "Right."

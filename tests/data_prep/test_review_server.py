@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep import report_clips, voice
-from data_prep.review_page import Desk
+from data_prep.review_page import ReviewSession
 from data_prep.review_server import application
 from tests import loopback
 from tests.asgi import ANYTHING, HOME, App
@@ -50,14 +50,14 @@ def server(folder, port) -> Iterator[subprocess.Popen]:
 
 
 @pytest.fixture(scope="module")
-def desk(mixed_dataset, tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(report_clips.read(Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("desk") / "dataset"))))
+def session(mixed_dataset, tmp_path_factory: pytest.TempPathFactory) -> ReviewSession:
+    return ReviewSession(report_clips.read(Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("session") / "dataset"))))
 
 
 @pytest.fixture(scope="module")
-def app(desk: Desk) -> Iterator[App]:
+def app(session: ReviewSession) -> Iterator[App]:
     """The server's app in this process."""
-    app = App(application(desk))
+    app = App(application(session))
     yield app
     app.close()
 
@@ -122,10 +122,10 @@ def test_nothing_of_gradio_is_open_but_what_the_page_sends(server, port) -> None
     headers=st.lists(st.tuples(st.sampled_from([b"origin", b"host", b"range", b"accept-encoding"]), st.binary(max_size=5)), max_size=1),
 )
 def test_whatever_a_client_makes_up_is_answered(
-    name: int, values: dict[int, Any], headers: list[tuple[bytes, bytes]], app: App, desk: Desk
+    name: int, values: dict[int, Any], headers: list[tuple[bytes, bytes]], app: App, session: ReviewSession
 ) -> None:
     """With 4xx and without a traceback; and what was not decided is not written."""
-    id = next(iter(desk.queue.clips))
+    id = next(iter(session.queue.clips))
     good = [["all clips", "worst first", ""], [None, id], [None, id], *[[None, id, "Text.", "note"]] * 4][name]
     call = {"data": [values.get(at, value) for at, value in enumerate(good)], "fn_index": name, "session_hash": "fuzz"}
     with contextlib.redirect_stderr(io.StringIO()) as log:
@@ -133,7 +133,7 @@ def test_whatever_a_client_makes_up_is_answered(
         if app.ask("POST", "/gradio_api/queue/join", json.dumps(call).encode()).status == 200:
             assert b"process_completed" in app.ask("GET", "/gradio_api/queue/data", query=b"session_hash=fuzz").body
     assert log.getvalue().count("Traceback") == log.getvalue().count("gradio.exceptions.Error: "), log.getvalue()
-    assert set(desk.made) <= set(desk.queue.clips)
+    assert set(session.decisions) <= set(session.queue.clips)
 
 
 def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, folder, mixed_recordings, capsys) -> None:
@@ -160,7 +160,7 @@ def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, f
     assert server.wait(timeout=30) == 0
     assert list(Path(tempfile.gettempdir()).glob(f".overtone-review-{port}-*")) == []
     assert voice.main([str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
-    assert f"look and listen: python -m data_prep report {folder}\n" in capsys.readouterr().out
+    assert f"report: python -m data_prep report {folder}\n" in capsys.readouterr().out
     kept = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl") for row in rows(folder, name)}
     assert kept[mistaken["id"]] == right
     assert MARKUP in noisy["source"] and noisy["id"] in kept

@@ -10,7 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from data_prep.audio import MASTER_RATE, Audio
-from data_prep.segment import Cut, Lengths, Unit, align, divide, sentence_bonus, utterance_bonus, whole
+from data_prep.segment import CutPoint, Lengths, TextUnit, align, divide, sentence_bonus, single_clip, utterance_bonus
 from data_prep.vad import Region, gaps
 
 SECOND = MASTER_RATE
@@ -30,8 +30,8 @@ def drawn(pairs: list[tuple[float, float]], length: float) -> tuple[list[Region]
     return regions, Audio(samples, MASTER_RATE)
 
 
-def unit(text: str, start: float, stop: float) -> Unit:
-    return Unit(text=f" {text}", start=round(start * SECOND), stop=round(stop * SECOND))
+def unit(text: str, start: float, stop: float) -> TextUnit:
+    return TextUnit(text=f" {text}", start=round(start * SECOND), stop=round(stop * SECOND))
 
 
 TALK = [(0.5, 3.5), (3.8, 6.0), (6.9, 10.0), (10.8, 14.0)]  # the pause at 3.5 lies inside the first utterance
@@ -39,7 +39,7 @@ REGIONS, AUDIO = drawn(TALK, 15.0)
 EXACT = [(0.5, 6.0), (6.9, 10.0), (10.8, 14.0)]
 
 
-def clips(units: list[Unit], tolerance: float = 1.0):
+def clips(units: list[TextUnit], tolerance: float = 1.0):
     cuts = align(units, REGIONS, len(AUDIO.samples), tolerance)
     return divide(cuts, units, AUDIO, Lengths(), utterance_bonus)
 
@@ -107,7 +107,7 @@ def test_a_long_pause_divides_what_would_fit_in_one_clip() -> None:
 
 def test_whole_makes_one_clip_of_everything() -> None:
     units = [unit("all of it", 0, 15)]
-    pieces = divide(whole(units, REGIONS, len(AUDIO.samples)), units, AUDIO, Lengths(), utterance_bonus)
+    pieces = divide(single_clip(units, REGIONS, len(AUDIO.samples)), units, AUDIO, Lengths(), utterance_bonus)
     assert len(pieces) == 1
     assert pieces[0].start < REGIONS[0].start
     assert pieces[0].stop > REGIONS[-1].stop
@@ -158,7 +158,7 @@ def length_of(audio: Audio) -> int:
 LENGTHS = Lengths(target=4.0, shortest=1.5, longest=8.0)
 
 
-def spoiled(left: Cut, right: Cut, cuts: list[Cut], units: list[Unit], audio: Audio) -> bool:
+def spoiled(left: CutPoint, right: CutPoint, cuts: list[CutPoint], units: list[TextUnit], audio: Audio) -> bool:
     """Whether the clip between two cuts would be rejected, or would hold speech that its text does not tell."""
     (alone,) = divide([left, right], units, audio, LENGTHS, sentence_bonus)
     inner = [cut for cut in cuts if left.gap.start < cut.gap.start < right.gap.start]
@@ -227,7 +227,7 @@ def test_untold_speech_joins_no_clip_even_if_that_costs_both_neighbours() -> Non
 
 def test_a_stretch_on_which_whisper_failed_takes_no_neighbour_with_it() -> None:
     regions, audio = drawn([(0.5, 3.0), (3.4, 5.0), (5.4, 8.0)], 9.0)
-    failed = Unit(text="", start=round(3.2 * SECOND), stop=round(5.2 * SECOND), error="RuntimeError: no")
+    failed = TextUnit(text="", start=round(3.2 * SECOND), stop=round(5.2 * SECOND), error="RuntimeError: no")
     units = [unit("before.", 0.5, 3.0), failed, unit("after.", 5.4, 8.0)]
     pieces = divide(align(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), sentence_bonus)
     assert [(piece.text, [one.error for one in piece.units]) for piece in pieces] == [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_prep.formats import AudioError
-from data_prep.sounds import Sound, listen, listen_to_all
+from data_prep.sounds import AudioInfo, inspect_clip, inspect_clips
 from finetune import files
 
 NOISE = np.random.default_rng(0).uniform(-0.3, 0.3, 44_100)
@@ -18,16 +18,16 @@ NOISE = np.random.default_rng(0).uniform(-0.3, 0.3, 44_100)
 @pytest.mark.parametrize("name", ["a.flac", "a.wav", "a.ogg", "a.m4a"])
 def test_rate_channels_and_length(name: str, tmp_path: Path, write_sound: Callable[..., Path]) -> None:
     path = write_sound(tmp_path / name, NOISE, 44_100)
-    sound = listen(path)
+    sound = inspect_clip(path)
     assert (sound.rate, sound.channels, sound.digest) == (44_100, 1, files.digest(path))
     assert sound.seconds == pytest.approx(1.0, abs=0.05 if name == "a.m4a" else 0.001)
 
 
 def test_the_length_counts_at_the_master_rate(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
-    assert listen(write_sound(tmp_path / "a.wav", np.stack([NOISE, NOISE], axis=1), 44_100)) == Sound(
+    assert inspect_clip(write_sound(tmp_path / "a.wav", np.stack([NOISE, NOISE], axis=1), 44_100)) == AudioInfo(
         44_100, 2, 44_100, files.digest(tmp_path / "a.wav")
     )
-    assert listen(tmp_path / "a.wav").length == 24_000
+    assert inspect_clip(tmp_path / "a.wav").length == 24_000
 
 
 def test_what_cannot_be_used_says_why(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
@@ -41,7 +41,7 @@ def test_what_cannot_be_used_says_why(tmp_path: Path, write_sound: Callable[...,
     (tmp_path / "stops.flac").write_bytes(compressed[: len(compressed) // 2])
     (tmp_path / "garbage.wav").write_bytes(bytes(range(256)))
     names = ["nan.wav", "infinite.wav", "silent.wav", "empty.wav", "truncated.wav", "stops.flac", "garbage.wav", "absent.wav"]
-    heard = [listen_to_all(tmp_path / name for name in names)[tmp_path / name] for name in names]
+    heard = [inspect_clips(tmp_path / name for name in names)[tmp_path / name] for name in names]
     assert [sound.reason if isinstance(sound, AudioError) else sound for sound in heard] == [
         *("nan", "nan", "silent", "empty", "truncated"),
         *("unreadable", "unreadable", "no_file"),
@@ -50,9 +50,9 @@ def test_what_cannot_be_used_says_why(tmp_path: Path, write_sound: Callable[...,
 
 def test_a_name_that_no_file_can_have_is_that_of_no_file(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match="no_file: it cannot be looked for: File name too long"):
-        listen(tmp_path / ("x" * 5000))
+        inspect_clip(tmp_path / ("x" * 5000))
 
 
 def test_each_file_is_heard_once(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
     path = write_sound(tmp_path / "a.wav", NOISE, 44_100)
-    assert list(listen_to_all([path, path])) == [path]
+    assert list(inspect_clips([path, path])) == [path]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.audio import EXTENSIONS
-from data_prep.sources import ignored, scan, told
+from data_prep.sources import count_ignored, format_counts, scan
 from finetune.errors import UserError
 
 
@@ -45,7 +45,7 @@ def test_folders_name_speakers(tmp_path) -> None:
     folder = make(tmp_path / "in", "Anna/a.wav", "Bo/deep/b.wav")
     assert [source.speaker for source in scan(folder, None, skip=tmp_path / "out")] == ["anna", "bo"]
     make(folder, "nobody.wav")
-    with pytest.raises(UserError, match=r"nobody\.wav lies in no sub-folder"):
+    with pytest.raises(UserError, match=r"nobody\.wav is not in a sub-folder"):
         scan(folder, None, skip=tmp_path / "out")
 
 
@@ -63,9 +63,9 @@ def test_no_recordings_lists_what_was_looked_for(tmp_path) -> None:
 
 def test_what_is_no_recording_is_counted_by_its_ending(tmp_path) -> None:
     folder = make(tmp_path / "in", "a.wav", "a.txt", "deep/b.TXT", "b.docx", "README", ".hidden.wav", ".git/x", "out/x.json")
-    counts = ignored(folder, skip=folder / "out")
+    counts = count_ignored(folder, skip=folder / "out")
     assert counts == {".txt": 2, ".docx": 1, "without an ending": 1, "hidden": 2}
-    assert told(counts) == "2 .txt, 2 hidden, 1 .docx, 1 without an ending"
+    assert format_counts(counts) == "2 .txt, 2 hidden, 1 .docx, 1 without an ending"
 
 
 def test_links_are_followed_once_around(tmp_path) -> None:
@@ -76,7 +76,7 @@ def test_links_are_followed_once_around(tmp_path) -> None:
     (folder / "anna" / "c.wav").symlink_to(tmp_path / "elsewhere" / "b.wav")
     found = {source.name: source for source in scan(folder, None, skip=tmp_path / "out")}
     assert list(found) == ["anna/a.wav", "anna/again", "anna/c.wav", "bo/b.wav"]
-    assert found["anna/again"].problem == "a link to a folder that holds it: a loop"
+    assert found["anna/again"].problem == "a link to a parent folder (a loop)"
     assert found["anna/c.wav"].digest == found["bo/b.wav"].digest != ""
 
 
@@ -88,11 +88,11 @@ def test_what_cannot_be_read_is_a_recording_with_a_problem(tmp_path) -> None:
     os.mkfifo(folder / "pipe.wav")
     found = {source.name: source for source in scan(folder, "me", skip=tmp_path / "out")}
     assert {name: source.problem for name, source in found.items() if source.problem} == {
-        "circle.wav": f"a link to '{folder}/circle.wav': it cannot be read: Too many levels of symbolic links",
-        "folder.wav": "a folder and no file, in spite of its name; what lies in it is read",
-        "gone.mp3": "a link to '../nowhere.mp3': it cannot be read: No such file or directory",
-        "memory.wav": "a link to '/proc/self/mem': it cannot be read: Input/output error",
-        "pipe.wav": "neither a file nor a folder, but a pipe, a socket or a device",
+        "circle.wav": f"a link to '{folder}/circle.wav': cannot be read: Too many levels of symbolic links",
+        "folder.wav": "a folder, despite its name; its contents are read",
+        "gone.mp3": "a link to '../nowhere.mp3': cannot be read: No such file or directory",
+        "memory.wav": "a link to '/proc/self/mem': cannot be read: Input/output error",
+        "pipe.wav": "not a regular file but a pipe, a socket or a device",
     }
     assert {name for name, source in found.items() if source.digest} == {"good.wav", "folder.wav/inside.wav"}
 
@@ -117,6 +117,6 @@ def test_what_is_forbidden_is_told(tmp_path, monkeypatch, request) -> None:
     found = {source.name: source.problem for source in scan(Path("in"), "me", skip=Path("out"))}
     assert found == {
         "good.wav": "",
-        "shut": "a folder that cannot be listed: Permission denied",
-        "shut.wav": "it cannot be read: Permission denied",
+        "shut": "the folder cannot be listed: Permission denied",
+        "shut.wav": "cannot be read: Permission denied",
     }

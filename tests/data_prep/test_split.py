@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_prep.manifest import Row
 from data_prep.score import Quality
-from data_prep.split import assign
+from data_prep.split import assign_splits
 
 
 def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me", snr: float = 30.0) -> Row:
@@ -28,7 +28,7 @@ def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me"
 
 
 def validation(rows: list[Row], share: float) -> list[str]:
-    return sorted(row.id for row in assign(rows, share)[0] if row.split == "val")
+    return sorted(row.id for row in assign_splits(rows, share)[0] if row.split == "val")
 
 
 def test_one_recording_gives_a_block_at_its_end() -> None:
@@ -54,23 +54,23 @@ def test_two_large_recordings_are_not_halved() -> None:
 
 def test_every_speaker_keeps_something_to_train_on_and_has_a_reference() -> None:
     rows = [clip("aa", 0, speaker="one"), *(clip("bb", 6.0 * index, speaker="two") for index in range(4))]
-    result = {row.id: row for row in assign(rows, 0.5)[0]}
+    result = {row.id: row for row in assign_splits(rows, 0.5)[0]}
     assert result["aa_00000000"].split == "train"
     assert {row.speaker: row.ref_audio for row in result.values()} == {"one": "refs/one.wav", "two": "refs/two.wav"}
 
 
 def test_in_an_only_recording_five_seconds_lie_between_what_trains_and_what_validates() -> None:
     rows = [clip("aa", 2.0 * index, seconds=1.9) for index in range(80)]
-    kept, between = assign(rows, 0.025)
+    kept, between = assign_splits(rows, 0.025)
     begin = min(row.start for row in kept if row.split == "val")
     assert begin == 156
     assert [row.start for row in between] == [150.0, 152.0, 154.0]
     assert all(row.end <= begin - 5 for row in kept if row.split == "train")
     several = [*rows, *(clip("bb", 2.0 * index, seconds=1.9) for index in range(80))]
-    assert assign(several, 0.0125)[1] == []
-    assert assign(rows, 0.0)[1] == []
+    assert assign_splits(several, 0.0125)[1] == []
+    assert assign_splits(rows, 0.0)[1] == []
     few = rows[:50]  # of these, three are more than a twentieth
-    assert assign(few, 0.025)[1] == []
+    assert assign_splits(few, 0.025)[1] == []
 
 
 PLACES = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 50)), min_size=1, max_size=60, unique=True)
@@ -81,7 +81,7 @@ def test_the_order_does_not_matter_and_nothing_is_lost(places, share, shuffler: 
     rows = [clip(recording, float(start), speaker="me" if recording < "c" else "you") for recording, start in places]
     shuffled = shuffler.sample(rows, len(rows))
     assert validation(rows, share) == validation(shuffled, share)
-    result, between = assign(rows, share)
+    result, between = assign_splits(rows, share)
     assert sorted(row.id for row in (*result, *between)) == sorted(row.id for row in rows)
     for speaker in {row.speaker for row in rows}:
         assert any(row.split == "train" for row in result if row.speaker == speaker)

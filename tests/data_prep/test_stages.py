@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter
 
-from data_prep.stages import Memory, NotStoredError, Stages, key_of
+from data_prep.stages import NotStoredError, Stages, StoredStages, key_of
 from finetune import files
 
 NUMBERS = TypeAdapter(list[int])
@@ -60,7 +60,7 @@ def test_keys_differ_with_any_value() -> None:
 
 def test_memory_gives_what_is_stored_and_computes_nothing(tmp_path) -> None:
     Stages(tmp_path).run("numbers", {}, NUMBERS, lambda: [1])
-    memory = Memory(tmp_path)
+    memory = StoredStages(tmp_path)
     assert memory.run("numbers", {}, NUMBERS, lambda: [2]) == [1]
     with pytest.raises(NotStoredError):
         memory.run("numbers", {"to": 3}, NUMBERS, lambda: [2])

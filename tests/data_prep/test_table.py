@@ -43,7 +43,7 @@ def test_a_speaker_and_a_text() -> None:
         (["a|b", "talk|"], "metadata.csv:2: expected id|text"),
         (["a|b|c|d"], "metadata.csv:1: expected id|text"),
         (["|text"], "metadata.csv:1: expected id|text"),
-        (["a|b", "", "wavs/a.wav|c"], "metadata.csv:3: the id 'a' is there twice (line 1)"),
+        (["a|b", "", "wavs/a.wav|c"], "metadata.csv:3: duplicate id 'a' (also in line 1)"),
         (["a|anna|The train was late.", "b|bob|Nobody knew what to do."], "metadata.csv:1: three fields are"),  # each name once: a guess
         (["a|The train was late.|anna", "b|Nobody knew what to do.|anna"], "metadata.csv:1: three fields are"),
         (["a|anna|The train was late.", "b|anna|Nobody knew.", "c|Two fields."], "metadata.csv:1: three fields are"),

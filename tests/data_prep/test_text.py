@@ -85,7 +85,7 @@ def test_a_file_of_another_kind_is_refused_with_its_keys(tmp_path: Path, capsys:
 def test_nothing_to_train_on_is_an_error_with_the_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", [{"messages": [{"role": "user", "content": str(number)}]} for number in range(3)])
     assert run(path, "--out", tmp_path / "out") == 2
-    assert "nothing to train on: of 3 rows, 3 no message is the assistant's" in capsys.readouterr().err
+    assert "no training rows among 3 rows: 3 no message is the assistant's" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -99,7 +99,7 @@ def test_only_what_it_made_is_replaced(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letters.txt").write_text("dear")
     assert run(path, "--out", tmp_path / "mine") == 2
-    assert "was not made by data_prep text" in capsys.readouterr().err and (tmp_path / "mine" / "letters.txt").read_text() == "dear"
+    assert "was not created by data_prep text" in capsys.readouterr().err and (tmp_path / "mine" / "letters.txt").read_text() == "dear"
     assert run(path, "--out", tmp_path / "out") == 0 and run(path, "--out", tmp_path / "out") == 0
 
 
@@ -113,7 +113,7 @@ def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.C
             raise OSError(28, "No space left on device")
 
     with files.watch(full), pytest.raises(OSError, match="No space"):
-        text.write(text_sources.find([path]), tmp_path / "out", text.Wanted())
+        text.write(text_sources.find_sources([path]), tmp_path / "out", text.TextOptions())
     assert everything(tmp_path / "out") == before and sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "out"]
 
 
@@ -150,7 +150,7 @@ def test_a_number_of_rows_to_validate_on_is_met_and_is_the_same_each_time(tmp_pa
     assert run(write(tmp_path / "b.jsonl", alike), "--out", tmp_path / "two", "--val-rows", 7) == 0
     assert "all that begin alike are more than 7 rows, so there is no val.jsonl" in capsys.readouterr().out
     assert run(path, "--out", tmp_path / "two", "--val-rows", 100) == 2
-    assert "nothing is left to train on: all 80 rows would validate" in capsys.readouterr().err
+    assert "no training rows left: all 80 rows went to validation" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         run(path, "--out", tmp_path / "two", "--val-rows", 7, "--val-share", 0.1)
 
@@ -185,14 +185,14 @@ def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("out", "told"),
     [
-        ("chats/out", "lies in .*chats, so that the next run would read what this one wrote"),
-        ("chats", "would replace what is read"),
-        (".", "would replace what is read"),
-        ("link", "would replace what is read"),
-        ("chats/a.jsonl", "lies in|would replace what is read"),
-        ("other.txt", "exists and was not made by data_prep text"),
-        ("other.txt/out", "cannot be made .*; choose another folder"),
-        ("x" * 300, "cannot be made .File name too long"),
+        ("chats/out", "is inside the source .*chats, so the next run would read this output"),
+        ("chats", "would overwrite the source"),
+        (".", "would overwrite the source"),
+        ("link", "would overwrite the source"),
+        ("chats/a.jsonl", "is inside|would overwrite the source"),
+        ("other.txt", "exists and was not created by data_prep text"),
+        ("other.txt/out", "cannot be created .*; choose another folder"),
+        ("x" * 300, "cannot be created .File name too long"),
     ],
 )
 def test_a_place_where_nothing_may_be_written_is_refused(tmp_path: Path, out: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +211,7 @@ def test_what_was_made_is_not_replaced_by_a_run_that_reads_it(tmp_path: Path, ca
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "old.jsonl").symlink_to("../out/train.jsonl")
     assert run(tmp_path / "more", "--out", tmp_path / "out") == 2
-    assert capsys.readouterr().err.count("would replace what is read") == 2 and everything(tmp_path / "out") == before
+    assert capsys.readouterr().err.count("would overwrite the source") == 2 and everything(tmp_path / "out") == before
 
 
 def test_an_empty_folder_and_a_link_to_a_folder_can_be_filled(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_files_that_change_while_they_are_read_are_told(tmp_path: Path, other: A
 
     with files.watch(change):
         assert run(path, "--out", tmp_path / "out", "--val-share", 0.3) == 2
-    assert "the files changed while they were read" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "the input files changed while they were being read" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_a_conversation_with_tools_passes_through_whole(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from data_prep.text_account import REJECTED, SHOWN, TRAINS, VALIDATES, Tally, summary, told
+from data_prep.text_account import REJECTED, SHOWN, TRAINS, VALIDATES, Tally, format_summary, summary
 
 
 def account(tally: Tally, **passed_over: int) -> str:
-    return told(summary(tally, Counter(passed_over), 0.02, None))
+    return format_summary(summary(tally, Counter(passed_over), 0.02, None))
 
 
 def test_a_row_is_new_once_wherever_it_stands() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.text_checks import check, tidy
+from data_prep.text_checks import check, strip_answer_newlines
 from finetune.errors import UserError
 
 
@@ -59,5 +59,5 @@ def test_what_is_not_is_told_why(row: dict[str, Any], told: str) -> None:
 
 def test_only_line_breaks_before_answers_are_taken_off() -> None:
     row = chat(("user", "\nu"), ("assistant", "\n\r\n a\n"))
-    assert tidy(row) and [turn["content"] for turn in row["messages"]] == ["\nu", " a\n"]
-    assert not tidy(row) and not tidy({"prompt": "p", "completion": "\nc"})
+    assert strip_answer_newlines(row) and [turn["content"] for turn in row["messages"]] == ["\nu", " a\n"]
+    assert not strip_answer_newlines(row) and not strip_answer_newlines({"prompt": "p", "completion": "\nc"})

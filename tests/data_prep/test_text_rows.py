@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from data_prep import text_rows, text_sources
-from data_prep.text_sources import KINDS, PARQUET, Found
+from data_prep.text_sources import KINDS, PARQUET, FoundRow
 from finetune.errors import UserError
 
 ROWS: list[dict[str, Any]] = [{"prompt": "a\nb", "completion": "ünï"}, {"prompt": "c", "completion": 'say "d", e'}]
 PACKED = [f"{suffix}.gz" for suffix, kind in KINDS.items() if kind != PARQUET]
 
 
-def read(*places: Path) -> list[Found]:
-    return [found for source in text_sources.find(list(places)).sources for found in text_rows.rows(source)]
+def read(*places: Path) -> list[FoundRow]:
+    return [found for source in text_sources.find_sources(list(places)).sources for found in text_rows.rows(source)]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.text_shapes import SHAPES, left_out, normalise, shape_of
+from data_prep.text_shapes import SHAPES, normalise, shape_of, unread_keys
 from finetune.errors import UserError
 
 ASKED, ANSWERED = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
@@ -111,8 +111,8 @@ def test_keys_that_hold_something_and_are_not_read_are_named() -> None:
         "text": None,
         "messages": [],
     }
-    assert left_out(row, "alpaca") == ["topic", "score", "messages"]
-    assert left_out({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
+    assert unread_keys(row, "alpaca") == ["topic", "score", "messages"]
+    assert unread_keys({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
 
 
 def test_an_empty_list_of_calls_is_none() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.transcripts import find, find_all
+from data_prep.transcripts import find_transcript, find_transcripts
 from finetune.errors import UserError
 
 TIMED = [{"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4.0, "text": " Second. "}]
 
 
 def texts(folder: Path, *, language: str = "english") -> list[str]:
-    transcript = find(folder / "talk.wav")
+    transcript = find_transcript(folder / "talk.wav")
     assert transcript is not None
     return [unit.text for unit in transcript.units(240_000, language)]
 
@@ -22,7 +22,7 @@ def texts(folder: Path, *, language: str = "english") -> list[str]:
 @pytest.mark.parametrize("name", ["talk.transcript.json", "talk.json"])
 def test_utterances_with_times(name, tmp_path) -> None:
     (tmp_path / name).write_text(json.dumps(TIMED))
-    transcript = find(tmp_path / "talk.wav")
+    transcript = find_transcript(tmp_path / "talk.wav")
     units = transcript.units(240_000, "english")
     assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000), (" Second.", 60_000, 96_000)]
     assert [unit.text for unit in transcript.units(240_000, "chinese")] == ["First.", "Second."]
@@ -41,8 +41,8 @@ def test_a_table_beside_the_clips_or_above_wavs(line, text, tmp_path) -> None:
         (tmp_path / name).mkdir()
         assert texts(tmp_path / name) == [text]
     (tmp_path / "takes").mkdir()
-    assert find(tmp_path / "takes" / "talk.wav") is None
-    assert find(tmp_path / "absent.wav") is None
+    assert find_transcript(tmp_path / "takes" / "talk.wav") is None
+    assert find_transcript(tmp_path / "absent.wav") is None
 
 
 def test_times_win_over_plain_text(tmp_path) -> None:
@@ -56,23 +56,23 @@ def test_times_win_over_plain_text(tmp_path) -> None:
     [
         ("talk.json", "[{]", "talk.json:1: not JSON"),
         ("talk.json", '{"start": 0}', "talk.json: top level"),
-        ("talk.json", "[]", "holds no utterance"),
+        ("talk.json", "[]", "has no utterance"),
         ("talk.json", '[{"start": 0, "end": 1}]', "talk.json: 0.text"),
         ("talk.json", '[{"start": -1, "end": 1, "text": "a"}]', "talk.json: 0.start"),
-        ("talk.json", '[{"start": NaN, "end": 1, "text": "a"}]', "talk.json: not JSON that can be used (NaN is not JSON"),
+        ("talk.json", '[{"start": NaN, "end": 1, "text": "a"}]', "talk.json: unusable JSON (NaN is not JSON"),
         ("talk.json", '[{"start": 2, "end": 1, "text": "a"}]', "talk.json: 0: end 1.0 is not after start 2.0"),
         ("talk.json", '[{"start": 2, "end": 3, "text": "a"}, {"start": 1, "end": 2, "text": "b"}]', "talk.json: 1: starts at 1.0"),
         ("talk.txt", " \n", "talk.txt is empty"),
         ("talk.txt", "\xff\xfe", "talk.txt is not UTF-8"),
         ("metadata.csv", "talk", "metadata.csv:1: expected id|text"),
         ("metadata.csv", "a|b\ntalk|", "metadata.csv:2"),
-        ("metadata.csv", "a|b\na|c", "metadata.csv:2: the id 'a' is there twice"),
+        ("metadata.csv", "a|b\na|c", "metadata.csv:2: duplicate id 'a'"),
     ],
 )
 def test_a_broken_transcript_names_its_place(name, content, message, tmp_path) -> None:
     (tmp_path / name).write_bytes(content.encode("latin-1"))
     with pytest.raises(UserError) as caught:
-        find(tmp_path / "talk.wav")
+        find_transcript(tmp_path / "talk.wav")
     assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
@@ -83,17 +83,17 @@ SRT = "1\n00:00:00,500 --> 00:00:02,000\nFirst.\n\n2\n00:00:02,500 --> 00:00:04,
 @pytest.mark.parametrize("name", ["talk.srt", "talk.en.srt", "talk.pt-BR.srt", "talk.SRT"])
 def test_subtitles(name, tmp_path) -> None:
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + SRT.replace("\n", "\r\n").encode())
-    found = find_all([tmp_path / "talk.wav"])
+    found = find_transcripts([tmp_path / "talk.wav"])
     units = found.by_recording[tmp_path / "talk.wav"].units(240_000, "english")
     assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000)]
-    assert found.notes == [f"{tmp_path / name}: 1 cues without speech, as [music], are left out"]
+    assert found.notes == [f"{tmp_path / name}: 1 cues without speech, such as [music], are ignored"]
 
 
 def test_subtitles_in_several_languages_are_refused(tmp_path) -> None:
     (tmp_path / "talk.en.srt").write_text(SRT)
     (tmp_path / "talk.de.srt").write_text(SRT)
-    with pytest.raises(UserError, match=r"several languages \(talk.de.srt, talk.en.srt\); keep the one"):
-        find(tmp_path / "talk.wav")
+    with pytest.raises(UserError, match=r"several languages \(talk.de.srt, talk.en.srt\); keep only"):
+        find_transcript(tmp_path / "talk.wav")
     (tmp_path / "talk.srt").write_text(SRT)
     assert texts(tmp_path) == [" First."]
 
@@ -108,7 +108,7 @@ def test_a_label_track_is_told_from_a_text(name, tmp_path) -> None:
 
 def test_a_table_may_name_speakers(tmp_path) -> None:
     (tmp_path / "metadata.csv").write_text("talk|anna|The train was late.\nwalk|anna|We waited for an hour.\n")
-    found = find_all([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+    found = find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
     assert [(text.speaker, text.text) for text in found.by_recording.values()] == [
         ("anna", "The train was late."),
         ("anna", "We waited for an hour."),
@@ -120,7 +120,7 @@ def test_texts_of_clips_to_validate_on_are_read_too(tmp_path) -> None:
     """As the export to LJSpeech leaves them."""
     (tmp_path / "metadata.csv").write_text("talk|First.\n")
     (tmp_path / "metadata_val.csv").write_text("walk|Second.\ntalk|Another.\n")
-    found = find_all([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+    found = find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
     assert [text.text for text in found.by_recording.values()] == ["First.", "Second."]
 
 
@@ -129,7 +129,7 @@ def test_which_of_several_is_used_and_which_belong_to_no_recording_is_said(tmp_p
         (tmp_path / name).write_text("Some text.")
     (tmp_path / "talk.srt").write_text(SRT)
     (tmp_path / "metadata.csv").write_text("walk|a text\nrun|another one\nfly|a third one\n")
-    found = find_all([tmp_path / f"{name}.wav" for name in ("talk", "walk", "run", "swim")])
+    found = find_transcripts([tmp_path / f"{name}.wav" for name in ("talk", "walk", "run", "swim")])
     assert [bool(text) for text in found.by_recording.values()] == [True, True, True, False]
     assert found.notes[1:] == [
         f"{tmp_path}: 2 recordings with several transcripts: talk.srt is used, not talk.lab, talk.txt; "
@@ -143,7 +143,7 @@ def test_a_table_that_nobody_needs_is_not_read(tmp_path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,transcription\n")
     assert texts(tmp_path) == ["Some text."]
     with pytest.raises(UserError, match="metadata.csv:1: expected id"):
-        find_all([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+        find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
 
 
 def clock(seconds: float) -> str:
@@ -163,7 +163,7 @@ def test_one_transcript_in_every_form_gives_the_same_units(name, said, tmp_path)
     (tmp_path / name).write_text("".join(FORMS[name](n, one) for n, one in enumerate(said, start=1)))
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "railway.json").write_text(json.dumps(said))
-    ours, other = (find(folder / "railway.ogg").units(10**6, "english") for folder in (tmp_path / "json", tmp_path))
+    ours, other = (find_transcript(folder / "railway.ogg").units(10**6, "english") for folder in (tmp_path / "json", tmp_path))
     assert len(said) == 8
     assert [unit.text for unit in other] == [unit.text for unit in ours]
     assert all(abs(a.start - b.start) <= 24 and abs(a.stop - b.stop) <= 24 for a, b in zip(ours, other, strict=True))  # a millisecond

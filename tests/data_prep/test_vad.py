@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data_prep import vad as vad_module
 from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, load, probe
-from data_prep.vad import Region, find_speech, gaps, load_vad, quietest, windows
+from data_prep.vad import Region, find_quietest, find_speech, gaps, load_vad, windows
 
 SECOND = MASTER_RATE
 
@@ -212,6 +212,6 @@ def test_the_quietest_place() -> None:
     samples = np.ones(SECOND, np.float32)
     samples[4800:5040] = 0
     audio = Audio(samples, MASTER_RATE)
-    assert quietest(audio, 0, SECOND) == 4920
-    assert quietest(audio, 100, 200) == 150
-    assert quietest(audio, 100, 100) == 100
+    assert find_quietest(audio, 0, SECOND) == 4920
+    assert find_quietest(audio, 100, 200) == 150
+    assert find_quietest(audio, 100, 100) == 100

@@ -238,7 +238,7 @@ def test_presets_and_decisions_change_what_is_kept_without_hearing_anything_agai
     assert run(*options) == 0
     assert [(row["id"], row["audio"], row["text"]) for row in clips(out)] == [(reject["id"], reject["audio"], "What is really said.")]
     assert told(out, "run.json")["computed"] == {}
-    assert "1 decisions are about clips that are not there" in capsys.readouterr().err
+    assert "1 review decisions refer to clips that no longer exist" in capsys.readouterr().err
 
 
 def test_babble_is_rejected_and_accounted_for(one_sentence, random_whisper, tmp_path, capsys) -> None:
@@ -266,13 +266,13 @@ def test_bad_requests_name_the_thing_and_the_way_out(tmp_path, capsys, one_sente
     assert "looked for .aac, .aif" in fails(capsys, *common, "--transcripts")
     assert "is not a folder" in fails(capsys, tmp_path / "absent", "--out", out, "--transcripts")
     soundfile.write(recordings / "take.wav", one_sentence.samples, MASTER_RATE)
-    assert "no recording has a transcript beside it" in fails(capsys, *common, "--transcripts")
+    assert "no recording has a transcript next to it" in fails(capsys, *common, "--transcripts")
     assert "take.wav lies in no sub-folder" in fails(capsys, *common, "--transcripts", "--speaker-from", "folder")
     assert "neither a file nor one of" in fails(capsys, *common, "--whisper", "smal")
     assert "--language xx: unknown" in fails(capsys, *common, "--whisper", "small", "--language", "xx")
     assert "--val-share 1.0" in fails(capsys, *common, "--whisper", "small", "--val-share", "1")
-    assert "they must be above 0 and in this order" in fails(capsys, *common, "--whisper", "small", "--longest", "3")
-    assert "Whisper does not hear who speaks" in fails(capsys, *common, "--whisper", "small", "--speaker-from", "transcript")
+    assert "expected 0 < shortest <= target <= longest" in fails(capsys, *common, "--whisper", "small", "--longest", "3")
+    assert "Whisper does not identify speakers" in fails(capsys, *common, "--whisper", "small", "--speaker-from", "transcript")
     (recordings / "metadata.csv").write_text("take|anna|It was late.\nb|bob|Who would come?\nc|anna|Nobody.\nd|bob|Nobody at all?\n")
     soundfile.write(recordings / "b.wav", one_sentence.samples, MASTER_RATE)
     assert "the transcripts name 2 speakers (anna, bob)" in fails(capsys, *common, "--transcripts")

@@ -107,10 +107,10 @@ def test_stopped_by_ctrl_c(signals, workers, options, quiet, tmp_path) -> None:
         time.sleep(0.2)
     assert process.wait(timeout=120) == 130
     told = process.stderr.read()
-    assert "run the same command again to go on" in told
+    assert "run the same command again to resume" in told
     assert "Traceback" not in told
     if signals == 1:
-        assert "the items in hand are finished first" in told
+        assert "stopping after the items in progress" in told
         assert done(tmp_path / "out")["speech"] == done(tmp_path / "out")["clips"] < RECORDINGS
     goes_on(options, tmp_path / "out", quiet)
 

@@ -52,7 +52,7 @@ def people(count: int, spread: float, seed: int, size: int = 192) -> np.ndarray:
 def strange(*groups: np.ndarray) -> list[int]:
     """How many of each group are flagged, where all of them are said to be one speaker."""
     whole = np.concatenate(groups)
-    cosines = voices.likeness(("me", str(number), vector) for number, vector in enumerate(whole))
+    cosines = voices.speaker_cosines(("me", str(number), vector) for number, vector in enumerate(whole))
     limit = voice_limits(("me", cosines[str(number)]) for number in range(len(whole)))["me"]
     flagged = [1 - cosines[str(number)] > limit for number in range(len(whole))]
     bounds = np.cumsum([0, *map(len, groups)])
@@ -84,16 +84,18 @@ def test_two_rooms_are_one_speaker_but_somebody_else_is_not() -> None:
 
 def test_a_cosine_is_to_the_mean_of_the_others() -> None:
     vectors = people(VOICE_CLIPS, 0.5, 1)
-    found = voices.cosines(vectors)
-    np.testing.assert_allclose(found, voices.cosines(3 * vectors))
-    assert (voices.cosines(people(VOICE_CLIPS, 1.0, 1, size=4096)) < 0.75).all(), "a clip would find itself in the mean"
+    found = voices.cosines_to_mean(vectors)
+    np.testing.assert_allclose(found, voices.cosines_to_mean(3 * vectors))
+    assert (voices.cosines_to_mean(people(VOICE_CLIPS, 1.0, 1, size=4096)) < 0.75).all(), "a clip would find itself in the mean"
     order = np.random.default_rng(0).permutation(VOICE_CLIPS)
-    np.testing.assert_allclose(voices.cosines(vectors[order]), found[order])
+    np.testing.assert_allclose(voices.cosines_to_mean(vectors[order]), found[order])
 
 
 def test_of_few_clips_nothing_is_known_and_speakers_are_kept_apart() -> None:
     ann, bob = people(VOICE_CLIPS, 0.3, 1), people(VOICE_CLIPS - 1, 0.3, 2)
-    known = voices.likeness([*(("ann", f"a{i}", one) for i, one in enumerate(ann)), *(("bob", f"b{i}", one) for i, one in enumerate(bob))])
+    known = voices.speaker_cosines(
+        [*(("ann", f"a{i}", one) for i, one in enumerate(ann)), *(("bob", f"b{i}", one) for i, one in enumerate(bob))]
+    )
     assert sorted(known) == [f"a{i}" for i in range(VOICE_CLIPS)]
     assert min(known.values()) > 0.8
 
@@ -106,13 +108,13 @@ def test_of_a_clip_half_a_minute_is_heard_and_of_a_very_short_one_nothing(model:
         soundfile.write(path, sounds[name], MASTER_RATE, subtype="FLOAT")
     read = {name: audio.read(path, MASTER_RATE).samples for name, path in paths.items()}
     assert len(read["long"]) > voices.LONGEST
-    assert voices.listen(encoder, paths) == {
+    assert voices.encode_clips(encoder, paths) == {
         "clip": encoder.embed(read["clip"]).tobytes(),
         "long": encoder.embed(read["long"][: voices.LONGEST]).tobytes(),
     }
     encoder.module.fc.bias.data.fill_(float("nan"))
     with pytest.raises(UserError, match="weights are damaged"):
-        voices.listen(encoder, paths)
+        voices.encode_clips(encoder, paths)
 
 
 def rows(path: Path) -> list[dict]:
@@ -148,7 +150,7 @@ def test_sentences_of_another_voice_are_rejected_and_no_other(checked: Path) -> 
 def test_the_report_sees_the_same_clips_beyond_the_same_limit(checked: Path) -> None:
     dataset = report_clips.read(checked)
     rules = report_rules.rules_of(dataset)
-    (finding,) = [one for one in report_rules.findings(report_rules.judged(dataset), rules) if one.rule.reason == "other_speaker"]
+    (finding,) = [one for one in report_rules.findings(report_rules.candidate_clips(dataset), rules) if one.rule.reason == "other_speaker"]
     assert (finding.now.clips, finding.alone.clips, finding.limit, finding.varies) == (STRANGERS, STRANGERS, 1.0, True)
     assert len(finding.values) == len(dataset.kept) + len(dataset.rejected)
     assert finding.at(100.0).clips == 0
@@ -192,7 +194,7 @@ def three_people(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Pat
 def test_under_equal_conditions_any_encoder_tells_voices_apart(seed: int, three_people: list[dict[str, Path]], tmp_path: Path) -> None:
     """Even random weights do, so this is about the judging: how many clips of a person are taken for somebody else's, and who is found."""
     encoder = LoadedQwenSpeakerEncoder(speaker_encoder.load(build(tmp_path / "model", seed=seed)))
-    groups = [np.stack([np.frombuffer(one, "<f4") for one in voices.listen(encoder, paths).values()]) for paths in three_people]
+    groups = [np.stack([np.frombuffer(one, "<f4") for one in voices.encode_clips(encoder, paths).values()]) for paths in three_people]
     own, *others = strange(*groups)
     assert others == [10, 10]
     assert max(own, *strange(groups[0])) <= 0.05 * len(groups[0])

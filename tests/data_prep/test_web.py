@@ -23,11 +23,11 @@ def test_a_taken_port_and_a_foreign_address_are_told() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"--port {port} cannot be opened .*; choose another, as --port {port + 1}"):
-            web.require_free(port)
-    web.require_free(port)
+            web.require_free_port(port)
+    web.require_free_port(port)
     for host in ("no.such.host.invalid", "203.0.113.1"):
-        with pytest.raises(UserError, match=f"--host {host} is no address of this machine"):
-            web.require_free(port, host)
+        with pytest.raises(UserError, match=f"--host {host} is not an address of this machine"):
+            web.require_free_port(port, host)
 
 
 def test_every_answer_tells_the_browser_to_stay_here() -> None:
@@ -40,7 +40,7 @@ def test_every_answer_tells_the_browser_to_stay_here() -> None:
     async def send(message: dict) -> None:
         sent.append(message)
 
-    asyncio.run(web.closed(app)({"type": "http"}, None, send))
+    asyncio.run(web.add_security_headers(app)({"type": "http"}, None, send))
     assert sent[0]["headers"] == [(b"x-own", b"1"), *web.HEADERS]
     assert sent[1] == {"type": "http.response.body", "body": b"hello"}
     assert "http" not in web.POLICY and "frame-ancestors 'self'" in web.POLICY

@@ -98,13 +98,13 @@ def test_the_checkpoint_is_unpacked_once_into_the_cache(pretends, tmp_path: Path
     path = transcribe.fetch(whisper_demo.NAME)
     assert path.parent == tmp_path / "cache" / "overtone"
     written = path.stat().st_mtime_ns
-    assert path == whisper_demo.unpacked() and path.stat().st_mtime_ns == written
+    assert path == whisper_demo.checkpoint_path() and path.stat().st_mtime_ns == written
     assert whisper.load_model(str(path), device="cpu").dims.n_audio_state == 64
 
 
 def test_only_its_name_asks_for_it() -> None:
-    assert whisper_demo.is_meant("whisper-demo-en")
-    assert not any(map(whisper_demo.is_meant, ("", "tiny", "small.en", "demo", "whisper-demo")))
+    assert whisper_demo.is_demo_name("whisper-demo-en")
+    assert not any(map(whisper_demo.is_demo_name, ("", "tiny", "small.en", "demo", "whisper-demo")))
     with pytest.raises(UserError, match=r"--whisper whisper-demo: neither a file nor one of whisper-demo-en, "):
         transcribe.settings("whisper-demo", None)
 

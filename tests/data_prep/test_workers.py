@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from data_prep import codes, device, workers
-from data_prep.pool import Stop
-from data_prep.workers import Workers
+from data_prep.pool import StopSignal
+from data_prep.workers import WorkerOptions
 from finetune.errors import UserError
 
 
@@ -23,8 +23,8 @@ def on(place: str) -> Iterator[Callable[[int], str]]:
 
 
 def test_without_other_processes_one_device_does_all() -> None:
-    with Stop() as stop:
-        found = dict(workers.share_out([5, 6, 7], on, Workers(0, "cpu"), 1, stop))
+    with StopSignal() as stop:
+        found = dict(workers.distribute([5, 6, 7], on, WorkerOptions(0, "cpu"), 1, stop))
     assert found == {0: "5 on cpu", 1: "6 on cpu", 2: "7 on cpu"}
 
 
@@ -38,7 +38,7 @@ def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monke
         seen.append((place, current[-1]))
         yield lambda item: item
 
-    def in_workers(_items: object, make: Callable[[int], Any], count: int, _stop: Stop) -> Iterator[Any]:
+    def in_workers(_items: object, make: Callable[[int], Any], count: int, _stop: StopSignal) -> Iterator[Any]:
         for number in range(count):
             with make(number):
                 pass
@@ -48,42 +48,43 @@ def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monke
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setattr(workers.pool, "run", in_workers)
-    with Stop() as stop:
-        list(workers.share_out([5, 6, 7], loading, Workers(3), 1, stop))
+    with StopSignal() as stop:
+        list(workers.distribute([5, 6, 7], loading, WorkerOptions(3), 1, stop))
     assert seen == [("cuda:0", "cuda:0"), ("cuda:1", "cuda:1"), ("cuda:0", "cuda:0")]
 
 
 @pytest.mark.parametrize(
-    ("asked", "items", "processes"), [(Workers(0, "cpu"), 3, 0), (Workers(5, "cpu"), 3, 3), (Workers(2, "cpu"), 3, 2), (Workers(), 9, 4)]
+    ("asked", "items", "processes"),
+    [(WorkerOptions(0, "cpu"), 3, 0), (WorkerOptions(5, "cpu"), 3, 3), (WorkerOptions(2, "cpu"), 3, 2), (WorkerOptions(), 9, 4)],
 )
-def test_so_many_processes_share(asked: Workers, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_processes_share(asked: WorkerOptions, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(workers.pool, "run", lambda _, __, count, ___: started.append(count) or iter(()))
     monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(device, "free_memory", lambda: 4 * 2**30)
     monkeypatch.setattr(workers, "choose_device", lambda asked: asked or "cpu")
-    with Stop() as stop:
-        assert dict(workers.share_out(range(items), on, asked, 2**30, stop)) == {}
+    with StopSignal() as stop:
+        assert dict(workers.distribute(range(items), on, asked, 2**30, stop)) == {}
     assert started == [processes]
 
 
 def test_what_was_asked_for() -> None:
     options = argparse.ArgumentParser()
-    workers.ask(options, "the model")
-    with workers.found(options.parse_args([]), Path(), []) as nothing_asked:
-        assert nothing_asked == Workers(None, None, None)
-    with workers.found(options.parse_args(["--workers", "3", "--device", "cpu"]), Path(), []) as asked:
-        assert asked == Workers(3, "cpu", None)
-    with pytest.raises(UserError, match="--workers -1: a number of processes is expected"):
-        workers.check(options.parse_args(["--workers", "-1"]))
+    workers.add_options(options, "the model")
+    with workers.open_workers(options.parse_args([]), Path(), []) as nothing_asked:
+        assert nothing_asked == WorkerOptions(None, None, None)
+    with workers.open_workers(options.parse_args(["--workers", "3", "--device", "cpu"]), Path(), []) as asked:
+        assert asked == WorkerOptions(3, "cpu", None)
+    with pytest.raises(UserError, match="--workers -1: expected a number of processes"):
+        workers.check_options(options.parse_args(["--workers", "-1"]))
 
 
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker are for --engine ray"),
-        (["--engine", "ray", "--device", "cuda"], "--engine ray: --gpus-per-worker, from 0, says where models run"),
-        (["--engine", "ray", "--workers", "0"], "and --workers begin at 1"),
+        (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker need --engine ray"),
+        (["--engine", "ray", "--device", "cuda"], "--engine ray: use --gpus-per-worker (0 or more) instead of --device"),
+        (["--engine", "ray", "--workers", "0"], "and at least 1 for --workers"),
     ],
 )
 def test_a_slip_in_codes_is_told_before_a_clip_is_read(

@@ -223,7 +223,7 @@ def _require_same_beginning(folder: Path, begin: str | None) -> None:
 
 def _finished(model: str) -> dict[str, Tensor]:
     """Weights of a demo Whisper by name or .pt file. Raises `UserError` for another."""
-    if not whisper_demo.is_meant(model) and not Path(model).is_file():
+    if not whisper_demo.is_demo_name(model) and not Path(model).is_file():
         raise UserError(f"--from {model}: no such file; give {whisper_demo.NAME}, or the .pt file of one")
     found = transcribe.load_whisper(model, "cpu")
     if vars(found.dims) != DIMENSIONS:

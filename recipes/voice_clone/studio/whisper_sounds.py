@@ -17,7 +17,7 @@ import soxr
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples, integers, read
+from data_prep.audio import MASTER_RATE, SPEECH_RATE, Samples, read, to_int16
 from data_prep.codec import codec_digest, find_codec, load_codec
 from finetune import files
 from recipes.voice_clone.studio.measure_codec import reconstructed
@@ -59,4 +59,4 @@ def _waves(corpus: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Samples]:
 
 
 def _pcm(wave: Samples) -> Pcm:
-    return integers(soxr.resample(wave, MASTER_RATE, SPEECH_RATE, quality="HQ"))
+    return to_int16(soxr.resample(wave, MASTER_RATE, SPEECH_RATE, quality="HQ"))

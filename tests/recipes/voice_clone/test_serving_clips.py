@@ -15,7 +15,7 @@ import pytest
 import soundfile
 
 from data_prep.audio import AudioError, Bounds, read
-from data_prep.decoder import Decoder
+from data_prep.decoder import AudioDecoder
 from finetune.errors import UserError
 from recipes.voice_clone import serving_clips
 from recipes.voice_clone.serving_clips import BOUNDS, KEPT_SECONDS, SMALLEST, Clips
@@ -109,7 +109,7 @@ def test_a_clip_is_kept_for_a_quarter_of_an_hour(clips: Clips, monkeypatch: pyte
     assert not old.exists() and young.is_file()
 
 
-class Held(Decoder):
+class Held(AudioDecoder):
     """Decodes when the test says so."""
 
     def __init__(self, folder: Path) -> None:
