@@ -74,8 +74,7 @@ def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_kn
     assert lost.detail == "processing failed twice, the second time alone: its process was killed by SIGKILL"
     elsewhere = replace(setup, workers=WorkerOptions(remote=RayWorkers(2, 0.0, setup.stages)))
     assert (
-        hearing._reject_crashed(tasks[2], elsewhere, Failure("its workers died")).detail
-        == "processing failed repeatedly: its workers died"
+        hearing._reject_crashed(tasks[2], elsewhere, Failure("its workers died")).detail == "processing failed repeatedly: its workers died"
     )
     with StopSignal() as stop:
         heard, _ = process_recordings(tasks[2:3], setup, STANDARD, stop)
