@@ -21,7 +21,7 @@ DURATION_TOLERANCE = 0.02
 
 PROBLEMS = {
     "not_json": "lines that are not a JSON object in UTF-8",
-    "bad_row": "rows without audio or text, or with a field of the wrong type",
+    "bad_row": "rows without audio or text, or with a wrong field type",
     "outside": "paths that lead out of the folder",
     "no_file": "clips that do not exist",
     "unreadable": "clips that cannot be decoded",

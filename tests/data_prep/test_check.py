@@ -93,7 +93,7 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
     told = capsys.readouterr().out
     for line in (
         "1 lines that are not a JSON object in UTF-8\n    train.jsonl:1: ",
-        "1 rows without audio or text, or with a field of the wrong type\n    train.jsonl:2: text: String should have at least 1 character\n",
+        "1 rows without audio or text, or with a wrong field type\n    train.jsonl:2: text: String should have at least 1 character\n",
         "1 paths that lead out of the folder\n    train.jsonl:3: ../b.flac is not under ",
         "5 clips that do not exist\n    train.jsonl:6: clips/e.flac: there is no such file\n    train.jsonl:8: ",
         "    … and 2 more\n",

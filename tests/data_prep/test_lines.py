@@ -21,8 +21,8 @@ def test_a_folder_or_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "given", "message"),
     [
-        ([], "data", "data does not exist; make it with"),
-        (["data/notes.txt"], "data", "no train.jsonl in it; give a dataset's folder"),
+        ([], "data", "data does not exist; create it with"),
+        (["data/notes.txt"], "data", "no train.jsonl in it; give a dataset folder"),
         (["data/metadata.csv"], "data", "its metadata.csv is read by: python -m data_prep voice .*data --transcripts"),
         (["data/train_raw.jsonl", "data/rejects.jsonl"], "data", "it holds train_raw.jsonl: give one of these"),
     ],

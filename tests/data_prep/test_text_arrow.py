@@ -53,7 +53,7 @@ def test_columns_that_no_shape_reads_may_hold_anything(tmp_path: Path) -> None:
     ("content", "told"),
     [
         (pyarrow.table({"prompt": COLUMNS["far"]}), "a.parquet is broken .days=2147483647"),
-        (pyarrow.table([["a"], ["b"]], names=["prompt", "prompt"]), r"two columns of one name \(prompt, prompt\)"),
+        (pyarrow.table([["a"], ["b"]], names=["prompt", "prompt"]), r"duplicate column names \(prompt, prompt\)"),
         (pyarrow.table({"prompt": pyarrow.array([b"\xff"]).view(pyarrow.string())}), "Invalid UTF8"),
     ],
 )
@@ -95,7 +95,7 @@ def test_offsets_that_lead_out_of_the_file_are_not_followed(tmp_path: Path) -> N
         ("one/state.json", '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}, 7]}', "_data_files must name files"),
         ("one/state.json", '{"_data_files": [{"filename": "../splits/test/data-00000-of-00001.arrow"}]}', "_data_files must name files"),
         ("one/state.json", '{"_data_files": [{"filename": "gone.arrow"}]}', "cannot be read .*No such file|gone"),
-        ("one/state.json", '{"_indices_data_files": [{"filename": "i.arrow"}]}', "chooses among its rows by _indices_data_files"),
+        ("one/state.json", '{"_indices_data_files": [{"filename": "i.arrow"}]}', "selects rows by _indices_data_files"),
         ("one/data-00000-of-00001.arrow", "nonsense", "one (is broken|cannot be read)"),
         ("splits/dataset_dict.json", '{"splits": "train"}', "splits must be a list of names"),
         ("splits/dataset_dict.json", '{"splits": ["../one"]}', "splits must be a list of names"),

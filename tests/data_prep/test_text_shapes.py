@@ -75,7 +75,7 @@ def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
     with pytest.raises(UserError, match=r"^no known shape \(messages: messages; .*\); its keys are text, id$"):
         shape_of({"text": "x", "id": 1})
     both = {"messages": [ASKED], "prompt": "a", "completion": "b"}
-    with pytest.raises(UserError, match=r"^more than one known shape \(messages, completion\), so say which with --shape"):
+    with pytest.raises(UserError, match=r"^more than one known shape \(messages, completion\), so choose one with --shape"):
         shape_of(both)
     assert normalise(both, "completion") == {"prompt": "a", "completion": "b"}
 
