@@ -1,4 +1,4 @@
-"""A launch file for accelerate, and the command that goes with it, for an arrangement that a plan chose."""
+"""Launch file for accelerate, and the launch command, for a parallel layout that the planner chose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PORT = 29500
 
 
 def launch_file(verdict: Verdict, cluster: Cluster, name: str, command: str) -> str:
-    """YAML of which the first line is the command that uses it. `name` is where it will lie, `command` the rest of the command line."""
+    """A launch file as YAML; its first line is a comment with the launch command. `name`: path of the file. `command`: the other
+    arguments."""
     arrangement = verdict.arrangement
     values: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -40,14 +41,14 @@ def launch_file(verdict: Verdict, cluster: Cluster, name: str, command: str) -> 
 
 
 def kind(arrangement: Arrangement) -> str:
-    """accelerate's distributed_type."""
+    """`distributed_type` of accelerate for a layout."""
     if arrangement.ranks == 1:
         return "NO"
     return "MULTI_GPU" if arrangement.strategy == "ddp" else "FSDP"
 
 
 def keys(verdict: Verdict) -> str:
-    """What the recipe's config must say for this arrangement, as overrides; what the launch file alone says is left out."""
+    """Config overrides for this layout, as command-line flags; without those that the launch file implies."""
     arrangement = verdict.arrangement
     said = {
         "parallel.strategy": arrangement.strategy if arrangement.strategy not in ("ddp", "fsdp") else None,

@@ -34,7 +34,7 @@ def test_a_fresh_run_starts_at_the_base(tmp_path: Path, world: World) -> None:
 def test_a_launch_environment_decides_where_the_config_does_not(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     assert tiny.built(world, tiny.config_in(tmp_path))[0].strategy == "fsdp"
-    with pytest.raises(UserError, match="asks for FSDP"):
+    with pytest.raises(UserError, match="sets FSDP"):
         tiny.built(world, tiny.config_in(tmp_path, ("parallel.strategy", "ddp")))
 
 

@@ -365,7 +365,7 @@ def test_find_names_the_damage(copied: Path) -> None:
             find(place, step)
     shutil.rmtree(copied / "checkpoints" / "step-00000004")
     shutil.rmtree(copied / "checkpoints" / "step-00000002")
-    with pytest.raises(UserError, match=r"no valid checkpoint;  .*step-00000006: rank-.* does not match its digest; give a run folder"):
+    with pytest.raises(UserError, match=r"no valid checkpoint; .*step-00000006: rank-.* does not match its digest; give a run folder"):
         find(copied)
 
 

@@ -69,7 +69,7 @@ def test_a_process_that_dies_once_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "how"), [("kill", "SIGKILL"), pytest.param("leave", "exit code 3", marks=pytest.mark.slow)])
 def test_a_row_that_ends_its_process_is_named(text: str, how: str, tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), text, *tiny.texts(20)])
-    with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row ended its process, twice \({how}\)"):
+    with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row killed its process twice \({how}\)"):
         made(path, tmp_path / "cache", 2)
     assert [place.name for place in (tmp_path / "cache").iterdir()] == [rows.LOCK], "nothing of it is adopted"
 
@@ -86,7 +86,7 @@ def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
 def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
     many = made(path, tmp_path / "many", 2, partial(intake.measure_for_cache, LIMIT), processor=lambda: None)
-    assert f"indexing {path} in one process, since no other can do it: " in capsys.readouterr().err
+    assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
     assert many == made(path, tmp_path / "one", 0)
 
 

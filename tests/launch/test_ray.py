@@ -114,7 +114,9 @@ def test_what_the_cluster_cannot_do_is_told_before_anything_is_loaded(
         cluster.check_same_files(tmp_path / "run", [tmp_path])
         assert list((tmp_path / "run").iterdir()) == []
         elsewhere = Path("/proc/self/cwd/run")  # another folder for each process
-        with pytest.raises(UserError, match=r"does not see the files that .* writes to /proc/self/cwd/run; choose a folder that all machines share"):
+        with pytest.raises(
+            UserError, match=r"does not see the files that .* writes to /proc/self/cwd/run; choose a folder that all machines share"
+        ):
             cluster.check_same_files(elsewhere, [])
         (tmp_path / "here").touch()
         with pytest.raises(UserError, match=r"does not have /proc/self/cwd/here, which .* has; all machines need the same files"):
@@ -130,7 +132,9 @@ def test_more_gpus_than_the_cluster_has_are_refused_by_both_verbs(
     own = ["--ray-address", nodes.address]
     training = [*map(str, data), "--run.dir", str(tmp_path / "run"), "--num-workers", "2", "--use-gpu", "true", *own]
     assert ray_train.main(training) == 2
-    assert capsys.readouterr().err.startswith("error: --num-workers 2: 2 workers with 1 GPU each were requested, and the cluster has 0 GPU ")
+    assert capsys.readouterr().err.startswith(
+        "error: --num-workers 2: 2 workers with 1 GPU each were requested, and the cluster has 0 GPU "
+    )
     preparing = [str(tmp_path), "--out", str(tmp_path / "out"), "--transcripts", "--engine", "ray", "--workers", "2", *own]
     assert voice.main([*preparing, "--gpus-per-worker", "0.5"]) == 2
     assert capsys.readouterr().err.startswith("error: --workers 2: 2 workers with 0.5 GPU each were requested, and the cluster has 0 GPU ")
