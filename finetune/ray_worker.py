@@ -1,7 +1,7 @@
-"""What one worker of Ray does: the training of `accelerate launch`, with Ray told of its checkpoints, and heard when a machine must go.
+"""Training function of a Ray worker: runs the normal training, reports checkpoints to Ray, and stops on Ray's preemption notice.
 
-Ray starts the processes, joins them, and starts them again after a failure, fewer if need be; what they train, and where they resume, is
-`finetune.train`'s own. A mistake of the user is handed back as an answer, since what Ray sees as a failure it would try again.
+Ray starts the processes, and restarts them after a failure, with fewer workers if necessary; training and resuming are those of
+finetune/train.py. A user error is returned as a result, since Ray would retry a failure.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from finetune.stop_requests import StopRequests
 
 LEAVING = "word from Ray that a machine is about to be taken away"
 RELEASE_SECONDS = 60.0
-"""How long a predecessor, which Ray has ended, may take to let go of the run's folder."""
+"""How long a previous process, which Ray has ended, may take to release the lock of the run's folder."""
 
 
 def work(order: dict[str, Any]) -> dict[str, Any]:
-    """Train, as worker of a group; returns why it ended and the last numbers, or the user's mistake.
+    """Train as a worker of a group; returns the reason why training ended and the last metrics, or the message of a user error.
 
-    `order`: `folder` to be in, `arguments` of the training, `records` (folder for Ray's own). Collective: Ray calls it on every worker.
+    `order`: `folder` (working directory), `arguments` of the training, `records` (folder for Ray's records). Collective: Ray calls it on
+    every worker.
     """
-    os.chdir(order["folder"])  # what is relative on the driver's command line means the same here
+    os.chdir(order["folder"])  # so that relative paths of the driver's command line are valid here
     reports = Reports(Path(order["records"]))
     try:
         config, recipe = train.settle(parse_arguments(order["arguments"]))
@@ -45,12 +46,13 @@ def work(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def leaving() -> str | None:
-    """Whether any machine of the group is about to go. Collective: call on every worker."""
+    """`LEAVING` if any machine of the group will be preempted, otherwise None. Collective: call on every worker."""
     return None if ray.train.get_preemption_info() is None else LEAVING
 
 
 def await_release(run_dir: Path) -> None:
-    """Wait until no process holds the run's folder: Ray does not wait for those that it ends. Who holds it longer is named later."""
+    """Wait until the run's folder is unlocked: Ray does not wait for the processes that it ends. After `RELEASE_SECONDS`, training itself
+    reports the owner of the lock."""
     deadline = time.monotonic() + RELEASE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -62,9 +64,9 @@ def await_release(run_dir: Path) -> None:
 
 
 class Reports:
-    """Hears the events of this worker, and reports to Ray when a checkpoint is committed.
+    """Listens to the events of this worker, and reports to Ray when a checkpoint is committed.
 
-    Not at each step: a report waits for all workers, and for Ray, which asks every two seconds.
+    It does not report every step: a report waits for all workers, and for Ray, which polls every two seconds.
     """
 
     def __init__(self, records: Path) -> None:
@@ -75,7 +77,7 @@ class Reports:
         """Why training ended."""
 
     def at(self, step: float) -> dict[str, Any]:
-        """The last numbers that were logged up to `step`, of training and of an evaluation."""
+        """The last metrics of training and evaluation that were logged up to `step`."""
         return {name: value for number in sorted(self._numbers) if number <= step for name, value in self._numbers[number].items()}
 
     def hear(self, kind: str, step: int, facts: dict[str, Any]) -> None:
@@ -87,11 +89,12 @@ class Reports:
             self._report(step, facts["folder"])
 
     def _report(self, step: int, folder: str) -> None:
-        """Collective: call on every worker. Ray gets a small file that names the checkpoint, which stays ours to prune."""
+        """Report metrics and a small file that names the checkpoint; Ray does not store or prune checkpoints. Collective: call on every
+        worker."""
         named = None
         if ray.train.get_context().get_world_rank() == 0:
             files.write_json(files.make_folder(self._records / folder) / "checkpoint.json", {"folder": folder, "step": step})
             named = ray.train.Checkpoint.from_directory(str(self._records / folder))
         numbers = self.at(step)
-        self._numbers = {step: numbers, **{number: told for number, told in self._numbers.items() if number > step}}
+        self._numbers = {step: numbers, **{number: later for number, later in self._numbers.items() if number > step}}
         ray.train.report(numbers, named, checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD)

@@ -76,7 +76,7 @@ def test_a_row_that_ends_its_process_is_named(text: str, how: str, tmp_path: Pat
 
 def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "x", *tiny.texts(20), "y"])
-    with pytest.raises(UserError, match=r"(?s)^2 bad rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
+    with pytest.raises(UserError, match=r"(?s)^2 invalid rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
         made(path, tmp_path / "cache", 2)
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "fault", *tiny.texts(20)])
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*KeyError: 'a fault'.*while reading .*rows\.jsonl:21"):

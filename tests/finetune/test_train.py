@@ -205,7 +205,7 @@ def test_a_launch_that_left_no_word_is_reported_by_the_next(tmp_path: Path, worl
     tiny.let_go(config.run.dir)
     (config.run.dir / "exit.json").unlink()
     train.train_in(world, config, tiny.RECIPE)
-    account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a word (killed, crashed, "
+    account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a message (killed, crashed, "
     assert f"warning: {account}" in capsys.readouterr().out
     (event,) = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "killed"]
     assert event["account"].startswith(account)
@@ -216,7 +216,7 @@ def test_a_launch_that_left_no_word_is_reported_by_the_next(tmp_path: Path, worl
 
 def test_a_failure_before_the_first_step_leaves_word(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path)
-    with pytest.raises(UserError, match="bad rows"):
+    with pytest.raises(UserError, match="invalid rows"):
         tiny.write_rows(tmp_path / "train.jsonl", ["x"])
         train.train_in(world, config, tiny.RECIPE)
     left = json.loads((config.run.dir / "exit.json").read_text())

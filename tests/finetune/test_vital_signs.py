@@ -44,7 +44,7 @@ FAR = {"host": "another", "boot": "another"}
     ("changes", "kills", "words"),
     [
         ({}, 4, "likely out of memory, unless somebody sent the signal; its peak of host memory was 3.2 GiB of "),
-        ({}, 5, f"out of memory: the kernel's out-of-memory killer has struck on {platform.node()} since the run began; its peak"),
+        ({}, 5, f"out of memory: the kernel's out-of-memory killer has ended a process on {platform.node()} since the run began; its peak"),
         ({}, None, "likely out of memory, unless"),
         (
             {"boot": "another"},
@@ -68,14 +68,14 @@ def test_an_account_of_a_launch_without_a_word(tmp_path: Path) -> None:
     vital_signs.record(tmp_path, made)
     alone = vital_signs.account_of_killed(tmp_path)
     assert alone is not None
-    assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a word (killed, crashed, ")
+    assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a message (killed, crashed, ")
     assert "closed) after at least step 12; rank 0 on " in alone and " if it was killed: likely out of memory" in alone
     assert alone.endswith(f" when last recorded, {time.strftime('%F %T', time.localtime(made.time))}")
     vital_signs.record(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
     both = vital_signs.account_of_killed(tmp_path)
     assert (
         both is not None
-        and "all of its 2 processes ended without a word" in both
+        and "all of its 2 processes ended without a message" in both
         and "at least step 13; rank 1 on " in both
         and "9.0 GiB" in both
     )
