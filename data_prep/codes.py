@@ -182,7 +182,7 @@ def _report(options: argparse.Namespace, folder: Path, wanted: list[Wanted], bad
         "frames": frames,
         "seconds": round(frames * SAMPLES_PER_FRAME / MASTER_RATE, 2),
         "rejected": len(bad),
-        **shipped.told(options.model),
+        **shipped.warning_entry(options.model),
     }
     files.write_json(folder / STORE / manifest.SUMMARY, summary)
     files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(wanted) - encoded})

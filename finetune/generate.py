@@ -56,7 +56,7 @@ def ask(verb: str, about: str | None, argv: list[str]) -> Asked | None:
     )
     parser.add_argument(
         "--model",
-        type=shipped.or_folder,
+        type=shipped.as_folder,
         action="append",
         metavar="FOLDER",
         help="what `finetune export` made; or a run or a checkpoint, of which an export is made; or the name of a demo model",

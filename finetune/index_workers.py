@@ -33,7 +33,7 @@ MOST = 32
 
 
 @dataclass(frozen=True)
-class Workers:
+class IndexWorkers:
     """Configuration of the processes that index a file."""
 
     path: Path
@@ -77,7 +77,7 @@ class Workers:
 class _Worker:
     """One process, and the connection to it."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: IndexWorkers) -> None:
         self._workers = workers
 
     def __enter__(self) -> _Worker:

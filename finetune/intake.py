@@ -68,15 +68,17 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
     """Index the file on one rank, open it on all. Collective: call on every rank."""
     if path is None:
         return None
-    limit = Limit.of(config)
-    scan_all = index_workers.Workers(path, find_recipe(config.recipe), loaded.processor, partial(measure_for_cache, limit)).when_worth_it()
+    limit = LengthLimit.of(config)
+    scan_all = index_workers.IndexWorkers(
+        path, find_recipe(config.recipe), loaded.processor, partial(measure_for_cache, limit)
+    ).when_worth_it()
     measure_row = partial(measure_for_cache, limit, recipe, loaded.processor)
     built = once(world, lambda: build_index(path, cache, f"{key} {limit}", measure_row, scan_all))
     return together(world, lambda: open_rows(path, cache, built))
 
 
 @dataclass(frozen=True)
-class Limit:
+class LengthLimit:
     """Maximum length of a sample, and how to handle longer ones."""
 
     positions: int
@@ -85,7 +87,7 @@ class Limit:
     too_long: str
 
     @classmethod
-    def of(cls, config: Config) -> Limit:
+    def of(cls, config: Config) -> LengthLimit:
         key = "train.micro_tokens" if config.data.sequence_length is None else "data.sequence_length"
         return cls(longest_sample(config), key, config.data.too_long)
 
@@ -97,17 +99,17 @@ def longest_sample(config: Config) -> int:
 def measure(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
     """Length of a row, and whether it is dropped or truncated. Raises `UserError` for an invalid row, and for one that is too long under
     `data.too_long: error`."""
-    return within(Limit.of(config), recipe, recipe.read(row, processor))
+    return within(LengthLimit.of(config), recipe, recipe.read(row, processor))
 
 
-def measure_for_cache(limit: Limit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+def measure_for_cache(limit: LengthLimit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
     """As `measure`, with the record of the sample unless it is dropped. The record contains the sample before truncation."""
     sample = recipe.read(row, processor)
     found = within(limit, recipe, sample)
     return found if found.left_out else found._replace(sample=sample_cache.encode(sample))
 
 
-def within(limit: Limit, recipe: Recipe, sample: Sample) -> Measured:
+def within(limit: LengthLimit, recipe: Recipe, sample: Sample) -> Measured:
     positions = recipe.length(sample)
     if positions <= limit.positions:
         return Measured(positions)

@@ -6,12 +6,12 @@ import yaml
 
 from finetune.gpus import Cluster
 from finetune.memory import Arrangement
-from finetune.strategies import Verdict
+from finetune.strategies import LayoutEstimate
 
 PORT = 29500
 
 
-def launch_file(verdict: Verdict, cluster: Cluster, name: str, command: str) -> str:
+def launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, command: str) -> str:
     """A launch file as YAML; its first line is a comment with the launch command. `name`: path of the file. `command`: the other
     arguments."""
     arrangement = verdict.arrangement
@@ -47,7 +47,7 @@ def kind(arrangement: Arrangement) -> str:
     return "MULTI_GPU" if arrangement.strategy == "ddp" else "FSDP"
 
 
-def keys(verdict: Verdict) -> str:
+def keys(verdict: LayoutEstimate) -> str:
     """Config overrides for this layout, as command-line flags; without those that the launch file implies."""
     arrangement = verdict.arrangement
     said = {

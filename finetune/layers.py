@@ -21,7 +21,7 @@ UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConfigSource:
     """Values of one config source: a file or the command line."""
 
     values: dict[str, Any]
@@ -119,7 +119,7 @@ for _tag, _pattern, _first in (
         )
 
 
-def read_layer(path: Path) -> Layer:
+def read_layer(path: Path) -> ConfigSource:
     """Read a YAML file with the line of each key. Raises `UserError` for invalid syntax, duplicate keys, or a top level that is not a
     mapping."""
     try:
@@ -133,7 +133,7 @@ def read_layer(path: Path) -> Layer:
     values = {} if node is None else _construct(node, "", str(path), origins)
     if not isinstance(values, dict):
         raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
-    return Layer(values, origins)
+    return ConfigSource(values, origins)
 
 
 def load_yaml(text: str, name: str) -> Any:
@@ -185,7 +185,7 @@ def _scalar(node: yaml.ScalarNode, place: str, prefix: str) -> Any:
     return value
 
 
-def command_line(overrides: Iterable[tuple[str, str]]) -> Layer:
+def command_line(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
     """Dotted command-line overrides as a config source; values are YAML (`--log.trackers "[wandb]"`)."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -198,7 +198,7 @@ def command_line(overrides: Iterable[tuple[str, str]]) -> Layer:
             value = {part: value}
         merge(values, value)
         origins[key] = f"--{key}"
-    return Layer(values, origins)
+    return ConfigSource(values, origins)
 
 
 def merge(into: dict[str, Any], values: Any) -> None:

@@ -27,7 +27,7 @@ FRAGMENTS = 0.05
 
 
 @dataclass(frozen=True)
-class Weight:
+class ParameterOutline:
     """Size, type and sharding of a parameter."""
 
     rows: int
@@ -54,7 +54,7 @@ class Weight:
 class Unit:
     """Parameters that are gathered together, and whose gradients are reduced together."""
 
-    weights: tuple[Weight, ...]
+    weights: tuple[ParameterOutline, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Outline:
     """Trained elements of the root whose gradient is computed last: embeddings."""
 
     @property
-    def weights(self) -> tuple[Weight, ...]:
+    def weights(self) -> tuple[ParameterOutline, ...]:
         return tuple(weight for unit in (self.root, *self.units) for weight in unit.weights)
 
     @property
@@ -177,7 +177,7 @@ def outline(model: nn.Module, blocks: tuple[type[nn.Module], ...], dtype: torch.
     modules = parallel.units_of(model, blocks)
     for number, module in enumerate(modules):
         owner |= {id(parameter): number for parameter in module.parameters()}
-    members: dict[int, list[Weight]] = {number: [] for number in range(-1, len(modules))}
+    members: dict[int, list[ParameterOutline]] = {number: [] for number in range(-1, len(modules))}
     for parameter in model.parameters():
         weight = _weight(parameter, dtype, divided.get(id(parameter)), id(parameter) in inside)
         if parameter in rules:
@@ -192,12 +192,12 @@ def outline(model: nn.Module, blocks: tuple[type[nn.Module], ...], dtype: torch.
     )
 
 
-def _weight(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in_block: bool) -> Weight:
+def _weight(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in_block: bool) -> ParameterOutline:
     shape = parameter.shape
     rows = shape[0] if shape else 1
     gathered = dtype.itemsize if parameter.is_floating_point() else parameter.element_size()
     at_rest = MASTER if parameter.requires_grad else gathered
-    return Weight(rows, parameter.numel() // max(rows, 1), parameter.requires_grad, at_rest, gathered, divided, in_block)
+    return ParameterOutline(rows, parameter.numel() // max(rows, 1), parameter.requires_grad, at_rest, gathered, divided, in_block)
 
 
 def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> dict[int, int]:
@@ -217,7 +217,7 @@ def _embeddings(model: nn.Module) -> Iterable[torch.Tensor]:
     return (module.weight for module in model.modules() if isinstance(module, nn.Embedding) and not parallel.is_tied(module, model))
 
 
-def share(weight: Weight, arrangement: Arrangement) -> int:
+def share(weight: ParameterOutline, arrangement: Arrangement) -> int:
     """Elements of a parameter on rank 0, which has the largest shard."""
     if not weight.in_block or arrangement.tensor == 1:
         return -(-weight.rows // arrangement.shards) * weight.columns
@@ -226,7 +226,7 @@ def share(weight: Weight, arrangement: Arrangement) -> int:
     return -(-rows // (arrangement.shards // arrangement.tensor)) * (part // max(rows, 1))
 
 
-def group_share(weight: Weight, tensor: int) -> int:
+def group_share(weight: ParameterOutline, tensor: int) -> int:
     """Elements of a gathered parameter on one of `tensor` tensor-parallel ranks."""
     return weight.size if weight.divided is None else weight.size // tensor
 

@@ -46,7 +46,7 @@ def resolve_source(source: str | None, revision: str | None, patterns: list[str]
     if shipped.is_shipped(source):
         return shipped.folder_of(source)
     if source.startswith((".", "/")) or source.count("/") != 1:
-        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){shipped.among()}")
+        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){shipped.listing()}")
     try:
         return download(source, revision, patterns)
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there" and "no network"

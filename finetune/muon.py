@@ -157,7 +157,7 @@ def exchange(sent: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[
 
 
 @dataclass(frozen=True)
-class Spread:
+class MatrixShards:
     """Shards of a matrix, by rank."""
 
     slices: tuple[tuple[slice, ...], ...]
@@ -172,17 +172,17 @@ class Spread:
         return tuple(part.stop - part.start for part in self.slices[rank])
 
 
-def spread_of(whole: Tensor) -> Spread:
+def spread_of(whole: Tensor) -> MatrixShards:
     assert isinstance(whole, DTensor)
     return _spread(whole.shape, whole.device_mesh, whole.placements)
 
 
 @lru_cache(maxsize=4096)
-def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Spread:
+def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> MatrixShards:
     """For a mesh over all ranks, whose coordinates in row-major order are those of ranks 0, 1, 2, …"""
     coordinates = [*product(*map(range, mesh.shape))]
     copied = [axis for axis, placement in enumerate(placements) if placement.is_replicate()]
-    return Spread(
+    return MatrixShards(
         tuple(slices_at(shape, mesh, placements, coordinate) for coordinate in coordinates),
         tuple(tuple(coordinate[axis] for axis in copied) for coordinate in coordinates),
     )

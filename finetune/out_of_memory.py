@@ -17,7 +17,7 @@ import torch
 from finetune import parallel
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.foresight import foresee
+from finetune.foresight import estimate_run
 from finetune.memory import CONTEXT, GIB, Arrangement, Memory, memory
 from finetune.recipe import Recipe
 from finetune.step import Training
@@ -112,7 +112,7 @@ def lasting_bytes(training: Training) -> int:
 
 def plan(config: Config, recipe: Recipe, world: World) -> Memory:
     """Memory estimate of this run on these ranks, as in `finetune plan`."""
-    foreseen, split = foresee(config, recipe), config.parallel
+    foreseen, split = estimate_run(config, recipe), config.parallel
     strategy = parallel.choose_strategy(config, os.environ)
     arrangement = Arrangement(strategy, world.size, split.replicate, split.tensor, split.offload)
     work = foreseen.work

@@ -227,19 +227,19 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-Spread = tuple[DeviceMesh, tuple[Placement, ...]] | None
+TensorLayout = tuple[DeviceMesh, tuple[Placement, ...]] | None
 """Mesh and placements of a tensor; None: it is not sharded."""
 
 
-def by_layout(tensors: Iterable[Tensor]) -> dict[Spread, list[Tensor]]:
+def by_layout(tensors: Iterable[Tensor]) -> dict[TensorLayout, list[Tensor]]:
     """This rank's shards, grouped by mesh and placements."""
-    groups: dict[Spread, list[Tensor]] = {}
+    groups: dict[TensorLayout, list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None, []).append(own_part(tensor))
     return groups
 
 
-def squared_norm(spread: Spread, parts: list[Tensor]) -> Tensor:
+def squared_norm(spread: TensorLayout, parts: list[Tensor]) -> Tensor:
     """Squared L2 norm of these tensors together, over all ranks that have shards of them, fp64. Collective: call on every rank."""
     square = torch.nn.utils.get_total_norm(parts).double().square()
     if spread is None:
@@ -252,7 +252,7 @@ def squared_norm(spread: Spread, parts: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def gradient_norm(gradients: dict[Spread, list[Tensor]]) -> Tensor:
+def gradient_norm(gradients: dict[TensorLayout, list[Tensor]]) -> Tensor:
     """Global L2 norm of gradients from `by_layout`, a scalar on their device; does not synchronize. Collective: call on every rank."""
     norm = sum((squared_norm(*group) for group in gradients.items()), torch.zeros((), dtype=torch.float64)).sqrt()
     if len(gradients) > 1:  # the order of sums may change the last bit, and replicated weights would diverge
@@ -262,7 +262,7 @@ def gradient_norm(gradients: dict[Spread, list[Tensor]]) -> Tensor:
 
 
 @torch.no_grad()
-def clip_gradients(gradients: dict[Spread, list[Tensor]], norm: float, largest: float) -> None:
+def clip_gradients(gradients: dict[TensorLayout, list[Tensor]], norm: float, largest: float) -> None:
     """Scale gradients from `by_layout`, with the global L2 norm `norm`, down to the norm `largest` if they exceed it."""
     if not norm <= largest:  # also if it is NaN
         for parts in gradients.values():

@@ -23,7 +23,7 @@ Identity = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
-class Death:
+class ProcessExit:
     """The end of a rank's process."""
 
     rank: int
@@ -51,7 +51,7 @@ class Peers:
         self._watched: dict[int, tuple[int, int]] = {}
         """File descriptor → rank, process."""
         self._lock = threading.Lock()
-        self.deaths: list[Death] = []
+        self.deaths: list[ProcessExit] = []
         """In the order of their detection."""
         own = identities[rank]
         near = [(number, other[-1]) for number, other in enumerate(identities) if number != rank and other[:-1] == own[:-1]]
@@ -74,7 +74,7 @@ class Peers:
                 with self._lock:
                     if descriptor in self._watched:
                         number, process = self._watched.pop(descriptor)
-                        self.deaths.append(Death(number, process, *_status(process)))
+                        self.deaths.append(ProcessExit(number, process, *_status(process)))
                         os.close(descriptor)
         return bool(self.deaths)
 

@@ -159,7 +159,7 @@ class Rows:
         try:
             raw = self.file.read(offset, size)
         except (OSError, ValueError) as error:
-            raise UserError(f"this row can no longer be read ({strict_json.one_line(error)}); {RESTORE}") from error
+            raise UserError(f"this row cannot be read any more ({strict_json.one_line(error)}); {RESTORE}") from error
         if len(raw) < size:
             raise UserError(
                 f"the file was truncated after it was indexed: of this row, {size:,} bytes from byte {offset:,} on, {len(raw):,} are left; "

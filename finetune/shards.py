@@ -36,14 +36,14 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorShard:
     """One rank's shard of a tensor, and its offset in the full tensor."""
 
     value: Tensor
     offset: tuple[int, ...]
 
 
-def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, Part]:
+def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, TensorShard]:
     """The shards that this rank writes, including its share of tensors that several ranks have."""
     parts = {}
     for number, (name, tensor) in enumerate(tensors.items()):
@@ -51,7 +51,7 @@ def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, 
             _, slices = local_slices(tensor)
             local = own_part(tensor)
             if local.numel():
-                parts[name] = Part(local, tuple(part.start for part in slices))
+                parts[name] = TensorShard(local, tuple(part.start for part in slices))
     return parts
 
 
@@ -76,7 +76,7 @@ def is_finite(value: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Name, type and shape of a tensor of a file that is streamed."""
 
     name: str
@@ -88,14 +88,14 @@ class Entry:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def write_shard(path: Path, parts: Mapping[str, Part]) -> files.Written:
+def write_shard(path: Path, parts: Mapping[str, TensorShard]) -> files.Written:
     """Stream one rank's parts into a safetensors file."""
     offsets = json.dumps({name: {"saved_offsets": part.offset} for name, part in parts.items()})
-    entries = [Entry(name, part.value.dtype, tuple(part.value.shape)) for name, part in parts.items()]
+    entries = [TensorEntry(name, part.value.dtype, tuple(part.value.shape)) for name, part in parts.items()]
     return write_stream(path, entries, (part.value for part in parts.values()), {OFFSETS_KEY: offsets})
 
 
-def write_stream(path: Path, entries: Sequence[Entry], values: Iterable[Tensor], metadata: dict[str, str]) -> files.Written:
+def write_stream(path: Path, entries: Sequence[TensorEntry], values: Iterable[Tensor], metadata: dict[str, str]) -> files.Written:
     """Write a safetensors file from a stream of values: those of all `entries` in order, each in one or several blocks.
 
     Format: 8 bytes of header length, a JSON header, then the raw values (huggingface/safetensors, README "Format").

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from finetune.shards import Part
+from finetune.shards import TensorShard
 from finetune.vital_signs import free_host_memory
 from finetune.world import World, gather
 
@@ -50,7 +50,7 @@ class Staging:
         self._memory = torch.frombuffer(pages, dtype=torch.uint8)
         self.is_page_locked = stream is not None and page_lock(self._memory)
 
-    def copy(self, parts: Mapping[str, Part], volatile: Collection[str] = ()) -> tuple[dict[str, Part], Callable[[], None]]:
+    def copy(self, parts: Mapping[str, TensorShard], volatile: Collection[str] = ()) -> tuple[dict[str, TensorShard], Callable[[], None]]:
         """Copy, or start copying; returns the parts in host memory, and a function that blocks until they are complete.
 
         `volatile`: names of tensors that a forward pass may change; the others change only in updates, before which `fence` is called. The
@@ -58,14 +58,14 @@ class Staging:
         """
         if needed(parts) > self.bytes:
             raise ValueError(f"{needed(parts)} bytes for a staging buffer of {self.bytes}")
-        staged: dict[str, Part] = {}
+        staged: dict[str, TensorShard] = {}
         later: list[tuple[Tensor, Tensor]] = []
         offset = 0
         for name, part in parts.items():
             source = part.value.detach()
             target = self._memory[offset : offset + source.nbytes].view(source.dtype).view(source.shape)
             offset += _aligned(source.nbytes)
-            staged[name] = Part(target, part.offset)
+            staged[name] = TensorShard(target, part.offset)
             if self._stream is None or name in volatile:
                 target.copy_(source, non_blocking=True)
             else:
@@ -110,7 +110,7 @@ class SideStream:
             self._copied = None
 
 
-def allocate(world: World, parts: Mapping[str, Part]) -> tuple[Staging | None, str]:
+def allocate(world: World, parts: Mapping[str, TensorShard]) -> tuple[Staging | None, str]:
     """A staging buffer on every rank, or on none if memory is short; and a log line. Collective: call on every rank."""
     claims = [Claim(*claim) for claim in gather(world, [platform.node(), needed(parts), free_host_memory()])]
     problems, own = shortages(claims), None
@@ -145,12 +145,12 @@ def shortages(claims: Sequence[Claim]) -> list[str]:
     return lines
 
 
-def needed(parts: Mapping[str, Part]) -> int:
+def needed(parts: Mapping[str, TensorShard]) -> int:
     """Bytes of a staging buffer for one rank's parts."""
     return sum(_aligned(part.value.nbytes) for part in parts.values())
 
 
-def on_gpu(parts: Mapping[str, Part]) -> bool:
+def on_gpu(parts: Mapping[str, TensorShard]) -> bool:
     """Whether any part has to be copied from a GPU."""
     return any(part.value.is_cuda for part in parts.values())
 

@@ -23,7 +23,7 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 GIB = 2**30
 
 
-class Signs(BaseModel):
+class RankStatus(BaseModel):
     """Status of one rank at one time."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
@@ -83,7 +83,7 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
 
-def record(run_dir: Path, signs: Signs) -> None:
+def record(run_dir: Path, signs: RankStatus) -> None:
     files.write_volatile(path_of(run_dir, signs.rank), signs.model_dump_json().encode())
 
 
@@ -91,20 +91,20 @@ def path_of(run_dir: Path, rank: int) -> Path:
     return run_dir / FOLDER / f"rank-{rank:05d}.json"
 
 
-def read(run_dir: Path, rank: int) -> Signs | None:
+def read(run_dir: Path, rank: int) -> RankStatus | None:
     """Last record of a rank; None if it is missing or cannot be read."""
     with contextlib.suppress(OSError, ValidationError):
-        return Signs.model_validate_json(path_of(run_dir, rank).read_bytes())
+        return RankStatus.model_validate_json(path_of(run_dir, rank).read_bytes())
     return None
 
 
-def read_all(run_dir: Path) -> list[Signs]:
+def read_all(run_dir: Path) -> list[RankStatus]:
     """Records of all ranks of the last launch, by rank."""
     found = (read(run_dir, int(path.stem.removeprefix("rank-"))) for path in sorted((run_dir / FOLDER).glob("rank-[0-9]*.json")))
     return [signs for signs in found if signs is not None]
 
 
-def cause_of_kill(signs: Signs) -> str:
+def cause_of_kill(signs: RankStatus) -> str:
     """The probable reason why a process was killed, and its peak memory. Works on any machine, at any later time."""
     when = time.strftime("%F %T", time.localtime(signs.time))
     gpu = "" if signs.gpu_peak_gib is None else f", of GPU memory {signs.gpu_peak_gib:.1f} GiB"

@@ -56,7 +56,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="texts to say, with recordings or without")
     parser.add_argument("--checkpoints", metavar="all|STEP,STEP", help="of a run, instead of its newest")
-    parser.add_argument("--base", type=shipped.or_folder, metavar="FOLDER", help="the Base before training: it clones each row's ref_audio")
+    parser.add_argument("--base", type=shipped.as_folder, metavar="FOLDER", help="the Base before training: it clones each row's ref_audio")
     parser.add_argument("--seen", type=Path, metavar="TRAIN.jsonl", help="the training data: tells known texts from new ones")
     parser.add_argument("--reference", type=Path, metavar="CLIP", help="for rows without ref_audio")
     parser.add_argument("--speaker", help="for rows that name none")

@@ -71,7 +71,7 @@ def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, w
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
     from finetune.rows import build_index, open_rows
 
-    build_index(path, cache, "key", partial(intake.measure_for_cache, intake.Limit.of(config), CUTTING, None))
+    build_index(path, cache, "key", partial(intake.measure_for_cache, intake.LengthLimit.of(config), CUTTING, None))
     return open_rows(path, cache)
 
 

@@ -136,7 +136,7 @@ def test_without_a_plan_it_is_said_still(tmp_path: Path, world: World, monkeypat
     def unplannable(*_: object) -> None:
         raise KeyError("shape")
 
-    monkeypatch.setattr(out_of_memory, "foresee", unplannable)
+    monkeypatch.setattr(out_of_memory, "estimate_run", unplannable)
     words = r"(?s)Tried to allocate 2.50 GiB.*no plan available \(KeyError: 'shape'\).*What helps:"
     with pytest.raises(MemoryShortError, match=words), explained(tiny.config_in(tmp_path), tiny.RECIPE, world):
         raise torch.OutOfMemoryError(CUDA)

@@ -368,7 +368,7 @@ def test_a_disk_that_fails_names_its_error(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(os, "pread", fail)
-    with pytest.raises(UserError, match=r"this row can no longer be read \(Stale file handle\); nothing was trained on it"):
+    with pytest.raises(UserError, match=r"this row cannot be read any more \(Stale file handle\); nothing was trained on it"):
         found.read(0)
 
 

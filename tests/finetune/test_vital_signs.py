@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from finetune import vital_signs
-from finetune.vital_signs import Signs
+from finetune.vital_signs import RankStatus
 
 
-def signs(**changes: object) -> Signs:
+def signs(**changes: object) -> RankStatus:
     own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": vital_signs.boot_id(), "process": os.getpid(), "step": 12}
-    return Signs.model_validate({**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes})
+    return RankStatus.model_validate(
+        {**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes}
+    )
 
 
 def test_what_is_recorded_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
