@@ -164,7 +164,7 @@ def test_a_folder_without_config_json_is_no_base(tmp_path: Path) -> None:
 
 def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(UserError, match=r"holds no \*\.safetensors weights; other formats can run code when read"):
+    with pytest.raises(UserError, match=r"contains no \*\.safetensors weights; other formats can run code when read"):
         models.tensor_files(tmp_path)
 
 
