@@ -21,7 +21,7 @@ from finetune import assembly, batches, files
 from finetune.activations import Recomputing
 from finetune.batches import MicroBatch, Order, Turn
 from finetune.config import Config, resolve
-from finetune.foresight import foresee
+from finetune.foresight import estimate_run
 from finetune.gpus import GPUS, cluster
 from finetune.memory import Arrangement
 from finetune.recipe import Recipe, find_recipe, load_recipe
@@ -137,7 +137,7 @@ def config_of(kind: str, version: Version, folder: Path, scale: Scale, recipe: R
 
 def planned(config: Config, recipe: Recipe) -> int:
     """Bytes that `finetune plan` says torch will allocate at the peak."""
-    work = foresee(config, recipe).work
+    work = estimate_run(config, recipe).work
     recomputing: Recomputing = config.train.activation_checkpointing
     return judge(work, cluster("h200", 1, 1), Arrangement("ddp", 1), recomputing).memory.allocated
 

@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import _table
 from finetune import files
 from finetune.config import resolve
-from finetune.foresight import foresee
+from finetune.foresight import estimate_run
 from finetune.gpus import GPUS, Cluster
 from finetune.recipe import find_recipe, load_recipe
-from finetune.strategies import Verdict, Work, arrangements, judge, ranked
+from finetune.strategies import LayoutEstimate, Work, arrangements, judge, ranked
 from recipes.voice_clone.shapes import released
 
 GPU = "h100-80gb"
@@ -79,7 +79,7 @@ class Case:
     """Whether each GPU has a micro-batch of the full size, however many there are."""
     gpus: int
     fabric: float
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[LayoutEstimate, ...]
     """The best first."""
 
     @property
@@ -87,23 +87,23 @@ class Case:
         return self.model.micro * self.gpus if self.grows else self.model.batch
 
     @property
-    def best(self) -> Verdict | None:
+    def best(self) -> LayoutEstimate | None:
         return self.verdicts[0] if self.verdicts[0].fits else None
 
-    def of(self, way: str) -> Verdict | None:
+    def of(self, way: str) -> LayoutEstimate | None:
         """The fastest arrangement of a way that fits."""
         return next((each for each in self.verdicts if each.fits and way_of(each) == way), None)
 
 
-def way_of(verdict: Verdict) -> str:
+def way_of(verdict: LayoutEstimate) -> str:
     return "fsdp × tp" if verdict.arrangement.tensor > 1 else verdict.arrangement.strategy
 
 
-def waits(verdict: Verdict) -> float:
+def waits(verdict: LayoutEstimate) -> float:
     return verdict.seconds.waiting / verdict.seconds.total
 
 
-def gpu_hours(case: Case, verdict: Verdict) -> float:
+def gpu_hours(case: Case, verdict: LayoutEstimate) -> float:
     """For 10⁹ positions."""
     return case.gpus * verdict.seconds.total / case.batch * 1e9 / 3600
 
@@ -122,7 +122,7 @@ def work_of(model: Model) -> Work:
             "train.activation_checkpointing": model.recomputing,
         }
         base = [find_recipe(model.recipe) / "config.yaml"]
-        return foresee(resolve(model.recipe, recipe.Options, base, [(key, str(value)) for key, value in own.items()]), recipe).work
+        return estimate_run(resolve(model.recipe, recipe.Options, base, [(key, str(value)) for key, value in own.items()]), recipe).work
 
 
 def cluster_of(gpus: int, fabric: float) -> Cluster:
@@ -158,7 +158,7 @@ def row(case: Case) -> list[str]:
     return [*first, *(seconds(case.of(way)) for way in WAYS), *last]
 
 
-def seconds(verdict: Verdict | None) -> str:
+def seconds(verdict: LayoutEstimate | None) -> str:
     if verdict is None:
         return "–"
     shared = f" (tp {verdict.arrangement.tensor})" if verdict.arrangement.tensor > 1 else ""

@@ -188,7 +188,7 @@ def _report(
         "frames": frames,
         "seconds": round(frames * codec.samples_per_frame / codec.sample_rate, 2),
         "rejected": len(rejected),
-        **shipped.told(options.model),
+        **shipped.warning_entry(options.model),
     }
     files.write_json(folder / STORE / manifest.SUMMARY, summary)
     files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(good) - encoded})

@@ -22,7 +22,7 @@ def folder_of(option: str, model: str, patterns: list[str], commit: str | None =
 
 def _download(option: str, model: str, patterns: list[str], commit: str | None) -> Path:
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise UserError(f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name){shipped.among()}")
+        raise UserError(f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name){shipped.listing()}")
     try:
         return download(model, commit, patterns)
     except Exception as error:  # no network, no such model, no access: each raises another class

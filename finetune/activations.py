@@ -34,7 +34,7 @@ TRACED = 2
 """Traced blocks of each stack: the input of the first is kept by the layer before it; the second is representative of all others."""
 
 Recomputing = Literal["none", "selective", "full"]
-Loss = Callable[[nn.Module, Batch], dict[str, Term]]
+LossFunction = Callable[[nn.Module, Batch], dict[str, Term]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _holds(stack: nn.ModuleList, blocks: tuple[type[nn.Module], ...]) -> bool:
 
 
 def trace(
-    trimmed: nn.Module, counts: dict[str, int], blocks: tuple[type[nn.Module], ...], loss: Loss, batch: Batch, positions: int,
+    trimmed: nn.Module, counts: dict[str, int], blocks: tuple[type[nn.Module], ...], loss: LossFunction, batch: Batch, positions: int,
     dtype: torch.dtype, recomputing: Recomputing, tensor: int = 1, plans: Plans = NO_PLANS,
 ) -> Activations:  # fmt: skip
     """Memory and FLOPs of one step of the full model, from a copy that `trim` has shortened (parameters on meta, requires_grad as in
@@ -112,7 +112,7 @@ def trace(
     recompute.wrap(model, blocks, recomputing)
     stacks = [Stack(count, list(model.get_submodule(name))) for name, count in counts.items()]  # type: ignore[call-overload]
     without_storage(model, dtype)
-    ledger = Ledger([*model.parameters(), *model.buffers(), *batch.tensors.values()])
+    ledger = AllocationCounter([*model.parameters(), *model.buffers(), *batch.tensors.values()])
     with ledger, watched(model, stacks, ledger):
         objective = torch.stack([term.sum * term.weight for term in loss(model, batch).values() if term.weight]).sum()
         after_forward, kept = len(ledger.timeline), ledger.alive
@@ -149,7 +149,7 @@ def narrow(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, pla
                     parameter.data = parameter.data.narrow(dimension, 0, parameter.shape[dimension] // size)
 
 
-class Ledger(TorchDispatchMode):
+class AllocationCounter(TorchDispatchMode):
     """While open, counts the bytes of every storage that an operation allocates, and floating-point operations."""
 
     def __init__(self, given: list[Tensor]) -> None:
@@ -201,7 +201,7 @@ def _by_number(indices: list[Tensor | None]) -> list[Tensor | None]:
 
 
 @contextmanager
-def watched(model: nn.Module, stacks: list[Stack], ledger: Ledger) -> Iterator[None]:
+def watched(model: nn.Module, stacks: list[Stack], ledger: AllocationCounter) -> Iterator[None]:
     """While open, record memory and FLOPs at the traced blocks, and free the gradient of each parameter when it is complete: sharding
     reduces it, and finetune/memory.py counts it."""
 

@@ -146,7 +146,7 @@ class Saver:
             self._staging.release()
             self._staging = None
 
-    def _write(self, path: Path, parts: Mapping[str, shards.Part], copied: Callable[[], None] | None) -> files.Written:
+    def _write(self, path: Path, parts: Mapping[str, shards.TensorShard], copied: Callable[[], None] | None) -> files.Written:
         """Runs on the saver's thread. `copied` blocks until the staged copy is complete."""
         if copied is not None:
             copied()

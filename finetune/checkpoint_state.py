@@ -32,7 +32,7 @@ class Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class Rows(Part):
+class DataDigest(Part):
     """The data file that a run trains on."""
 
     digest: str
@@ -40,7 +40,7 @@ class Rows(Part):
     positions: Count
 
 
-class Base(Part):
+class BaseDigest(Part):
     """The base model of a run."""
 
     source: str | None
@@ -51,7 +51,7 @@ class Base(Part):
     """SHA-256 of each file that affects samples or the model, by its path in the base. None in checkpoints older than this key."""
 
 
-class Place(Part):
+class PlaceState(Part):
     """Position in the data (`Place` in finetune/batches.py)."""
 
     epoch: Count
@@ -71,8 +71,8 @@ class State(Part):
     format: int
     step: Steps
     recipe: str
-    data: Rows
-    base: Base
+    data: DataDigest
+    base: BaseDigest
     order: dict[str, int | bool]
     lora: Annotated[Lora, AfterValidator(_with_possible_rank)] | None
     quantization: str | None
@@ -80,7 +80,7 @@ class State(Part):
     """`train.optimizer`; checkpoints older than this key used AdamW."""
     recipe_state: dict[str, Any]
     buffers: list[str]
-    place: Place
+    place: PlaceState
     optimizer_steps: Steps
     skipped: Steps = 0
     recent: list[Annotated[list[float], Field(min_length=2, max_length=2)]] = []
@@ -93,7 +93,7 @@ class State(Part):
     """SHA-256 of the validation data."""
 
 
-class Entry(Part):
+class FileDigest(Part):
     """Size and SHA-256 of a file of a checkpoint."""
 
     bytes: Count
@@ -105,7 +105,7 @@ class Manifest(Part):
 
     format: int
     step: Steps
-    files: dict[str, Entry]
+    files: dict[str, FileDigest]
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -20,7 +20,7 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.events import Events
 from finetune.lease import Lease
-from finetune.remote import Found
+from finetune.remote import RemoteFile
 
 MANIFEST = "manifest.json"
 NAME = "copy"
@@ -140,9 +140,9 @@ class Copies:
         events.note("copy failed", int(name.removeprefix("step-")), problem=problem, failures=self._failures)
 
 
-def copies_at(url: str) -> dict[str, dict[str, Found]]:
+def copies_at(url: str) -> dict[str, dict[str, RemoteFile]]:
     """Remote checkpoint folders, the newest first, with the files of each; a folder without MANIFEST is not a checkpoint."""
-    folders: dict[str, dict[str, Found]] = {}
+    folders: dict[str, dict[str, RemoteFile]] = {}
     for path, found in remote.find(url).items():
         name, _, inside = path.partition("/")
         if inside and checkpoint.STEP_FOLDER.fullmatch(name):
@@ -221,7 +221,7 @@ def fetch(url: str, step: int | None, folder: Path) -> Path:
     return received
 
 
-def _newest_good(url: str, among: Mapping[str, dict[str, Found]], folder: Path) -> tuple[Path | None, list[str]]:
+def _newest_good(url: str, among: Mapping[str, dict[str, RemoteFile]], folder: Path) -> tuple[Path | None, list[str]]:
     """Download the first valid one of `among`; also the problems of those before it. Raises `UserError` for network errors."""
     passed_over: list[str] = []
     for name, inside in among.items():
@@ -232,7 +232,7 @@ def _newest_good(url: str, among: Mapping[str, dict[str, Found]], folder: Path) 
     return None, passed_over
 
 
-def _receive(url: str, inside: Mapping[str, Found], path: Path) -> str | None:
+def _receive(url: str, inside: Mapping[str, RemoteFile], path: Path) -> str | None:
     """Download a checkpoint; returns why it must not be used, or None. Raises `UserError` for one of a later format."""
     if MANIFEST not in inside:
         return f"it has no {MANIFEST}, so its upload was not finished"

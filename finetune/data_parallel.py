@@ -33,7 +33,7 @@ Slots = tuple[tuple[dict[str, nn.Parameter | None], str], ...]
 
 
 @dataclass
-class Weight:
+class ReplicaWeight:
     """A parameter of the model."""
 
     slots: Slots
@@ -51,7 +51,7 @@ class Weight:
 class Bucket:
     """Gradients of a few parameters in one fp32 buffer."""
 
-    weights: Sequence[Weight]
+    weights: Sequence[ReplicaWeight]
     buffer: Tensor
     parts: Sequence[Tensor]
     """Views of the buffer, in the shapes of the weights."""
@@ -106,9 +106,9 @@ class Replica:
         self.last = True
         """Whether the next backward is the last of its step."""
         self._slots, self._group, self._compute = distribute(model, mesh), mesh.get_group("replicate"), compute
-        self.weights: list[Weight] = []
+        self.weights: list[ReplicaWeight] = []
         """Empty before the first forward, since the DTensors are allocated after the model is built."""
-        self._copies: list[Weight] = []
+        self._copies: list[ReplicaWeight] = []
         self._buckets: list[Bucket] = []
         self._pending: list[Any] = []
         self._in_place, self._ends = False, False
@@ -259,14 +259,14 @@ def distribute(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
     return [tuple(slots) for slots in found.values()]
 
 
-def weight_of(slots: Slots, compute: torch.dtype) -> Weight:
+def weight_of(slots: Slots, compute: torch.dtype) -> ReplicaWeight:
     """The weight at these places, with a copy only if the compute type differs."""
     parameters, name = slots[0]
     master: Any = parameters[name]
     source = whole = master.to_local().detach()
     if whole.is_floating_point() and whole.dtype != compute:
         whole = torch.empty_like(whole, dtype=compute)
-    return Weight(slots, master, nn.Parameter(whole, requires_grad=master.requires_grad), source, as_master(source, master))
+    return ReplicaWeight(slots, master, nn.Parameter(whole, requires_grad=master.requires_grad), source, as_master(source, master))
 
 
 def split_into_buckets(sizes: Sequence[int]) -> list[int]:
@@ -281,7 +281,7 @@ def split_into_buckets(sizes: Sequence[int]) -> list[int]:
     return counts
 
 
-def bucket_of(weights: Sequence[Weight]) -> Bucket:
+def bucket_of(weights: Sequence[ReplicaWeight]) -> Bucket:
     room = [-(-weight.working.numel() // ALIGNED) * ALIGNED for weight in weights]
     buffer = torch.zeros(sum(room) + len(weights), dtype=torch.float32, device=weights[0].working.device)
     *rooms, marks = buffer.split([*room, len(weights)])

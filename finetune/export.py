@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from finetune.models import Reader
-    from finetune.shards import Entry
+    from finetune.shards import TensorEntry
 
 CARD = "overtone.json"
 LARGEST_FILE_BYTES = 5 * 10**9
@@ -254,15 +254,15 @@ def adapter_alone(source: Source, form: str) -> Source:
     )
 
 
-def adapter_entries(source: Source) -> list[Entry]:
+def adapter_entries(source: Source) -> list[TensorEntry]:
     import torch
 
-    from finetune.shards import Entry
+    from finetune.shards import TensorEntry
 
-    return [Entry(name, source.dtype or torch.float32, shape) for name, shape in sorted(source.shapes.items())]
+    return [TensorEntry(name, source.dtype or torch.float32, shape) for name, shape in sorted(source.shapes.items())]
 
 
-def write(source: Source, entries: list[Entry], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
+def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
     """Write a temporary folder and rename it to `target`. It is removed on failure, and by the next export if this one is killed."""
     copied = sum(path.stat().st_size for name in source.plan.copy for path in every_file(base / name))
     files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
@@ -298,12 +298,12 @@ def retyped(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str,
     return {**documents, "config.json": json.dumps(renamed(json.loads(documents["config.json"])), indent=2).encode()}
 
 
-def exported_entries(source: Source, base: Path) -> list[Entry]:
+def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
     """Name, type and shape of every tensor of the base, as they will be written."""
     from safetensors import safe_open
 
     from finetune.models import tensor_files
-    from finetune.shards import DTYPES, Entry
+    from finetune.shards import DTYPES, TensorEntry
 
     types = {text: dtype for dtype, text in DTYPES.items()}
     entries = []
@@ -311,7 +311,7 @@ def exported_entries(source: Source, base: Path) -> list[Entry]:
         with safe_open(path, framework="pt") as file:
             part = file.get_slice(name)
             own = types[part.get_dtype()]
-            entries.append(Entry(name, source.dtype if source.dtype and own.is_floating_point else own, tuple(part.get_shape())))
+            entries.append(TensorEntry(name, source.dtype if source.dtype and own.is_floating_point else own, tuple(part.get_shape())))
     return entries
 
 
@@ -330,7 +330,7 @@ def check_accounted(source: Source, exported: set[str]) -> None:
         raise UserError(f"the export would lose trained tensors: {', '.join(lost[:5])}; the recipe's export plan does not keep them")
 
 
-def write_weights(source: Source, entries: list[Entry], stem: str, folder: Path) -> dict[str, str]:
+def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder: Path) -> dict[str, str]:
     """Write one STEM.safetensors, or several files with an index. Returns file name → SHA-256."""
     from finetune import shards
 
@@ -353,8 +353,8 @@ def write_weights(source: Source, entries: list[Entry], stem: str, folder: Path)
     return digests
 
 
-def split(entries: list[Entry]) -> list[list[Entry]]:
-    groups: list[list[Entry]] = [[]]
+def split(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
+    groups: list[list[TensorEntry]] = [[]]
     for entry in entries:
         if groups[-1] and sum(other.bytes for other in groups[-1]) + entry.bytes > LARGEST_FILE_BYTES:
             groups.append([])
@@ -362,7 +362,7 @@ def split(entries: list[Entry]) -> list[list[Entry]]:
     return groups
 
 
-def blocks_of(source: Source, entry: Entry) -> Iterator[Tensor]:
+def blocks_of(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
     """The exported values of one tensor, in the exported type, in blocks of rows."""
     edit = source.plan.edit.get(entry.name)
     if edit is not None:
@@ -375,7 +375,7 @@ def blocks_of(source: Source, entry: Entry) -> Iterator[Tensor]:
         yield block.to(entry.dtype)
 
 
-def merged_rows(source: Source, entry: Entry) -> Iterator[Tensor]:
+def merged_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
     """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values."""
     from finetune import adapters
 
@@ -398,7 +398,7 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
         yield (slice(start, min(start + height, shape[0])), *(slice(0, size) for size in shape[1:]))
 
 
-def adapted_rows(source: Source, entry: Entry, layer: str, lora: Lora) -> Iterator[Tensor]:
+def adapted_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> Iterator[Tensor]:
     from finetune import adapters, quantized
 
     a = source.trained(layer + adapters.DOWN, None)

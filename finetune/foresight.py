@@ -25,7 +25,7 @@ LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
-class Foresight:
+class RunEstimate:
     """Estimate of a run before it starts."""
 
     config: Config
@@ -40,7 +40,7 @@ class Foresight:
     """Returns the processor that reads rows; raises `UserError` if the base's files are not sufficient."""
 
 
-def foresee(config: Config, recipe: Recipe) -> Foresight:
+def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
     config = with_folder(config)
     intake.check_batching(config, recipe)
@@ -70,7 +70,7 @@ def foresee(config: Config, recipe: Recipe) -> Foresight:
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,
     )
-    return Foresight(config, counted, work, activations, misfits, sketched.processor)
+    return RunEstimate(config, counted, work, activations, misfits, sketched.processor)
 
 
 def with_folder(config: Config) -> Config:
@@ -128,7 +128,7 @@ def some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 @dataclass(frozen=True)
-class Glance:
+class DataPreview:
     """Estimate of the data from some of its rows."""
 
     rows: int
@@ -139,7 +139,7 @@ class Glance:
     """Problems of rows, with file and line."""
 
 
-def glance(config: Config, recipe: Recipe, processor: Any) -> Glance:
+def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
     """Read some rows as training would."""
     path = on_disk(config.data.train)
     assert path is not None
@@ -157,4 +157,4 @@ def glance(config: Config, recipe: Recipe, processor: Any) -> Glance:
             problems.append(f"{path}:{line}: this row has no training targets")
     with path.open("rb") as file:
         rows = sum(1 for raw in file if raw.strip())
-    return Glance(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(problems))
+    return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(problems))

@@ -57,7 +57,7 @@ def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> Mode
     )
     parser.add_argument(
         "--model",
-        type=shipped.or_folder,
+        type=shipped.as_folder,
         action="append",
         metavar="FOLDER",
         help="an exported folder; or a run or a checkpoint, which is exported first; or the name of a demo model",

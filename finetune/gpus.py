@@ -1,7 +1,8 @@
-"""GPUs and what joins them, as a plan needs to know them. Imports no torch.
+"""Hardware specifications for planning: memory, speed and interconnect of GPU types, and clusters of them. Imports no torch.
 
-Memory is what torch reports as a device's total. Speeds are the makers' data sheets: dense bf16 products with fp32 sums, and one direction
-of what joins the GPUs of a machine. They are ceilings: `EFFICIENCY` says how much of the first one a training step has been seen to use.
+Memory is the total that torch reports for a device. Speeds are from the manufacturers' data sheets: dense bf16 products with fp32
+accumulation, and one direction of the link between GPUs of a machine. These are peak values; `EFFICIENCY` is the fraction that training
+reaches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from finetune.errors import UserError
 
 EFFICIENCY = 0.40
-"""Share of a GPU's dense bf16 speed that fine-tuning uses. Published: 33 to 47 % on H100, 54 to 64 % on A100; less for small models."""
+"""Fraction of a GPU's dense bf16 speed that fine-tuning reaches. Published: 33 to 47 % on H100, 54 to 64 % on A100; less for small
+models."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,11 @@ class Gpu:
     memory: float
     """GiB."""
     speed: float
-    """Dense bf16, in 10¹² operations a second."""
+    """Dense bf16, in 10¹² operations per second."""
     link: float
-    """GB a second and direction between two GPUs of a machine: NVLink, or PCIe."""
+    """GB per second and direction between two GPUs of a machine: NVLink or PCIe."""
     fabric: float
-    """GB a second between two machines of eight, an assumption: 400 Gb/s for each GPU that has NVLink, 100 Gb/s for a machine of others."""
+    """GB per second between two machines with eight GPUs, assumed: 400 Gb/s per GPU with NVLink, otherwise 100 Gb/s per machine."""
 
 
 GPUS: dict[str, Gpu] = {
@@ -44,12 +46,12 @@ GPUS: dict[str, Gpu] = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal machines with equal GPUs."""
+    """Identical machines with identical GPUs."""
 
     name: str
     gpu: Gpu
     gpus: int
-    """In each machine."""
+    """GPUs per machine."""
     nodes: int = 1
 
     @property
@@ -58,7 +60,7 @@ class Cluster:
 
     @property
     def budget(self) -> float:
-        """Bytes of one GPU."""
+        """Memory of one GPU, in bytes."""
         return self.gpu.memory * 2**30
 
     def __str__(self) -> str:
@@ -67,10 +69,10 @@ class Cluster:
 
 
 def cluster(name: str, gpus: int, nodes: int) -> Cluster:
-    """Raises `UserError` for an unknown GPU and for none at all."""
+    """A cluster with GPUs of type `name`, `gpus` per machine. Raises `UserError` for an unknown type or a number below 1."""
     if name not in GPUS:
         near = [known for known in GPUS if name and known.startswith(name.lower())] or difflib.get_close_matches(name, GPUS, n=1)
-        raise UserError(f"--gpu {name}: not known{f'; did you mean {near[0]}?' if near else ''}; known: {', '.join(GPUS)}")
+        raise UserError(f"--gpu {name}: unknown{f'; did you mean {near[0]}?' if near else ''}; known: {', '.join(GPUS)}")
     if gpus < 1 or nodes < 1:
-        raise UserError(f"--gpus {gpus} --nodes {nodes}: give at least one GPU a machine (--gpus), and one machine (--nodes)")
+        raise UserError(f"--gpus {gpus} --nodes {nodes}: give at least one GPU per machine (--gpus), and one machine (--nodes)")
     return Cluster(name, GPUS[name], gpus, nodes)

@@ -30,7 +30,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from finetune import files, vital_signs
 from finetune.errors import ElsewhereError, UserError
-from finetune.peers import Death, Peers, identity
+from finetune.peers import Peers, ProcessExit, identity
 from finetune.world import World, gather, share, sums
 
 BEAT_SECONDS = 1.0
@@ -181,7 +181,7 @@ class Heartbeat:
             self._store_answers = False
         return None
 
-    def _loss_of(self, deaths: Sequence[Death]) -> Loss:
+    def _loss_of(self, deaths: Sequence[ProcessExit]) -> Loss:
         """Describes the first death that the launcher did not cause: it sends SIGTERM to all ranks when one has died."""
         death = min(deaths, key=lambda each: each.signal == "SIGTERM")
         signs = None if self._folder is None else vital_signs.read(self._folder, death.rank)
@@ -204,7 +204,7 @@ class Heartbeat:
 
     def _record_signs(self, folder: Path) -> None:
         device = self._world.device
-        signs = vital_signs.Signs(
+        signs = vital_signs.RankStatus(
             rank=self._world.rank,
             ranks=self._world.size,
             host=platform.node(),

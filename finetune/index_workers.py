@@ -1,8 +1,8 @@
-"""Rows are measured in several processes, where a file is large enough to repay their start.
+"""Worker processes that tokenize and index the rows of a large data file in parallel.
 
-A process gets the recipe by its folder and the recipe's processor once, then a block of whole lines at a time, and gives back what
-`rows.scan` makes of it. Results are taken in the order of the blocks, so index and cache are the same bytes as from one process. The
-processes come from a fork server: a fork of this one would copy the locks of torch's threads in any state.
+A process receives the recipe (by its folder) and its processor once, then one block of lines at a time, and returns the result of `scan` in
+finetune/rows.py. Results are collected in the order of the blocks, so index and cache have the same bytes as with one process. The
+processes come from a fork server: a fork of this process would copy locks of torch's threads in an arbitrary state.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from finetune.recipe import load_recipe
 from finetune.rows import Block, Measure, ScanAll, Scanned, scan
 
 WORTH_BYTES = 2**23
-"""Of the data file, for each process: seconds of tokenizing, against the seconds in which a process imports torch."""
+"""Minimum size of the data file per process: tokenizing it takes seconds, as does importing torch in a new process."""
 MOST = 32
-"""Processes: one that puts the results together keeps no more of them busy."""
+"""Maximum number of processes; the one that collects the results cannot keep more of them busy."""
 
 
 @dataclass(frozen=True)
-class Workers:
-    """What processes need that measure the rows of a file."""
+class IndexWorkers:
+    """Configuration of the processes that index a file."""
 
     path: Path
     recipe: Path
     """Folder."""
     processor: Any
     measure: Callable[..., Any]
-    """(recipe, processor, row) → what it measures; has to be importable."""
+    """(recipe, processor, row) → measurement; must be importable."""
 
     def when_worth_it(self) -> ScanAll | None:
-        """What measures in processes. None where this process does better alone: a small file, one core, no right to start processes."""
+        """A function that scans in several processes; None if a single process is better: a small file, one core, or inside a daemon."""
         if multiprocessing.current_process().daemon or not self.path.is_file():
             return None
         count = min(len(os.sched_getaffinity(0)), MOST, self.path.stat().st_size // WORTH_BYTES)
         return partial(self.scan_all, count) if count > 1 else None
 
     def scan_all(self, count: int, blocks: Iterable[Block]) -> Iterator[Scanned]:
-        """What `rows.scan` makes of the blocks, in order. Raises `UserError` for a row that ends its process, and what a recipe raises
-        besides `UserError` as a `RuntimeError` with the place of the row."""
+        """Results of `scan` in finetune/rows.py for the blocks, in order. Raises `UserError` for a row that kills its process, and
+        `RuntimeError` with the place of the row for any other exception of a recipe."""
         with contextlib.ExitStack() as stack:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]
             if problem := next(filter(None, [worker.problem() for worker in idle]), None):
-                print(f"indexing {self.path} in one process, since no other can do it: {problem}", file=sys.stderr, flush=True)
+                print(f"indexing {self.path} in one process, since worker processes failed: {problem}", file=sys.stderr, flush=True)
                 yield from map(partial(scan, self._measure_here(), self.path), blocks)
                 return
             print(f"indexing {self.path} in {count} processes", file=sys.stderr, flush=True)
@@ -75,9 +75,9 @@ class Workers:
 
 
 class _Worker:
-    """Owns one process and the line to it."""
+    """One process, and the connection to it."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: IndexWorkers) -> None:
         self._workers = workers
 
     def __enter__(self) -> _Worker:
@@ -88,25 +88,26 @@ class _Worker:
         self._end()
 
     def problem(self) -> str | None:
-        """Send what the process needs. Why it cannot measure rows, such as a processor that cannot be sent; None once it is ready to."""
+        """Send the configuration to the process. Returns why it cannot work, such as a processor that cannot be pickled; None if it is
+        ready."""
         try:
             self._line.send((str(self._workers.path), str(self._workers.recipe), self._workers.measure))
             self._line.send(self._workers.processor)
             answer: str | None = self._line.recv()
         except (EOFError, OSError):
-            return f"it ended while it started ({self._how_it_ended()})"
-        except Exception as error:  # an object says in its own way that it cannot be copied to another process
+            return f"it ended during startup ({self._how_it_ended()})"
+        except Exception as error:  # objects that cannot be pickled raise various types
             return f"{type(error).__name__}: {error}"
         return answer
 
     def begin(self, block: Block) -> _Worker:
-        with contextlib.suppress(OSError):  # dead already: `results` says so
+        with contextlib.suppress(OSError):  # the process is dead; `results` reports it
             self._line.send(block)
         return self
 
     def results(self, block: Block) -> Iterator[Scanned]:
-        """Of the block that was begun. One that ends its process is measured again row by row, which finds the row, or finds that the
-        reason has gone."""
+        """Results of the block that was begun. If the process died, the block is repeated row by row, which finds the row that caused it,
+        or succeeds if the cause was temporary."""
         found = self._answer(block)
         if found is not None:
             yield found
@@ -117,13 +118,13 @@ class _Worker:
             alone = self.begin(row)._answer(row)
             if alone is None:
                 raise UserError(
-                    f"{self._workers.path}:{row.line}: reading this row ended its process, twice ({self._how_it_ended()}); take the row "
-                    "out, or give the machine more memory"
+                    f"{self._workers.path}:{row.line}: reading this row killed its process twice ({self._how_it_ended()}); remove the "
+                    "row, or use a machine with more memory"
                 )
             yield alone
 
     def _answer(self, block: Block) -> Scanned | None:
-        """None if the process has ended. Raises `RuntimeError` with what a recipe raised there."""
+        """The result; None if the process has ended. Raises `RuntimeError` with the traceback of a recipe's exception."""
         try:
             answer = self._line.recv()
         except (EOFError, OSError):  # OSError: killed while it sent its answer
@@ -137,7 +138,7 @@ class _Worker:
         self._line, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
-        theirs.close()  # or its end would go unnoticed
+        theirs.close()  # otherwise the end of the process would not be noticed
 
     def _restart(self) -> str | None:
         """Another process in place of the one that ended; returns why it cannot work, as `problem` does."""
@@ -147,7 +148,7 @@ class _Worker:
 
     def _end(self) -> None:
         self._line.close()
-        self._process.kill()  # idle, or not wanted any more: it writes nothing
+        self._process.kill()  # safe: it writes no files
         self._process.join()
 
     def _how_it_ended(self) -> str:
@@ -165,15 +166,15 @@ def _rows_of(block: Block) -> Iterator[Block]:
 
 
 def _serve(line: Connection) -> None:
-    """The process: one block after the other until the parent closes the line, or ends."""
+    """Main loop of the process: handles blocks until the parent closes the connection, or ends."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody; the parent's end closes the line
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; this one ends when the parent does
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, ConnectionError):
         try:
             path, folder, measure = line.recv()
-            recipe = load_recipe(Path(folder))  # before the processor, whose class may be the recipe's own
+            recipe = load_recipe(Path(folder))  # before the processor, whose class may be defined in the recipe
             processor = line.recv()
         except Exception as error:
             line.send(f"{type(error).__name__}: {error}")
@@ -184,7 +185,7 @@ def _serve(line: Connection) -> None:
 
 
 def _attempt(measure: Measure, path: Path, block: Block) -> tuple[Any, ...] | str:
-    """What `rows.scan` found, without the block itself, or the traceback of what it raised."""
+    """The result of `scan`, without the block itself, or the traceback of an exception."""
     try:
         return tuple(scan(measure, path, block)._replace(raw=b""))
     except Exception:

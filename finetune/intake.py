@@ -1,6 +1,6 @@
-"""What of a data file is trained on: every row is read once, and what is left out or cut is known before the first step.
+"""Length index of a data file: every row is tokenized once before training, and dropped or truncated rows are counted and logged.
 
-What the recipe's `read` makes of a row is kept in the cache of samples, so training never calls it.
+The samples that the recipe's `read` returns are stored in the sample cache, so training never calls it again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from finetune.rows import SHOWN_PROBLEMS, Measured, Rows, build_index, open_rows
 from finetune.world import World, once, together
 
 DESCRIBING = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.codes", "**/*.jinja")
-"""What of a base's files can change a sample: configs, tokenizers, templates, and never the weights."""
+"""Files of a base that can affect a sample: configs, tokenizers and templates, but not weights."""
 CODE = tuple(Path(__file__).resolve().parents[1] / name for name in ("finetune", "data_prep", "recipes"))
 """Folders of this project's own code."""
 LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "jinja2", "sentencepiece", "tiktoken", "mistral_common")
-"""Distributions whose version can change what a row is read as."""
+"""Distributions whose version can affect how a row is read."""
 
 
 def data_key(config: Config, loaded: Loaded) -> str:
-    """Digest of all that samples depend on besides the rows: the recipe, its options, what it derived, how the base reads text, and the
-    code that does it.
+    """Digest of everything that samples depend on besides the rows: the recipe, its options and state, the base's tokenizer files, and the
+    code.
 
-    The weights have no part in it, so that a look at the data need not read them.
+    It does not include the weights, so `finetune plan --show-batch` need not read them.
     """
     chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
     paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
@@ -57,7 +57,7 @@ def _version(distribution: str) -> str:
 
 
 def localised(config: Config, world: World) -> Config:
-    """With data files from elsewhere in the run's cache instead. Collective: call on every rank."""
+    """Download data files given as URLs to the run's cache; returns the config with their local paths. Collective: call on every rank."""
     cache = config.run.dir / "cache" / "elsewhere"
     urls = {key: url for key in ("train", "val") if remote.is_url(url := getattr(config.data, key))}
     brought = once(world, lambda: {key: str(remote.fetch(url, cache)) for key, url in urls.items()})
@@ -68,24 +68,26 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
     """Index the file on one rank, open it on all. Collective: call on every rank."""
     if path is None:
         return None
-    limit = Limit.of(config)
-    scan_all = index_workers.Workers(path, find_recipe(config.recipe), loaded.processor, partial(measure_for_cache, limit)).when_worth_it()
+    limit = LengthLimit.of(config)
+    scan_all = index_workers.IndexWorkers(
+        path, find_recipe(config.recipe), loaded.processor, partial(measure_for_cache, limit)
+    ).when_worth_it()
     measure_row = partial(measure_for_cache, limit, recipe, loaded.processor)
     built = once(world, lambda: build_index(path, cache, f"{key} {limit}", measure_row, scan_all))
     return together(world, lambda: open_rows(path, cache, built))
 
 
 @dataclass(frozen=True)
-class Limit:
-    """What is done with samples that are too long."""
+class LengthLimit:
+    """Maximum length of a sample, and how to handle longer ones."""
 
     positions: int
     key: str
-    """Of the config, that sets it."""
+    """Config key that sets the length."""
     too_long: str
 
     @classmethod
-    def of(cls, config: Config) -> Limit:
+    def of(cls, config: Config) -> LengthLimit:
         key = "train.micro_tokens" if config.data.sequence_length is None else "data.sequence_length"
         return cls(longest_sample(config), key, config.data.too_long)
 
@@ -95,52 +97,53 @@ def longest_sample(config: Config) -> int:
 
 
 def measure(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
-    """How much of a row is trained on. Raises `UserError` for a bad row, and for one that is too long if that is an error."""
-    return within(Limit.of(config), recipe, recipe.read(row, processor))
+    """Length of a row, and whether it is dropped or truncated. Raises `UserError` for an invalid row, and for one that is too long under
+    `data.too_long: error`."""
+    return within(LengthLimit.of(config), recipe, recipe.read(row, processor))
 
 
-def measure_for_cache(limit: Limit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
-    """As `measure`, with the record of the sample if any of it is trained on. A record holds the sample as `read` gave it, uncut."""
+def measure_for_cache(limit: LengthLimit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+    """As `measure`, with the record of the sample unless it is dropped. The record contains the sample before truncation."""
     sample = recipe.read(row, processor)
     found = within(limit, recipe, sample)
     return found if found.left_out else found._replace(sample=sample_cache.encode(sample))
 
 
-def within(limit: Limit, recipe: Recipe, sample: Sample) -> Measured:
+def within(limit: LengthLimit, recipe: Recipe, sample: Sample) -> Measured:
     positions = recipe.length(sample)
     if positions <= limit.positions:
         return Measured(positions)
     if limit.too_long == "drop":
         return Measured(0, left_out=f"longer than {limit.positions} positions")
     if limit.too_long == "error" or recipe.truncate is None:
-        raise UserError(f"{positions} positions do not fit {limit.key}: {limit.positions}; raise it, or say data.too_long: drop")
+        raise UserError(f"{positions} positions do not fit {limit.key}: {limit.positions}; raise it, or set data.too_long: drop")
     if not any(recipe.collate([recipe.truncate(sample, limit.positions)]).targets.values()):
-        return Measured(0, left_out=f"nothing to learn in its first {limit.positions} positions")
+        return Measured(0, left_out=f"no training targets in the first {limit.positions} positions")
     return Measured(limit.positions, cut=True)
 
 
 def check_batching(config: Config, recipe: Recipe) -> None:
-    """Refuse ways of batching that the recipe or other keys do not allow. Raises `UserError`."""
+    """Raises `UserError` for batching settings that the recipe or other keys do not allow."""
     data, micro_tokens = config.data, config.train.micro_tokens
     if data.packing and recipe.pack is None:
-        raise UserError(f"data.packing: true, but samples of {config.recipe} cannot be laid end to end; drop it")
+        raise UserError(f"data.packing: true, but the recipe {config.recipe} does not support packing; remove it")
     if data.too_long == "truncate" and recipe.truncate is None:
-        raise UserError(f"data.too_long: truncate, but a cut sample of {config.recipe} would teach something wrong; say drop")
+        raise UserError(f"data.too_long: truncate, but the recipe {config.recipe} does not support truncation; use drop")
     if longest_sample(config) > micro_tokens:
         raise UserError(
-            f"data.sequence_length: {data.sequence_length} is more than a micro-batch may hold (train.micro_tokens: {micro_tokens}); "
+            f"data.sequence_length: {data.sequence_length} is larger than a micro-batch (train.micro_tokens: {micro_tokens}); "
             "raise train.micro_tokens"
         )
 
 
 def account(rows: Rows) -> list[str]:
-    """A line for each reason why rows of a file are trained on in part or not at all."""
+    """One log line for each reason for which rows of a file were dropped or truncated."""
     total = len(rows) + sum(map(len, rows.left_out.values()))
     lines = []
     for reason, left_out in rows.left_out.items():
         more = ", …" if len(left_out) > SHOWN_PROBLEMS else ""
         shown = ", ".join(map(str, left_out[:SHOWN_PROBLEMS]))
-        lines.append(f"{rows.path}: left out {len(left_out):,} of {total:,} rows, {reason} (lines {shown}{more})")
+        lines.append(f"{rows.path}: dropped {len(left_out):,} of {total:,} rows, {reason} (lines {shown}{more})")
     if rows.cut:
-        lines.append(f"{rows.path}: cut {rows.cut:,} of {total:,} rows to their first positions")
+        lines.append(f"{rows.path}: truncated {rows.cut:,} of {total:,} rows")
     return lines

@@ -1,4 +1,4 @@
-"""A launch file for accelerate, and the command that goes with it, for an arrangement that a plan chose."""
+"""Launch file for accelerate, and the launch command, for a parallel layout that the planner chose."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import yaml
 
 from finetune.gpus import Cluster
 from finetune.memory import Arrangement
-from finetune.strategies import Verdict
+from finetune.strategies import LayoutEstimate
 
 PORT = 29500
 
 
-def launch_file(verdict: Verdict, cluster: Cluster, name: str, command: str) -> str:
-    """YAML of which the first line is the command that uses it. `name` is where it will lie, `command` the rest of the command line."""
+def launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, command: str) -> str:
+    """A launch file as YAML; its first line is a comment with the launch command. `name`: path of the file. `command`: the other
+    arguments."""
     arrangement = verdict.arrangement
     values: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -40,14 +41,14 @@ def launch_file(verdict: Verdict, cluster: Cluster, name: str, command: str) -> 
 
 
 def kind(arrangement: Arrangement) -> str:
-    """accelerate's distributed_type."""
+    """`distributed_type` of accelerate for a layout."""
     if arrangement.ranks == 1:
         return "NO"
     return "MULTI_GPU" if arrangement.strategy == "ddp" else "FSDP"
 
 
-def keys(verdict: Verdict) -> str:
-    """What the recipe's config must say for this arrangement, as overrides; what the launch file alone says is left out."""
+def keys(verdict: LayoutEstimate) -> str:
+    """Config overrides for this layout, as command-line flags; without those that the launch file implies."""
     arrangement = verdict.arrangement
     said = {
         "parallel.strategy": arrangement.strategy if arrangement.strategy not in ("ddp", "fsdp") else None,

@@ -1,4 +1,4 @@
-"""Where values come from: YAML files, with the line of each key, and the command line. Imports no torch."""
+"""Config sources: strict YAML 1.2 files with the line of each key, and command-line overrides. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from finetune.errors import UserError
 from finetune.strict_json import DEEPEST, TOO_DEEP, one_line
 
 LARGEST = 2**63 - 1
-"""Whole numbers of more bits fit neither a tensor nor a random generator."""
+"""Largest integer: a larger one fits neither a tensor nor a random generator."""
 TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null"))
 UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
-"""What YAML can spell ("\\0", "\\ud800") and no path, and no file in UTF-8, can hold: the zero byte, and half a character."""
+"""Characters that YAML can express ("\\0", "\\ud800"), but no path and no UTF-8 file can contain: zero bytes and lone surrogates."""
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One source of values: a file or the command line."""
+class ConfigSource:
+    """Values of one config source: a file or the command line."""
 
     values: dict[str, Any]
     origins: dict[str, str]
-    """Dotted key → where it stands, as `file:line` or the flag."""
+    """Dotted key → its place, as `file:line` or the flag."""
 
 
 @dataclass
 class Arguments:
-    """The command line, split: the recipe, config files in order, overrides in order."""
+    """Parsed command line: the recipe, config files in order, overrides in order."""
 
     recipe: str | None = None
     files: list[Path] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Arguments:
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
-    """Split `--recipe NAME --config FILE --section.key value` (or `--section.key=value`)."""
+    """Parse `--recipe NAME --config FILE --section.key value` (or `--section.key=value`). Raises `UserError`."""
     parsed, tokens = Arguments(), iter(argv)
     for token in tokens:
         if token in ("-h", "--help"):
@@ -72,14 +72,14 @@ def _file_argument(parsed: Arguments, key: str, value: str) -> None:
 
 
 class Yaml12(yaml.SafeLoader):
-    """Safe YAML with the 1.2 core rules: `1e-5` is a number, `yes` and `off` are text, a key stands once."""
+    """Safe YAML loader with the 1.2 core schema: `1e-5` is a number, `yes` and `off` are text, duplicate keys are errors."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Without aliases: ten lines of them can mean a billion values, or a value that holds itself. And not too deep to recurse."""
+        """Refuse aliases, of which ten lines can mean a billion values or a recursive value, and nesting too deep for recursion."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
         if self._depth > DEEPEST:
@@ -91,14 +91,14 @@ class Yaml12(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        value = int(node.value)  # PyYAML's own reads 010 as eight, and stumbles over 089
+        value = int(node.value)  # PyYAML reads 010 as octal, and fails for 089
         if abs(value) > LARGEST:
             raise ValueError("a whole number of more than 64 bits")
         return value
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes what the loader would take for a number, such as a commit called 5e12345, and escapes line breaks that it would fold."""
+    """YAML dumper that quotes text which the loader would read as a number, such as a commit 5e12345, and escapes unusual line breaks."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
@@ -119,8 +119,9 @@ for _tag, _pattern, _first in (
         )
 
 
-def read_layer(path: Path) -> Layer:
-    """One YAML file with the line of each key. Raises `UserError` for bad syntax, duplicate keys and a top level that is no mapping."""
+def read_layer(path: Path) -> ConfigSource:
+    """Read a YAML file with the line of each key. Raises `UserError` for invalid syntax, duplicate keys, or a top level that is not a
+    mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -132,11 +133,11 @@ def read_layer(path: Path) -> Layer:
     values = {} if node is None else _construct(node, "", str(path), origins)
     if not isinstance(values, dict):
         raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
-    return Layer(values, origins)
+    return ConfigSource(values, origins)
 
 
 def load_yaml(text: str, name: str) -> Any:
-    """The value of a YAML document by the same rules. Raises `UserError` that begins with `name`."""
+    """Parse a YAML document by the same rules. Raises `UserError` whose message begins with `name`."""
     node = _compose(text, name)
     return None if node is None else _construct(node, "", name, {})
 
@@ -147,7 +148,7 @@ def _compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{name}{line}: not readable as YAML: {one_line(error)}") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: "\\UFFFFFFFF", which is beyond all characters
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: "\\UFFFFFFFF", which is not a Unicode character
         raise UserError(f"{name}: not readable as YAML: {one_line(error)}") from None
     return node
 
@@ -159,16 +160,16 @@ def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str])
     if isinstance(node, yaml.ScalarNode) and node.tag in TAGS:
         return _scalar(node, place, prefix)
     if not isinstance(node, yaml.MappingNode) or kind != "map":
-        what = f"{place}: {prefix.rstrip('.')} is no value that a config can hold"
+        what = f"{place}: {prefix.rstrip('.')} is not a valid config value"
         raise UserError(f"{what}: the tag {node.tag} is not supported; write the value without it")
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         place = f"{file}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode):
-            raise UserError(f"{place}: {prefix.rstrip('.') or 'the file'} has a list or a section as a key; a key is a name")
+            raise UserError(f"{place}: {prefix.rstrip('.') or 'the file'} has a list or a mapping as a key; a key must be a name")
         key = key_node.value
         if key in result:
-            raise UserError(f"{place}: {prefix}{key} stands here and at {origins[prefix + key]}; remove one of them")
+            raise UserError(f"{place}: {prefix}{key} is also set at {origins[prefix + key]}; remove one of them")
         origins[prefix + key] = place
         result[key] = _construct(value_node, f"{prefix}{key}.", file, origins)
     return result
@@ -178,14 +179,14 @@ def _scalar(node: yaml.ScalarNode, place: str, prefix: str) -> Any:
     try:
         value = Yaml12("").construct_object(node, deep=True)
         if isinstance(value, str) and (found := UNWRITABLE.search(value)):
-            raise ValueError(f"it contains {found.group()!a}, a character that no path and no text file can hold")
+            raise ValueError(f"it contains {found.group()!a}, a character that no path and no text file can contain")
     except (yaml.YAMLError, ValueError, LookupError) as error:  # LookupError: `!!bool 3`
-        raise UserError(f"{place}: {prefix.rstrip('.')} is no value that a config can hold: {one_line(error)}") from None
+        raise UserError(f"{place}: {prefix.rstrip('.')} is not a valid config value: {one_line(error)}") from None
     return value
 
 
-def command_line(overrides: Iterable[tuple[str, str]]) -> Layer:
-    """Dotted overrides as a layer; values are YAML (`--log.trackers "[wandb]"`)."""
+def command_line(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
+    """Dotted command-line overrides as a config source; values are YAML (`--log.trackers "[wandb]"`)."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, text in overrides:
@@ -197,11 +198,11 @@ def command_line(overrides: Iterable[tuple[str, str]]) -> Layer:
             value = {part: value}
         merge(values, value)
         origins[key] = f"--{key}"
-    return Layer(values, origins)
+    return ConfigSource(values, origins)
 
 
 def merge(into: dict[str, Any], values: Any) -> None:
-    """Lay `values` over `into`, section by section."""
+    """Merge `values` into `into`, in place, section by section."""
     for key, value in values.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             merge(into[key], value)

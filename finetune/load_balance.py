@@ -1,6 +1,6 @@
-"""Whether a step has work for every rank: ranks take its micro-batches in turn, and one that is left over computes a filler.
+"""Load balance over ranks: the fraction of idle turns, in which a rank computes a filler, and advice on settings that reduce it.
 
-What a micro-batch holds does not depend on the number of ranks (`batches`), so neither size is derived from it: the run says what to set.
+Micro-batches do not depend on the number of ranks (finetune/batches.py), so no size is adjusted automatically.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from finetune.batches import Order, Place, Step, steps
 from finetune.rows import Ids
 
 STEPS = 8
-"""So many steps from the start of the data speak for all: computed in milliseconds, in any number of rows."""
+"""Number of steps, from the start of the data, that are examined. This takes milliseconds for any number of rows."""
 TOLERATED = 0.25
-"""Share of turns without a micro-batch."""
+"""Fraction of turns without a micro-batch up to which no warning is given."""
 
 
 def idle_share(todo: Sequence[Step], ranks: int) -> float:
-    """Of the turns that `ranks` take in these steps, the share that are fillers."""
+    """Fraction of fillers among the turns of `ranks` ranks in these steps."""
     turns = sum(-(-len(step.micros) // ranks) * ranks for step in todo)
     return 1 - sum(len(step.micros) for step in todo) / turns
 
 
 def advice(order: Order, lengths: Ids, ranks: int) -> str | None:
-    """What to set if more than `TOLERATED` of the ranks' turns would be fillers; None if not, or if no setting is known to do better.
+    """A warning with better settings if more than `TOLERATED` of the turns would be fillers; None if not, or if no better ones are found.
 
-    Sizes are tried on the data itself: a step ends with the micro-batch that reaches `global_batch_tokens`, and micro-batches are not
-    quite full, so `ranks` times `micro_tokens` is one micro-batch too many.
+    Sizes are tested on the data: a step ends with the micro-batch that reaches `global_batch_tokens`, and micro-batches are not quite full,
+    so `ranks` times `micro_tokens` would need one micro-batch too many.
     """
     first = _first_steps(order, lengths)
     idle = idle_share(first, ranks)
@@ -37,7 +37,7 @@ def advice(order: Order, lengths: Ids, ranks: int) -> str | None:
     tokens, count = sum(step.tokens for step in first), sum(len(step.micros) for step in first)
     rounds = max(1, round(count / len(first) / ranks))
     larger = [replace(order, global_batch_tokens=int(tokens / count * (rounds * ranks - 0.5)))]
-    # Small micro-batches are less full than large ones, by how much depends on the data.
+    # Small micro-batches are less full than large ones; how much depends on the data.
     smaller = [replace(order, micro_tokens=int(grown * order.global_batch_tokens / (ranks - 0.5))) for grown in (1.0, 1.1, 1.2, 1.3, 1.4)]
     better = []
     for key, tried in (("global_batch_tokens", larger), ("micro_tokens", [each for each in smaller if each.micro_tokens >= lengths.max()])):

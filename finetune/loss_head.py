@@ -1,9 +1,9 @@
-"""The output head and its cross-entropy in one, chunk by chunk of positions, so that full logits that are large never exist.
+"""Chunked loss head: output projection and cross-entropy fused over chunks of positions, so that the full logits are never materialized.
 
-Full logits are the largest tensors of a small model's step: 16,384 positions over Qwen3's 151,936 words are 10 GB in fp32, and again for
-their gradient. Here a chunk's logits turn into its part of the loss and of all gradients at once, and are gone. The gradients come in the
-forward pass, since that of a sum is known up to the one factor that the backward pass brings; so no matrix product is done twice. Weights
-and states come in one type, as sharding casts them: autocast knows nothing of the products in here.
+Full logits are the largest tensors in a training step of a small model: 16,384 positions over Qwen3's vocabulary of 151,936 take 10 GB in
+fp32, and again for their gradient. Here each chunk's logits are reduced to its loss and gradients, and freed. Gradients are computed in the
+forward pass, since the gradient of a sum is known up to one factor from the backward pass; so no matrix product is computed twice. Weights
+and states must have the same type, as sharding casts them: autocast does not apply here.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 PARTS = 64
-"""Into how many chunks the positions are cut, at most."""
+"""Maximum number of chunks."""
 SMALLEST = {"cpu": 256, "cuda": 2048}
-"""Rows of a chunk, at least: with fewer, a matrix product mostly waits for the weight. A GPU reads the weight twice for each chunk and its
-gradient once more, in fp32, and writes that: 3.7 GB of Qwen3-1.7B's, while 2,048 rows are 1.9 · 10¹² multiplications and additions."""
+"""Minimum rows of a chunk; with fewer, matrix products are limited by memory bandwidth. For each chunk a GPU reads the weight twice, and
+reads and writes its fp32 gradient: 3.7 GB for Qwen3-1.7B, while 2,048 rows need 1.9 · 10¹² multiply-adds."""
 AT_ONCE = {"cpu": 2**19, "cuda": 2**22}
-"""Logits of a chunk, at least, so that few are not cut at all: 2 MB, which a CPU keeps in its cache, or 16 MB, fewer than which a GPU
-computes faster than its kernels are started."""
+"""Minimum logits of a chunk: 2 MB, which fit into a CPU's cache, or 16 MB, below which a GPU is limited by kernel launches."""
 
 
 @dataclass(frozen=True)
 class Shaping:
-    """What a model does to its logits after the head: scale · z, then cap · tanh(z / cap)."""
+    """Transformation of the logits z after the head: scale · z, then soft-capping cap · tanh(z / cap)."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -37,16 +36,16 @@ class Shaping:
 
 
 class LossHead(nn.Module):
-    """A linear output head [V, H] that is asked how well it predicts, not what."""
+    """A linear output head [V, H] that returns the loss instead of logits."""
 
     def __init__(self, linear: nn.Linear, shaping: Shaping = Shaping()) -> None:
-        """Takes the parameters of `linear` over, under the same names."""
+        """Uses the parameters of `linear`, under the same names."""
         super().__init__()
         self.weight, self.bias, self.shaping = linear.weight, linear.bias, shaping
 
     def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states [N, H], and the words [N] that follow them → fp32 scalars: the summed negative log-likelihood of those words in
-        nats, and how many of them had the highest logit."""
+        """Hidden states [N, H] and target tokens [N] → fp32 scalars: the summed negative log-likelihood in nats, and the number of
+        targets with the highest logit."""
         nll, hits = _Chunked.apply(hidden, self.weight, self.bias, targets, self.shaping, torch.is_grad_enabled())
         return nll, hits
 
@@ -70,7 +69,7 @@ class _Chunked(torch.autograd.Function):
                 _add_product(of_weight, error.T, hidden[part])
             if of_bias is not None:
                 of_bias += error.sum(0)
-            del error  # or it would be there still beside the next one's logits
+            del error  # otherwise it would still be allocated beside the next chunk's logits
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         ctx.save_for_backward(of_hidden, of_weight, of_bias)
         ctx.mark_non_differentiable(hits)
@@ -87,18 +86,18 @@ class _Chunked(torch.autograd.Function):
 
 
 def of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What `LossHead` says, of logits [N, V] that are there."""
+    """The result of `LossHead`, from full logits [N, V] and targets [N]."""
     nll = functional.cross_entropy(logits.float(), targets, reduction="sum")
     return nll, (logits.detach().argmax(-1) == targets).sum().float()
 
 
 def rows_of_a_chunk(positions: int, words: int, device: str) -> int:
-    """Of [positions, words] logits."""
+    """Rows per chunk of logits [positions, words]."""
     return max(SMALLEST[device], -(-positions // PARTS), AT_ONCE[device] // words)
 
 
 def _room(wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Where gradients are gathered. Those of the parameters in fp32: in bf16, each chunk's addition would round the sum anew."""
+    """Buffers for the gradients. Those of parameters are fp32: in bf16, each chunk's addition would round the sum."""
     return (
         torch.empty_like(hidden) if wanted[0] else None,
         torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
@@ -136,7 +135,7 @@ def _predict_by_kernel(
 
 
 def _predict(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:
-    """For one chunk: the gradient [n, V] of its loss by the head's own output, in the type of `hidden`; its loss; its hits."""
+    """For one chunk: the gradient [n, V] of its loss with respect to the head's output, in the type of `hidden`; its loss; its hits."""
     logits = functional.linear(hidden, weight, bias).float()
     slope: float | Tensor = shaping.scale
     if shaping.scale != 1.0:
@@ -158,10 +157,10 @@ def _predict(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tenso
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left · right, without a product of its own where the types agree."""
+    """total += left · right, without a temporary for the product if possible."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
-    elif total.device.type == "cpu":  # has no product of another type than its factors'
+    elif total.device.type == "cpu":  # addmm on a CPU needs equal types
         total += left @ right
     else:
         torch.addmm(total, left, right, out_dtype=total.dtype, out=total)

@@ -1,9 +1,9 @@
-"""Bytes that one rank holds under each strategy: counted from the parameters' shapes and from how `parallel` lays them out.
+"""Memory estimate of one rank under each parallelism strategy, from the parameters' shapes and the layout of finetune/parallel.py.
 
-What lasts: fp32 masters, gradients and the optimizer's state of what is trained: with AdamW's two moments 16 bytes for each parameter over
-the ranks that share it (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, whose 16-bit copy and gradient of a mixed-precision optimizer are
-fp32 here and pass).
-What passes: parameters gathered for a forward, gradients that are not reduced yet. What a micro-batch needs comes from `activations`.
+Persistent: fp32 master weights, gradients and optimizer state of trained parameters; with AdamW's two moments 16 bytes per parameter,
+divided by the ranks that share it (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054; its 16-bit copies of weights and gradients are
+temporary here).
+Temporary: gathered parameters, and gradients that are not reduced yet. The memory of a micro-batch comes from finetune/activations.py.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from finetune.tensor_parallel import NO_PLANS, Plans
 
 GIB = 2**30
 MASTER, GRADIENT, MOMENTS = 4, 4, 8
-"""Bytes of each trained parameter; the last under AdamW, which also counts its steps, in 4 bytes for each tensor."""
+"""Bytes per trained parameter; the last one is for AdamW, which also stores a step count of 4 bytes per tensor."""
 CONTEXT = 1.0 * GIB
-"""What a process holds on a GPU besides tensors: CUDA's context, libraries' workspaces, NCCL's buffers; 0.5 to 1.5 GB are reported."""
+"""GPU memory of a process besides tensors: CUDA context, library workspaces, NCCL buffers; 0.5 to 1.5 GB are reported."""
 FRAGMENTS = 0.05
-"""Of all tensors, what the allocator cannot hand out because it lies in pieces; 3 to 8 % are reported."""
+"""Fragmentation of the allocator, relative to the size of all tensors; 3 to 8 % are reported."""
 
 
 @dataclass(frozen=True)
-class Weight:
-    """A parameter."""
+class ParameterOutline:
+    """Size, type and sharding of a parameter."""
 
     rows: int
-    """Its first dimension, along which `fully_shard` divides it."""
+    """Its first dimension, along which `fully_shard` shards it."""
     columns: int
-    """Elements in each of them."""
+    """Elements per row."""
     trained: bool
     at_rest: int
-    """Bytes an element: 4 for a master, the compute type's for what is frozen, 1 for packed bytes."""
+    """Bytes per element while it is sharded: 4 for a master weight, those of the compute type if frozen, 1 for packed bytes."""
     gathered: int
-    """Bytes an element while it is used."""
+    """Bytes per element while it is gathered."""
     divided: int | None = None
-    """Dimension (0, or 1 for any other) along which a tensor-parallel group divides it."""
+    """Dimension (0, or 1 for any other) that tensor parallelism shards; None: replicated."""
     in_block: bool = False
     state: float = MOMENTS
-    """Bytes an element of the optimizer's state, if it is trained."""
+    """Bytes of optimizer state per element, if it is trained."""
 
     @property
     def size(self) -> int:
@@ -53,27 +53,27 @@ class Weight:
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters that are gathered, and whose gradients are reduced, together."""
+    """Parameters that are gathered together, and whose gradients are reduced together."""
 
-    weights: tuple[Weight, ...]
+    weights: tuple[ParameterOutline, ...]
 
 
 @dataclass(frozen=True)
 class Outline:
-    """All that the memory of a model's parameters depends on."""
+    """Everything that the memory of a model's parameters depends on."""
 
     root: Unit
-    """What is gathered for the whole step."""
+    """Parameters that are gathered for the whole step."""
     units: tuple[Unit, ...]
     """Blocks, and large layers outside them."""
     blocks: int
     hidden: int
-    """Width of the states between blocks; 0 if there are no linear layers in them."""
+    """Hidden size, the width of the states between blocks; 0 if blocks have no linear layers."""
     late: int = 0
-    """Trained elements of the root whose gradient comes last: embeddings, which nothing before them needs."""
+    """Trained elements of the root whose gradient is computed last: embeddings."""
 
     @property
-    def weights(self) -> tuple[Weight, ...]:
+    def weights(self) -> tuple[ParameterOutline, ...]:
         return tuple(weight for unit in (self.root, *self.units) for weight in unit.weights)
 
     @property
@@ -86,36 +86,36 @@ class Outline:
 
     @property
     def state_bytes(self) -> int:
-        """Of the optimizer's state, over all ranks."""
+        """Bytes of the optimizer state, over all ranks."""
         return round(sum(weight.size * weight.state for weight in self.weights if weight.trained))
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How ranks share a model."""
+    """Parallel layout of a model over ranks."""
 
     strategy: parallel.Strategy
     ranks: int
     replicate: int = 1
-    """Copies of the shards, under `hsdp`."""
+    """Copies of the sharded model, under `hsdp`."""
     tensor: int = 1
-    """Neighbours that share each matrix of a block."""
+    """Tensor-parallel ranks."""
     offload: bool = False
-    """Whether what lasts is kept in host memory."""
+    """Whether weights, gradients and optimizer state are in host memory."""
 
     @property
     def shards(self) -> int:
-        """Ranks over which a parameter outside blocks is divided."""
+        """Number of ranks over which a parameter outside of blocks is sharded."""
         return {"ddp": 1, "hsdp": self.ranks // self.replicate}.get(self.strategy, self.ranks)
 
     @property
     def gathers_all(self) -> bool:
-        """Whether all parameters are gathered through the step."""
+        """Whether all parameters stay gathered during the step."""
         return self.strategy in ("ddp", "zero1", "zero2")
 
     @property
     def replicated(self) -> bool:
-        """As `parallel.is_replicated`."""
+        """Same as `is_replicated` in finetune/parallel.py."""
         return self.strategy == "ddp" and not self.offload
 
     def __str__(self) -> str:
@@ -125,27 +125,27 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Memory:
-    """Of the fullest rank at the peak of a step, in bytes, term by term."""
+    """Peak memory in a step, of the rank with the most, in bytes, term by term."""
 
     frozen: int
-    """Parameters that are not trained, at rest."""
+    """Shards of frozen parameters."""
     masters: int
     gradients: int
     optimizer: int
     gathered: int
-    """Parameters in the compute type, as many as are gathered at once."""
+    """Parameters in the compute type that are gathered at the same time."""
     unreduced: int
-    """Whole gradients, before they are reduced and divided."""
+    """Full gradients, before they are reduced and sharded."""
     reducing: int
-    """The fp32 buffer through which the largest unit's gradients are reduced."""
+    """The fp32 buffer that reduces the gradients of the largest unit."""
     activations: int
-    """What blocks keep for the backward pass."""
+    """Activations that blocks keep for the backward pass."""
     loss: int
-    """What the loss needs beside that: logits or their chunks."""
+    """Additional peak of the loss: logits or their chunks."""
     working: int
-    """What the backward pass needs beside that: a block computed again."""
+    """Additional peak of the backward pass: a recomputed block."""
     overhead: int
-    """An allowance, not a count: see `CONTEXT` and `FRAGMENTS`."""
+    """An estimate: see `CONTEXT` and `FRAGMENTS`."""
 
     @property
     def lasting(self) -> int:
@@ -157,7 +157,7 @@ class Memory:
 
     @property
     def allocated(self) -> int:
-        """What `torch.cuda.max_memory_allocated` would say."""
+        """Estimate of `torch.cuda.max_memory_allocated`."""
         return self.total - self.overhead
 
     @property
@@ -176,7 +176,7 @@ def outline(
     optimizer: optim.Rule = "adamw",
     plans: Plans = NO_PLANS,
 ) -> Outline:
-    """Of a model as it will be sharded: frozen, adapted and quantized, on meta. `dtype` is the compute type."""
+    """Outline of a model on the meta device, after freezing, adapters and quantization, before sharding. `dtype`: compute type."""
     divided = _divided(model, blocks, plans)
     rules = optim.rules_of(model, optimizer, blocks)
     inside = {id(parameter) for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
@@ -184,7 +184,7 @@ def outline(
     modules = parallel.units_of(model, blocks)
     for number, module in enumerate(modules):
         owner |= {id(parameter): number for parameter in module.parameters()}
-    members: dict[int, list[Weight]] = {number: [] for number in range(-1, len(modules))}
+    members: dict[int, list[ParameterOutline]] = {number: [] for number in range(-1, len(modules))}
     for parameter in model.parameters():
         weight = _weight(parameter, dtype, divided.get(id(parameter)), id(parameter) in inside)
         if parameter in rules:
@@ -199,16 +199,16 @@ def outline(
     )
 
 
-def _weight(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in_block: bool) -> Weight:
+def _weight(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in_block: bool) -> ParameterOutline:
     shape = parameter.shape
     rows = shape[0] if shape else 1
     gathered = dtype.itemsize if parameter.is_floating_point() else parameter.element_size()
     at_rest = MASTER if parameter.requires_grad else gathered
-    return Weight(rows, parameter.numel() // max(rows, 1), parameter.requires_grad, at_rest, gathered, divided, in_block)
+    return ParameterOutline(rows, parameter.numel() // max(rows, 1), parameter.requires_grad, at_rest, gathered, divided, in_block)
 
 
 def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: Plans) -> dict[int, int]:
-    """Parameter → dimension that a tensor-parallel group divides, for blocks that have a plan."""
+    """Parameter id → dimension that tensor parallelism shards, for blocks with a plan."""
     found: dict[int, int] = {}
     for block in tensor_parallel.blocks_of(model, blocks):
         for path, cut in tensor_parallel.plan_of(block, plans).items():
@@ -220,12 +220,12 @@ def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: Plans
 
 
 def _embeddings(model: nn.Module) -> Iterable[torch.Tensor]:
-    """Of those that are nothing else: a tied one has its gradient from the head already."""
+    """Weights of embeddings that are not tied: a tied one already gets a gradient from the head."""
     return (module.weight for module in model.modules() if isinstance(module, nn.Embedding) and not parallel.is_tied(module, model))
 
 
-def share(weight: Weight, arrangement: Arrangement) -> int:
-    """Elements of a parameter that the fullest rank has: the first of equal pieces of rows."""
+def share(weight: ParameterOutline, arrangement: Arrangement) -> int:
+    """Elements of a parameter on rank 0, which has the largest shard."""
     if not weight.in_block or arrangement.tensor == 1:
         return -(-weight.rows // arrangement.shards) * weight.columns
     part = group_share(weight, arrangement.tensor)
@@ -233,13 +233,13 @@ def share(weight: Weight, arrangement: Arrangement) -> int:
     return -(-rows // (arrangement.shards // arrangement.tensor)) * (part // max(rows, 1))
 
 
-def group_share(weight: Weight, tensor: int) -> int:
-    """Elements of a parameter that a rank of a tensor-parallel group works with."""
+def group_share(weight: ParameterOutline, tensor: int) -> int:
+    """Elements of a gathered parameter on one of `tensor` tensor-parallel ranks."""
     return weight.size if weight.divided is None else weight.size // tensor
 
 
 def gathered_bytes(unit: Unit, tensor: int) -> int:
-    """Of a unit while it is used."""
+    """Bytes of a unit while it is gathered."""
     return sum(group_share(weight, tensor if weight.in_block else 1) * weight.gathered for weight in unit.weights)
 
 
@@ -249,7 +249,7 @@ def trained_size(unit: Unit, tensor: int) -> int:
 
 
 def memory(of: Outline, arrangement: Arrangement, work: Activations, compute: int) -> Memory:
-    """Of the fullest rank. `work` is what its micro-batch needs, `compute` the bytes of an element in the compute type."""
+    """Memory of the rank with the most. `work`: memory of its micro-batch. `compute`: bytes per element of the compute type."""
     tensor, units = arrangement.tensor, of.units or (Unit(()),)
     trained = sum(share(weight, arrangement) for weight in of.weights if weight.trained)
     frozen = sum(share(weight, arrangement) * weight.at_rest for weight in of.weights if not weight.trained)
@@ -271,8 +271,8 @@ def memory(of: Outline, arrangement: Arrangement, work: Activations, compute: in
 
 
 def _gathered(of: Outline, arrangement: Arrangement) -> int:
-    """Everything, but under `ddp` only what is computed with in another type than it rests in; or the root, the largest unit, and a block
-    that is on its way meanwhile."""
+    """Bytes of gathered parameters: under `ddp` the copies in the compute type; if all stay gathered, everything; otherwise the root, the
+    largest unit, and a block that is being prefetched."""
     if arrangement.replicated:
         return sum(weight.size * weight.gathered for weight in of.weights if weight.gathered != weight.at_rest)
     each = [gathered_bytes(unit, arrangement.tensor) for unit in of.units]
@@ -284,8 +284,8 @@ def _gathered(of: Outline, arrangement: Arrangement) -> int:
 
 
 def _unreduced(of: Outline, arrangement: Arrangement, compute: int) -> int:
-    """Of the unit in hand and the root, in the compute type; under `zero1` besides all that wait in fp32 for the step's end. Under `ddp`
-    those of a bucket, but none where autograd itself adds them up."""
+    """Bytes of full gradients: those of the current unit and the root, in the compute type; under `zero1` also all fp32 ones, which are
+    reduced at the end of the step. Under `ddp` those of one bucket, or none if autograd accumulates them by itself."""
     if arrangement.replicated:
         sizes = [weight.size for weight in of.weights if weight.trained]
         in_a_bucket = min(sum(sizes), max([*sizes, data_parallel.BUCKET // GRADIENT]))

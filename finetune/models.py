@@ -1,4 +1,4 @@
-"""From a base model's files to trainable shards: find it, freeze, adapt, and read each rank's slice straight from safetensors."""
+"""Model loading: resolves a base model, freezes parameters, and loads each rank's shard directly from safetensors."""
 
 from __future__ import annotations
 
@@ -21,78 +21,78 @@ from finetune.hub_download import download
 from finetune.parallel import own_part, plain_name
 
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE"]
-"""What is fetched of a hub repository: data only, never code and never pickled weights."""
+"""Files that are downloaded from a hub repository: data only, never code or pickled weights."""
 
 
 SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
 """Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""
 DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "overtone.json", "trainer_state.json", "*_results.json")
-"""Of these types, what shapes nothing: documents, the list of which file holds which tensor, records of how a base was trained."""
+"""Files of these types that affect nothing: documents, weight indexes, records of how a base was trained."""
 
 
 def resolve_source(source: str | None, revision: str | None, patterns: list[str] = HUB_PATTERNS) -> Path:
-    """Local folder of a base model: `source` itself if it is a folder, a demo model by its name, otherwise a snapshot of the files of
-    these patterns from the hub.
+    """Local folder of a base model: `source` itself if it is a folder, a demo model by its name, otherwise a snapshot from the hub of the
+    files that match `patterns`.
 
-    Raises `UserError` if it is none of these or cannot be fetched.
+    Raises `UserError` if it is none of these or cannot be downloaded.
     """
     if source is None:
         raise UserError("model.source is not set: give a hub name or a folder, as in --model.source Qwen/Qwen3-TTS-12Hz-0.6B-Base")
     folder = Path(source)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise UserError(f"model.source {source}: the folder holds no config.json, so it is no model")
+            raise UserError(f"model.source {source}: the folder contains no config.json, so it is not a model")
         return folder.resolve()
     if shipped.is_shipped(source):
         return shipped.folder_of(source)
     if source.startswith((".", "/")) or source.count("/") != 1:
-        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){shipped.among()}")
+        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){shipped.listing()}")
     try:
         return download(source, revision, patterns)
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there" and "no network"
         raise UserError(
-            f"model.source {source}: no such folder here, and the hub could not deliver it: {type(error).__name__}: {error}"
+            f"model.source {source}: no such folder, and the download from the hub failed: {type(error).__name__}: {error}"
         ) from error
 
 
 def file_digests(folder: Path, inside: Iterable[str] = ()) -> dict[str, str]:
-    """SHA-256 of each file of a base that shapes a sample, the model or an export, by its path in `folder`.
+    """Path in `folder` → SHA-256, for each file of a base that affects samples, the model or an export.
 
-    The rule: every file of a type that a loader reads (`SHAPING`) at the top of the folder, and those at any depth of the folders `inside`
-    (`Recipe.base_folders`); no documents and no records of a training (`DESCRIBING`). By type and not by name, since each class of
-    tokenizer has names of its own. Other folders do not count: a base may have runs, exports and checkpoints beside it.
+    These are all files of a type that a loader reads (`SHAPING`) at the top level of the folder, and at any depth of the folders `inside`
+    (`Recipe.base_folders`), without documents and training records (`DESCRIBING`). By type, not by name, since each tokenizer class has
+    its own file names. Other folders are ignored: runs, exports and checkpoints may be stored beside a base.
     """
     paths = [*folder.iterdir(), *(path for name in inside for path in (folder / name).rglob("*"))]
     named = {path.relative_to(folder).as_posix(): path for path in paths if path.suffix in SHAPING and path.is_file()}
     if "config.json" not in named:
-        raise UserError(f"{folder} holds no config.json, so it is no model; fetch it again, or give another model.source")
+        raise UserError(f"{folder} contains no config.json, so it is not a model; download it again, or give another model.source")
     return {name: files.digest(path) for name, path in sorted(named.items()) if not any(path.match(pattern) for pattern in DESCRIBING)}
 
 
 def content_digest(digests: Mapping[str, str]) -> str:
-    """SHA-256 over weights and config.json alone, from `file_digests`: by it a base is known to checkpoints that do not list its files."""
+    """SHA-256 over weights and config.json only, from `file_digests`. It identifies a base in checkpoints that do not list its files."""
     weights = sorted(name for name in digests if name.endswith(".safetensors") and "/" not in name)
     return hashlib.sha256("".join(f"{name} {digests[name]}\n" for name in ["config.json", *weights]).encode()).hexdigest()
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Tensor name → the safetensors file in `folder` that holds it. Raises `UserError` if there is none."""
+    """Tensor name → the safetensors file in `folder` that contains it. Raises `UserError` if there are no such files."""
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             if twice := sorted(found.keys() & set(file.keys())):
                 raise UserError(
-                    f"{folder}: {twice[0]} stands in {found[twice[0]].name} and in {path.name} ({len(twice)} such tensors); "
-                    "files of two models lie there, so remove those of one"
+                    f"{folder}: {twice[0]} is in {found[twice[0]].name} and in {path.name} ({len(twice)} such tensors); "
+                    "the folder contains files of two models, so remove those of one"
                 )
             found |= dict.fromkeys(file.keys(), path)
     if not found:
-        raise UserError(f"{folder} holds no *.safetensors weights; other formats can run code when read, so convert the model first")
+        raise UserError(f"{folder} contains no *.safetensors weights; other formats can run code when read, so convert the model first")
     return found
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Tensor name → shape, from the headers alone. Raises `UserError` if there are no weights."""
+    """Tensor name → shape, from the files' headers. Raises `UserError` if there are no weights."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in set(tensor_files(folder).values()):
         with safe_open(path, framework="pt") as file:
@@ -101,32 +101,33 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: torch.dtype) -> None:
-    """Mark what is trained, and keep the rest in the compute type: no master, no gradient, no optimizer state. Parameters are on meta."""
+    """Set `requires_grad` of each parameter, and cast frozen ones to `frozen_dtype`. Parameters are on meta. Raises `UserError` if all are
+    frozen."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable(name))
         if not parameter.requires_grad and parameter.is_floating_point():
             parameter.data = parameter.data.to(frozen_dtype)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("nothing would be trained: every parameter is frozen; look at options and model.lora")
+        raise UserError("nothing would be trained: every parameter is frozen; check options and model.lora")
 
 
 def base_name(name: str) -> str:
-    """A parameter's name in the base's files: without what wrappers and adapters put into it."""
+    """A parameter's name in the base's files, without the parts that wrappers and adapters add."""
     return plain_name(name).replace(".base_layer.", ".")
 
 
 def materialise(
     model: nn.Module, base: Path, buffers: dict[str, Tensor], device: torch.device, seed: int, home: torch.device | None = None
 ) -> None:
-    """Give a sharded meta model its storage and values: each rank reads only its own slices. Buffers lie on `device`, shards on `home`
-    (by default there too).
+    """Allocate a sharded meta model and load its weights; each rank reads only its own slices. Buffers are placed on `device`, shards on
+    `home` (default: `device`).
 
-    Raises `UserError` naming every parameter that the base lacks or holds in another shape.
+    Raises `UserError` naming every parameter that the base lacks or has in another shape.
     """
-    # Not `to_empty`: that would also wipe the buffers, and a rotary table filled with garbage trains without an error.
+    # Not `to_empty`: it would also clear the buffers, and a model with an invalid rotary table trains without an error.
     model._apply(lambda tensor: torch.empty_like(tensor, device=home or device) if tensor.is_meta else tensor.to(device))
     if problems := misfits(model, base):
-        raise UserError(f"{base} does not fit the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
+        raise UserError(f"{base} does not match the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
     with torch.no_grad(), open_base(base) as read:
         for name, parameter in model.named_parameters():
             _fill(name, parameter, read, seed)
@@ -136,7 +137,7 @@ def materialise(
 
 
 Reader = Callable[[str, tuple[slice, ...] | None], Tensor]
-"""(name, slices or None for all of it) → tensor; KeyError if there is no such name."""
+"""(name, slices or None for the whole tensor) → tensor; raises KeyError for an unknown name."""
 
 
 @contextlib.contextmanager
@@ -154,7 +155,8 @@ def open_base(folder: Path) -> Iterator[Reader]:
 
 
 def misfits(model: nn.Module, base: Path) -> list[str]:
-    """What the base lacks or holds in another shape. Whole shapes are compared: a slice of a larger tensor would fit without a word."""
+    """Tensors that the base lacks or has in another shape, one line each. Compares full shapes, since a slice of a larger tensor would load
+    without an error."""
     shapes = tensor_shapes(base)
     wanted = dict(
         _expected(base_name(name), tuple(parameter.shape)) for name, parameter in model.named_parameters() if not is_adapter(name)
@@ -166,7 +168,7 @@ def misfits(model: nn.Module, base: Path) -> list[str]:
 
 
 def _expected(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The tensor that the base must hold for a parameter, and its shape."""
+    """Name and shape of the base's tensor for a parameter."""
     weight = quantized.weight_of(name)
     return (name, shape) if weight is None else (weight, quantized.original_shape(name, shape))
 
@@ -186,7 +188,7 @@ def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
 
 
 def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """Shape of this rank's part, and where it lies in the whole."""
+    """Shape of this rank's shard, and its slices in the full tensor."""
     if not isinstance(tensor, DTensor):
         return tuple(tensor.shape), tuple(slice(0, size) for size in tensor.shape)
     coordinate = tensor.device_mesh.get_coordinate()
@@ -196,9 +198,9 @@ def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
 
 
 def slices_at(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement], coordinate: Sequence[int]) -> tuple[slice, ...]:
-    """Where the part of the rank at this coordinate of a mesh is in the whole."""
+    """Slices of the full tensor that the rank at this coordinate of the mesh has."""
     slices = [slice(0, size) for size in shape]
-    # `fully_shard` divides what tensor parallelism has cut, though its axis comes first; torch marks that as strided.
+    # `fully_shard` shards the result of tensor parallelism, though its mesh axis comes first; torch marks that as strided.
     for axis, placement in sorted(enumerate(placements), key=lambda each: isinstance(each[1], _StridedShard)):
         if isinstance(placement, Shard | _StridedShard):
             slices[placement.dim] = chunk(slices[placement.dim], mesh.size(axis), coordinate[axis])

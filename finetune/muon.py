@@ -1,12 +1,12 @@
-"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the momentum of each matrix is orthogonalized before it is applied.
+"""Muon optimizer (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for sharded matrices: orthogonalizes the momentum of each matrix.
 
-A matrix is orthogonalized as a whole, however it is sharded: torch.optim.Muon under `fully_shard` orthogonalizes each rank's rows by
-themselves, which is another update on each number of ranks. Of as many matrices as there are ranks, each rank gathers one, orthogonalizes
-it and returns to every rank its part: two all-to-all exchanges, and no product computed twice. What a rank holds meanwhile is one whole
-matrix, its products, and its parts of the others, in the compute type: less than the gathered weights that `fully_shard` held before.
+Each matrix is orthogonalized as a whole: torch.optim.Muon under `fully_shard` would orthogonalize each rank's rows separately, and the
+update would depend on the number of ranks. For each group of as many matrices as ranks, every rank gathers one, orthogonalizes it, and
+returns the shards: two all-to-all exchanges, and no product is computed twice. A rank then holds one full matrix, its products, and its
+shards of the others, in the compute type: less than the gathered weights of the forward pass.
 
-The scale 0.2·√max(rows, columns) is that of Liu et al. 2025 (Muon is Scalable for LLM Training, arXiv:2502.16982): an update has the root
-mean square of AdamW's, so that a learning rate and a weight decay for AdamW carry over.
+The scale 0.2·√max(rows, columns) is that of Liu et al. 2025 (Muon is Scalable for LLM Training, arXiv:2502.16982): updates have the root
+mean square of AdamW's, so that AdamW's learning rate and weight decay can be used.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from finetune.errors import UserError
 from finetune.models import slices_at
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of Jordan et al.'s polynomial, chosen for the ahead slope at zero: singular values end between about 0.7 and 1.2, not at 1."""
+"""Coefficients of Jordan et al.'s polynomial, chosen for a steep slope at zero; singular values end between about 0.7 and 1.2."""
 STEPS = 5
 """Newton-Schulz iterations."""
 EPSILON = 1e-7
 """Smallest norm by which a matrix is divided."""
 STATE_BYTES = 4
-"""Of each element of a matrix: its momentum, in fp32."""
+"""Bytes of optimizer state per element of a matrix: its momentum, in fp32."""
 
 
 class Muon(torch.optim.AdamW):
@@ -51,11 +51,11 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # nothing here computes a loss again
-        """One update. Gradients of matrices are given up on the way. Collective: call on every rank."""
+        """One update; frees the gradients of matrices. Collective: call on every rank."""
         for group in self.param_groups:
             if group["rule"] == "muon":
                 self._update(group)
-        super().step()  # of what still has a gradient
+        super().step()  # updates the parameters that still have a gradient
 
     def _update(self, group: dict[str, Any]) -> None:
         """As torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"`, to the last bit where a matrix is whole on each rank."""
@@ -85,27 +85,27 @@ def empty_state(part: Tensor) -> dict[str, Tensor]:
 
 
 def check(config: Config) -> None:
-    """Refuse, with the reason, what cannot work with Muon. Raises `UserError`."""
+    """Raises `UserError` for settings that cannot be combined with Muon."""
     if config.train.optimizer != "muon":
         return
     if config.model.lora is not None:
         raise UserError(
             "train.optimizer: muon with model.lora: it would orthogonalize the factors A and B, not the update B·A of the layer; "
-            "take adamw or adamw_8bit, or drop model.lora"
+            "use adamw or adamw_8bit, or remove model.lora"
         )
     if config.parallel.offload:
         raise UserError(
             "train.optimizer: muon with parallel.offload: the matrix products of its update would run on the host; "
-            "take adamw or adamw_8bit, or drop parallel.offload"
+            "use adamw or adamw_8bit, or remove parallel.offload"
         )
 
 
 def check_layout(name: str, matrix: Tensor) -> None:
-    """Raises `UserError` for a sharded matrix of which some ranks have no part: they would not take part in its exchange."""
+    """Raises `UserError` for a matrix that is not sharded over all ranks: the others would not join its exchange."""
     if isinstance(matrix, DTensor) and matrix.device_mesh.size() != dist.get_world_size():
         raise UserError(
             f"train.optimizer: muon: {name} is sharded over {matrix.device_mesh.size()} of the {dist.get_world_size()} ranks, since "
-            "parallel.tensor has no plan for it; take adamw, or drop parallel.tensor"
+            "parallel.tensor has no plan for it; use adamw, or remove parallel.tensor"
         )
 
 
@@ -122,8 +122,8 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 
 
 def orthogonalize_each(wholes: Sequence[Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
-    """This rank's parts of these matrices orthogonalized, from its `parts` before. `wholes`: parameters that are sharded as they are, at
-    most as many as ranks have a part of one. Collective: call on every rank."""
+    """This rank's shards of the orthogonalized matrices, from its shards `parts` of the matrices. `wholes`: their parameters, which are
+    sharded in the same way; at most as many as ranks. Collective: call on every rank."""
     ranks, rank = ranks_of(wholes[0]), dist.get_rank() if dist.is_initialized() else 0
     if ranks == 1:
         return [orthogonalize(part) for part in parts]
@@ -148,7 +148,7 @@ def orthogonalize_each(wholes: Sequence[Tensor], parts: Sequence[Tensor]) -> lis
 
 
 def exchange(sent: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Send the n-th tensor to rank n; what each rank sent here, in these shapes. Collective: call on every rank."""
+    """Send the n-th tensor to rank n; returns the tensors received from all ranks, in these shapes. Collective: call on every rank."""
     outgoing = torch.cat([tensor.reshape(-1) for tensor in sent])
     sizes = [math.prod(shape) for shape in shapes]
     incoming = outgoing.new_empty(sum(sizes))
@@ -157,13 +157,13 @@ def exchange(sent: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Where the parts of a matrix are, by rank."""
+class MatrixShards:
+    """Shards of a matrix, by rank."""
 
     slices: tuple[tuple[slice, ...], ...]
-    """Of the whole."""
+    """Slices of the full matrix."""
     copies: tuple[tuple[int, ...], ...]
-    """Which copy of the matrix a rank's part belongs to: ranks of one copy have all of it together."""
+    """Copy of the matrix to which a rank's shard belongs; the ranks of one copy have all of the matrix together."""
 
     def same_copy(self, rank: int, other: int) -> bool:
         return self.copies[rank] == self.copies[other]
@@ -172,22 +172,22 @@ class Spread:
         return tuple(part.stop - part.start for part in self.slices[rank])
 
 
-def spread_of(whole: Tensor) -> Spread:
+def spread_of(whole: Tensor) -> MatrixShards:
     assert isinstance(whole, DTensor)
     return _spread(whole.shape, whole.device_mesh, whole.placements)
 
 
 @lru_cache(maxsize=4096)
-def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Spread:
-    """For a mesh over all ranks, whose coordinates in their order are those of ranks 0, 1, 2, …"""
+def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> MatrixShards:
+    """For a mesh over all ranks, whose coordinates in row-major order are those of ranks 0, 1, 2, …"""
     coordinates = [*product(*map(range, mesh.shape))]
     copied = [axis for axis, placement in enumerate(placements) if placement.is_replicate()]
-    return Spread(
+    return MatrixShards(
         tuple(slices_at(shape, mesh, placements, coordinate) for coordinate in coordinates),
         tuple(tuple(coordinate[axis] for axis in copied) for coordinate in coordinates),
     )
 
 
 def ranks_of(whole: Tensor) -> int:
-    """Ranks that have a part of a parameter, or a copy; 1 for one that was not sharded."""
+    """Number of ranks that have a shard or a copy of a parameter; 1 if it is not sharded."""
     return whole.device_mesh.size() if isinstance(whole, DTensor) else 1

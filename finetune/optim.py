@@ -1,6 +1,6 @@
-"""The optimizer over this rank's shards, its state for checkpoints, and the learning rate as a pure function of the step.
+"""Optimizers (AdamW, 8-bit AdamW, Muon) over this rank's shards, their state for checkpoints, and the learning-rate schedule.
 
-AdamW is torch's own. `adamw_8bit` and `muon` have the other rules; each of them updates some groups, and AdamW the rest.
+AdamW is torch's own. finetune/adamw_8bit.py and finetune/muon.py update some parameter groups, and AdamW the others.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from finetune.parallel import own_part, plain_name, sharded_as
 from finetune.tensor_parallel import blocks_of
 
 Rule = Literal["adamw", "adamw_8bit", "muon"]
-"""How a parameter is updated."""
+"""Update rule of a parameter."""
 
 
 def check(config: Config) -> None:
-    """Refuse, with the reason, an optimizer that cannot work with the rest of the config. Raises `UserError`."""
+    """Raises `UserError` if the optimizer cannot be combined with the rest of the config."""
     adamw_8bit.check(config)
     muon.check(config)
 
 
 def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module], ...] = ()) -> torch.optim.AdamW:
-    """`train.optimizer` over what is trained; only linear matrices decay (Loshchilov & Hutter 2019). Build it after sharding. `blocks`:
-    the classes of which Muon takes the matrices. Raises `UserError` where `check_rules` does.
+    """The optimizer `train.optimizer` over the trained parameters; only matrices have weight decay (Loshchilov & Hutter 2019). Call it
+    after sharding. `blocks`: classes whose matrices Muon updates. Raises `UserError` as `check_rules`.
 
-    It is over this rank's own shards, as plain tensors: AdamW needs nobody else, and each operation on a sharded tensor costs Python
-    more time than a GPU takes for it. A group's `of` are the model's parameters, in the order of its `params`, which `update` fills.
+    It works on this rank's shards as plain tensors: AdamW needs no communication, and the Python overhead of DTensor operations exceeds
+    their time on a GPU. A group's `of` are the model's parameters, in the order of its `params`, which `update` fills.
     """
     rules = rules_of(model, train.optimizer, blocks)
     if train.optimizer != "adamw":
@@ -67,7 +67,7 @@ def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module]
 
 
 def rules_of(model: nn.Module, optimizer: Rule, blocks: tuple[type[nn.Module], ...]) -> dict[nn.Parameter, Rule]:
-    """The rule of each trained parameter, in the model's order. Sharded or not, and on meta, they are the same."""
+    """The rule of each trained parameter, in the model's order; independent of sharding, and works on meta."""
     embeddings = embeddings_of(model)
     in_blocks = {id(parameter) for block in blocks_of(model, blocks) for parameter in block.parameters()}
     takes: dict[Rule, Callable[[nn.Parameter], bool]] = {
@@ -80,15 +80,15 @@ def rules_of(model: nn.Module, optimizer: Rule, blocks: tuple[type[nn.Module], .
 
 
 def embeddings_of(model: nn.Module) -> set[int]:
-    """Identities of the weights that are embeddings, tied ones among them."""
+    """Ids of the weights of embeddings, including tied ones."""
     return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
 
 
 def check_rules(model: nn.Module, optimizer: Rule, rules: Mapping[nn.Parameter, Rule]) -> None:
-    """Raises `UserError` naming a parameter that is sharded in a way that its rule cannot work with, or if no parameter has the rule."""
+    """Raises `UserError` for a parameter whose sharding its rule does not support, or if no parameter has the rule of `optimizer`."""
     if optimizer not in rules.values():
-        wanted = {"adamw_8bit": f"rows of {adamw_8bit.BLOCK} values or more", "muon": "its place in a block"}
-        raise UserError(f"train.optimizer: {optimizer} would change nothing: no trained matrix has {wanted[optimizer]}; take adamw")
+        wanted = {"adamw_8bit": f"has rows of {adamw_8bit.BLOCK} values or more", "muon": "is in a block"}
+        raise UserError(f"train.optimizer: {optimizer} would have no effect: no trained matrix {wanted[optimizer]}; use adamw")
     for name, parameter in model.named_parameters():
         match rules.get(parameter):
             case "adamw_8bit":
@@ -98,7 +98,7 @@ def check_rules(model: nn.Module, optimizer: Rule, rules: Mapping[nn.Parameter, 
 
 
 def state_bytes(parameter: nn.Parameter, rule: Rule) -> float:
-    """Of the optimizer's state for each element of a parameter."""
+    """Bytes of optimizer state per element of a parameter."""
     match rule:
         case "adamw_8bit":
             return adamw_8bit.state_bytes(parameter)
@@ -108,7 +108,7 @@ def state_bytes(parameter: nn.Parameter, rule: Rule) -> float:
 
 
 def account(optimizer: torch.optim.AdamW) -> str | None:
-    """How many parameters are updated by which rule; None if AdamW is the only one."""
+    """Log line with the number of parameters that each rule updates; None if all use AdamW."""
     counts: dict[str, int] = {}
     for group in optimizer.param_groups:
         counts[group["rule"]] = counts.get(group["rule"], 0) + sum(whole.numel() for whole in group["of"])
@@ -118,12 +118,12 @@ def account(optimizer: torch.optim.AdamW) -> str | None:
 
 
 def pairs(optimizer: torch.optim.AdamW) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """Each of the model's trained parameters, and this rank's own part of it, for which the optimizer has its state."""
+    """(parameter of the model, this rank's shard in the optimizer), for each trained parameter."""
     return ((whole, own) for group in optimizer.param_groups for whole, own in zip(group["of"], group["params"], strict=True))
 
 
 def learning_rate(step: int, total: int, train: Train) -> float:
-    """Rate of optimizer step `step` (0 is the first) out of `total`: linear warm-up, then a cosine or a constant."""
+    """Learning rate of optimizer step `step` (0 is the first) of `total`: linear warm-up, then cosine decay or constant."""
     warmup = math.ceil(train.warmup * total)
     if step < warmup:
         return train.lr * (step + 1) / warmup
@@ -135,11 +135,11 @@ def learning_rate(step: int, total: int, train: Train) -> float:
 
 @torch.no_grad()
 def update(optimizer: torch.optim.AdamW, rate: float) -> None:
-    """One update of the weights at this learning rate; the gradients are given up."""
+    """One optimizer update with this learning rate; frees the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     for whole, own in pairs(optimizer):
-        # Anew each time: the first forward may move a shard (fully_shard pads or pins it then), and what it was would be kept in vain.
+        # Set in each step: the first forward may move a shard (fully_shard pads or pins it), and the old memory would be kept.
         own.data = own_part(whole)
         own.grad, whole.grad = None if whole.grad is None else own_part(whole.grad), None
     skipped = [own for _, own in pairs(optimizer) if own.grad is None]
@@ -153,14 +153,14 @@ def update(optimizer: torch.optim.AdamW, rate: float) -> None:
 
 
 def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:
-    """Give every parameter the state it has after `steps` updates, moments still zero: the tensors that a checkpoint is read into."""
+    """Allocate the state of every parameter, with `steps` updates and zero moments, into which a checkpoint is loaded."""
     for group in optimizer.param_groups:
         for whole, own in zip(group["of"], group["params"], strict=True):
             optimizer.state[own] = empty_state(group["rule"], own_part(whole), steps)
 
 
 def empty_state(rule: Rule, part: Tensor, steps: int) -> dict[str, Any]:
-    """Of this rank's part of a parameter after `steps` updates."""
+    """State of this rank's shard of a parameter, with `steps` updates and zero moments."""
     match rule:
         case "adamw_8bit":
             return adamw_8bit.empty_state(part, steps)
@@ -174,7 +174,7 @@ def empty_state(rule: Rule, part: Tensor, steps: int) -> dict[str, Any]:
 
 
 def sharded_state(optimizer: torch.optim.AdamW) -> dict[nn.Parameter, dict[str, Tensor]]:
-    """The moments of each of the model's trained parameters by their kind, such as `exp_avg`, sharded as it is."""
+    """The moments of each trained parameter of the model by their kind, such as `exp_avg`, sharded like the parameter."""
     found: dict[nn.Parameter, dict[str, Tensor]] = {}
     for group in optimizer.param_groups:
         for whole, own in zip(group["of"], group["params"], strict=True):

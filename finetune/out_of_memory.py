@@ -1,7 +1,7 @@
-"""A device's "out of memory" as a sentence: which part needs more than the plan has for it, and the three keys that help, with values.
+"""Out-of-memory errors: a message that compares the used memory with the plan, and suggests three config keys with values.
 
-Parts, not single terms, are compared: a device can say what tensors hold now and at most, not what each of them was for. What lasts
-(weights, gradients, optimizer) is counted from the tensors themselves; what passes is the peak without it.
+It compares parts, not single terms: a device reports current and peak memory, but not its purpose. Persistent memory (weights, gradients,
+optimizer) is counted from the tensors; temporary memory is the peak without it.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ import torch
 from finetune import parallel
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.foresight import foresee
+from finetune.foresight import estimate_run
 from finetune.memory import CONTEXT, GIB, Arrangement, Memory, memory
 from finetune.recipe import Recipe
 from finetune.step import Training
 from finetune.world import World
 
 LARGER = 1.1
-"""A part that is larger than planned by less than this ratio is as planned."""
+"""A part up to this ratio above its plan counts as planned."""
 UNITS = {"GiB": GIB, "MiB": 2**20, "KiB": 2**10, "bytes": 1}
 ON_CPU = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
-"""torch's words for host memory, in a plain RuntimeError."""
+"""torch's message for host memory, in a plain RuntimeError."""
 
 
 class MemoryShortError(UserError):
-    """A device has no room for a tensor."""
+    """A device is out of memory."""
 
     reason = "out of memory"
-    """As in `exit.json`."""
+    """Value of `reason` in `exit.json`."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """Of one device, in bytes."""
+    """Memory use of one device, in bytes."""
 
     wanted: int
-    """What the tensor that found no room needs; 0 if that is not known."""
+    """Size of the failed allocation; 0 if unknown."""
     lasting: int
-    """Weights, gradients and the optimizer's state."""
+    """Weights, gradients and optimizer state."""
     passing: int
-    """Of all other tensors, at most, with what was wanted."""
+    """Peak of all other tensors, including the failed allocation."""
     outside: int
-    """Not in tensors: CUDA's context, libraries, pieces that are free and too small, other processes on the device."""
+    """Not in tensors: CUDA context, libraries, fragmentation, other processes on the device."""
     all: int
-    """What the device has."""
+    """Total memory of the device."""
 
 
 @contextlib.contextmanager
 def explained(config: Config, recipe: Recipe, world: World, training: Training | None = None) -> Iterator[None]:
-    """Turn "out of memory" into a `MemoryShortError`. `training`: the run, if it is built."""
+    """Convert out-of-memory errors to a `MemoryShortError`. `training`: the run, if it is built."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -67,21 +67,21 @@ def explained(config: Config, recipe: Recipe, world: World, training: Training |
 
 
 def account(problem: str, config: Config, recipe: Recipe, world: World, training: Training | None) -> str:
-    """What happened, the parts beside the plan, and what helps."""
+    """The message: the failed allocation, the memory use compared with the plan, and remedies."""
     used = measure(wanted_in(problem), world.device, training)
     lines = [f"out of memory on rank {world.rank} ({world.device}): {problem.splitlines()[0]}"]
     planned: Memory | None = None
     try:
         planned = plan(config, recipe, world)
-    except Exception as error:  # this run has failed already, and must say why also where no plan can be made
-        lines.append(f"  no plan to compare with ({type(error).__name__}: {error})")
+    except Exception as error:  # the run has failed already, and its message must not depend on the plan
+        lines.append(f"  no plan available ({type(error).__name__}: {error})")
     lines += compare(used, planned)
     weights_first = used is not None and used.lasting > used.passing
     return "\n".join([*lines, "What helps:", *(f"  {line}" for line in remedies(config, world, training, weights_first))])
 
 
 def wanted_in(problem: str) -> int:
-    """Bytes of the tensor that found no room, from torch's message."""
+    """Bytes of the failed allocation, from torch's message; 0 if unknown."""
     if found := ON_CPU.search(problem):
         return int(found[1])
     found = re.search(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB|bytes)", problem)
@@ -89,7 +89,7 @@ def wanted_in(problem: str) -> int:
 
 
 def measure(wanted: int, device: torch.device, training: Training | None) -> Used | None:
-    """What this process's device holds. None on a CPU, which does not count tensors."""
+    """Memory use of this process's device; None on a CPU, for which torch has no counters."""
     if device.type != "cuda":
         return None
     free, everything = torch.cuda.mem_get_info(device)
@@ -99,7 +99,7 @@ def measure(wanted: int, device: torch.device, training: Training | None) -> Use
 
 
 def lasting_bytes(training: Training) -> int:
-    """Of weights, their gradients and the optimizer's state on the device."""
+    """Bytes of weights, gradients and optimizer state on the device."""
     replica = parallel.replica_of(training.model)
     if replica is not None and replica.weights:
         parts = replica.lasting()
@@ -111,8 +111,8 @@ def lasting_bytes(training: Training) -> int:
 
 
 def plan(config: Config, recipe: Recipe, world: World) -> Memory:
-    """What `finetune plan` has for this run on these ranks."""
-    foreseen, split = foresee(config, recipe), config.parallel
+    """Memory estimate of this run on these ranks, as in `finetune plan`."""
+    foreseen, split = estimate_run(config, recipe), config.parallel
     strategy = parallel.choose_strategy(config, os.environ)
     arrangement = Arrangement(strategy, world.size, split.replicate, split.tensor, split.offload)
     work = foreseen.work
@@ -120,9 +120,9 @@ def plan(config: Config, recipe: Recipe, world: World) -> Memory:
 
 
 def compare(used: Used | None, planned: Memory | None) -> Iterator[str]:
-    """The parts, a line each, and whether they are larger than planned."""
+    """One line per part, with its plan."""
     passing = None if planned is None else planned.allocated - planned.lasting
-    own = ("weights, gradients and optimizer", "activations, the loss and what is gathered", "outside of tensors")
+    own = ("weights, gradients and optimizer", "activations, loss and gathered weights", "outside of tensors")
     if used is None:
         if planned is not None:
             yield f"  the plan: {own[0]} {_gib(planned.lasting)}, {own[1]} {_gib(planned.allocated - planned.lasting)}"
@@ -134,17 +134,17 @@ def compare(used: Used | None, planned: Memory | None) -> Iterator[str]:
         if foreseen is not None:
             beyond = size > LARGER * foreseen + 0.1 * GIB
             larger += beyond
-            verdict = f"; the plan has {_gib(foreseen)}{': LARGER than planned' if beyond else ''}"
+            verdict = f"; planned: {_gib(foreseen)}{', LARGER than planned' if beyond else ''}"
         yield f"  {name}: {_gib(size)}{verdict}"
     if used.outside > 2 * CONTEXT and (planned is None or used.outside > LARGER * planned.overhead):
-        yield "  other processes may be on this device (nvidia-smi lists them); or memory is in pieces"
+        yield "  other processes may use this device (see nvidia-smi), or the memory is fragmented"
     if planned is not None and not larger:
         name, size = max(planned.terms.items(), key=lambda term: term[1])
         yield f"  as planned, and the plan needs {_gib(planned.total)} of {_gib(used.all)}; its largest term is {name}, {_gib(size)}"
 
 
 def remedies(config: Config, world: World, training: Training | None, weights_first: bool) -> list[str]:
-    """The three keys that help most, with their values; first those against what is largest."""
+    """The three config keys that help most, with values; those for the larger part first."""
     train, split = config.train, config.parallel
     longest = 0 if training is None else max(int(rows.lengths.max()) for rows in (training.rows, training.val) if rows is not None)
     half = max(longest, train.micro_tokens // 2)
@@ -166,7 +166,7 @@ def remedies(config: Config, world: World, training: Training | None, weights_fi
         "--model.quantization nf4 (another run: choose a new --run.dir)" if config.model.lora and not config.model.quantization else "",
     ]
     chosen = [*weights, *batch] if weights_first else [*batch, *weights]
-    return [*filter(None, chosen), "more GPUs, or larger ones: `python -m finetune plan` says which"][:3]
+    return [*filter(None, chosen), "more or larger GPUs: see `python -m finetune plan`"][:3]
 
 
 def _gib(size: float) -> str:

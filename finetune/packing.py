@@ -1,4 +1,4 @@
-"""Samples into micro-batches: side by side with padding, or end to end without."""
+"""Grouping of samples into micro-batches: buckets of similar length for padding, or best-fit packing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from finetune.rows import Ids
 
 
 def fill(ids: Ids, lengths: Ids, largest: int) -> list[Ids]:
-    """Cut rows of ascending length into runs whose padded size (longest × rows) is at most `largest`. A longer row stands alone."""
+    """Divide rows of ascending length into groups whose padded size (longest × rows) is at most `largest`. A longer row gets its own
+    group."""
     groups, start = [], 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or int(lengths[end]) * (end + 1 - start) > largest:
@@ -20,10 +21,10 @@ def fill(ids: Ids, lengths: Ids, largest: int) -> list[Ids]:
 
 
 def best_fit(ids: Ids, lengths: Ids, capacity: int) -> list[Ids]:
-    """Put rows of ascending length, from the longest down, each into the fullest bin that still has room for it.
+    """Pack rows of ascending length, the longest first, each into the fullest bin that still has room for it.
 
-    Best-fit decreasing needs at most 11/9 of the fewest bins, and 1 (Johnson et al. 1974). A row above `capacity` stands alone. A bin's
-    rows stay in the order of their length, longest first; equal rooms are taken in the order in which the bins were opened.
+    Best-fit decreasing needs at most 11/9 · OPT + 1 bins (Johnson et al. 1974). A row above `capacity` gets its own bin. The rows of a bin
+    are ordered by length, longest first; among bins with equal room, the oldest is used.
     """
     bins: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # (room left, bin), ascending, so that the tightest fit is found by bisection

@@ -1,7 +1,7 @@
-"""Strategies: torch's `fully_shard` over a mesh for all that shard, `data_parallel` for `ddp`; the same code on gloo/CPU and NCCL/GPU.
+"""Sharding strategies: FSDP/ZeRO by torch's `fully_shard`, DDP by finetune/data_parallel.py; also gradient norm and clipping.
 
-Under all of them parameters and gradients are DTensors between steps, which means one loop, one clip and one checkpoint, and that what CI
-runs is what a GPU runs. (accelerate's own FSDP path falls back to DDP, or to lone processes, on a CPU.)
+Under all strategies parameters and gradients are DTensors between steps, so training loop, clipping and checkpoints are the same code, also
+on gloo/CPU and NCCL/GPU. (accelerate's own FSDP path falls back to DDP, or to independent processes, on a CPU.)
 """
 
 from __future__ import annotations
@@ -30,73 +30,73 @@ WRAPPED = "_checkpoint_wrapped_module."
 
 
 def choose_strategy(config: Config, environ: Mapping[str, str]) -> Strategy:
-    """The strategy on which the recipe's config and the launch file agree; raises `UserError` naming both where they do not."""
+    """The strategy, from config and launch file. Raises `UserError` if they contradict each other."""
     check_launch_file(config, environ)
     preset: Strategy = "fsdp" if environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" else "ddp"
-    asked = config.parallel.strategy
-    if asked == "auto":
+    configured = config.parallel.strategy
+    if configured == "auto":
         return preset
-    if preset == "fsdp" and asked == "ddp":
+    if preset == "fsdp" and configured == "ddp":
         raise UserError(
-            f"parallel.strategy is {asked}, but the launch file asks for FSDP (distributed_type: FSDP); "
-            "use configs/ddp.yaml or drop parallel.strategy"
+            f"parallel.strategy is {configured}, but the launch file sets FSDP (distributed_type: FSDP); "
+            "use configs/ddp.yaml or remove parallel.strategy"
         )
-    return asked
+    return configured
 
 
 def check_launch_file(config: Config, environ: Mapping[str, str]) -> None:
-    """The recipe owns precision and accumulation; a launch file that says otherwise is an error, not a silent winner."""
+    """Raises `UserError` if the launch file contradicts the config, which determines precision, accumulation and offloading."""
     precision = environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", config.train.precision):
         raise UserError(
-            f"the launch file says mixed_precision: {precision}, the recipe says train.precision: {config.train.precision}; "
-            "set mixed_precision: 'no' in the launch file (the recipe owns precision)"
+            f"the launch file sets mixed_precision: {precision}, the config train.precision: {config.train.precision}; "
+            "set mixed_precision: 'no' in the launch file (the config determines the precision)"
         )
     accumulation = environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
     if accumulation not in ("1", ""):
         raise UserError(
-            f"the launch file says gradient_accumulation_steps: {accumulation}; remove it there, since accumulation follows from "
+            f"the launch file sets gradient_accumulation_steps: {accumulation}; remove it, since accumulation follows from "
             f"train.global_batch_tokens: {config.train.global_batch_tokens} and train.micro_tokens: {config.train.micro_tokens}"
         )
     if environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true" and not config.parallel.offload:
-        raise UserError("the launch file asks for fsdp_offload_params, the recipe does not; set it to false, or parallel.offload: true")
+        raise UserError("the launch file sets fsdp_offload_params, the config does not; set it to false, or parallel.offload: true")
 
 
 def check_plan(strategy: Strategy, config: Config, world: World) -> None:
-    """Refuse, with the reason, what cannot work together. Raises `UserError`."""
+    """Raises `UserError` for parallel settings that cannot be combined."""
     parallel = config.parallel
     if parallel.replicate > 1 and strategy != "hsdp":
-        raise UserError(f"parallel.replicate: {parallel.replicate} means copies of a sharded model, which only parallel.strategy: hsdp has")
+        raise UserError(f"parallel.replicate: {parallel.replicate} needs parallel.strategy: hsdp, which keeps copies of a sharded model")
     if strategy == "hsdp" and (parallel.replicate == 1 or world.size % parallel.replicate):
         raise UserError(
             f"parallel.strategy: hsdp on {world.size} ranks with parallel.replicate: {parallel.replicate}; "
             f"give a number above 1 that divides {world.size}, usually the number of machines (one copy is parallel.strategy: fsdp)"
         )
     if parallel.offload and world.device.type == "cpu":
-        raise UserError("parallel.offload: true on a CPU: the weights are in host memory already; drop it")
+        raise UserError("parallel.offload: true on a CPU: the weights are in host memory already; remove it")
     if parallel.tensor > 1 and strategy != "fsdp":
         raise UserError(
-            f"parallel.tensor: {parallel.tensor} with parallel.strategy: {strategy}: what ranks do not share of a matrix they divide, "
-            "so only fsdp goes with it; set parallel.strategy: fsdp"
+            f"parallel.tensor: {parallel.tensor} with parallel.strategy: {strategy}: tensor parallelism works only with fsdp; "
+            "set parallel.strategy: fsdp"
         )
     if parallel.tensor > 1 and config.train.compile is True:
         raise UserError(
-            f"parallel.tensor: {parallel.tensor} with train.compile: torch's compiler fails on shared matrices; drop one of the two"
+            f"parallel.tensor: {parallel.tensor} with train.compile: torch.compile fails with tensor parallelism; remove one of the two"
         )
     if world.size % parallel.tensor:
-        raise UserError(f"parallel.tensor: {parallel.tensor} does not divide the {world.size} ranks into groups; take a number that does")
+        raise UserError(f"parallel.tensor: {parallel.tensor} does not divide the number of ranks, {world.size}; use a divisor")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Over which ranks the parts of a model are sharded."""
+    """Device meshes over which the parts of a model are sharded."""
 
     whole: DeviceMesh
-    """All ranks: for everything but blocks."""
+    """All ranks, for everything outside of blocks."""
     blocks: DeviceMesh
-    """Ranks that see different data. The same as `whole` without tensor parallelism."""
+    """Ranks with different data; same as `whole` without tensor parallelism."""
     shared: DeviceMesh | None = None
-    """Axes `shard` (that is `blocks`) and `tensor`: for the matrices of blocks under tensor parallelism."""
+    """Axes `shard` (same as `blocks`) and `tensor`, for the matrices of blocks under tensor parallelism."""
 
 
 def shard(
@@ -104,7 +104,7 @@ def shard(
 ) -> Layout:
     """Shard each unit and then the root, in place; under `ddp` replicate them. Collective: call on every rank.
 
-    Wrap for recomputation before: a wrapper around a sharded block would run without its all-gather hook. Compile after.
+    Apply activation checkpointing before: a wrapper around a sharded block would bypass its all-gather hook. Compile after.
     """
     layout = make_layout(strategy, config, world)
     if layout.shared is not None:
@@ -123,24 +123,25 @@ def shard(
 
 
 def is_replicated(strategy: Strategy, config: Config) -> bool:
-    """Whether `data_parallel` carries it, and not `fully_shard`, which brings offloaded weights to the GPU unit by unit."""
+    """Whether finetune/data_parallel.py is used instead of `fully_shard`, which moves offloaded weights to the GPU unit by unit."""
     return strategy == "ddp" and not config.parallel.offload
 
 
 def replica_of(model: nn.Module) -> Replica | None:
-    """What carries `ddp`; None under the other strategies."""
+    """The `Replica` of a model under `ddp`; None under the other strategies."""
     return model.__dict__.get("replica")
 
 
 def home_of_shards(config: Config, world: World) -> torch.device:
-    """Where shards, their gradients and the optimizer's state are kept, and the update is computed."""
+    """Device of shards, gradients and optimizer state, on which the update is computed."""
     return torch.device("cpu") if config.parallel.offload else world.device
 
 
 def units_of(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
-    """What is gathered and given up by itself: each block, and each layer outside them (an embedding, a head) that is as large as one.
+    """Modules that are gathered and freed separately: each block, and each layer outside of blocks (embedding, head) as large as a block.
 
-    The root has the rest, gathered for the whole step: layers that are small, or tied, since one parameter cannot be in two units.
+    All others belong to the root, which stays gathered for the whole step: small layers, and tied ones, since a parameter cannot be in
+    two units.
     """
     found = recompute.outermost(model, blocks)
     adapted = [module for module in model.modules() if hasattr(module, "base_layer")]  # DoRA reads that layer's weight without calling it
@@ -156,7 +157,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _is_called(layer: nn.Module) -> bool:
-    """A list of parameters has no forward whose hooks could gather them."""
+    """Whether a layer has a forward. A list of parameters has none, so hooks could not gather it."""
     return type(layer).forward is not nn.Module.forward
 
 
@@ -167,10 +168,10 @@ def is_tied(layer: nn.Module, model: nn.Module) -> bool:
 
 
 def make_layout(strategy: Strategy, config: Config, world: World) -> Layout:
-    """N shards for `zero1`, `zero2` and `fsdp`; copies of shards for `hsdp`; N copies of one shard for `ddp`, where nothing is split.
+    """Device meshes: N shards for `zero1`, `zero2` and `fsdp`; copies of shards for `hsdp`; N copies of one shard for `ddp`.
 
-    Neighbours share matrices, since they talk most, and neighbours are on one machine. What they do not share (norms and biases aside)
-    is still sharded over all ranks: each has all of its gradient, as the group sees the same data.
+    Tensor-parallel ranks are neighbours, since they communicate most and neighbours are on one machine. Parameters outside of the split
+    matrices (except norms and biases) are still sharded over all ranks: each has the full gradient, as the group sees the same data.
     """
     device, copies, group = world.device.type, {"ddp": world.size, "hsdp": config.parallel.replicate}.get(strategy), config.parallel.tensor
     if copies is not None:
@@ -190,11 +191,11 @@ def compute_dtype(config: Config) -> torch.dtype:
 def check_sharding(
     model: nn.Module, blocks: tuple[type[nn.Module], ...], layout: Layout, world: World, home: torch.device, plans: Plans = NO_PLANS
 ) -> None:
-    """What was asked is what is, or the run does not start. Raises `RuntimeError`, since only a defect can cause it."""
+    """Verify that the model is sharded as configured. Raises `RuntimeError`, since only a bug can cause a difference."""
     if replica_of(model) is None and not isinstance(model, FSDPModule):
-        raise RuntimeError("the model is not sharded: neither fully_shard nor data_parallel took hold of the root module")
+        raise RuntimeError("the model is not sharded: neither fully_shard nor data_parallel was applied to the root module")
     if layout.whole.size() != world.size:
-        raise RuntimeError(f"the mesh holds {layout.whole.size()} ranks, the world {world.size}")
+        raise RuntimeError(f"the mesh has {layout.whole.size()} ranks, the process group {world.size}")
     meshes = {id(parameter): layout.blocks for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
     if layout.shared is not None:
         meshes |= {id(parameter): layout.shared for parameter in tensor_parallel.check_placements(model, blocks, plans)}
@@ -204,14 +205,14 @@ def check_sharding(
         if parameter.to_local().device.type != home.type:
             raise RuntimeError(f"{name} is kept on {parameter.to_local().device}, not on {home}")
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise RuntimeError(f"{name} is trained in {parameter.dtype}; masters must be float32, or small updates are lost")
+            raise RuntimeError(f"{name} is trained in {parameter.dtype}; master weights must be float32, or small updates are lost")
 
 
 def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
-    """Before each micro-batch: what its backward communicates, and what is kept for the step's `last` one.
+    """Configure communication of the next backward pass; `last`: whether it is the last one of its step.
 
-    `ddp` and `zero1` keep whole gradients and reduce them once. `zero1` and `zero2` keep gathered weights, as `ddp` does, until the step is
-    over; at its end they must be given up, or the update of the shards would not be seen.
+    `ddp` and `zero1` keep full gradients and reduce them once per step. `zero1` and `zero2`, like `ddp`, keep gathered weights until the
+    end of the step, when they must be freed, or the update of the shards would have no effect.
     """
     if (replica := replica_of(model)) is not None:
         replica.last = last
@@ -222,7 +223,7 @@ def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
 
 
 def reshard(model: nn.Module) -> None:
-    """Give up gathered parameters after a forward without a backward, which would otherwise stay in the place of the shards."""
+    """Free gathered parameters after a forward pass without a backward pass, which would otherwise stay in place of the shards."""
     if (replica := replica_of(model)) is not None:
         replica.release()
         return
@@ -231,62 +232,62 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-Spread = tuple[DeviceMesh, tuple[Placement, ...]] | None
-"""Over which ranks a tensor lies, and how; None: it is whole on each."""
+TensorLayout = tuple[DeviceMesh, tuple[Placement, ...]] | None
+"""Mesh and placements of a tensor; None: it is not sharded."""
 
 
-def by_layout(tensors: Iterable[Tensor]) -> dict[Spread, list[Tensor]]:
-    """This rank's own parts, in groups that lie over the same ranks in the same way."""
-    groups: dict[Spread, list[Tensor]] = {}
+def by_layout(tensors: Iterable[Tensor]) -> dict[TensorLayout, list[Tensor]]:
+    """This rank's shards, grouped by mesh and placements."""
+    groups: dict[TensorLayout, list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None, []).append(own_part(tensor))
     return groups
 
 
-def squared_norm(spread: Spread, parts: list[Tensor]) -> Tensor:
-    """Of all these tensors as one vector, over all ranks that have a part, fp64. Collective: call on every rank."""
+def squared_norm(spread: TensorLayout, parts: list[Tensor]) -> Tensor:
+    """Squared L2 norm of these tensors together, over all ranks that have shards of them, fp64. Collective: call on every rank."""
     square = torch.nn.utils.get_total_norm(parts).double().square()
     if spread is None:
         return square
     mesh, placements = spread
     for axis, placement in enumerate(placements):
-        if not placement.is_replicate():  # what is the same on several ranks counts once
+        if not placement.is_replicate():  # copies must count once
             dist.all_reduce(square, group=mesh.get_group(axis))
     return square
 
 
 @torch.no_grad()
-def gradient_norm(gradients: dict[Spread, list[Tensor]]) -> Tensor:
-    """Global L2 norm of gradients `by_layout`, a scalar where they are; the host does not wait for it. Collective: call on every rank."""
+def gradient_norm(gradients: dict[TensorLayout, list[Tensor]]) -> Tensor:
+    """Global L2 norm of gradients from `by_layout`, a scalar on their device; does not synchronize. Collective: call on every rank."""
     norm = sum((squared_norm(*group) for group in gradients.items()), torch.zeros((), dtype=torch.float64)).sqrt()
-    if len(gradients) > 1:  # sums in another order may differ in the last bit, and with it the weights that several ranks hold
+    if len(gradients) > 1:  # the order of sums may change the last bit, and replicated weights would diverge
         norm = norm.float()
         dist.broadcast(norm, src=0)
     return norm
 
 
 @torch.no_grad()
-def clip_gradients(gradients: dict[Spread, list[Tensor]], norm: float, largest: float) -> None:
-    """Scale gradients `by_layout`, whose global L2 norm is `norm`, to the norm `largest` if they exceed it."""
+def clip_gradients(gradients: dict[TensorLayout, list[Tensor]], norm: float, largest: float) -> None:
+    """Scale gradients from `by_layout`, with the global L2 norm `norm`, down to the norm `largest` if they exceed it."""
     if not norm <= largest:  # also if it is NaN
         for parts in gradients.values():
             torch._foreach_mul_(parts, largest / norm)
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, in the same memory and without a graph."""
-    # Not to_local: it records a graph, which detach would have to leave again, for each parameter several times a step.
+    """This rank's shard of a tensor, sharing memory, without autograd history."""
+    # Not to_local: it records autograd history, which costs time for each parameter several times per step.
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def sharded_as(whole: Tensor, part: Tensor) -> Tensor:
-    """This rank's part of a tensor that is sharded as `whole` is, in the same memory."""
-    # Not DTensor.from_local: it copies to the mesh's GPU what is offloaded to the host, and who writes into that copy writes nothing.
+    """A DTensor sharded like `whole` from this rank's shard, sharing memory."""
+    # Not DTensor.from_local: it copies offloaded tensors to the mesh's GPU, and writes to that copy would be lost.
     return DTensor(part, whole._spec, requires_grad=False) if isinstance(whole, DTensor) else part
 
 
 def sharded_rows(whole: Tensor, part: Tensor, columns: int) -> Tensor:
-    """As `sharded_as`, for a tensor that has as many rows as `whole`, of `columns` elements each, in a type of its own."""
+    """As `sharded_as`, for a tensor with the rows of `whole`, but `columns` elements each, and its own type."""
     if not isinstance(whole, DTensor):
         return part
     spec = DTensorSpec(whole.device_mesh, whole.placements, TensorMeta(torch.Size((len(whole), columns)), (columns, 1), part.dtype))
@@ -294,5 +295,5 @@ def sharded_rows(whole: Tensor, part: Tensor, columns: int) -> Tensor:
 
 
 def plain_name(name: str) -> str:
-    """Parameter name without the activation checkpointing wrapper's part, as it stands in checkpoints and in the base."""
+    """Parameter name without the part of the activation checkpointing wrapper, as used in checkpoints and in the base."""
     return name.replace(WRAPPED, "")

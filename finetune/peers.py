@@ -1,7 +1,7 @@
-"""The processes of the other ranks on this machine, whose end is seen at once, and with its signal where the system still knows it.
+"""Watches the processes of the other ranks on this machine by pidfd: detects immediately that one has ended, and by which signal.
 
-A pidfd becomes readable when its process ends. Its exit status belongs to the parent, the launcher, which collects it within a tenth of a
-second; until then anyone may read it from /proc.
+A pidfd becomes readable when its process ends. The parent, the launcher, collects the exit status within a tenth of a second; until then
+any process can read it from /proc.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path
 from finetune import vital_signs
 
 Identity = tuple[str, str, str, int]
-"""Name of the machine, which start of it, process namespace, process."""
+"""Host name, boot id, process namespace, process id."""
 
 
 @dataclass(frozen=True)
-class Death:
+class ProcessExit:
     """The end of a rank's process."""
 
     rank: int
     process: int
     signal: str | None
-    """What ended it. None: nothing did, or the launcher was faster in asking."""
+    """Signal that ended it. None: it exited by itself, or the launcher has already collected the status."""
     code: int | None
-    """Exit code, if it ended by itself."""
+    """Exit code, if it exited by itself."""
 
 
 def identity() -> Identity:
-    """Of this process. Containers on one machine may share its name and still not see each other's processes; machines may have the same
-    name, and the first process namespace has the same number on all of them, but each start of a machine has its own id."""
+    """Identity of this process. Containers on one machine may have the same host name and not see each other's processes; different
+    machines may have the same host name and namespace number, but each boot has its own id."""
     namespace = ""
     with contextlib.suppress(OSError):
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -47,12 +47,12 @@ class Peers:
     """Watches the other ranks' processes on this machine; those of other machines are not seen."""
 
     def __init__(self, rank: int, identities: Sequence[Identity]) -> None:
-        """`identities` of all ranks, by rank."""
+        """`identities`: those of all ranks, by rank."""
         self._watched: dict[int, tuple[int, int]] = {}
         """File descriptor → rank, process."""
         self._lock = threading.Lock()
-        self.deaths: list[Death] = []
-        """In the order in which they were seen."""
+        self.deaths: list[ProcessExit] = []
+        """In the order of their detection."""
         own = identities[rank]
         near = [(number, other[-1]) for number, other in enumerate(identities) if number != rank and other[:-1] == own[:-1]]
         self.all_near = len(near) == len(identities) - 1
@@ -60,12 +60,12 @@ class Peers:
             try:
                 self._watched[os.pidfd_open(process)] = number, process
             except (OSError, AttributeError):
-                # A Python or a system without pidfds, none left, or no such process: it answered a moment ago, so it is out of sight rather
-                # than dead. Heartbeats notice its end, later.
+                # No support for pidfds, no file descriptors left, or no such process: it replied a moment ago, so it is not visible rather
+                # than dead. Its missing heartbeat will show its end later.
                 self.all_near = False
 
     def wait(self, seconds: float) -> bool:
-        """Until a process ends, but not for longer; returns whether one has ended, now or before."""
+        """Wait until a process ends, for at most `seconds`; returns whether any process has ended so far."""
         poll = select.poll()
         for descriptor in [*self._watched]:
             poll.register(descriptor, select.POLLIN)
@@ -74,7 +74,7 @@ class Peers:
                 with self._lock:
                     if descriptor in self._watched:
                         number, process = self._watched.pop(descriptor)
-                        self.deaths.append(Death(number, process, *_status(process)))
+                        self.deaths.append(ProcessExit(number, process, *_status(process)))
                         os.close(descriptor)
         return bool(self.deaths)
 
@@ -86,7 +86,7 @@ class Peers:
 
 
 def _status(process: int) -> tuple[str | None, int | None]:
-    """Signal and exit code of a process that has ended, until its parent collects them."""
+    """(signal, exit code) of a process that has ended; (None, None) once its parent has collected them."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         if fields[0] == "Z":

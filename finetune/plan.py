@@ -40,7 +40,7 @@ SHOW_BATCH, SETTINGS = "--show-batch", "--settings"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PlanOptions:
     """The command-line options of `plan` besides the config."""
 
     cluster: Cluster
@@ -64,14 +64,14 @@ def run(argv: list[str]) -> int:
         if SHOW_BATCH in argv and recipe is not None:
             show_batch(config, recipe)
         return 0
-    wishes = take_wishes(arguments)
+    requested = take_plan_options(arguments)
     config = resolved_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
     print(table(config, origins(arguments)), flush=True)
-    foretell(config, load_recipe(find_recipe(config.recipe)), wishes, arguments)
+    print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
     return 0
 
 
-def take_wishes(arguments: Arguments) -> Wishes:
+def take_plan_options(arguments: Arguments) -> PlanOptions:
     """Remove the flags of `plan` from the overrides and return them. Raises `UserError` for an invalid number or an unknown GPU."""
     given = {key: value for key, value in arguments.overrides if key in ("gpus", "nodes", "gpu", "write")}
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
@@ -82,34 +82,34 @@ def take_wishes(arguments: Arguments) -> Wishes:
     write = Path(given["write"]) if "write" in given else None
     if write is not None and write.exists():
         raise UserError(f"--write {write}: already exists; remove it or choose another name")
-    return Wishes(wanted, write)
+    return PlanOptions(wanted, write)
 
 
-def foretell(config: Config, recipe: Recipe, wishes: Wishes, arguments: Arguments) -> None:
+def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> None:
     """Print the estimate as YAML comments, and write the launch file if `--write` was given."""
-    from finetune.foresight import foresee
+    from finetune.foresight import estimate_run
     from finetune.launch_file import launch_file
-    from finetune.prospect import consider, lines
+    from finetune.prospect import lines, plan_run
 
-    foreseen = foresee(config, recipe)
-    prospect = consider(foreseen, wishes.cluster)
+    foreseen = estimate_run(config, recipe)
+    prospect = plan_run(foreseen, requested.cluster)
     seen = prospect.look(recipe)
-    problems = [*complaints(config, recipe), *prospect.problems(seen)]
-    command = said_again(arguments)
+    problems = [*startup_errors(config, recipe), *prospect.problems(seen)]
+    command = command_arguments(arguments)
     for line in lines(prospect, command, seen, problems):
         print(f"# {line}".rstrip())
-    if wishes.write is not None:
-        files.write_text(wishes.write, launch_file(prospect.best, wishes.cluster, str(wishes.write), command))
-        print(f"# wrote {wishes.write}")
+    if requested.write is not None:
+        files.write_text(requested.write, launch_file(prospect.best, requested.cluster, str(requested.write), command))
+        print(f"# wrote {requested.write}")
 
 
-def said_again(arguments: Arguments) -> str:
+def command_arguments(arguments: Arguments) -> str:
     """The arguments that `train` takes, as a command line without the flags of `plan`."""
     keys = "".join(f" --{key} {value}" for key, value in arguments.overrides)
     return f"--recipe {arguments.recipe}{''.join(f' --config {path}' for path in arguments.files)}{keys}"
 
 
-def complaints(config: Config, recipe: Recipe) -> Iterator[str]:
+def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
     """Messages of the errors with which `train` would stop at startup."""
     for check in (lambda: check_inputs(config), lambda: sampling.check(config, recipe)):
         try:

@@ -11,12 +11,12 @@ from typing import Any
 from finetune import optim, preflight, quantized
 from finetune.config import on_disk
 from finetune.errors import UserError
-from finetune.foresight import Foresight, Glance, glance, has_weights
+from finetune.foresight import DataPreview, RunEstimate, has_weights, preview_data
 from finetune.gpus import EFFICIENCY, Cluster
 from finetune.launch_file import keys, kind
 from finetune.memory import GIB, Arrangement, Memory
 from finetune.recipe import Recipe
-from finetune.strategies import Verdict, arrangements, choose, judge, largest_micro_batch, reason
+from finetune.strategies import LayoutEstimate, arrangements, choose, judge, largest_micro_batch, reason
 
 BAR = 30
 """Characters of the largest bar."""
@@ -36,18 +36,18 @@ TERMS = {
 
 
 @dataclass(frozen=True)
-class Prospect:
+class RunPlan:
     """A run on a cluster, with an estimate of each parallel layout."""
 
-    foreseen: Foresight
+    foreseen: RunEstimate
     cluster: Cluster
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[LayoutEstimate, ...]
     """The chosen one first: the one that the config sets, or the best."""
-    asked: bool
+    configured: bool
     """Whether the config sets the strategy."""
 
     @property
-    def best(self) -> Verdict:
+    def best(self) -> LayoutEstimate:
         return self.verdicts[0]
 
     @cached_property
@@ -57,48 +57,48 @@ class Prospect:
         half = self.foreseen.activations(max(config.train.micro_tokens // 2, 64), best.recomputing, best.arrangement.tensor)
         return largest_micro_batch(self.foreseen.work, best, half)
 
-    def problems(self, seen: Glance | str | None) -> Iterator[str]:
+    def problems(self, seen: DataPreview | str | None) -> Iterator[str]:
         """Problems that would stop the run later. `seen`: the result of `look`."""
         foreseen = self.foreseen
         base = Path(str(foreseen.config.model.source))
         if not has_weights(base):
             yield f"model.source: {base} contains no *.safetensors; download the weights before training"
         yield from (f"model.source: {misfit}" for misfit in foreseen.misfits[:5])
-        yield from refused(lambda: quantized.check(foreseen.config))
-        yield from refused(lambda: optim.check(foreseen.config))
-        yield from refused(lambda: preflight.check_room(foreseen.config.run.dir, checkpoint_size(foreseen)))
+        yield from error_messages(lambda: quantized.check(foreseen.config))
+        yield from error_messages(lambda: optim.check(foreseen.config))
+        yield from error_messages(lambda: preflight.check_room(foreseen.config.run.dir, checkpoint_size(foreseen)))
         if not self.best.fits:
             yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advice(self)}"
         yield from [seen] if isinstance(seen, str) else seen.problems if seen else ()
 
-    def look(self, recipe: Recipe) -> Glance | str | None:
+    def look(self, recipe: Recipe) -> DataPreview | str | None:
         """A preview of the data, the reason why it cannot be read, or None if the file does not exist."""
         path = on_disk(self.foreseen.config.data.train)
         if path is None or not path.is_file():
             return None
         try:
-            return glance(self.foreseen.config, recipe, self.foreseen.processor())
+            return preview_data(self.foreseen.config, recipe, self.foreseen.processor())
         except UserError as problem:
             return str(problem)
         except (OSError, ValueError) as problem:  # transformers raises these for a missing tokenizer
             return f"model.source: the tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
 
 
-def consider(foreseen: Foresight, cluster: Cluster) -> Prospect:
+def plan_run(foreseen: RunEstimate, cluster: Cluster) -> RunPlan:
     """Estimate every layout that the cluster and the config allow. Raises `UserError` if the config sets an impossible one."""
     parallel, work = foreseen.config.parallel, foreseen.work
     among = list(arrangements(cluster, work.refuses_tensor, parallel.offload))
     ranking = choose(work, cluster, among)
     if parallel.strategy == "auto" and parallel.tensor == 1:
-        return Prospect(foreseen, cluster, tuple(ranking), asked=False)
+        return RunPlan(foreseen, cluster, tuple(ranking), configured=False)
     strategy = "fsdp" if parallel.strategy == "auto" else parallel.strategy
     wanted = Arrangement(strategy, cluster.ranks, parallel.replicate, parallel.tensor, parallel.offload)
     check(wanted, foreseen, cluster)
     chosen = judge(work, cluster, wanted, work.recomputing)
-    return Prospect(foreseen, cluster, (chosen, *(each for each in ranking if each.arrangement != wanted)), asked=True)
+    return RunPlan(foreseen, cluster, (chosen, *(each for each in ranking if each.arrangement != wanted)), configured=True)
 
 
-def check(wanted: Arrangement, foreseen: Foresight, cluster: Cluster) -> None:
+def check(wanted: Arrangement, foreseen: RunEstimate, cluster: Cluster) -> None:
     """Raises `UserError` for a layout that training would refuse on this cluster."""
     copies, ranks = wanted.replicate, cluster.ranks
     if (wanted.strategy == "hsdp") != (copies > 1) or ranks % copies:
@@ -115,14 +115,14 @@ def check(wanted: Arrangement, foreseen: Foresight, cluster: Cluster) -> None:
         raise UserError(refusal)
 
 
-def refused(check: Callable[[], Any]) -> Iterator[str]:
+def error_messages(check: Callable[[], Any]) -> Iterator[str]:
     try:
         check()
     except UserError as problem:
         yield str(problem)
 
 
-def advice(prospect: Prospect) -> str:
+def advice(prospect: RunPlan) -> str:
     """What to change when the run does not fit into memory."""
     memory, config = prospect.best.memory, prospect.foreseen.config
     if memory.lasting + memory.passing > prospect.best.budget:
@@ -131,21 +131,21 @@ def advice(prospect: Prospect) -> str:
     return f"set --train.micro_tokens {prospect.largest // 256 * 256}" if prospect.largest else "use more GPUs"
 
 
-def lines(prospect: Prospect, command: str, seen: Glance | str | None, problems: list[str]) -> Iterator[str]:
+def lines(prospect: RunPlan, command: str, seen: DataPreview | str | None, problems: list[str]) -> Iterator[str]:
     """The plan, line by line."""
-    yield from of_run(prospect)
-    if isinstance(seen, Glance) and not prospect.foreseen.config.train.steps:
-        yield of_data(prospect, seen)
+    yield from describe_run(prospect)
+    if isinstance(seen, DataPreview) and not prospect.foreseen.config.train.steps:
+        yield describe_data(prospect, seen)
     yield ""
-    yield from of_memory(prospect)
+    yield from describe_memory(prospect)
     yield ""
-    yield from of_strategy(prospect, command)
+    yield from describe_strategy(prospect, command)
     yield ""
     yield f"problems to fix before training: {len(problems)}" if problems else "no problems found"
     yield from (f"  {line}" for problem in problems for line in problem.splitlines())
 
 
-def of_run(prospect: Prospect) -> Iterator[str]:
+def describe_run(prospect: RunPlan) -> Iterator[str]:
     """Parameters, steps, checkpoints, time."""
     foreseen, best = prospect.foreseen, prospect.best
     of, work, train = foreseen.outline, foreseen.work, foreseen.config.train
@@ -166,12 +166,12 @@ def of_run(prospect: Prospect) -> Iterator[str]:
         yield f"{train.steps:,} steps: {hours(train.steps * best.seconds.total)}"
 
 
-def checkpoint_size(foreseen: Foresight) -> int:
+def checkpoint_size(foreseen: RunEstimate) -> int:
     """Size of one checkpoint on disk, in bytes."""
     return preflight.checkpoint_bytes(foreseen.outline.trained, foreseen.outline.state_bytes)
 
 
-def of_data(prospect: Prospect, found: Glance) -> str:
+def describe_data(prospect: RunPlan, found: DataPreview) -> str:
     """Steps and time, extrapolated from some rows of the data."""
     train = prospect.foreseen.config.train
     steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
@@ -185,7 +185,7 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
 
 
-def of_memory(prospect: Prospect) -> Iterator[str]:
+def describe_memory(prospect: RunPlan) -> Iterator[str]:
     """Memory of one GPU, term by term, with bars."""
     best = prospect.best
     where = f"{best.arrangement} on {prospect.cluster}"
@@ -204,11 +204,11 @@ def bars(memory: Memory) -> Iterator[str]:
             yield f"  {TERMS[name]:<17}{size / GIB:8.2f}  {'█' * max(1, round(BAR * size / largest))}"
 
 
-def of_strategy(prospect: Prospect, command: str) -> Iterator[str]:
+def describe_strategy(prospect: RunPlan, command: str) -> Iterator[str]:
     """The chosen strategy, its launch command, and the reasons against the others."""
     best, *others = prospect.verdicts
-    configured = ", as configured" if prospect.asked else ""
-    yield f"strategy: {best.arrangement}{configured}; distributed_type: {kind(best.arrangement)}; --write FILE"
+    suffix = ", as configured" if prospect.configured else ""
+    yield f"strategy: {best.arrangement}{suffix}; distributed_type: {kind(best.arrangement)}; --write FILE"
     yield f"  accelerate launch --config_file FILE finetune/train.py {command}{keys(best)}"
     if best.recomputing != prospect.foreseen.work.recomputing:
         yield f"  with activation checkpointing {best.recomputing}: nothing fits with {prospect.foreseen.work.recomputing}"

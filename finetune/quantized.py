@@ -1,7 +1,7 @@
-"""QLoRA: the frozen weights that adapters sit on are kept in 4 bits (Dettmers et al. 2023, arXiv:2305.14314), by bitsandbytes.
+"""4-bit quantization (NF4) of frozen weights under LoRA adapters, as in QLoRA (Dettmers et al. 2023, arXiv:2305.14314), by bitsandbytes.
 
-NF4 with blocks of 64 that never cross a row, so that a rank's rows are quantized from the base's rows alone, and sharding splits rows.
-What is trained is the update of the *rounded* weights; export merges into those, so that the exported model is the one that was trained.
+Blocks of 64 values never cross a row, so each rank quantizes its own rows, and sharding can split rows. Training adapts the *quantized*
+weights; an export merges the adapters into the dequantized weights, so the exported model is the one that was trained.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ PACKED, SCALES = ".packed", ".scales"
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer whose frozen weight [out, in] takes 4.5 bits each."""
+    """A linear layer whose frozen weight [out, in] takes 4.5 bits per element."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         rows, columns, device = linear.out_features, linear.in_features, linear.weight.device
-        # Bytes, since sharding casts what is floating point to the compute type.
+        # Stored as bytes, since sharding would cast floating-point parameters to the compute type.
         self.packed = nn.Parameter(torch.empty(rows, columns // 2, dtype=torch.uint8, device=device), requires_grad=False)
         self.scales = nn.Parameter(torch.empty(rows, columns // BLOCK * 4, dtype=torch.uint8, device=device), requires_grad=False)
         self.bias = linear.bias
         self.in_features, self.out_features = columns, rows
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[…, in] → […, out]; the weight exists in the inputs' type while it is used, here and in the backward pass."""
+        """[…, in] → […, out]; the weight is dequantized to the type of the inputs temporarily, here and in the backward pass."""
         from bitsandbytes.autograd._functions import matmul_4bit
 
         state = _state(self.scales, (self.out_features, self.in_features), inputs.dtype)
@@ -41,39 +41,39 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize_base(model: nn.Module) -> None:
-    """Replace the weight under every adapter. Parameters are on meta. Raises `UserError` naming a layer that cannot be."""
+    """Replace the linear layer under every adapter by a quantized one, on meta. Raises `UserError` for a layer of unsuitable size."""
     for name, layer in model.named_modules():
         if not hasattr(layer, "lora_A"):
             continue
         if layer.base_layer.in_features % BLOCK:
             raise UserError(
                 f"model.quantization: {name} has {layer.base_layer.in_features} inputs, which blocks of {BLOCK} do not divide; "
-                "leave it out with model.lora.targets, or drop model.quantization"
+                "exclude it with model.lora.targets, or remove model.quantization"
             )
         layer.base_layer = QuantizedLinear(layer.base_layer)
 
 
 def check(config: Config) -> None:
-    """Refuse, with the reason, what cannot work with quantization. Raises `UserError`."""
+    """Raises `UserError` for settings that cannot be combined with quantization."""
     if config.model.quantization is None:
         return
     if config.model.lora is None:
-        raise UserError("model.quantization: nf4 freezes the weights, so there must be something else to train: give model.lora too")
+        raise UserError("model.quantization: nf4 freezes the weights, so adapters are needed: set model.lora too")
     if config.model.lora.dora:
-        raise UserError("model.quantization: nf4 with model.lora.dora: DoRA measures the base's own weights, which are not there; drop one")
-    if torch.__version__ < "2.12":  # by the rules of versions, which torch gives its strings
+        raise UserError("model.quantization: nf4 with model.lora.dora: DoRA needs the unquantized weights; remove one of the two")
+    if torch.__version__ < "2.12":  # torch.__version__ compares as a version
         raise UserError(
-            f"model.quantization: nf4 needs torch 2.12 or newer, and this is torch {torch.__version__}, whose fully_shard cannot shard the "
-            "bytes of quantized weights (pytorch#177844); install a newer torch, or drop model.quantization and train with model.lora alone"
+            f"model.quantization: nf4 needs torch 2.12 or newer; fully_shard of torch {torch.__version__} cannot shard quantized weights "
+            "(pytorch#177844); install a newer torch, or remove model.quantization and use model.lora only"
         )
     try:
-        import bitsandbytes  # noqa: F401 - is it there?
+        import bitsandbytes  # noqa: F401 - only to check that it is installed
     except ImportError as error:
         raise UserError(f"model.quantization: nf4 needs bitsandbytes: pip install 'overtone[qlora]' ({error})") from None
 
 
 def weight_of(name: str) -> str | None:
-    """Name of the weight that a quantized parameter was made from; None for any other parameter's name."""
+    """Name of the weight of a quantized parameter; None for the name of any other parameter."""
     for ending in (PACKED, SCALES):
         if name.endswith(ending):
             return name.removesuffix(ending) + ".weight"
@@ -86,13 +86,13 @@ def original_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def bytes_of(name: str, rows: Tensor) -> Tensor:
-    """The bytes of a quantized parameter for these rows [n, in] of the weight."""
+    """Values of a quantized parameter (packed weights or scales, as bytes) for these rows [n, in] of the weight."""
     packed, scales = _quantized(rows)
     return packed if name.endswith(PACKED) else scales
 
 
 def rounded(rows: Tensor) -> Tensor:
-    """fp32 values that rows [n, in] of a weight have once they are quantized."""
+    """Rows [n, in] of a weight after quantization and dequantization, fp32."""
     from bitsandbytes.functional import dequantize_4bit
 
     packed, scales = _quantized(rows)

@@ -30,9 +30,10 @@ RELEASE_SECONDS = 60.0
 def work(order: dict[str, Any]) -> dict[str, Any]:
     """Train as one worker of a group; returns why it ended and the last metrics, or the user's mistake.
 
-    `order`: `folder` to be in, `arguments` of the training, `records` (folder for Ray's own). Collective: Ray calls it on every worker.
+    `order`: `folder` (working directory), `arguments` of the training, `records` (folder for Ray's records). Collective: Ray calls it on
+    every worker.
     """
-    os.chdir(order["folder"])  # what is relative on the driver's command line means the same here
+    os.chdir(order["folder"])  # so that relative paths of the driver's command line are valid here
     reports = Reports(Path(order["records"]))
     try:
         config = checked_config(parse_arguments(order["arguments"]))
@@ -49,12 +50,13 @@ def work(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def leaving() -> str | None:
-    """The reason to stop if any machine of the group is about to be taken away. Collective: call on every worker."""
+    """`LEAVING` if any machine of the group will be preempted, otherwise None. Collective: call on every worker."""
     return None if ray.train.get_preemption_info() is None else LEAVING
 
 
 def await_release(run_dir: Path) -> None:
-    """Wait until no process locks the run's folder: Ray does not wait for those that it ends. The run itself reports one that keeps it."""
+    """Wait until the run's folder is unlocked: Ray does not wait for the processes that it ends. After `RELEASE_SECONDS`, training itself
+    reports the owner of the lock."""
     deadline = time.monotonic() + RELEASE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -68,7 +70,7 @@ def await_release(run_dir: Path) -> None:
 class Reports:
     """Listens to the events of this worker, and reports to Ray when a checkpoint is committed.
 
-    It does not report each step: a report waits for all workers, and for Ray, which polls every two seconds.
+    It does not report every step: a report waits for all workers, and for Ray, which polls every two seconds.
     """
 
     def __init__(self, records: Path) -> None:
@@ -79,7 +81,7 @@ class Reports:
         """Why training ended."""
 
     def at(self, step: float) -> dict[str, Any]:
-        """The last numbers that were logged up to `step`, of training and of an evaluation."""
+        """The last metrics of training and evaluation that were logged up to `step`."""
         return {name: value for number in sorted(self._numbers) if number <= step for name, value in self._numbers[number].items()}
 
     def hear(self, kind: str, step: int, facts: dict[str, Any]) -> None:
@@ -91,11 +93,12 @@ class Reports:
             self._report(step, facts["folder"])
 
     def _report(self, step: int, folder: str) -> None:
-        """Collective: call on every worker. Ray gets a small file that names the checkpoint, which stays ours to prune."""
+        """Report metrics and a small file that names the checkpoint; Ray does not store or prune checkpoints. Collective: call on every
+        worker."""
         named = None
         if ray.train.get_context().get_world_rank() == 0:
             files.write_json(files.make_folder(self._records / folder) / "checkpoint.json", {"folder": folder, "step": step})
             named = ray.train.Checkpoint.from_directory(str(self._records / folder))
         numbers = self.at(step)
-        self._numbers = {step: numbers, **{number: found for number, found in self._numbers.items() if number > step}}
+        self._numbers = {step: numbers, **{number: later for number, later in self._numbers.items() if number > step}}
         ray.train.report(numbers, named, checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD)

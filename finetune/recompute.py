@@ -1,4 +1,4 @@
-"""Activation checkpointing: forget what a block computed, and compute it again in the backward pass."""
+"""Activation checkpointing of blocks, full or selective: activations are recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.attention.varlen  # makes the operation known that `KEPT` ends with
+import torch.nn.attention.varlen  # registers the last operation in `KEPT`
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
@@ -27,11 +27,11 @@ KEPT = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.torch_attn._varlen_attn.default,
 }
-"""What `selective` keeps: matrix products and attention cost nearly all of the time, and their results a small part of the memory."""
+"""Operations whose results `selective` keeps: matrix products and attention take most of the time, but little of the memory."""
 
 
 def wrap(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["none", "selective", "full"]) -> None:
-    """Wrap each block in place; before compiling and sharding."""
+    """Wrap each block for activation checkpointing, in place. Call it before compiling and sharding."""
     if how == "none":
         return
     contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _keep)} if how == "selective" else {}
@@ -43,15 +43,15 @@ def wrap(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["no
 
 
 def outermost(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
-    """Each block, or what `wrap` has put around it: what is sharded and compiled, so that a block that is computed again is compiled with
-    what is kept of it, and is gathered once for both."""
+    """Each block, or the wrapper that `wrap` has put around it. These modules are sharded and compiled, so that recomputation is part of
+    the compiled graph, and a block is gathered once for both."""
     found = [module for module in model.modules() if isinstance(module, (CheckpointWrapper, *blocks))]
     inside = {id(module._checkpoint_wrapped_module) for module in found if isinstance(module, CheckpointWrapper)}
     return [module for module in found if id(module) not in inside]
 
 
 def block_of(module: nn.Module) -> nn.Module:
-    """What is inside a wrapper, if it is one."""
+    """The module inside a checkpoint wrapper; any other module itself."""
     inner: nn.Module = module._checkpoint_wrapped_module if isinstance(module, CheckpointWrapper) else module
     return inner
 

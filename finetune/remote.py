@@ -55,7 +55,7 @@ def name_of(url: str) -> str:
 
 
 @dataclass(frozen=True)
-class Found:
+class RemoteFile:
     """Size and identity of a remote file, known without reading it."""
 
     bytes: int
@@ -63,7 +63,7 @@ class Found:
     """Changes whenever the content changes, as far as the file system can tell."""
 
 
-def look(url: str) -> Found:
+def look(url: str) -> RemoteFile:
     """Size and identity of one file. Raises `UserError` if it does not exist or is a folder."""
     system, path = _reach(url)
     with _explained(url, "accessing it"):
@@ -73,7 +73,7 @@ def look(url: str) -> Found:
     return _found(url, info)
 
 
-def find(url: str) -> dict[str, Found]:
+def find(url: str) -> dict[str, RemoteFile]:
     """All files under a folder, by their path in it, sorted; empty if it does not exist: object storage has no empty folders."""
     system, path = _reach(url)
     with _explained(url, "listing it"):
@@ -146,7 +146,7 @@ def complete(fetched: Path, named: Iterable[Path]) -> None:
             bring(url, look(url), path, kept)
 
 
-def bring(url: str, found: Found, path: Path, beside: Path) -> None:
+def bring(url: str, found: RemoteFile, path: Path, beside: Path) -> None:
     """Download a file to `path` atomically, through a temporary folder in `beside`."""
     files.sweep(beside, ARRIVING)
     temporary = files.fresh_folder(beside, ARRIVING)
@@ -158,7 +158,7 @@ def bring(url: str, found: Found, path: Path, beside: Path) -> None:
         files.discard(temporary)
 
 
-def download(url: str, found: Found, path: Path) -> None:
+def download(url: str, found: RemoteFile, path: Path) -> None:
     """Stream a file into a temporary folder. Raises `UserError` if the download is incomplete, or the file is replaced meanwhile."""
     system, place = _reach(url)
     files.require_space(path.parent, found.bytes, f"a copy of {url}")
@@ -204,11 +204,11 @@ def remove_file(url: str) -> None:
         system.rm_file(path)
 
 
-def _found(url: str, info: dict[str, Any]) -> Found:
+def _found(url: str, info: dict[str, Any]) -> RemoteFile:
     content = {key: str(info[key]) for key in CONTENT if info.get(key) is not None}
     times = {key: _moment(info[key]) for key in TIMES if info.get(key) is not None}
     known = content or times or {"never seen before": secrets.token_hex(8)}
-    return Found(info["size"], hashlib.sha256(json.dumps([url, info["size"], known], sort_keys=True).encode()).hexdigest()[:32])
+    return RemoteFile(info["size"], hashlib.sha256(json.dumps([url, info["size"], known], sort_keys=True).encode()).hexdigest()[:32])
 
 
 def _moment(value: Any) -> str:

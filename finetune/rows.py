@@ -1,11 +1,10 @@
-"""A JSONL file by row number, through an index of byte offsets, lengths and checksums: memory does not grow with the file.
+"""Indexed JSONL dataset: random access to rows by an index of byte offsets, lengths and checksums, with memory independent of file size.
 
-Beside the index is the cache of samples: of each row what training reads of it, as `sample_cache` writes it, so that no row is tokenized
-while a model trains. Both are made in one pass over the file, in this process or in several (see `index_workers`).
+Beside the index is the sample cache, with the tokenized sample of each row (see finetune/sample_cache.py), so that no row is tokenized
+during training. Both are written in one pass over the file, by one or several processes (see finetune/index_workers.py).
 
-What a run trains on is what it indexed. At each start a file of up to `DIGESTED_BYTES` is digested; a larger one counts as the indexed one
-while its size and times are the same. Training reads the cache alone: each sample is checked against its checksum when it is read, and so
-is a row, for whoever reads one, whatever the file's size.
+A run trains on exactly what it indexed. At each start a file of up to `DIGESTED_BYTES` is verified by its digest; a larger one by its size
+and times. Training reads only the cache. Each sample and each row is verified by its checksum when it is read.
 """
 
 from __future__ import annotations
@@ -34,45 +33,45 @@ from finetune.errors import UserError
 Ids = NDArray[np.int64]
 SHOWN_PROBLEMS = 10
 COLUMNS = 8
-"""Of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its cached sample."""
+"""Columns of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its sample."""
 FORMAT = 3
-"""Of the index. 1 had no checksums, 2 no cached samples."""
+"""Version of the index format. 1 had no checksums, 2 no cached samples."""
 DIGESTED_BYTES = 2 * 2**30
-"""Up to here a file is read as a whole at each start: two seconds at the 1 GB/s and more of SHA-256 on a processor of today."""
+"""Largest file that is hashed completely at each start: about two seconds with SHA-256 at 1 GB/s."""
 BLOCK_BYTES = 2**18
 SCANNED_BYTES = 2**20
-"""Of rows that are measured at once: what one process is given, and what a report of progress can be late by."""
+"""Size of the blocks of rows that are indexed at a time, each by one process."""
 HASHED_AT_ONCE = 2047
-"""Bytes. From 2,048 on hashlib gives the interpreter away, and to get it back takes longer than to hash a sample."""
+"""In bytes. From 2,048 on, hashlib releases the interpreter lock, and reacquiring it takes longer than hashing a sample."""
 SECONDS_BETWEEN_REPORTS = 10.0
 LOCK = ".index.lock"
-"""In the cache's folder: of several processes that find an index stale, one makes it, and the others use that."""
+"""Lock file in the cache's folder: of several processes that find a stale index, one rebuilds it, and the others use the result."""
 HALF_WRITTEN = re.compile(rf"\..*\.(index|samples)({re.escape(files.TEMPORARY)}|{re.escape(files.TRASH)})")
-"""Names of what a killed process leaves of an index or of samples."""
+"""Names of temporary files of indexes and samples that a killed process may leave."""
 
 
 class Measured(NamedTuple):
-    """What training makes of a row."""
+    """Length of a row, whether it is dropped or truncated, and its sample."""
 
     positions: int
-    """As it is trained on."""
+    """After truncation."""
     left_out: str | None = None
-    """Why it is not trained on at all."""
+    """Why the row is dropped; None if it is not."""
     cut: bool = False
-    """Whether only its beginning is trained on."""
+    """Whether the row is truncated."""
     sample: bytes = b""
-    """What the cache holds of it, before it is cut."""
+    """Record for the sample cache, before truncation."""
 
 
 Measure = Callable[[dict[str, Any]], Measured]
-"""Raises `UserError` for a row that must not be there."""
+"""Raises `UserError` for an invalid row."""
 
 
 class DataFile:
-    """A file's bytes by offset, through one descriptor that is open as long as this object.
+    """Random access to the bytes of a file, through one file descriptor that stays open.
 
-    It is read, not mapped: a mapped file that is truncated ends the process with SIGBUS. A file that is replaced by renaming another one
-    over it keeps its old content for this object.
+    The file is not memory-mapped: if it were truncated, the process would die with SIGBUS. If the file is replaced by a rename, this object
+    still reads the old content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,8 +83,8 @@ class DataFile:
             os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Fewer than `size` bytes only where the file ends. Threads may read at the same time. Raises `ValueError` for a place that no file
-        of this size has, as a made-up index may name one."""
+        """Read `size` bytes, fewer only at the end of the file. Thread-safe. Raises `ValueError` for a range outside of the file, as in a
+        forged index."""
         if offset < 0 or size < 0 or (size > BLOCK_BYTES and size > os.fstat(self._descriptor).st_size):
             raise ValueError(f"{size:,} bytes from byte {offset:,} on")
         parts, left = [], size
@@ -96,8 +95,8 @@ class DataFile:
 
 
 class SamplesFile:
-    """The bytes of a cache of samples by offset. It is mapped: a read is a copy, and costs no turn at the interpreter, which the training
-    thread needs (a system call gives it away, and to get it back takes longer than to read a sample)."""
+    """Random access to a sample cache, by memory mapping: a read copies memory and keeps the interpreter lock, while a system call would
+    release it, and reacquiring it takes longer than reading a sample."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -110,17 +109,17 @@ class SamplesFile:
             os.close(self._descriptor)
 
     def announce(self, places: Iterable[Sequence[int]]) -> None:
-        """Have the system begin to read these (offset, bytes), all at once. Raises `UserError` if the file is not as long as it was: a read
-        past its end would end the process with SIGBUS."""
+        """Ask the kernel to prefetch these ranges (offset, bytes). Raises `UserError` if the file was truncated: a read past its end would
+        kill the process with SIGBUS."""
         if os.fstat(self._descriptor).st_size < self._size:
-            raise UserError(f"{self.path} was truncated after it was made; {remedy(self.path)}")
+            raise UserError(f"{self.path} was truncated after it was written; {remedy(self.path)}")
         for offset, size in places:
             if isinstance(self._bytes, mmap.mmap) and 0 <= offset < self._size and 0 < size <= self._size - offset:
                 begin = offset - offset % mmap.PAGESIZE
                 self._bytes.madvise(mmap.MADV_WILLNEED, begin, offset + size - begin)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Raises `ValueError` for a place that is not in the file, as a made-up index may name one."""
+        """Read `size` bytes. Raises `ValueError` for a range outside of the file, as in a forged index."""
         if not (0 <= offset <= self._size and 0 <= size <= self._size - offset):
             raise ValueError(f"{size:,} bytes from byte {offset:,} on, of {self._size:,}")
         return bytes(self._bytes[offset : offset + size])
@@ -137,11 +136,11 @@ class Rows:
     digest: str
     """SHA-256 of the file."""
     samples: SamplesFile
-    """The cache: one record after the other."""
+    """The sample cache."""
     left_out: dict[str, list[int]] = field(default_factory=dict)
-    """Reason → line numbers of the rows that are not trained on for it."""
+    """Reason → line numbers of the rows that were dropped for it."""
     cut: int = 0
-    """Rows of which only the beginning is trained on."""
+    """Number of truncated rows."""
 
     @property
     def lengths(self) -> Ids:
@@ -154,7 +153,8 @@ class Rows:
         return f"{self.path}:{self.index[row, 3]}"
 
     def read(self, row: int) -> dict[str, Any]:
-        """Raises `UserError` for a row that is not the one that was indexed: the file was rewritten, truncated, or cannot be read."""
+        """Read a row of the data file. Raises `UserError` if it is not the one that was indexed: the file was rewritten or truncated, or
+        cannot be read."""
         offset, size, checksum = (int(self.index[row, column]) for column in (0, 1, 4))
         try:
             raw = self.file.read(offset, size)
@@ -167,28 +167,28 @@ class Rows:
             )
         if checksum_of(raw) != checksum:
             raise UserError(f"this row is not the one that was indexed: the file was rewritten since then; {RESTORE}")
-        value: dict[str, Any] = json.loads(raw)  # `scan` has accepted these very bytes
+        value: dict[str, Any] = json.loads(raw)  # `scan` has accepted the same bytes
         return value
 
     def announce(self, rows: Iterable[int]) -> None:
-        """Have the system begin to read the samples of these rows. Raises `UserError` if the cache was truncated."""
+        """Prefetch the samples of these rows. Raises `UserError` if the cache was truncated."""
         self.samples.announce(self.index[[*rows], 5:7].tolist())
 
     def sample(self, row: int) -> bytearray:
-        """What the cache holds of a row. Raises `UserError` if it is not what was written there."""
+        """The record of a row in the sample cache. Raises `UserError` if it does not match its checksum."""
         offset, size, checksum = self.index[row, 5:].tolist()
         try:
             record = self.samples.read(offset, size)
         except ValueError as error:
             raise UserError(f"its cached sample cannot be read ({error}); {remedy(self.samples.path)}") from error
         if checksum_of(record) != checksum:
-            raise UserError(f"its cached sample was changed after it was made; {remedy(self.samples.path)}")
+            raise UserError(f"its cached sample was changed after it was written; {remedy(self.samples.path)}")
         return bytearray(record)
 
 
 def remedy(samples: Path) -> str:
-    """What to do about a cache of samples that is damaged."""
-    return f"delete {samples} and run the same command, which makes it again and resumes from the last checkpoint"
+    """The next action for a damaged sample cache, for messages."""
+    return f"delete {samples} and run the same command, which builds it again and resumes from the last checkpoint"
 
 
 RESTORE = (
@@ -198,7 +198,7 @@ RESTORE = (
 
 
 def checksum_of(raw: bytes) -> int:
-    """BLAKE2b, 64 bits, as a signed integer: what a column of the index holds."""
+    """64-bit BLAKE2b as a signed integer, as stored in the index."""
     total = hashlib.blake2b(digest_size=8)
     for start in range(0, len(raw), HASHED_AT_ONCE):
         total.update(raw[start : start + HASHED_AT_ONCE])
@@ -206,51 +206,50 @@ def checksum_of(raw: bytes) -> int:
 
 
 def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
-    """Open a file whose index `build_index` has made in `cache`. Raises `UserError` if one of the two is gone by now, or if the index is
-    not `built`, the one whose digest `build_index` returned."""
+    """Open a file with the index that `build_index` has written to `cache`. Raises `UserError` if one of the two is missing, or if the
+    digest of the index is not `built`, the one that `build_index` returned."""
     place = index_path(path, cache)
     try:
         head, begins = read_head(place)
         if built is not None and head["index_digest"] != built:  # ranks with different lengths would train in different orders
             raise UserError(
-                f"another process, such as `finetune plan` with other options, has just indexed {path} again in {cache}; start one after "
-                "the other, or with another --run.dir"
+                f"another process, such as `finetune plan` with other options, has just indexed {path} again in {cache}; run them one "
+                "after the other, or with different --run.dir"
             )
         index = np.asarray(np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS)))  # whose rows are cheaper to take
         return Rows(path, DataFile(path), index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
-            f"{path} or its index {place} cannot be read ({strict_json.one_line(error)}), which was there a moment ago; if this is another "
-            "machine, data and run.dir must be on a disk that all of them share"
+            f"{path} or its index {place} cannot be read ({strict_json.one_line(error)}), though rank 0 has just read it; with several "
+            "machines, data and run.dir must be on a disk that all of them share"
         ) from error
 
 
 def index_path(path: Path, cache: Path) -> Path:
-    """Two files of the same name in different folders must not share an index."""
+    """Path of the index of a data file; unique for files of the same name in different folders."""
     return cache / f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}.index"
 
 
 def samples_path(index: Path) -> Path:
-    """Where the cached samples of an index are."""
+    """Path of the sample cache of an index."""
     return index.with_suffix(".samples")
 
 
 def read_head(place: Path) -> tuple[dict[str, Any], int]:
-    """The first line of an index, which says what it belongs to, and where the numbers behind it begin. Raises `ValueError` for garbage."""
+    """The JSON header of an index, and the offset of the numbers after it. Raises `ValueError` for an invalid header."""
     with place.open("rb") as file:
         head = strict_json.loads(file.readline())
         if not isinstance(head, dict):
-            raise ValueError("its first line is no object")
+            raise ValueError("its first line is not a JSON object")
         return head, file.tell()
 
 
 def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: ScanAll | None = None) -> str:
-    """Measure every row once; store where those are that are trained on, with checksums and samples, and which ones are not and why.
-    Returns the digest of the index.
+    """Read every row once and write index and sample cache to `cache`; returns the digest of the index.
 
-    Kept under `cache`, not beside the data: data may be read-only, and lengths depend on the recipe. An index of the same content and `key`
-    is used as it is; why another one is not is printed. `scan_all` spreads the work over processes; without it, this one does it. Raises
-    `UserError` listing the bad rows by file:line.
+    They are not stored beside the data, which may be read-only, and lengths depend on the recipe. An index of the same content and `key` is
+    reused; otherwise the reason is printed. `scan_all` distributes the work over processes; without it, this process does it. Raises
+    `UserError` listing the invalid rows by file:line.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; `python -m data_prep voice RECORDINGS --out FOLDER` makes one")
@@ -265,14 +264,14 @@ def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: S
                 return str(read_head(place)[0]["index_digest"])
             print(f"indexing {path} again: {stale}", file=sys.stderr, flush=True)
         for old in (place, samples_path(place)):
-            files.discard(old)  # before the new ones take as much room again
+            files.discard(old)  # first, to free space for the new ones
             files.sweep(cache, old.name)
         return _build(path, place, {**of, **times}, scan_all or (lambda blocks: map(partial(scan, measure, path), blocks)))
 
 
 def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) -> str:
-    """Write samples, then the index with their digest: a killed process leaves samples that nothing refers to."""
-    files.make_private(place.parent)  # the samples say what the data says, which only its owner may be allowed to read
+    """Write the samples first, then the index with their digest: if the process is killed, no index refers to incomplete samples."""
+    files.make_private(place.parent)  # the samples contain the data, which other users may not be allowed to read
     whole = _Whole(path, place.parent)
     with path.open("rb") as file:
         samples = files.write_stream(samples_path(place), whole.samples(scan_all(blocks_of(file))))
@@ -284,15 +283,15 @@ def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) ->
     }  # fmt: skip
     digest = _digest_of_index(facts, [numbers])
     head = json.dumps({**facts, "index_digest": digest})
-    padding = " " * (-(len(head.encode()) + 1) % 8)  # the numbers behind it are read in place, so they must be aligned
+    padding = " " * (-(len(head.encode()) + 1) % 8)  # aligns the numbers after it, which are memory-mapped
     files.write_bytes(place, b"".join([f"{head}{padding}\n".encode(), numbers]))
     return digest
 
 
 def discard_others(cache: Path, paths: Iterable[Path]) -> None:
-    """Delete indexes and samples of other data files than these, whole or half written, which a folder of a run would otherwise collect."""
+    """Delete indexes and samples of data files other than `paths`, and partly written ones, which would accumulate in a run's folder."""
     kept = {index_path(path, cache).stem for path in paths}
-    with files.alone(cache / LOCK):  # what another process is writing is not left over
+    with files.alone(cache / LOCK):  # otherwise files that another process is writing would be deleted
         for left in files.unfinished(cache):
             if HALF_WRITTEN.match(left.name):
                 files.discard(left)
@@ -302,11 +301,11 @@ def discard_others(cache: Path, paths: Iterable[Path]) -> None:
 
 
 def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Path) -> str | None:
-    """Why an index cannot be used for this content and key; None if it can."""
+    """Why an index cannot be reused for this content and key; None if it can."""
     try:
         head, begins = read_head(place)
         if head.get("format") != FORMAT:
-            return "its index has the format of another version"
+            return "its index has the format of another program version"
         stored = head.pop("index_digest")
         with place.open("rb") as file:
             file.seek(begins)
@@ -315,7 +314,7 @@ def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Pat
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"its index {place} cannot be read ({strict_json.one_line(error)})"
     if damaged:
-        return f"its index {place} is damaged, since it does not match its own digest"
+        return f"its index {place} is damaged: it does not match its digest"
     changed = [name for name, value in of.items() if head.get(name) != value]
     if "key" in changed:
         return "the recipe, its options, the files of the base that lengths depend on, or the versions of the code have changed"
@@ -329,7 +328,7 @@ def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Pat
 
 
 def _is_whole(samples: Path, size: int, digest: str) -> bool:
-    """Whether a cache of samples is the one that was written. Of a large one the size has to do: each sample has its checksum besides."""
+    """Whether a sample cache is intact. A large one is checked by size only, since each sample has a checksum, too."""
     if not samples.is_file() or samples.stat().st_size != size:
         return False
     return size > DIGESTED_BYTES or files.digest(samples) == digest
@@ -343,26 +342,26 @@ def _digest_of_index(facts: dict[str, Any], numbers: Iterable[bytes | memoryview
 
 
 def _why_none(left_out: dict[str, list[int]]) -> str:
-    return "".join(f"; {len(lines)} left out: {reason}" for reason, lines in left_out.items())
+    return "".join(f"; {len(lines)} dropped: {reason}" for reason, lines in left_out.items())
 
 
 class Block(NamedTuple):
-    """Whole lines of a data file."""
+    """Complete lines of a data file."""
 
     raw: bytes
     offset: int
-    """Of its first byte in the file."""
+    """Offset of its first byte in the file."""
     line: int
     """Number of its first line, from 1."""
 
 
 class Scanned(NamedTuple):
-    """What became of a block's rows."""
+    """Index entries and samples of a block's rows."""
 
     raw: bytes
     """As in the block."""
     entries: bytes
-    """int64 [rows, COLUMNS]; offsets of samples count from the first one here."""
+    """int64 [rows, COLUMNS]; offsets of samples are relative to the first one of this block."""
     samples: bytes
     problems: list[str]
     left_out: dict[str, list[int]]
@@ -374,7 +373,7 @@ ScanAll = Callable[[Iterable[Block]], Iterator[Scanned]]
 
 
 def blocks_of(file: IO[bytes]) -> Iterator[Block]:
-    """A file from its beginning to its end, about `SCANNED_BYTES` at a time."""
+    """The blocks of a file, of about `SCANNED_BYTES` each."""
     offset, line = 0, 1
     while raw := file.read(SCANNED_BYTES) + file.readline():
         yield Block(raw, offset, line)
@@ -383,7 +382,7 @@ def blocks_of(file: IO[bytes]) -> Iterator[Block]:
 
 
 def scan(measure: Measure, path: Path, block: Block) -> Scanned:
-    """Measure each row of a block. What is raised besides `UserError` is a fault of the recipe, and is given the row's place as a note."""
+    """Measure each row of a block. Exceptions other than `UserError` are bugs of the recipe, and get a note with the row's place."""
     entries, samples, problems = array("q"), io.BytesIO(), list[str]()
     left_out: dict[str, list[int]] = {}
     offset, cut = block.offset, 0
@@ -409,7 +408,7 @@ def scan(measure: Measure, path: Path, block: Block) -> Scanned:
 
 
 class _Whole:
-    """What the blocks of a file come to, put together as they come."""
+    """Collects the results of a file's blocks, in order."""
 
     def __init__(self, path: Path, cache: Path) -> None:
         self.entries, self.digest, self.left_out = array("q"), hashlib.sha256(), dict[str, list[int]]()
@@ -417,8 +416,8 @@ class _Whole:
         self._path, self._cache, self._problems = path, cache, list[str]()
 
     def samples(self, scanned: Iterator[Scanned]) -> Iterator[bytes]:
-        """The samples of each block, until a row is bad. Raises `UserError` listing the bad rows, or if there is no row at all, and, once
-        the first block shows what all will take, if the disk has no room."""
+        """The samples of each block, up to the first invalid row. Raises `UserError` listing invalid rows, if there are no rows, and if the
+        disk has no room for the cache, as estimated from the first block."""
         written, size, reports = 0, self._path.stat().st_size, _Reports(self._path)
         for found in scanned:
             self._add(found, written)
@@ -431,7 +430,7 @@ class _Whole:
             reports.advance(self.bytes / max(size, self.bytes, 1))
         if self._problems:
             more = f"\n  … and {len(self._problems) - SHOWN_PROBLEMS} more" if len(self._problems) > SHOWN_PROBLEMS else ""
-            raise UserError(f"{len(self._problems)} bad rows:\n  " + "\n  ".join(self._problems[:SHOWN_PROBLEMS]) + more)
+            raise UserError(f"{len(self._problems)} invalid rows:\n  " + "\n  ".join(self._problems[:SHOWN_PROBLEMS]) + more)
         if not self.entries:
             raise UserError(f"{self._path}: no rows; there is nothing to train on{_why_none(self.left_out)}")
 
@@ -448,7 +447,7 @@ class _Whole:
 
 
 class _Reports:
-    """Prints now and then how far a pass over a file is."""
+    """Prints the progress of a pass over a file every `SECONDS_BETWEEN_REPORTS`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._began = path, time.monotonic()

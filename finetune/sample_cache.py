@@ -1,8 +1,8 @@
-"""A sample as bytes and back: what the cache beside a length index holds, one record a row.
+"""Sample cache format: serializes tokenized samples to binary records, one per row of the data file.
 
-A record is a line of JSON, one `[name, type, type as stored, shape]` for each tensor, padded to 8 bytes; then their values, little-endian,
-each padded to 8 bytes. Integers are stored in the smallest type that holds them, which loses nothing: a chat takes 5 bytes a token, speech
-about 50 a position. Nothing in a record can run, and what it says of its sizes is checked against its length.
+A record is a line of JSON with `[name, type, type as stored, shape]` for each tensor, padded to 8 bytes, followed by the values,
+little-endian, each tensor padded to 8 bytes. Integers are stored in the smallest type that fits: a chat takes 5 bytes per token, speech
+about 50 per position. A record cannot contain code, and the sizes in it are checked against its length.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ STORED = {
     name: ("uint8",) if name == "bool" else tuple(NAMES[each] for each in INTEGERS) if dtype in INTEGERS else (name,)
     for name, dtype in TYPES.items()
 }
-"""Under which types the values of each type are stored."""
+"""Type → the types in which its values may be stored."""
 ALIGNMENT = 8
-"""Bytes. Of the widest type, so that each tensor is a view of the record."""
+"""In bytes; the size of the widest type, so that each tensor can be a view of the record."""
 MOST_DIMENSIONS = 16
 
 
 def encode(sample: Sample) -> bytes:
-    """The record of a sample. Raises `TypeError` naming what is no tensor, or a name, type or shape that no record holds."""
+    """The record of a sample. Raises `TypeError` for values that are not tensors, and for unsupported names, types and shapes."""
     heads, parts = [], []
     for name, tensor in sample.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in NAMES:
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"a recipe's `read` gave {name!r} as {kind}; a sample is a dict of tensors of {', '.join(TYPES)}")
+            raise TypeError(f"a recipe's `read` returned {name!r} as {kind}; a sample is a dict of tensors of {', '.join(TYPES)}")
         stored = _narrowed(tensor.detach().cpu().contiguous())
         heads.append([name, NAMES[tensor.dtype], NAMES[stored.dtype], list(tensor.shape)])
         raw = stored.reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -47,14 +47,14 @@ def encode(sample: Sample) -> bytes:
     head = json.dumps(heads, separators=(",", ":")).encode()
     head += b" " * (-(len(head) + 1) % ALIGNMENT) + b"\n"
     try:
-        _layout(head)  # now, or each run would end at this row, and have it cached again
+        _layout(head)  # check it now, or each run would fail at this row, and cache it again
     except ValueError as error:
-        raise TypeError(f"a recipe's `read` gave a sample that the cache cannot hold: {error}") from None
+        raise TypeError(f"a recipe's `read` returned a sample that cannot be cached: {error}") from None
     return b"".join([head, *parts])
 
 
 def _narrowed(tensor: Tensor) -> Tensor:
-    """The same values in the smallest type that holds them all."""
+    """The same values in the smallest integer type that fits."""
     if tensor.dtype == torch.bool:
         return tensor.to(torch.uint8)
     if tensor.dtype not in INTEGERS or not tensor.numel():
@@ -64,13 +64,13 @@ def _narrowed(tensor: Tensor) -> Tensor:
 
 
 def decode(record: bytearray) -> Sample:
-    """The sample of a record, its tensors in the order, types and shapes in which `encode` was given them. They may share the record's
-    memory. Raises `ValueError` for what is no record."""
+    """The sample of a record, with the order, types and shapes of tensors that were encoded. They may share the record's memory. Raises
+    `ValueError` for an invalid record."""
     begin = record.find(b"\n") + 1
     layout = _layout(bytes(record[:begin]))
     if begin + layout.bytes != len(record):
         raise ValueError(f"its tensors take {begin + layout.bytes:,} bytes, and it has {len(record):,}")
-    # By numpy, which keeps the interpreter for this much: each operation of torch would hand it to the training thread and back.
+    # With numpy, which keeps the interpreter lock here: each operation of torch would release it to the training thread.
     sample: Sample = {}
     for name, dtype, stored, shape, offset in layout.tensors:
         values = np.ndarray(shape, stored, record, begin + offset)
@@ -81,19 +81,19 @@ def decode(record: bytearray) -> Sample:
 
 
 class _Layout(NamedTuple):
-    """Where in a record its tensors are."""
+    """Offsets of the tensors in a record."""
 
     tensors: tuple[tuple[str, np.dtype[Any], np.dtype[Any], tuple[int, ...], int], ...]
-    """Name, type, type as stored, shape, and offset behind the first line."""
+    """Name, type, type as stored, shape, and offset after the first line."""
     bfloats: tuple[str, ...]
-    """Those that numpy has as integers of the same bits."""
+    """Tensors of bfloat16, which numpy represents as integers with the same bits."""
     bytes: int
-    """Of all."""
+    """Size of all tensors."""
 
 
 @functools.lru_cache(maxsize=8192)
 def _layout(head: bytes) -> _Layout:
-    """What the first line of a record says; samples of one length share it. Raises `ValueError`."""
+    """Parse the first line of a record; samples of the same length share it. Raises `ValueError`."""
     heads = strict_json.loads(head)
     if not isinstance(heads, list):
         raise ValueError("it does not begin with a list of tensors")
@@ -111,12 +111,12 @@ def _layout(head: bytes) -> _Layout:
 
 
 def _in_numpy(dtype: torch.dtype) -> str:
-    """Its name there; of bfloat16, which numpy has not, the integer of its size."""
+    """numpy's name of a type; for bfloat16, which numpy lacks, int16."""
     return "int16" if dtype == torch.bfloat16 else NAMES[dtype]
 
 
 def _checked(head: Any) -> tuple[str, torch.dtype, torch.dtype, list[int]]:
-    """One tensor as the record describes it. Raises `ValueError`."""
+    """Validate the description of one tensor. Raises `ValueError`."""
     match head:
         case [str(name), str(dtype), str(stored), list(shape)] if dtype in TYPES and stored in STORED[dtype]:
             if len(shape) < MOST_DIMENSIONS and all(type(size) is int and 0 <= size < 2**31 for size in shape):

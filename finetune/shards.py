@@ -1,8 +1,8 @@
-"""Sharded tensors on disk: one safetensors file a rank, each part with its offset in the whole, readable as slices of any shape.
+"""Safetensors shards: one file per rank, each tensor with its offset in the full tensor; any slice can be read on any number of ranks.
 
-The header carries the offsets under the key that torch's `HuggingFaceStorageReader` looks for, so torch reads these files too. Writing
-streams tensor by tensor (torch's own writer builds the whole shard as one bytes object: twice the memory), hashes while it writes, and
-needs no collective, hence no thread of it can disturb training, and no plan is exchanged as a pickle.
+The header contains the offsets under the key that torch's `HuggingFaceStorageReader` uses, so torch can read these files, too. Writing
+streams tensor by tensor (torch's writer builds a shard as one bytes object, which doubles the memory), hashes while writing, and needs no
+collectives, so its thread cannot interfere with training, and nothing is pickled.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ DTYPES = {
     torch.float8_e5m2: "F8_E5M2", torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
     torch.bool: "BOOL",
 }  # fmt: skip
-"""The format's own names; a base may hold any of them."""
+"""Type names of the safetensors format; a base may contain any of them."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One rank's piece of a tensor."""
+class TensorShard:
+    """One rank's shard of a tensor, and its offset in the full tensor."""
 
     value: Tensor
     offset: tuple[int, ...]
 
 
-def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, Part]:
-    """What this rank writes: its shards, and its fair share of what several ranks hold alike."""
+def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, TensorShard]:
+    """The shards that this rank writes, including its share of tensors that several ranks have."""
     parts = {}
     for number, (name, tensor) in enumerate(tensors.items()):
         if _writes(tensor, number, rank, size):
             _, slices = local_slices(tensor)
             local = own_part(tensor)
             if local.numel():
-                parts[name] = Part(local, tuple(part.start for part in slices))
+                parts[name] = TensorShard(local, tuple(part.start for part in slices))
     return parts
 
 
@@ -62,13 +62,13 @@ def _writes(tensor: Tensor, number: int, rank: int, size: int) -> bool:
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
     copies = [axis for axis, placement in enumerate(tensor.placements) if isinstance(placement, Replicate)]
-    # What neighbours that share matrices do not share, each of them holds alike, on a mesh of its own that starts at the rank of its place.
+    # Tensor-parallel neighbours have equal copies of unsplit parameters, each on its own mesh, which starts at its rank in the group.
     twins = size // mesh.size()
     return number % twins == int(mesh.mesh.min()) and all(number % mesh.size(axis) == coordinate[axis] for axis in copies)
 
 
 def is_finite(value: Tensor) -> bool:
-    """Whether there is no NaN or infinity in it, without memory of its own."""
+    """Whether a tensor contains no NaN or Inf; needs no temporary memory."""
     if not value.is_floating_point() or not value.numel():
         return True
     low, high = torch.aminmax(value)  # a NaN anywhere makes both NaN
@@ -76,8 +76,8 @@ def is_finite(value: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One tensor of a file that is to be streamed."""
+class TensorEntry:
+    """Name, type and shape of a tensor of a file that is streamed."""
 
     name: str
     dtype: torch.dtype
@@ -88,15 +88,15 @@ class Entry:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def write_shard(path: Path, parts: Mapping[str, Part]) -> files.Written:
+def write_shard(path: Path, parts: Mapping[str, TensorShard]) -> files.Written:
     """Stream one rank's parts into a safetensors file."""
     offsets = json.dumps({name: {"saved_offsets": part.offset} for name, part in parts.items()})
-    entries = [Entry(name, part.value.dtype, tuple(part.value.shape)) for name, part in parts.items()]
+    entries = [TensorEntry(name, part.value.dtype, tuple(part.value.shape)) for name, part in parts.items()]
     return write_stream(path, entries, (part.value for part in parts.values()), {OFFSETS_KEY: offsets})
 
 
-def write_stream(path: Path, entries: Sequence[Entry], values: Iterable[Tensor], metadata: dict[str, str]) -> files.Written:
-    """Write a safetensors file whose values come one block after the other: all of `entries` in order, each in one block or in several.
+def write_stream(path: Path, entries: Sequence[TensorEntry], values: Iterable[Tensor], metadata: dict[str, str]) -> files.Written:
+    """Write a safetensors file from a stream of values: those of all `entries` in order, each in one or several blocks.
 
     Format: 8 bytes of header length, a JSON header, then the raw values (huggingface/safetensors, README "Format").
     """
@@ -131,9 +131,9 @@ class _Piece:
 
 @contextlib.contextmanager
 def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...]]]]:
-    """A reader over all ranks' files of a checkpoint, and the whole shape of each tensor. Any slice can be read on any world size.
+    """A reader for all ranks' files of a checkpoint, and the full shape of each tensor. Any slice can be read on any number of ranks.
 
-    Raises `UserError` for files that are no such shards, or not all of them.
+    Raises `UserError` for files that are not such shards, or if some are missing.
     """
     with contextlib.ExitStack() as stack:
         handles: dict[Path, Any] = {}
@@ -144,7 +144,7 @@ def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...
                 for name, piece in _pieces_in(path, handles[path]).items():
                     pieces.setdefault(name, []).append(piece)
             except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-                raise UserError(f"{path} is no shard of a checkpoint ({type(error).__name__}: {error}); choose another one") from None
+                raise UserError(f"{path} is not a checkpoint shard ({type(error).__name__}: {error}); choose another checkpoint") from None
         shapes = {name: _whole(folder, name, of_name) for name, of_name in pieces.items()}
 
         def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
@@ -166,7 +166,7 @@ def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...
 
 
 def _pieces_in(path: Path, handle: Any) -> dict[str, _Piece]:
-    """What one rank's file holds. Raises `ValueError`, `KeyError` or `TypeError` if it does not say where in the whole that is."""
+    """The shards in one rank's file. Raises `ValueError`, `KeyError` or `TypeError` if their offsets are missing or invalid."""
     offsets, found = json.loads(handle.metadata()[OFFSETS_KEY]), {}
     for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
         offset, shape = tuple(offsets[name]["saved_offsets"]), tuple(handle.get_slice(name).get_shape())
@@ -177,14 +177,12 @@ def _pieces_in(path: Path, handle: Any) -> dict[str, _Piece]:
 
 
 def _whole(folder: Path, name: str, pieces: list[_Piece]) -> tuple[int, ...]:
-    """Shape of a tensor of which all pieces are here."""
+    """Full shape of a tensor. Raises `UserError` if shards are missing."""
     if len({len(piece.shape) for piece in pieces}) == 1:
         whole = tuple(max(piece.offset[axis] + piece.shape[axis] for piece in pieces) for axis in range(len(pieces[0].shape)))
         if sum(math.prod(piece.shape) for piece in pieces) == math.prod(whole):
             return whole
-    raise UserError(
-        f"{folder}: the pieces of {name} make no whole tensor, so a rank's file is missing or of another run; choose another one"
-    )
+    raise UserError(f"{folder}: shards of {name} are incomplete, so a rank's file is missing or of another run; choose another checkpoint")
 
 
 def _overlap(piece: _Piece, wanted: tuple[slice, ...]) -> tuple[slice, ...] | None:

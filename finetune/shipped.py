@@ -39,17 +39,17 @@ def is_shipped(name: str) -> bool:
     return name in names()
 
 
-def among() -> str:
+def listing() -> str:
     """End of an error message that lists the demo models; empty if none are installed."""
     return f" nor a demo model ({', '.join(names())})" if names() else ""
 
 
-def or_folder(given: str) -> Path:
+def as_folder(given: str) -> Path:
     """The folder of a demo model, or `given` as a path; used as argparse type."""
     return folder_of(given) if is_shipped(given) else Path(given)
 
 
-def told(model: str) -> dict[str, str]:
+def warning_entry(model: str) -> dict[str, str]:
     """Entry of a run's summary with the warning for a demo model; empty for other models."""
     return {"demo_model": WARNING.format(name=model)} if is_shipped(model) else {}
 

@@ -1,8 +1,8 @@
-"""Staging buffers: host memory that a save copies a rank's tensors into, so that training continues while they are written to disk.
+"""Staging buffers for asynchronous saves: host memory to which a rank's tensors are copied, so that training continues during the write.
 
-One block for each rank, allocated at the first save and used again by every later one, since a copy into fresh memory takes six times as
-long: the kernel clears each page before its first use. On CUDA the block is page-locked, and the copies run on a stream of their own beside
-the forward and backward passes of the next step; only the update after them waits, and it waits on the device.
+Each rank has one buffer, which is allocated at the first save and reused, since a copy to new memory takes six times as long: the kernel
+clears each page at its first use. On CUDA the buffer is page-locked, and the copies run on their own stream during the forward and backward
+passes of the next step; only the optimizer update waits for them, on the device.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from finetune.shards import Part
+from finetune.shards import TensorShard
 from finetune.vital_signs import free_host_memory
 from finetune.world import World, gather
 
 ALIGNMENT = 64
-"""Bytes; a multiple of every type's size, as a view of another type needs."""
+"""In bytes; a multiple of the size of every type, which views of another type need."""
 SHARE = 0.8
-"""Of a machine's free memory, what staging buffers may take: the page cache of what is being written needs some, and so may the run."""
+"""Fraction of a machine's free memory that staging buffers may take: the page cache of the written files, and the run, need memory, too."""
 PORTABLE = 1
 """`cudaHostRegisterPortable`: page-locked for every CUDA context of the process."""
 
 
 class Claim(NamedTuple):
-    """What one rank needs for its staging buffer, and what its machine has, in bytes."""
+    """Size of one rank's staging buffer, and free memory of its machine, in bytes."""
 
     machine: str
     wanted: int
@@ -38,10 +38,10 @@ class Claim(NamedTuple):
 
 
 class Staging:
-    """The staging buffer of one rank. `release` gives its memory back."""
+    """The staging buffer of one rank. `release` frees its memory."""
 
     def __init__(self, size: int, stream: SideStream | None) -> None:
-        """`size` in bytes; `stream` copies from a GPU. Raises `OSError` or `MemoryError` if the memory cannot be allocated."""
+        """`size`: in bytes. `stream`: copies from a GPU. Raises `OSError` or `MemoryError` if the memory cannot be allocated."""
         self.bytes, self._stream = size, stream
         pages = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(mmap.MADV_DONTFORK)  # a fork would move pages that a GPU copies into
@@ -50,22 +50,22 @@ class Staging:
         self._memory = torch.frombuffer(pages, dtype=torch.uint8)
         self.is_page_locked = stream is not None and page_lock(self._memory)
 
-    def copy(self, parts: Mapping[str, Part], volatile: Collection[str] = ()) -> tuple[dict[str, Part], Callable[[], None]]:
-        """Copy, or begin to; returns the parts in host memory, and what returns once all of them are there.
+    def copy(self, parts: Mapping[str, TensorShard], volatile: Collection[str] = ()) -> tuple[dict[str, TensorShard], Callable[[], None]]:
+        """Copy, or start copying; returns the parts in host memory, and a function that blocks until they are complete.
 
-        `volatile`: names of tensors that a forward pass may change; the others change in updates alone, and `fence` comes before those.
-        What an earlier copy left must have been written by now. Raises `ValueError` for more than the buffer was allocated for.
+        `volatile`: names of tensors that a forward pass may change; the others change only in updates, before which `fence` is called. The
+        previous copy must have been written to disk. Raises `ValueError` if the parts exceed the buffer.
         """
         if needed(parts) > self.bytes:
             raise ValueError(f"{needed(parts)} bytes for a staging buffer of {self.bytes}")
-        staged: dict[str, Part] = {}
+        staged: dict[str, TensorShard] = {}
         later: list[tuple[Tensor, Tensor]] = []
         offset = 0
         for name, part in parts.items():
             source = part.value.detach()
             target = self._memory[offset : offset + source.nbytes].view(source.dtype).view(source.shape)
             offset += _aligned(source.nbytes)
-            staged[name] = Part(target, part.offset)
+            staged[name] = TensorShard(target, part.offset)
             if self._stream is None or name in volatile:
                 target.copy_(source, non_blocking=True)
             else:
@@ -73,45 +73,45 @@ class Staging:
         return staged, self._stream.copy(later) if self._stream is not None else _nothing
 
     def fence(self) -> None:
-        """Let nothing that is enqueued on the device after this overwrite what is still being copied. The host does not wait."""
+        """Make later work on the device wait for running copies, so that it cannot overwrite their source. The host does not wait."""
         if self._stream is not None:
             self._stream.fence()
 
     def release(self) -> None:
-        """Give the memory back, once nothing is being copied or written."""
+        """Free the memory. Nothing may be copied or written at this time."""
         if self.is_page_locked:
             torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
         self.is_page_locked, self.bytes, self._memory = False, 0, torch.empty(0, dtype=torch.uint8)
 
 
 class SideStream:
-    """Copies from one GPU to page-locked host memory, on a stream of their own."""
+    """Copies from one GPU to page-locked host memory, on its own CUDA stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
         self._copied: torch.cuda.Event | None = None
 
     def copy(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
-        """Enqueue (target, source) copies of what the sources hold at this point; returns what waits, on the host, until all are done."""
+        """Enqueue (target, source) copies of the sources' current values; returns a function that blocks the host until all are done."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
                 if source.is_cuda:  # under parallel.offload most are not
-                    source.record_stream(self._stream)  # else the memory of a temporary one would be reused while it is read
+                    source.record_stream(self._stream)  # otherwise the memory of a temporary tensor could be reused while it is read
         self._copied = torch.cuda.Event(blocking=True)  # who waits for it sleeps
         self._copied.record(self._stream)
         return self._copied.synchronize
 
     def fence(self) -> None:
-        """What training enqueues from now on begins after the copies."""
+        """Make work that training enqueues from now on wait for the copies."""
         if self._copied is not None:
             torch.cuda.current_stream(self._device).wait_event(self._copied)
             self._copied = None
 
 
-def allocate(world: World, parts: Mapping[str, Part]) -> tuple[Staging | None, str]:
-    """A staging buffer on every rank, or on none; and a line that says which, for people. Collective: call on every rank."""
+def allocate(world: World, parts: Mapping[str, TensorShard]) -> tuple[Staging | None, str]:
+    """A staging buffer on every rank, or on none if memory is short; and a log line. Collective: call on every rank."""
     claims = [Claim(*claim) for claim in gather(world, [platform.node(), needed(parts), free_host_memory()])]
     problems, own = shortages(claims), None
     if not problems:
@@ -126,16 +126,16 @@ def allocate(world: World, parts: Mapping[str, Part]) -> tuple[Staging | None, s
         if own is not None:
             own.release()
         return None, (
-            "warning: host memory has no room for the copies of saves, so each save holds training until it is written: "
-            f"{'; '.join(problems)}; start fewer processes on a machine, or give it more memory"
+            "warning: not enough host memory for asynchronous saves, so each save blocks training until it is written: "
+            f"{'; '.join(problems)}; start fewer processes per machine, or add memory"
         )
     largest = max(claim.wanted for claim in claims)
     locked = ", page-locked" if all(is_locked for _, is_locked in kinds) else ""
-    return own, f"saves are copied into {largest / 1e9:.2f} GB of host memory a rank{locked}, which the run keeps until its end"
+    return own, f"asynchronous saves use {largest / 1e9:.2f} GB of host memory per rank{locked} until the run ends"
 
 
 def shortages(claims: Sequence[Claim]) -> list[str]:
-    """A line for each machine whose free memory does not hold the buffers of all its ranks."""
+    """A line for each machine without enough free memory for the buffers of its ranks."""
     lines = []
     for machine in dict.fromkeys(claim.machine for claim in claims):
         own = [claim for claim in claims if claim.machine == machine]
@@ -145,20 +145,20 @@ def shortages(claims: Sequence[Claim]) -> list[str]:
     return lines
 
 
-def needed(parts: Mapping[str, Part]) -> int:
+def needed(parts: Mapping[str, TensorShard]) -> int:
     """Bytes of a staging buffer for one rank's parts."""
     return sum(_aligned(part.value.nbytes) for part in parts.values())
 
 
-def on_gpu(parts: Mapping[str, Part]) -> bool:
+def on_gpu(parts: Mapping[str, TensorShard]) -> bool:
     """Whether any part has to be copied from a GPU."""
     return any(part.value.is_cuda for part in parts.values())
 
 
 def page_lock(memory: Tensor) -> bool:
-    """Page-lock host memory for copies from a GPU; returns whether that worked, which a limit on locked memory may prevent.
+    """Page-lock host memory for copies from a GPU; returns whether that succeeded, which a limit on locked memory may prevent.
 
-    Not torch's own pinned allocator: that rounds a block up to the next power of two, 34 GB for 21.
+    Not torch's pinned allocator, which rounds sizes up to the next power of two, 21 GB to 34.
     """
     if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE)) == 0:
         return True
@@ -173,4 +173,4 @@ def _aligned(size: int) -> int:
 
 
 def _nothing() -> None:
-    """All is there already."""
+    """The copies are complete already."""

@@ -70,7 +70,7 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LayoutEstimate:
     """Estimated memory and step time of a parallel layout."""
 
     arrangement: Arrangement
@@ -105,9 +105,9 @@ def arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], 
             yield Arrangement("fsdp", ranks, tensor=size, offload=offload)
 
 
-def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[Verdict]:
+def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[LayoutEstimate]:
     """Estimates of all layouts, the best first, with the configured activation checkpointing, or a stronger one if nothing fits."""
-    verdicts: list[Verdict] = []
+    verdicts: list[LayoutEstimate] = []
     for recomputing in HEAVIER[work.recomputing]:
         new = [judge(work, cluster, arrangement, recomputing) for arrangement in among]
         verdicts = ranked(new) + [verdict for verdict in verdicts if not any(verdict.arrangement == each.arrangement for each in new)]
@@ -116,7 +116,7 @@ def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[Verdi
     return verdicts
 
 
-def ranked(verdicts: list[Verdict]) -> list[Verdict]:
+def ranked(verdicts: list[LayoutEstimate]) -> list[LayoutEstimate]:
     """Sort: layouts that fit come first, by step time, and by simplicity if times are nearly equal; the rest follow by memory. `verdicts`
     must have the simplest layout first."""
     left, order = sorted((verdict for verdict in verdicts if verdict.fits), key=lambda each: each.seconds.total), []
@@ -128,12 +128,12 @@ def ranked(verdicts: list[Verdict]) -> list[Verdict]:
     return order + sorted((verdict for verdict in verdicts if not verdict.fits), key=lambda each: each.memory.total)
 
 
-def judge(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: Recomputing) -> Verdict:
+def judge(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: Recomputing) -> LayoutEstimate:
     """Estimate memory and step time of one layout."""
     traced = work.activations(recomputing, arrangement.tensor)
     groups = arrangement.ranks // arrangement.tensor
     turns = -(-work.micro_batches // groups)
-    return Verdict(
+    return LayoutEstimate(
         arrangement=arrangement,
         recomputing=recomputing,
         memory=memory(work.outline, arrangement, traced, work.compute),
@@ -202,7 +202,7 @@ def tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> fl
     return outline.blocks * SUMS * (2 * (size - 1) / size * states / (cluster.gpu.link * 1e9) + (size - 1) * HOP) if size > 1 else 0.0
 
 
-def reason(verdict: Verdict, best: Verdict) -> str:
+def reason(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
     """Why a layout was not chosen: it does not fit, or it is slower."""
     needed = verdict.memory.total / GIB
     if not verdict.fits:
@@ -231,7 +231,7 @@ def grouped(memory: Memory) -> dict[str, int]:
     }
 
 
-def largest_micro_batch(work: Work, verdict: Verdict, half: Activations) -> int:
+def largest_micro_batch(work: Work, verdict: LayoutEstimate, half: Activations) -> int:
     """Largest micro-batch, in positions, that fits; 0 if not even the weights fit. Linear extrapolation from this micro-batch and one of
     about half its positions (`half`): activation memory is linear in positions unless attention materializes its matrix."""
     whole = work.activations(verdict.recomputing, verdict.arrangement.tensor)

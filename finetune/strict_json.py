@@ -1,4 +1,4 @@
-"""The one reader of JSON that people wrote: rows, prompts, transcripts, settings. Whatever is wrong with it is one sentence."""
+"""Strict JSON parser for user-written files (rows, prompts, transcripts, settings), with one-line error messages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from finetune.errors import UserError
 
 DEEPEST = 100
-"""Levels of braces and brackets. What visits every value recurses, and a chat template too; conversations have about eight."""
+"""Maximum nesting. Code that visits all values is recursive, as are chat templates; conversations have about eight levels."""
 TOO_DEEP = f"nested more than {DEEPEST} deep"
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
-"""An escape of half a character. Two halves in a row are a character, so a match is only a suspicion."""
+"""Escape of a surrogate. Two of them in a row may be a character, so a match needs a further check."""
 
 
 def loads(raw: str | bytes) -> Any:
-    """The value of a JSON text; bytes are UTF-8, or start with a mark of another UTF.
+    """Parse a JSON text; bytes are UTF-8, or another UTF encoding with a byte order mark.
 
-    Raises `ValueError`, also for what Python's own reader accepts and nothing later can handle or keep: values nested deeper than
-    `DEEPEST`, a key that an object has twice (all but the last would be lost), half a character (`"\\ud800"`, which no UTF can write),
-    NaN, infinity, and numbers beyond the range of a float.
+    Raises `ValueError`, also for input that Python's parser accepts but later code cannot handle: nesting deeper than `DEEPEST`, duplicate
+    keys (all but the last would be lost), lone surrogates (`"\\ud800"`, which no UTF can encode), NaN, infinity, and numbers beyond the
+    range of a float.
     """
     text = raw if isinstance(raw, str) else raw.decode(json.detect_encoding(raw))
     try:
@@ -32,13 +32,13 @@ def loads(raw: str | bytes) -> Any:
         raise ValueError(TOO_DEEP) from None
     if text.count("[") + text.count("{") > DEEPEST and is_deep(value):
         raise ValueError(TOO_DEEP)
-    if not isinstance(raw, bytes) or ("\\u" in text and HALF.search(text)):  # a strict decoder lets no other half through
+    if not isinstance(raw, bytes) or ("\\u" in text and HALF.search(text)):  # the decoder rejects all other lone surrogates
         _check_characters(value)
     return value
 
 
 def loads_object(raw: str | bytes) -> dict[str, Any]:
-    """The object that a JSON text holds, such as a line of JSONL. Raises `UserError` saying what is wrong with it."""
+    """Parse a JSON object, such as a line of JSONL. Raises `UserError` with the problem."""
     try:
         value = loads(raw)
     except ValueError as error:
@@ -49,7 +49,7 @@ def loads_object(raw: str | bytes) -> dict[str, Any]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A small file that holds one object. Raises `UserError` naming the file."""
+    """Read a small file with one JSON object. Raises `UserError` naming the file."""
     try:
         value = loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -60,13 +60,13 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def one_line(error: object) -> str:
-    """What a library says, or what a file holds, as a part of one printable line."""
+    """An error message or a text as one printable line."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(words.split()).encode("utf-8", "backslashreplace").decode() or type(error).__name__
 
 
 def is_deep(value: Any) -> bool:
-    """Whether it is nested more than `DEEPEST` deep. Does not recurse itself."""
+    """Whether a value is nested deeper than `DEEPEST`. Not recursive."""
     level = [value]
     for _ in range(DEEPEST + 1):
         holders = [each for each in level if type(each) in (dict, list)]

@@ -1,7 +1,6 @@
-"""Who takes part: rank, device, process groups, and the few agreements that ranks make on the main thread.
+"""Process groups: rank, number of ranks and device of this process, and small collectives (sums, broadcast and gather of JSON values).
 
-Agreements are sums of small numbers or JSON from rank 0, over a gloo group of their own; nothing is pickled, and nothing here can
-interleave with the collectives of training.
+These collectives use their own gloo group on the main thread, so they cannot interleave with those of training; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from finetune import sdpa
 from finetune.errors import ElsewhereError, UserError
 
 PATIENCE = timedelta(hours=6)
-"""How long ranks wait for rank 0 to index the data or to fetch the base; far longer than NCCL's default would let them."""
+"""Timeout of the small collectives: ranks wait for rank 0 to index the data or download the base. NCCL's default is too short."""
 
 
 @dataclass(frozen=True)
 class World:
-    """All processes of the run, seen from this one."""
+    """All ranks of the run, as seen by this process."""
 
     rank: int
     size: int
     device: torch.device
     accelerator: Accelerator
     votes: dist.ProcessGroup
-    """gloo group for agreements, on the main thread only."""
+    """gloo group for the small collectives, on the main thread only."""
     tensor: int = 1
-    """Consecutive ranks that share each matrix, and therefore see the same micro-batches with the same randomness."""
+    """Number of consecutive tensor-parallel ranks, which have the same micro-batches and the same randomness."""
 
     @property
     def is_main(self) -> bool:
@@ -45,22 +44,22 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """Which share of a step's micro-batches this rank takes."""
+        """Data-parallel rank."""
         return self.rank // self.tensor
 
     @property
     def data_size(self) -> int:
-        """Into how many shares a step's micro-batches go."""
+        """Number of data-parallel ranks."""
         return self.size // self.tensor
 
 
 def join(trackers: tuple[str, ...], folder: Path) -> World:
     """Join the processes that the launcher started. Collective: call on every rank.
 
-    Raises `UserError` if the world that came to be is not the one that was launched.
+    Raises `UserError` if the process group does not contain all launched processes.
     """
-    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and not dist.is_initialized():  # Ray has joined its workers by now
-        # accelerate would start nccl alone, and gradients that are kept in host memory (parallel.offload) could not be summed over ranks.
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and not dist.is_initialized():  # Ray has initialized it already
+        # accelerate would initialize only nccl, and gradients in host memory (parallel.offload) could not be reduced.
         check_gpus(int(os.environ["LOCAL_RANK"]), torch.cuda.device_count())
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backends("cuda"))
@@ -79,23 +78,23 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
 
 
 def leave() -> None:
-    """Part in good order. Without it, a rank that ends first tears connections that others still use."""
+    """Destroy the process group. Without it, a rank that ends first would break connections that others still use."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def check_world(size: int, environ: Any) -> None:
-    """Refuse a launcher's silent fallback to lone processes: each would train alone and write the same folder."""
+    """Raises `UserError` if a launcher has started independent processes: each would train alone and write the same folder."""
     launched = int(environ.get("WORLD_SIZE", "1"))
     if size != launched:
         raise UserError(
-            f"{launched} processes were launched (WORLD_SIZE), but this one sees a world of {size}; "
+            f"{launched} processes were launched (WORLD_SIZE), but the process group has {size}; "
             "start with configs/cpu.yaml or configs/fsdp2.yaml"
         )
 
 
 def check_gpus(local_rank: int, gpus: int) -> None:
-    """Refuse more processes on a machine than it has GPUs. The first one too many says it."""
+    """Raises `UserError` if there are more processes on a machine than GPUs; only the first such process prints it."""
     if local_rank >= gpus:
         kind = UserError if local_rank == gpus else ElsewhereError
         raise kind(
@@ -105,7 +104,7 @@ def check_gpus(local_rank: int, gpus: int) -> None:
 
 
 def idle_gpus(world: World) -> list[str]:
-    """A line for each machine that has more visible GPUs than processes of this run. Collective: call on every rank."""
+    """A line for each machine with more visible GPUs than processes of this run. Collective: call on every rank."""
     machines: dict[str, list[int]] = {}
     for machine, gpus in gather(world, [platform.node(), torch.cuda.device_count()]):
         machines.setdefault(machine, []).append(gpus)
@@ -128,7 +127,8 @@ def sums(world: World, values: list[float]) -> list[float]:
 
 
 def data_sums(world: World, values: list[float]) -> list[float]:
-    """Element-wise sum over the shares of the data, each of which `tensor` ranks hold alike. Collective: call on every rank."""
+    """Element-wise sum over data-parallel ranks; all tensor-parallel ranks of a group have equal values. Collective: call on every
+    rank."""
     return [value / world.tensor for value in sums(world, values)]
 
 
@@ -154,9 +154,9 @@ def gather(world: World, value: Any) -> list[Any]:
 
 
 def together(world: World, action: Callable[[], Any]) -> Any:
-    """Run `action` on every rank; if it fails on any, raise on all, so that nobody waits for a rank that is gone.
+    """Run `action` on every rank; if it fails on any rank, raise an error on all, so that no rank waits for a missing one.
 
-    Collective: call on every rank. A `UserError` stays one, and only the first rank that has one tells it.
+    Collective: call on every rank. A `UserError` stays a `UserError`, and only the first rank that has one prints it.
     """
     result, failure = _outcome(action)
     _fail_alike(world, failure, gather(world, _report(failure)))
@@ -164,7 +164,7 @@ def together(world: World, action: Callable[[], Any]) -> Any:
 
 
 def once(world: World, action: Callable[[], Any]) -> Any:
-    """Run `action` on rank 0 and give its JSON result to all; its failure is everybody's. Collective: call on every rank."""
+    """Run `action` on rank 0 and return its JSON result on all ranks; a failure is raised on all. Collective: call on every rank."""
     result, failure = _outcome(action) if world.is_main else (None, None)
     result, report = share(world, [result, _report(failure)])
     _fail_alike(world, failure, [report])
@@ -179,7 +179,7 @@ def _outcome(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 
 def _report(failure: Exception | None) -> list[Any] | None:
-    """Whether it is a `UserError`, and its words."""
+    """[whether it is a `UserError`, message] of a failure; None without one."""
     if failure is None:
         return None
     by_user = isinstance(failure, UserError)
@@ -201,5 +201,5 @@ def _world_of_one(device: torch.device) -> None:
 
 
 def backends(kind: str) -> str:
-    """What carries the collectives of training, by where a tensor is, on devices of this kind."""
+    """Backends of training's collectives, by the device of a tensor, for runs on this kind of device."""
     return "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"

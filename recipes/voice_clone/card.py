@@ -61,4 +61,4 @@ Base: {base}. The base's licence applies to this model too.{warning(state["base"
 
 def warning(base: str) -> str:
     """What is to be known of a model that was trained on a demo model."""
-    return "".join(f"\n\n**{told}.**" for told in shipped.told(base).values())
+    return "".join(f"\n\n**{told}.**" for told in shipped.warning_entry(base).values())

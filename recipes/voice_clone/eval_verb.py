@@ -58,7 +58,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="texts to speak, with recordings or without")
     parser.add_argument("--checkpoints", metavar="all|STEP,STEP", help="checkpoints of a run (default: its newest)")
     parser.add_argument(
-        "--base", type=shipped.or_folder, metavar="FOLDER", help="the Base before training, to compare with: it clones each row's ref_audio"
+        "--base", type=shipped.as_folder, metavar="FOLDER", help="the Base before training, to compare with: it clones each row's ref_audio"
     )
     parser.add_argument("--seen", type=Path, metavar="TRAIN.jsonl", help="the training data: separates seen texts from unseen ones")
     parser.add_argument("--reference", type=Path, metavar="CLIP", help="reference clip for rows without ref_audio")

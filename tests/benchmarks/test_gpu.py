@@ -13,7 +13,7 @@ from benchmarks import _gpu, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, 
 from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune.config import Config
-from finetune.foresight import foresee, some_rows
+from finetune.foresight import estimate_run, some_rows
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from recipes.llm_sft import tiny as tiny_chat
 from recipes.voice_clone import tiny as tiny_voice
@@ -66,13 +66,13 @@ def test_both_models_of_a_comparison_fit_an_h100(bases: Path) -> None:
     for config in (_gpu_voice.ways_config(bases), _gpu_voice.overhead_config(bases)):
         train = config.train.model_copy(update={"micro_tokens": max(positions, 4096)})
         whole = config.model_copy(update={"train": train})
-        plan, other = _gpu_steps.planned(whole, recipe), 16 * foresee(whole, recipe).outline.total
+        plan, other = _gpu_steps.planned(whole, recipe), 16 * estimate_run(whole, recipe).outline.total
         assert other > 5 * GIB and plan + other < ROOM, f"{plan / GIB:.1f} and {other / GIB:.1f} GiB at {positions} positions"
 
 
 def longest_clip(config: Config, recipe: Recipe) -> int:
     """Positions."""
-    processor = foresee(config, recipe).processor()
+    processor = estimate_run(config, recipe).processor()
     assert config.data.train is not None
     return max(recipe.length(recipe.read(row, processor)) for _, row in some_rows(Path(str(config.data.train))))
 

@@ -128,7 +128,7 @@ def test_what_is_kept_in_8_bits() -> None:
     for layer in (model.whole, model.broken):
         held = sum(value.numel() * value.element_size() for value in kept[names[layer.weight]].values())
         assert adamw_8bit.state_bytes(layer.weight) * layer.weight.numel() == held
-    with pytest.raises(UserError, match=r"adamw_8bit would change nothing: no trained matrix has rows of 256 values or more; take adamw"):
+    with pytest.raises(UserError, match=r"adamw_8bit would have no effect: no trained matrix has rows of 256 values or more; use adamw"):
         make_optimizer(nn.Linear(255, 4), TRAIN)
 
 

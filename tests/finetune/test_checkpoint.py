@@ -124,7 +124,7 @@ def test_other_shapes_and_other_parameters_are_refused(tmp_path: Path, world: Wo
 
     def rewritten(changed: dict[str, Tensor]) -> Path:
         shard = next(path.glob("*.safetensors"))
-        checkpoint.shards.write_shard(shard, {name: checkpoint.shards.Part(t, (0,) * t.dim()) for name, t in changed.items()})
+        checkpoint.shards.write_shard(shard, {name: checkpoint.shards.TensorShard(t, (0,) * t.dim()) for name, t in changed.items()})
         return path
 
     with pytest.raises(UserError, match=r"has parameters of other shapes \(head\.bias is \(300,\), now \(256,\)\)"):
@@ -365,7 +365,7 @@ def test_find_names_the_damage(copied: Path) -> None:
             find(place, step)
     shutil.rmtree(copied / "checkpoints" / "step-00000004")
     shutil.rmtree(copied / "checkpoints" / "step-00000002")
-    with pytest.raises(UserError, match=r"no valid checkpoint;  .*step-00000006: rank-.* does not match its digest; give a run folder"):
+    with pytest.raises(UserError, match=r"no valid checkpoint; .*step-00000006: rank-.* does not match its digest; give a run folder"):
         find(copied)
 
 

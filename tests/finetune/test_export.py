@@ -22,7 +22,7 @@ from finetune import config as config_of
 from finetune.config import Lora
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
-from finetune.shards import Entry, Part
+from finetune.shards import TensorEntry, TensorShard
 from finetune.world import join, leave
 from tests.causal_lm import recipe as causal_lm
 from tests.finetune import tiny
@@ -351,7 +351,7 @@ def test_a_damaged_checkpoint_is_not_exported(runs: dict[str, Path], tmp_path: P
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_it_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(export, "BLOCK_BYTES", 2**20)
-    entries = [Entry(f"{name}.weight", torch.float32, (8192, 1024)) for name in ("first", "second")]
+    entries = [TensorEntry(f"{name}.weight", torch.float32, (8192, 1024)) for name in ("first", "second")]
     grown: list[int] = []
     with held_by_two(tmp_path, entries, kind) as source:
         blocks = (block for entry in entries for block in export.blocks_of(source, entry))
@@ -370,7 +370,7 @@ def test_it_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatch: p
 
 
 @contextlib.contextmanager
-def held_by_two(folder: Path, entries: list[Entry], kind: str) -> Iterator[export.Source]:
+def held_by_two(folder: Path, entries: list[TensorEntry], kind: str) -> Iterator[export.Source]:
     """A checkpoint of two ranks, of whole tensors or of adapters, over a base; every exported value is 3."""
     base = {entry.name: torch.ones(entry.shape) for entry in entries}
     trained = {name: value * 3 for name, value in base.items()}
@@ -384,7 +384,7 @@ def held_by_two(folder: Path, entries: list[Entry], kind: str) -> Iterator[expor
     save_file(base, folder / "base" / "model.safetensors")
     for rank in range(2):
         halves = {name: value.chunk(2)[rank] for name, value in trained.items()}
-        parts = {name: Part(half, (rank * len(half), 0)) for name, half in halves.items()}
+        parts = {name: TensorShard(half, (rank * len(half), 0)) for name, half in halves.items()}
         shards.write_shard(folder / "step" / f"rank-{rank}.safetensors", parts)
     state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None}
     del base, trained, halves, parts

@@ -16,7 +16,7 @@ def test_a_cluster_counts_its_ranks() -> None:
 
 
 def test_an_unknown_gpu_is_told_the_nearest_one() -> None:
-    with pytest.raises(UserError, match=r"--gpu h100: not known; did you mean h100-80gb\?"):
+    with pytest.raises(UserError, match=r"--gpu h100: unknown; did you mean h100-80gb\?"):
         cluster("h100", 8, 1)
     with pytest.raises(UserError, match="at least one GPU"):
         cluster("h100-80gb", 0, 1)

@@ -15,13 +15,13 @@ import pytest
 
 from finetune import index_workers, intake, rows
 from finetune.errors import UserError
-from finetune.index_workers import Workers
+from finetune.index_workers import IndexWorkers
 from finetune.recipe import Recipe, load_recipe
 from finetune.rows import Measured
 from tests.finetune import tiny
 from tests.reliability import victims
 
-LIMIT = intake.Limit(100, "train.micro_tokens", "error")
+LIMIT = intake.LengthLimit(100, "train.micro_tokens", "error")
 assert victims.SERVER  # its fork server has torch imported
 
 
@@ -42,7 +42,7 @@ def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
 
 def made(path: Path, cache: Path, count: int, measure: Callable[..., Any] = odd, processor: Any = None) -> tuple[bytes, bytes]:
     """Index and cache of a file, by so many processes."""
-    workers = Workers(path, tiny.FOLDER, processor or path.parent, measure)
+    workers = IndexWorkers(path, tiny.FOLDER, processor or path.parent, measure)
     rows.build_index(path, cache, "key", partial(measure, tiny.RECIPE, path.parent), partial(workers.scan_all, count) if count else None)
     place = rows.index_path(path, cache)
     return place.read_bytes(), rows.samples_path(place).read_bytes()
@@ -70,7 +70,7 @@ def test_a_process_that_dies_once_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "how"), [("kill", "SIGKILL"), pytest.param("leave", "exit code 3", marks=pytest.mark.slow)])
 def test_a_row_that_ends_its_process_is_named(text: str, how: str, tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), text, *tiny.texts(20)])
-    with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row ended its process, twice \({how}\)"):
+    with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row killed its process twice \({how}\)"):
         made(path, tmp_path / "cache", 2)
     assert [place.name for place in (tmp_path / "cache").iterdir()] == [rows.LOCK], "nothing of it is adopted"
 
@@ -90,7 +90,7 @@ def test_a_process_that_cannot_be_started_again_is_reported(tmp_path: Path, monk
 
 def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "x", *tiny.texts(20), "y"])
-    with pytest.raises(UserError, match=r"(?s)^2 bad rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
+    with pytest.raises(UserError, match=r"(?s)^2 invalid rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
         made(path, tmp_path / "cache", 2)
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "fault", *tiny.texts(20)])
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*KeyError: 'a fault'.*while reading .*rows\.jsonl:21"):
@@ -100,13 +100,13 @@ def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
 def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
     many = made(path, tmp_path / "many", 2, partial(intake.measure_for_cache, LIMIT), processor=lambda: None)
-    assert f"indexing {path} in one process, since no other can do it: " in capsys.readouterr().err
+    assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
     assert many == made(path, tmp_path / "one", 0)
 
 
 def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
-    workers = Workers(path, tiny.FOLDER, None, odd)
+    workers = IndexWorkers(path, tiny.FOLDER, None, odd)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     assert workers.when_worth_it() is None
     monkeypatch.setattr(index_workers, "WORTH_BYTES", path.stat().st_size // 3)
@@ -120,8 +120,8 @@ def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any
     """That two processes, to which the processor was sent, read rows as this one does: for the tests of recipes."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in data * 8))
-    measure = partial(intake.measure_for_cache, intake.Limit(10**6, "train.micro_tokens", "error"))
-    workers = Workers(path, folder, processor, measure)
+    measure = partial(intake.measure_for_cache, intake.LengthLimit(10**6, "train.micro_tokens", "error"))
+    workers = IndexWorkers(path, folder, processor, measure)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "SCANNED_BYTES", path.stat().st_size // 5)
         rows.build_index(path, tmp_path / "many", "key", partial(measure, load_recipe(folder), processor), partial(workers.scan_all, 2))

@@ -27,7 +27,7 @@ TEXTS = ["a" * 30, "b" * 9, "c" * 31, "d" * 50, "e" * 12]
 def test_too_long_is_an_error_that_names_the_row_and_the_way_out(tmp_path: Path) -> None:
     for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
         config = tiny.config_in(tmp_path, *given)
-        with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or say data.too_long: drop"):
+        with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or set data.too_long: drop"):
             intake.measure(config, tiny.RECIPE, None, {"text": "x" * 101})
     assert intake.measure(config, tiny.RECIPE, None, {"text": "x" * 30}) == Measured(30)
 
@@ -43,7 +43,7 @@ def test_left_out_rows_are_counted_with_their_lines_and_training_never_sees_them
     events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
     assembly.report_start(training, progress, events)
     events.close()
-    assert "left out 2 of 5 rows, longer than 30 positions (lines 3, 4)" in capsys.readouterr().out
+    assert "dropped 2 of 5 rows, longer than 30 positions (lines 3, 4)" in capsys.readouterr().out
 
 
 def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "truncate"))
     rows = opened(path, tmp_path / "cache", config)
     assert rows.lengths.tolist() == [30, 9, 30, 30, 12] and rows.cut == 2
-    assert intake.account(rows) == [f"{path}: cut 2 of 5 rows to their first positions"]
+    assert intake.account(rows) == [f"{path}: truncated 2 of 5 rows"]
     loader = Loader(rows, CUTTING, 0, 1)
     turn = loader.turns((MicroBatch((3, 1), 39, 0),))[0]
     loader.close()
@@ -71,7 +71,7 @@ def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, w
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
     from finetune.rows import build_index, open_rows
 
-    build_index(path, cache, "key", partial(intake.measure_for_cache, intake.Limit.of(config), CUTTING, None))
+    build_index(path, cache, "key", partial(intake.measure_for_cache, intake.LengthLimit.of(config), CUTTING, None))
     return open_rows(path, cache)
 
 
@@ -82,15 +82,17 @@ def test_a_row_of_which_nothing_remains_to_be_learned_is_left_out(tmp_path: Path
     config = tiny.config_in(tmp_path, ("data.sequence_length", "5"), ("data.too_long", "truncate"))
     recipe = replace(CUTTING, collate=collate)
     assert intake.measure(config, recipe, None, {"text": "ab!cdefg"}) == Measured(5, cut=True)
-    assert intake.measure(config, recipe, None, {"text": "abcdefg!"}) == Measured(0, left_out="nothing to learn in its first 5 positions")
+    assert intake.measure(config, recipe, None, {"text": "abcdefg!"}) == Measured(
+        0, left_out="no training targets in the first 5 positions"
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("data.packing", "true", "cannot be laid end to end"),
-        ("data.too_long", "truncate", "would teach something wrong"),
-        ("data.sequence_length", "101", "more than a micro-batch may hold"),
+        ("data.packing", "true", "does not support packing"),
+        ("data.too_long", "truncate", "does not support truncation"),
+        ("data.sequence_length", "101", "larger than a micro-batch"),
     ],
 )
 def test_what_recipe_or_config_cannot_do_is_refused(tmp_path: Path, key: str, value: str, told: str) -> None:

@@ -17,7 +17,7 @@ from finetune.gpus import Cluster, cluster
 from finetune.launch_file import keys, launch_file
 from finetune.memory import Arrangement, Memory
 from finetune.parallel import choose_strategy
-from finetune.strategies import Seconds, Verdict
+from finetune.strategies import LayoutEstimate, Seconds
 from recipes.llm_sft.recipe import Options
 from tests.launch.test_configs import PRESET, PROCESSES, ROLL_CALL
 
@@ -32,9 +32,9 @@ CASES = [
 ]
 
 
-def verdict(arrangement: Arrangement, recomputing: Recomputing = "none") -> Verdict:
+def verdict(arrangement: Arrangement, recomputing: Recomputing = "none") -> LayoutEstimate:
     nothing = Memory(*[0] * 11)
-    return Verdict(arrangement, recomputing, nothing, 1.0, Seconds(1.0, 0.0), arrangement.ranks, 1.0, 1.0)
+    return LayoutEstimate(arrangement, recomputing, nothing, 1.0, Seconds(1.0, 0.0), arrangement.ranks, 1.0, 1.0)
 
 
 def written(folder: Path, arrangement: Arrangement, on: Cluster) -> Path:

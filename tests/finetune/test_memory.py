@@ -13,8 +13,8 @@ from benchmarks.strategy_bytes import RECIPE, ROOT, cases, config_of, make, meas
 from finetune import optim
 from finetune.activations import Activations
 from finetune.config import Train
-from finetune.foresight import foresee
-from finetune.memory import Arrangement, Memory, Outline, Unit, Weight, memory, outline, share
+from finetune.foresight import estimate_run
+from finetune.memory import Arrangement, Memory, Outline, ParameterOutline, Unit, memory, outline, share
 from finetune.optim import Rule
 from finetune.parallel import Strategy
 from finetune.recipe import load_recipe
@@ -25,7 +25,7 @@ BILLION = 10**9
 
 def of_size(parameters: int, blocks: int = 100) -> Outline:
     """All of it in equal blocks, trained, in bf16."""
-    block = Unit((Weight(1024, parameters // blocks // 1024, trained=True, at_rest=4, gathered=2, in_block=True),))
+    block = Unit((ParameterOutline(1024, parameters // blocks // 1024, trained=True, at_rest=4, gathered=2, in_block=True),))
     return Outline(Unit(()), (block,) * blocks, blocks, 1024)
 
 
@@ -62,12 +62,12 @@ def test_the_table_of_zero() -> None:
 
 def test_copies_of_shards_and_shared_matrices() -> None:
     assert held("hsdp", 16, replicate=2).lasting == held("fsdp", 8).lasting
-    cut = Weight(64, 32, trained=True, at_rest=4, gathered=2, divided=1, in_block=True)
-    alike = Weight(64, 1, trained=True, at_rest=4, gathered=2, in_block=True)
-    outside = Weight(64, 32, trained=True, at_rest=4, gathered=2)
+    cut = ParameterOutline(64, 32, trained=True, at_rest=4, gathered=2, divided=1, in_block=True)
+    alike = ParameterOutline(64, 1, trained=True, at_rest=4, gathered=2, in_block=True)
+    outside = ParameterOutline(64, 32, trained=True, at_rest=4, gathered=2)
     both = Arrangement("fsdp", 8, tensor=2)
     assert [share(weight, both) for weight in (cut, alike, outside)] == [64 * 32 // 8, 64 // 4, 64 * 32 // 8]
-    assert share(Weight(65, 32, trained=True, at_rest=4, gathered=2), Arrangement("fsdp", 8)) == 9 * 32, "the fullest rank's rows"
+    assert share(ParameterOutline(65, 32, trained=True, at_rest=4, gathered=2), Arrangement("fsdp", 8)) == 9 * 32, "the fullest rank's rows"
 
 
 def test_offloaded_states_are_not_on_the_gpu() -> None:
@@ -123,7 +123,7 @@ def test_what_ranks_held_by_the_benchmark_is_what_is_foreseen(tmp_path: Path) ->
         strategy, words, ranks = row["strategy"], int(row["words"].replace(",", "")), int(row["ranks N"])
         case = words, row["compute"]
         if case not in foreseen:
-            foreseen[case] = foresee(config_of(tmp_path, "fsdp", *case, ranks), load_recipe(RECIPE))
+            foreseen[case] = estimate_run(config_of(tmp_path, "fsdp", *case, ranks), load_recipe(RECIPE))
         copies, tensor = 2 if strategy == "hsdp" else 1, 2 if strategy.endswith("× 2") else 1
         arrangement = Arrangement(strategy.partition(" ")[0], ranks, copies, tensor)
         told = memory(foreseen[case].outline, arrangement, NOTHING, foreseen[case].work.compute)
@@ -140,7 +140,7 @@ def test_what_ranks_held_is_what_was_foreseen(tmp_path: Path) -> None:
     for each in found:
         strategy = each["strategy"].partition(" ")[0]
         config = config_of(tmp_path, each["strategy"], each["words"], each["precision"], each["ranks"])
-        foreseen = foresee(config, load_recipe(RECIPE))
+        foreseen = estimate_run(config, load_recipe(RECIPE))
         arrangement = Arrangement(strategy, each["ranks"], each["copies"], each["tensor"])
         told = memory(foreseen.outline, arrangement, NOTHING, foreseen.work.compute)
         masters, gradients, moments, gathered, whole = (max(counts[column] for counts in each["each"]) for column in range(5))

@@ -117,7 +117,7 @@ def test_one_process_of_a_machine_reports(tmp_path: Path, capsys: pytest.Capture
             {"model_type": "lightglue", "trust_remote_code": True},
             "model_type 'lightglue' is not a model of these tests; the folder contains",
         ),
-        ({"model_type": "vit"}, "model_type 'vit' is not a model of these tests; give a folder"),
+        ({"model_type": "vit"}, "model_type 'vit' is not a model of these tests; give the folder"),
         ({"model_type": ["llama"]}, r"model_type \['llama'\] is not"),
         ({}, "model_type None is not"),
         (

@@ -84,14 +84,14 @@ def test_a_source_that_can_not_be_one(source: str | None, told: str) -> None:
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no config\.json, so it is no model"):
+    with pytest.raises(UserError, match=r"contains no config\.json, so it is not a model"):
         models.resolve_source(str(tmp_path), None)
 
 
 def test_a_hub_that_can_not_deliver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match=r"model.source nobody/nothing: no such folder here, and the hub could not deliver it: \w+"):
+    with pytest.raises(UserError, match=r"model.source nobody/nothing: no such folder, and the download from the hub failed: \w+"):
         models.resolve_source("nobody/nothing", None)
 
 
@@ -158,20 +158,20 @@ def test_every_file_of_a_tokenizer_of_transformers_is_of_a_type_that_counts() ->
 
 
 def test_a_folder_without_config_json_is_no_base(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no config.json, so it is no model"):
+    with pytest.raises(UserError, match="contains no config.json, so it is not a model"):
         models.file_digests(tmp_path)
 
 
 def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(UserError, match=r"holds no \*\.safetensors weights; other formats can run code when read"):
+    with pytest.raises(UserError, match=r"contains no \*\.safetensors weights; other formats can run code when read"):
         models.tensor_files(tmp_path)
 
 
 def test_a_tensor_that_stands_in_two_files_is_named_with_both(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "model-1.safetensors")
     save_file({"b": torch.zeros(1)}, tmp_path / "model-2.safetensors")
-    with pytest.raises(UserError, match=r"b stands in model-1\.safetensors and in model-2\.safetensors \(1 such tensors\)"):
+    with pytest.raises(UserError, match=r"b is in model-1\.safetensors and in model-2\.safetensors \(1 such tensors\)"):
         models.tensor_files(tmp_path)
 
 
@@ -218,7 +218,7 @@ def test_everything_that_does_not_fit_is_named(tmp_path: Path, world: World) -> 
     with pytest.raises(UserError) as caught:
         fill(sharded(config, world), base)
     assert str(caught.value).splitlines() == [
-        f"{base} does not fit the model in 5 tensors:",
+        f"{base} does not match the model in 5 tensors:",
         "  blocks.1.up.weight is missing",
         "  head.bias is missing",
         "  embedding.weight is (300, 15) there, the model has (256, 15)",

@@ -178,15 +178,15 @@ def test_a_matrix_that_only_some_ranks_share_is_refused(world: World) -> None:
     del world
     mesh = DeviceMesh("cpu", [0, 1], _init_backend=False)
     spec = DTensorSpec(mesh, (Shard(0),), TensorMeta(torch.Size((4, 3)), (3, 1), torch.float32))
-    with pytest.raises(UserError, match=r"muon: blocks\.0\.gate is sharded over 2 of the 1 ranks, .* take adamw, or drop parallel\.tensor"):
+    with pytest.raises(UserError, match=r"muon: blocks\.0\.gate is sharded over 2 of the 1 ranks, .* use adamw, or remove"):
         muon.check_layout("blocks.0.gate", DTensor(torch.ones(4, 3), spec, requires_grad=False))
 
 
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        ([("model.lora", "{rank: 2}")], r"muon with model\.lora: .* not the update B·A of the layer; take adamw or adamw_8bit"),
-        ([("parallel.offload", "true")], r"muon with parallel\.offload: .* on the host; take adamw or adamw_8bit"),
+        ([("model.lora", "{rank: 2}")], r"muon with model\.lora: .* not the update B·A of the layer; use adamw or adamw_8bit"),
+        ([("parallel.offload", "true")], r"muon with parallel\.offload: .* on the host; use adamw or adamw_8bit"),
     ],
 )
 def test_what_muon_is_not_for_is_refused(tmp_path: Path, overrides: list[tuple[str, str]], problem: str) -> None:
@@ -201,5 +201,5 @@ def test_a_run_says_what_muon_updates_and_refuses_to_do_nothing() -> None:
         account(make_optimizer(model, Train(optimizer="muon"), (Block,))) == "optimizer: muon for 360 parameters, adamw for 377 parameters"
     )
     assert account(make_optimizer(model, Train(), (Block,))) is None
-    with pytest.raises(UserError, match=r"train\.optimizer: muon would change nothing: no trained matrix has its place in a block"):
+    with pytest.raises(UserError, match=r"train\.optimizer: muon would have no effect: no trained matrix is in a block"):
         make_optimizer(model, Train(optimizer="muon"))

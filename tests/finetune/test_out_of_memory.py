@@ -60,15 +60,15 @@ PLAN = planned(masters=20, optimizer=20, activations=10, loss=5, overhead=3)
 @pytest.mark.parametrize(
     ("found", "larger"),
     [
-        (used(40, 35, 3), "activations, the loss and what is gathered: 35.00 GiB; the plan has 15.00 GiB: LARGER than planned"),
-        (used(60, 15, 3), "weights, gradients and optimizer: 60.00 GiB; the plan has 40.00 GiB: LARGER than planned"),
-        (used(40, 15, 24), "outside of tensors: 24.00 GiB; the plan has 3.00 GiB: LARGER than planned"),
+        (used(40, 35, 3), "activations, loss and gathered weights: 35.00 GiB; planned: 15.00 GiB, LARGER than planned"),
+        (used(60, 15, 3), "weights, gradients and optimizer: 60.00 GiB; planned: 40.00 GiB, LARGER than planned"),
+        (used(40, 15, 24), "outside of tensors: 24.00 GiB; planned: 3.00 GiB, LARGER than planned"),
     ],
 )
 def test_the_part_that_is_larger_is_named(found: Used, larger: str) -> None:
     lines = [line.strip() for line in compare(found, PLAN)]
     assert [line for line in lines if "LARGER" in line] == [larger]
-    assert ("nvidia-smi lists them" in lines[-1]) == larger.startswith("outside")
+    assert ("see nvidia-smi" in lines[-1]) == larger.startswith("outside")
 
 
 def test_if_none_is_larger_the_plan_is_and_its_largest_term_is_named() -> None:
@@ -93,7 +93,7 @@ def test_three_keys_with_values(tmp_path: Path, world: World, monkeypatch: pytes
     small = tiny.config_in(tmp_path, *tiny.LORA, ("train.micro_tokens", str(longest)), ("train.activation_checkpointing", "full"))
     assert [line.split(" (")[0] for line in remedies(small, world, training, weights_first=False)] == [
         "--model.quantization nf4",
-        "more GPUs, or larger ones: `python -m finetune plan` says which",
+        "more or larger GPUs: see `python -m finetune plan`",
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_finds_no_room_leaves_word_of_it(
         training_run.train(world, config, tiny.RECIPE)
     text = str(caught.value)
     assert text.startswith(f"out of memory on rank 0 (cpu): {str(error).splitlines()[0]}\n") and "documentation" not in text
-    assert "activations, the loss and what is gathered: 60.00 GiB; the plan has 0.00 GiB: LARGER than planned" in text
+    assert "activations, loss and gathered weights: 60.00 GiB; planned: 0.00 GiB, LARGER than planned" in text
     assert text.count("\n  --") == 3 and "\nWhat helps:\n  --train.micro_tokens 50 " in text
     word = json.loads((config.run.dir / "exit.json").read_text())
     assert (word["reason"], word["rank"], word["step"]) == ("out of memory", 0, 2) and text in word["message"]
@@ -136,8 +136,8 @@ def test_without_a_plan_it_is_said_still(tmp_path: Path, world: World, monkeypat
     def unplannable(*_: object) -> None:
         raise KeyError("shape")
 
-    monkeypatch.setattr(out_of_memory, "foresee", unplannable)
-    words = r"(?s)Tried to allocate 2.50 GiB.*no plan to compare with \(KeyError: 'shape'\).*What helps:"
+    monkeypatch.setattr(out_of_memory, "estimate_run", unplannable)
+    words = r"(?s)Tried to allocate 2.50 GiB.*no plan available \(KeyError: 'shape'\).*What helps:"
     with pytest.raises(MemoryShortError, match=words), explained(tiny.config_in(tmp_path), tiny.RECIPE, world):
         raise torch.OutOfMemoryError(CUDA)
 

@@ -71,7 +71,7 @@ def test_the_strategy_on_which_both_agree(tmp_path: Path, asked: str, environ: d
 @pytest.mark.parametrize(
     ("overrides", "environ", "told"),
     [
-        ([("parallel.strategy", "ddp")], FSDP, ["parallel.strategy is ddp", "asks for FSDP", "configs/ddp.yaml"]),
+        ([("parallel.strategy", "ddp")], FSDP, ["parallel.strategy is ddp", "sets FSDP", "configs/ddp.yaml"]),
         ([], {"ACCELERATE_MIXED_PRECISION": "bf16"}, ["mixed_precision: bf16", "train.precision: fp32"]),
         ([("train.precision", "bf16")], {"ACCELERATE_MIXED_PRECISION": "fp16"}, ["mixed_precision: fp16", "train.precision: bf16"]),
         ([], {"ACCELERATE_MIXED_PRECISION": "fp8"}, ["mixed_precision: fp8", "train.precision: fp32"]),
@@ -148,16 +148,16 @@ def test_neighbours_share_matrices_and_groups_share_the_rest(tmp_path: Path, wor
         ("hsdp", 4, [("parallel.replicate", "3")], ["hsdp on 4 ranks", "parallel.replicate: 3", "divides 4"]),
         ("hsdp", 1, [("parallel.replicate", "2")], ["hsdp on 1 ranks", "parallel.replicate: 2"]),
         ("fsdp", 4, [("parallel.replicate", "2")], ["parallel.replicate: 2", "parallel.strategy: hsdp"]),
-        ("fsdp", 4, [("parallel.offload", "true")], ["parallel.offload: true on a CPU", "drop it"]),
+        ("fsdp", 4, [("parallel.offload", "true")], ["parallel.offload: true on a CPU", "remove it"]),
         (
             "hsdp",
             4,
             [("parallel.replicate", "2"), ("parallel.tensor", "2")],
-            ["parallel.tensor: 2 with parallel.strategy: hsdp", "only fsdp"],
+            ["parallel.tensor: 2 with parallel.strategy: hsdp", "works only with fsdp"],
         ),
         ("ddp", 4, [("parallel.tensor", "2")], ["parallel.tensor: 2 with parallel.strategy: ddp", "set parallel.strategy: fsdp"]),
-        ("fsdp", 4, [("parallel.tensor", "2"), ("train.compile", "true")], ["parallel.tensor: 2 with train.compile", "drop one"]),
-        ("fsdp", 4, [("parallel.tensor", "3")], ["parallel.tensor: 3 does not divide the 4 ranks"]),
+        ("fsdp", 4, [("parallel.tensor", "2"), ("train.compile", "true")], ["parallel.tensor: 2 with train.compile", "remove one"]),
+        ("fsdp", 4, [("parallel.tensor", "3")], ["parallel.tensor: 3 does not divide the number of ranks, 4"]),
     ],
 )
 def test_what_cannot_work_together_is_refused(
@@ -219,7 +219,7 @@ def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None
     model = Stack()
     layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     larger = World(0, 2, world.device, world.accelerator, world.votes)
-    with pytest.raises(RuntimeError, match="the mesh holds 1 ranks, the world 2"):
+    with pytest.raises(RuntimeError, match="the mesh has 1 ranks, the process group 2"):
         check_sharding(model, (Block,), layout, larger, HERE)
 
 
@@ -237,7 +237,7 @@ def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: 
     model = Stack()
     model.head.bfloat16()
     layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
-    with pytest.raises(RuntimeError, match=r"head\.weight is trained in torch\.bfloat16; masters must be float32"):
+    with pytest.raises(RuntimeError, match=r"head\.weight is trained in torch\.bfloat16; master weights must be float32"):
         check_sharding(model, (Block,), layout, world, HERE)
     model.head.requires_grad_(False)
     check_sharding(model, (Block,), layout, world, HERE)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from finetune import peers, vital_signs
-from finetune.peers import Death, Identity, Peers
+from finetune.peers import Identity, Peers, ProcessExit
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def test_deaths_are_seen_in_their_order_with_their_signal(sleeping: list[subproc
     watch = Peers(1, [beside(first.pid), peers.identity(), beside(second.pid)])
     assert watch.all_near and not watch.wait(0) and watch.deaths == []
     second.kill()
-    assert watch.wait(60) and watch.deaths == [Death(2, second.pid, "SIGKILL", None)]
+    assert watch.wait(60) and watch.deaths == [ProcessExit(2, second.pid, "SIGKILL", None)]
     first.send_signal(signal.SIGSEGV)
     while len(watch.deaths) < 2:
         watch.wait(60)
-    assert watch.deaths[1] == Death(0, first.pid, "SIGSEGV", None)
+    assert watch.deaths[1] == ProcessExit(0, first.pid, "SIGSEGV", None)
     watch.close()
 
 
@@ -44,7 +44,7 @@ def test_a_process_that_ends_by_itself_has_its_code() -> None:
     ended = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE)
     watch = Peers(0, [peers.identity(), beside(ended.pid)])
     ended.stdin.close()  # type: ignore[union-attr]
-    assert watch.wait(60) and watch.deaths == [Death(1, ended.pid, None, 3)]
+    assert watch.wait(60) and watch.deaths == [ProcessExit(1, ended.pid, None, 3)]
     ended.wait()
 
 
@@ -52,7 +52,7 @@ def test_one_that_was_collected_has_nothing() -> None:
     collected = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     watch = Peers(0, [peers.identity(), beside(collected.pid)])
     collected.communicate()
-    assert watch.wait(60) and watch.deaths == [Death(1, collected.pid, None, None)]
+    assert watch.wait(60) and watch.deaths == [ProcessExit(1, collected.pid, None, None)]
 
 
 def test_a_process_that_cannot_be_seen_is_not_taken_for_dead() -> None:

@@ -74,7 +74,7 @@ def test_the_first_batch_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.
     out = capsys.readouterr().out
     config = tiny.config_in(tmp_path, ("data.too_long", "drop"), ("data.sequence_length", "30"))
     kept = [(line, text) for line, text in enumerate(tiny.texts(), start=1) if len(text) <= 30]
-    assert 0 < len(kept) < 20 and "left out" in out.split("the first micro-batch")[0]
+    assert 0 < len(kept) < 20 and "dropped" in out.split("the first micro-batch")[0]
     tiny.write_base(tmp_path / "base")
     world = join((), tmp_path)
     training, _ = tiny.built(world, config)

@@ -68,8 +68,8 @@ def settings(folder: Path, *overrides: tuple[str, str]) -> Config:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ((), "something else to train"),
-        ((("model.lora", "{rank: 2, dora: true}"),), "DoRA measures the base's own weights"),
+        ((), "so adapters are needed"),
+        ((("model.lora", "{rank: 2, dora: true}"),), "DoRA needs the unquantized weights"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(tmp_path: Path, overrides: tuple[tuple[str, str], ...], told: str) -> None:
@@ -85,7 +85,7 @@ def test_a_torch_that_cannot_shard_bytes_is_refused_by_its_version(
     """`fully_shard` before torch 2.12 makes each shard a parameter that wants gradients, which bytes cannot have."""
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     qlora = settings(tmp_path, ("model.quantization", "nf4"), ("model.lora", "{rank: 2}"))
-    with contextlib.nullcontext() if works else pytest.raises(UserError, match=re.escape(f"this is torch {version}, whose fully_shard")):
+    with contextlib.nullcontext() if works else pytest.raises(UserError, match=re.escape(f"fully_shard of torch {version} cannot shard")):
         quantized.check(qlora)
     quantized.check(settings(tmp_path, ("model.lora", "{rank: 2}")))
 

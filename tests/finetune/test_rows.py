@@ -60,7 +60,7 @@ def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
         opened(path, tmp_path / "cache")
     first, *others = str(caught.value).splitlines()
     told = ("2: no text in it", "4: not a line of JSON (", "5: expected an object in braces, found list", "6: expected an object in braces")
-    assert first == "4 bad rows:" and len(others) == 4
+    assert first == "4 invalid rows:" and len(others) == 4
     assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, told, strict=True))
     assert [place.name for place in (tmp_path / "cache").iterdir()] == [rows.LOCK]
 
@@ -68,7 +68,7 @@ def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("{}\n" * 25)
-    with pytest.raises(UserError, match=r"(?s)^25 bad rows:.*:10: no text in it\n  … and 15 more$"):
+    with pytest.raises(UserError, match=r"(?s)^25 invalid rows:.*:10: no text in it\n  … and 15 more$"):
         opened(path, tmp_path / "cache")
 
 
@@ -148,16 +148,16 @@ def with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty": (with_bytes(lambda _: b""), "cannot be read (Expecting value"),
-    "cut in its numbers": (with_bytes(lambda data: data[:-20]), "does not match its own digest"),
+    "cut in its numbers": (with_bytes(lambda data: data[:-20]), "does not match its digest"),
     "cut in its head": (with_bytes(lambda data: data[:40]), "cannot be read ("),
     "garbage": (with_bytes(lambda data: bytes(range(256)) * 4), "cannot be read ("),
     "zeros": (with_bytes(lambda data: bytes(len(data))), "cannot be read ("),
     "brackets": (with_bytes(lambda data: b"[" * 100_000), "cannot be read (nested more than 100 deep)"),
-    "a list": (with_bytes(lambda data: b"[]\n"), "cannot be read (its first line is no object)"),
+    "a list": (with_bytes(lambda data: b"[]\n"), "cannot be read (its first line is not a JSON object)"),
     "no keys": (with_bytes(lambda data: b'{"format": 3}\n'), "cannot be read ('index_digest')"),
-    "a number changed": (with_bytes(lambda data: data[:-33] + bytes([data[-33] ^ 1]) + data[-32:]), "does not match its own digest"),
-    "its head changed": (with_bytes(lambda data: data.replace(b'"cut": 0', b'"cut": 1')), "does not match its own digest"),
-    "another format": (of_an_older_format, "has the format of another version"),
+    "a number changed": (with_bytes(lambda data: data[:-33] + bytes([data[-33] ^ 1]) + data[-32:]), "does not match its digest"),
+    "its head changed": (with_bytes(lambda data: data.replace(b'"cut": 0', b'"cut": 1')), "does not match its digest"),
+    "another format": (of_an_older_format, "has the format of another program version"),
 }
 
 
@@ -217,10 +217,10 @@ def test_a_sample_that_changes_during_the_run_is_refused(tmp_path: Path) -> None
     found.announce(range(2))
     with_bytes(lambda data: data.replace(b"defg", b"dEfg"))(cached)
     assert found.sample(0) == b"record of abc"
-    with pytest.raises(UserError, match=rf"its cached sample was changed after it was made; delete {cached} and run the same command"):
+    with pytest.raises(UserError, match=rf"its cached sample was changed after it was written; delete {cached} and run the same command"):
         found.sample(1)
     os.truncate(cached, 3)
-    with pytest.raises(UserError, match=rf"{cached} was truncated after it was made; delete {cached} and run the same command"):
+    with pytest.raises(UserError, match=rf"{cached} was truncated after it was written; delete {cached} and run the same command"):
         found.announce(range(2))
 
 

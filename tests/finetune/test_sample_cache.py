@@ -50,13 +50,13 @@ def test_integers_take_no_more_than_they_need() -> None:
 
 @pytest.mark.parametrize("value", [3, [1, 2], torch.zeros(2, dtype=torch.complex64)])
 def test_what_is_no_tensor_of_a_known_type_is_named(value: object) -> None:
-    with pytest.raises(TypeError, match=r"`read` gave 'ids' as .*; a sample is a dict of tensors"):
+    with pytest.raises(TypeError, match=r"`read` returned 'ids' as .*; a sample is a dict of tensors"):
         sample_cache.encode({"ids": value})  # type: ignore[dict-item]  # what a recipe may do
 
 
 @pytest.mark.parametrize("sample", [{1: torch.zeros(2)}, {"\ud800": torch.zeros(2)}, {"deep": torch.zeros((1,) * 16)}])
 def test_what_could_not_be_read_back_is_refused_when_it_is_written(sample: Sample) -> None:
-    with pytest.raises(TypeError, match=r"`read` gave a sample that the cache cannot hold: .*(describes no tensor|half of a character)"):
+    with pytest.raises(TypeError, match=r"`read` returned a sample that cannot be cached: .*(describes no tensor|half of a character)"):
         sample_cache.encode(sample)
 
 

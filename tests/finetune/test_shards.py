@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 
 from finetune import files, shards
-from finetune.shards import Entry, Part
+from finetune.shards import TensorEntry, TensorShard
 from finetune.world import World
 from tests.finetune import tiny
 
@@ -34,20 +34,22 @@ TENSORS = {
 }
 
 
-def whole(tensors: dict[str, Tensor]) -> dict[str, Part]:
-    return {name: Part(tensor, (0,) * tensor.dim()) for name, tensor in tensors.items()}
+def whole(tensors: dict[str, Tensor]) -> dict[str, TensorShard]:
+    return {name: TensorShard(tensor, (0,) * tensor.dim()) for name, tensor in tensors.items()}
 
 
-def cut(tensors: dict[str, Tensor], places: dict[str, int]) -> list[dict[str, Part]]:
+def cut(tensors: dict[str, Tensor], places: dict[str, int]) -> list[dict[str, TensorShard]]:
     """Two files' parts: each tensor cut in its first dimension."""
-    first = {name: Part(tensors[name][:at], (0,) * tensors[name].dim()) for name, at in places.items() if at}
+    first = {name: TensorShard(tensors[name][:at], (0,) * tensors[name].dim()) for name, at in places.items() if at}
     second = {
-        name: Part(tensors[name][at:], (at, *(0,) * (tensors[name].dim() - 1))) for name, at in places.items() if at < len(tensors[name])
+        name: TensorShard(tensors[name][at:], (at, *(0,) * (tensors[name].dim() - 1)))
+        for name, at in places.items()
+        if at < len(tensors[name])
     }
     return [first, second]
 
 
-def write(folder: Path, ranks: list[dict[str, Part]]) -> Path:
+def write(folder: Path, ranks: list[dict[str, TensorShard]]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for rank, parts in enumerate(ranks, start=1):
         shards.write_shard(folder / f"rank-{rank:05d}-of-{len(ranks):05d}.safetensors", parts)
@@ -88,7 +90,7 @@ def test_any_slice_of_two_pieces_is_the_slice_of_the_whole(tmp_path_factory: pyt
 def test_pieces_in_a_grid_of_two_dimensions(tmp_path: Path) -> None:
     tensor = torch.randn(5, 7)
     corners = [(rows, columns) for rows in (slice(0, 2), slice(2, 5)) for columns in (slice(0, 4), slice(4, 7))]
-    write(tmp_path, [{"t": Part(tensor[rows, columns], (rows.start, columns.start))} for rows, columns in corners])
+    write(tmp_path, [{"t": TensorShard(tensor[rows, columns], (rows.start, columns.start))} for rows, columns in corners])
     with shards.open_shards(tmp_path) as (read, shapes):
         assert shapes == {"t": (5, 7)} and torch.equal(read("t", None), tensor)
         assert torch.equal(read("t", (slice(1, 4), slice(3, 6))), tensor[1:4, 3:6])
@@ -122,7 +124,7 @@ def test_a_file_may_hold_nothing(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_does_not_match_its_header_is_refused(tmp_path: Path) -> None:
-    entries = [Entry("a", torch.float32, (2, 3))]
+    entries = [TensorEntry("a", torch.float32, (2, 3))]
     shards.write_stream(tmp_path / "blocks", entries, iter([torch.ones(1, 3), torch.zeros(1, 3)]), {})
     with safe_open(tmp_path / "blocks", framework="pt") as file:
         assert torch.equal(file.get_tensor("a"), torch.tensor([[1.0] * 3, [0.0] * 3]))

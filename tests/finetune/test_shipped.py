@@ -64,7 +64,7 @@ def test_a_part_whose_model_is_not_there_is_named(toy: Path) -> None:
 
 
 def test_an_option_takes_a_name_or_a_folder(toy: Path) -> None:
-    assert shipped.or_folder("toy") == shipped.folder_of("toy") and shipped.or_folder("exports/me") == Path("exports/me")
+    assert shipped.as_folder("toy") == shipped.folder_of("toy") and shipped.as_folder("exports/me") == Path("exports/me")
 
 
 def test_the_same_folder_gives_the_same_archive(toy: Path) -> None:

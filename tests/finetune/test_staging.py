@@ -85,7 +85,7 @@ def test_the_buffers_of_a_machine_take_most_of_what_is_free_but_not_all(claims: 
 def test_a_buffer_is_reported_with_its_size(world: World) -> None:
     buffer, account = staging.allocate(world, whole({"a": torch.ones(25 * 10**5)}))
     assert buffer is not None and buffer.bytes == 10**7
-    assert account == "saves are copied into 0.01 GB of host memory a rank, which the run keeps until its end"
+    assert account == "asynchronous saves use 0.01 GB of host memory per rank until the run ends"
 
 
 def full(*_: Any) -> Any:
@@ -116,7 +116,7 @@ def test_without_room_a_save_is_written_while_the_loop_waits(
     with checkpoint.shards.open_shards(folder) as (read, _shapes):
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
     (account,) = accounts
-    assert account.startswith("warning: host memory has no room for the copies of saves, so each save holds training until it is written: ")
+    assert account.startswith("warning: not enough host memory for asynchronous saves, so each save blocks training until it is written: ")
     assert reason in account
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from finetune.activations import Activations, Recomputing
 from finetune.gpus import Cluster, Gpu, cluster
-from finetune.memory import GIB, Arrangement, Outline, Unit, Weight
-from finetune.strategies import Verdict, Work, arrangements, choose, largest_micro_batch, reason
+from finetune.memory import GIB, Arrangement, Outline, ParameterOutline, Unit
+from finetune.strategies import LayoutEstimate, Work, arrangements, choose, largest_micro_batch, reason
 
 PER_LAYER: dict[Recomputing, float] = {"none": 49.0, "selective": 25.0, "full": 2.0}
 """Bytes of a block's activations for each position and channel of a Llama in bf16."""
@@ -17,12 +17,12 @@ RECOMPUTED: dict[Recomputing, float] = {"none": 1.0, "selective": 1.02, "full": 
 def llama(layers: int, hidden: int, mlp: int, keys: int, words: int, trained: bool = True) -> Outline:
     """A Llama's parameters; with `trained` false an adapter of rank 16 on everything instead."""
 
-    def weight(rows: int, columns: int, divided: int | None, in_block: bool = True) -> Weight:
-        return Weight(rows, columns, trained, 4 if trained else 2, 2, divided, in_block)
+    def weight(rows: int, columns: int, divided: int | None, in_block: bool = True) -> ParameterOutline:
+        return ParameterOutline(rows, columns, trained, 4 if trained else 2, 2, divided, in_block)
 
     square = [(hidden, hidden, 0), (keys, hidden, 0), (keys, hidden, 0), (hidden, hidden, 1)]
     wide = [(mlp, hidden, 0), (mlp, hidden, 0), (hidden, mlp, 1)]
-    adapter = [] if trained else [Weight(16, rows + columns, True, 4, 2, None, True) for rows, columns, _ in square + wide]
+    adapter = [] if trained else [ParameterOutline(16, rows + columns, True, 4, 2, None, True) for rows, columns, _ in square + wide]
     block = Unit((*(weight(*each) for each in square + wide), weight(hidden, 1, None), weight(hidden, 1, None), *adapter))
     table = Unit((weight(words, hidden, None, False),))
     return Outline(Unit((weight(hidden, 1, None, False),)), (*[block] * layers, table, table), layers, hidden)
@@ -51,7 +51,7 @@ def work(name: str, micro: int, batch: int, recomputing: Recomputing = "full", t
     return Work(model, needs, micro, batch, 2, recomputing)
 
 
-def chosen(of: Work, on: Cluster) -> list[Verdict]:
+def chosen(of: Work, on: Cluster) -> list[LayoutEstimate]:
     return choose(of, on, list(arrangements(on, of.refuses_tensor)))
 
 

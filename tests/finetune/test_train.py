@@ -192,7 +192,7 @@ def test_a_base_that_does_not_fit_stops_before_training(tmp_path: Path, capsys: 
     (tmp_path / "base" / "model.safetensors").unlink()
     assert train.main([*RECIPE, *argv]) == 2
     leave()
-    assert "holds no *.safetensors weights" in capsys.readouterr().err
+    assert "contains no *.safetensors weights" in capsys.readouterr().err
 
 
 def test_the_process_ends_with_all_that_it_said() -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from finetune import vital_signs
-from finetune.vital_signs import Signs
+from finetune.vital_signs import RankStatus
 
 
-def signs(**changes: object) -> Signs:
+def signs(**changes: object) -> RankStatus:
     own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": vital_signs.boot_id(), "process": os.getpid(), "step": 12}
-    return Signs.model_validate({**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes})
+    return RankStatus.model_validate(
+        {**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes}
+    )
 
 
 def test_what_is_recorded_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ FAR = {"host": "another", "boot": "another"}
     ("changes", "kills", "words"),
     [
         ({}, 4, "likely out of memory, unless somebody sent the signal; its peak of host memory was 3.2 GiB of "),
-        ({}, 5, f"out of memory: the kernel's out-of-memory killer has struck on {platform.node()} since the run began; its peak"),
+        ({}, 5, f"out of memory: the kernel's out-of-memory killer has ended a process on {platform.node()} since the run began; its peak"),
         ({}, None, "likely out of memory, unless"),
         (
             {"boot": "another"},
@@ -68,14 +70,14 @@ def test_an_account_of_a_launch_without_a_word(tmp_path: Path) -> None:
     vital_signs.record(tmp_path, made)
     alone = vital_signs.account_of_killed(tmp_path)
     assert alone is not None
-    assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a word (killed, crashed, ")
+    assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a message (killed, crashed, ")
     assert "closed) after at least step 12; rank 0 on " in alone and " if it was killed: likely out of memory" in alone
     assert alone.endswith(f" when last recorded, {time.strftime('%F %T', time.localtime(made.time))}")
     vital_signs.record(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
     both = vital_signs.account_of_killed(tmp_path)
     assert (
         both is not None
-        and "all of its 2 processes ended without a word" in both
+        and "all of its 2 processes ended without a message" in both
         and "at least step 13; rank 1 on " in both
         and "9.0 GiB" in both
     )

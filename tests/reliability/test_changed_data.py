@@ -17,7 +17,7 @@ STEPS = 12
 REFUSALS = {
     "rewrite data": "train.jsonl again: its content has changed",
     "replace data": "train.jsonl again: its content has changed",
-    "truncate data": "1 bad rows:",
+    "truncate data": "1 invalid rows:",
 }
 """What the next start says."""
 NAMES = (*REFUSALS, "damage samples", "truncate samples")
@@ -46,8 +46,8 @@ def word(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("damage samples", r"train\.jsonl:\d+: its cached sample was changed after it was made"),
-        ("truncate samples", r"\.samples was truncated after it was made"),
+        ("damage samples", r"train\.jsonl:\d+: its cached sample was changed after it was written"),
+        ("truncate samples", r"\.samples was truncated after it was written"),
     ],
 )
 def test_a_change_of_the_cache_ends_all_ranks_and_the_next_start_makes_it_again(name: str, reason: str, ended: dict[str, Any]) -> None:

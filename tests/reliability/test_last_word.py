@@ -51,7 +51,7 @@ def test_a_process_that_was_alone_leaves_its_word_to_the_next_launch(tmp_path: P
     short = victims.arguments(tmp_path, *LONG, "--run.dir", run, "--run.deadline_minutes", "1e-6")
     done = subprocess.run([*script, *short], cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    account = f"the last launch in {run} left no exit.json: its process ended without a word "
+    account = f"the last launch in {run} left no exit.json: its process ended without a message "
     assert f"warning: {account}" in done.stdout
     (event,) = [event for event in read_log(run / "log.jsonl") if event["event"] == "killed"]
     assert event["account"].startswith(account) and "likely out of memory" in event["account"]
@@ -90,4 +90,4 @@ def test_all_ranks_and_their_launcher_killed_at_once(tmp_path: Path) -> None:
             os.kill(process, signal.SIGKILL)
     account = vital_signs.account_of_killed(run)
     assert not (run / "exit.json").exists() and account is not None
-    assert "all of its 2 processes ended without a word" in account
+    assert "all of its 2 processes ended without a message" in account

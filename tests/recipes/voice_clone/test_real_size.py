@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from finetune import assembly, batches, export, files, loop, models, shards, world
 from finetune.checkpoint import Saver
 from finetune.config import Config, resolve
-from finetune.shards import Entry
+from finetune.shards import TensorEntry
 from finetune.step import Training, train_step
 from recipes.voice_clone import shapes, tiny
 from recipes.voice_clone.recipe import RECIPE
@@ -164,7 +164,7 @@ def write_base(folder: Path) -> Path:
     for name, data in contents.items():
         files.write_bytes(folder / name, data)
     model = stock_model(shape)
-    entries = [Entry(name, torch.bfloat16, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+    entries = [TensorEntry(name, torch.bfloat16, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
     torch.manual_seed(0)
     shards.write_stream(folder / "model.safetensors", entries, (fresh(entry) for entry in entries), {})
     return folder
@@ -181,7 +181,7 @@ def stock_model(shape: dict[str, object]) -> nn.Module:
         return Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**shape))
 
 
-def fresh(entry: Entry) -> Tensor:
+def fresh(entry: TensorEntry) -> Tensor:
     norm = entry.name.endswith("norm.weight")
     return torch.ones(entry.shape, dtype=entry.dtype) if norm else torch.empty(entry.shape, dtype=entry.dtype).normal_(std=0.02)
 
