@@ -165,7 +165,7 @@ def test_weights_are_known_by_content_and_a_foreign_folder_is_named(folder, tmp_
     assert transcribe.fetch(f"faster-whisper:{folder}") == folder / "model.bin"
     assert len(transcribe.settings(f"faster-whisper:{folder}", None)["weights"]) == 64
     assert transcribe.settings("faster-whisper:small", None) != transcribe.settings("faster-whisper:small", "english")
-    with pytest.raises(UserError, match="neither a folder with model.bin nor weights that can be fetched .*tiny"):
+    with pytest.raises(UserError, match="neither a folder with model.bin nor downloadable weights .*tiny"):
         transcribe.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
     (tmp_path / "model.bin").write_bytes(b"nothing of the kind")
     with pytest.raises(UserError, match="not a CTranslate2 Whisper model"):
