@@ -15,8 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from finetune import checkpoint, files, shards, world
-from finetune.world import World
+from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.distributed import process_group
+from finetune.distributed.process_group import World
+from finetune.storage import files
 
 WRITTEN = 1024
 """Mebibytes that are saved of each size, in as many rounds as that takes, but not fewer than seven."""
@@ -34,7 +36,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
     """Of each act, seconds of each round by each clock, the slowest rank's. Collective: call on every rank."""
     state = {f"piece{number}": torch.ones(mebibytes * 2**20 // 4 // PIECES) for number in range(PIECES)}
     rounds: dict[str, list[Seconds]] = {"first copy": [], "first save": [], "copy": [], "save": [], "torch.save": []}
-    own = shards.own_parts(state, joined.rank, joined.size)
+    own = safetensors_shards.own_parts(state, joined.rank, joined.size)
     for number in range(FIRSTS):
         saver = checkpoint.Saver(joined, folder / str(number), 2, asynchronous=True)
         rounds["first copy"].append(together(joined, lambda: {name: part.value.clone() for name, part in own.items()}))
@@ -55,7 +57,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
     slowest = {
         name: [{clock: max(each[clock] for each in of_ranks) for clock in CLOCKS} for of_ranks in zip(*shared, strict=True)]
         for name in rounds
-        if (shared := [each for each in world.gather(joined, rounds[name]) if each])
+        if (shared := [each for each in process_group.gather(joined, rounds[name]) if each])
     }
     return {"mebibytes": mebibytes, "ranks": joined.size, "rounds": slowest}
 
@@ -64,14 +66,14 @@ def finish(saver: checkpoint.Saver, folder: Path, joined: World) -> None:
     """End the save in flight, give the buffers back, and make room on the disk. Collective: call on every rank."""
     saver.finish()
     saver.close()
-    world.sums(joined, [0.0])
+    process_group.sums(joined, [0.0])
     if joined.is_main:
         files.discard(checkpoint.folder_of(folder))
 
 
 def together(joined: World, act: Callable[[], object]) -> Seconds:
     """Seconds of what all ranks begin at once. Collective: call on every rank."""
-    world.sums(joined, [0.0])
+    process_group.sums(joined, [0.0])
     return taken(act)
 
 
@@ -85,11 +87,11 @@ def taken(act: Callable[[], object]) -> Seconds:
 def main() -> None:
     torch.set_num_threads(1)
     folder, sizes = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
-    joined = world.join((), folder)
+    joined = process_group.join((), folder)
     found = [measure(joined, folder / f"{joined.size}-{size}", size) for size in sizes]
     if joined.is_main:
         files.write_json(folder / f"blocking-{joined.size}.json", found)
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

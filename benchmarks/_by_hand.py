@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from finetune import models
 from finetune.config import Config
+from finetune.modeling import loading
 from finetune.recipe import Batch
-from recipes.voice_clone import speech_model
+from recipes.voice_clone.model import qwen3_tts_model
+from recipes.voice_clone.model.qwen3_tts_model import first_codebook, frame_embeddings, input_embeddings, states_before_frames
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.speech_model import first_codebook, frame_embeddings, input_embeddings, states_before_frames
 
 Step = Callable[[], float]
 """An optimizer step; returns its loss."""
@@ -28,7 +28,7 @@ Sums = Callable[[nn.Module, dict[str, Tensor]], Mapping[str, Tensor]]
 def filled(config: Config, device: torch.device) -> nn.Module:
     """The voice model of a config with its weights, as one module that nobody shards."""
     loaded = RECIPE.load(config)
-    models.materialise(loaded.model, loaded.base, loaded.buffers, device, config.run.seed)
+    loading.materialise(loaded.model, loaded.base, loaded.buffers, device, config.run.seed)
     return loaded.model
 
 
@@ -93,7 +93,7 @@ def terms_of(model: Any) -> dict[str, float]:
 
 def stock_heads() -> Any:
     """While open, voice models are built with the package's own heads, which give logits, and with attention that heeds a mask."""
-    return mock.patch.multiple(speech_model, ask_heads=lambda *_: None, ATTENTION="sdpa")
+    return mock.patch.multiple(qwen3_tts_model, ask_heads=lambda *_: None, ATTENTION="sdpa")
 
 
 def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[str, Tensor]:

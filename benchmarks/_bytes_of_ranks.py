@@ -19,23 +19,26 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from benchmarks.strategy_bytes import cases, config_of
-from finetune import assembly, batches, files, world
 from finetune.config import Config
-from finetune.data_parallel import Bucket
-from finetune.parallel import own_part, replica_of
-from finetune.step import loader_of, train_step
-from finetune.world import World
+from finetune.data import batching
+from finetune.distributed import process_group
+from finetune.distributed.data_parallel import Bucket
+from finetune.distributed.process_group import World
+from finetune.distributed.sharding import own_part, replica_of
+from finetune.storage import files
+from finetune.training import setup
+from finetune.training.step import loader_of, train_step
 from tests.causal_lm.recipe import RECIPE
 
 
 def measure(joined: World, config: Config) -> dict[str, Any]:
     """Two real steps of several micro-batches a rank. Collective: call on every rank."""
-    training, progress = assembly.build(config, RECIPE, joined)
+    training, progress = setup.build(config, RECIPE, joined)
     groups = parameter_groups(training.model)
     lasting: list[int] = []
     training.optimizer.register_step_post_hook(lambda *_: lasting.__setitem__(slice(None), lasting_bytes(training.optimizer)))
     loader = loader_of(training, training.rows)
-    todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
+    todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     with passing_bytes(groups) if groups else waiting_bytes(training.model) as peak:
         for number, step in zip(range(2), todo, strict=False):
             turns = loader.turns(step.micros)
@@ -58,7 +61,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
         "largest": max(sizes[1:]),
         "embedding": 0 if isinstance(embedding, FSDPModule) else sum(parameter.numel() for parameter in embedding.parameters()),
         "alike": sum(parameter.numel() for block in blocks for parameter in block.parameters() if parameter.dim() == 1),
-        "each": world.gather(joined, [*lasting, *peak]),
+        "each": process_group.gather(joined, [*lasting, *peak]),
     }
 
 
@@ -142,12 +145,12 @@ def waiting_bytes(model: nn.Module) -> Iterator[list[int]]:
 
 
 def main(folder: Path) -> None:
-    joined = world.join((), folder)
+    joined = process_group.join((), folder)
     asked = [config_of(folder, *case, joined.size) for case in cases()]
     found = [measure(joined, config) for config in asked if max(config.parallel.replicate, config.parallel.tensor) <= joined.size]
     if joined.is_main:
         files.write_json(folder / f"bytes-{joined.size}.json", found)
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

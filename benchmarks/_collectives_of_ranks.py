@@ -23,13 +23,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.strategy_bytes import config_of
-from finetune import assembly, batches, files, parallel, world
 from finetune.config import Config
-from finetune.gpus import Cluster, Gpu
-from finetune.memory import Arrangement, outline
-from finetune.step import loader_of, train_step
-from finetune.strategies import HOP, Work, communication, tensor_traffic
-from finetune.world import World
+from finetune.data import batching
+from finetune.distributed import process_group, sharding
+from finetune.distributed.process_group import World
+from finetune.hardware.gpus import Cluster, Gpu
+from finetune.planning.memory import Arrangement, outline
+from finetune.planning.parallelism_planner import HOP, Work, communication, tensor_traffic
+from finetune.storage import files
+from finetune.training import setup
+from finetune.training.step import loader_of, train_step
 from tests.causal_lm.recipe import RECIPE
 
 PASSES = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
@@ -93,10 +96,10 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 def measure(joined: World, config: Config) -> dict[str, Any]:
     """The second of two real steps of several micro-batches a rank. Collective: call on every rank."""
     loaded = RECIPE.load(config)
-    of = outline(loaded.model, loaded.blocks, parallel.compute_dtype(config), plans=loaded.tensor_plans)
-    training, progress = assembly.build(config, RECIPE, joined)
+    of = outline(loaded.model, loaded.blocks, sharding.compute_dtype(config), plans=loaded.tensor_plans)
+    training, progress = setup.build(config, RECIPE, joined)
     loader = loader_of(training, training.rows)
-    todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
+    todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     for number, step in zip(range(2), todo, strict=False):
         turns = loader.turns(step.micros)
         with Collectives(joined.votes) as collectives:
@@ -113,7 +116,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
         "volume": sum(PASSES[each.kind] * each.elements for each in collectives.sent) / of.total,
         "bytes": sum(each.size for each in collectives.sent),
         "hops": sum(each.ranks - 1 for each in collectives.sent),
-        "told": told(Work(of, unknown, 0, 0, parallel.compute_dtype(config).itemsize, "none"), arrangement, positions),
+        "told": told(Work(of, unknown, 0, 0, sharding.compute_dtype(config).itemsize, "none"), arrangement, positions),
     }
 
 
@@ -133,12 +136,12 @@ def unknown(*_: Any) -> Any:
 
 
 def main(folder: Path, cases: list[tuple[str, int, str]]) -> None:
-    joined = world.join((), folder)
+    joined = process_group.join((), folder)
     asked = [config_of(folder, *case, joined.size) for case in cases]
     found = [measure(joined, config) for config in asked if max(config.parallel.replicate, config.parallel.tensor) <= joined.size]
     if joined.is_main:
         files.write_json(folder / f"collectives-{joined.size}.json", found)
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

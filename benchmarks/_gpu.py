@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from finetune import files
-from recipes.voice_clone.shapes import RELEASED, SMALL, Width
+from finetune.storage import files
+from recipes.voice_clone.model.model_configs import RELEASED, SMALL, Width
 
 if TYPE_CHECKING:
     import torch
 
-    from finetune.world import World
+    from finetune.distributed.process_group import World
 
 ROOT = Path(__file__).resolve().parents[1]
 QWEN3: dict[str, Any] = {
@@ -124,17 +124,17 @@ class Bench:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def joined(self) -> World:
-        from finetune import world
+        from finetune.distributed import process_group
 
         if self._joined is None:
-            self._joined = world.join((), self.folder)
+            self._joined = process_group.join((), self.folder)
         return self._joined
 
     def leave(self) -> None:
-        from finetune import world
+        from finetune.distributed import process_group
 
         if self._joined is not None:
-            world.leave()
+            process_group.leave()
 
     def fresh(self, name: str) -> Path:
         """A folder that does not exist yet, for a run; one of this name from an earlier process is gone."""
@@ -178,12 +178,12 @@ def voice_base(bench: Bench) -> Path:
 
 def make_chat(folder: Path, scale: Scale) -> None:
     """A Qwen3 with the tiny tokenizer, which knows fewer words than the model, and a few chats, only for the run to have data."""
-    from recipes.llm_sft import tiny
+    from recipes.llm_sft import tiny_checkpoint
 
-    tiny.build(folder / "base")
+    tiny_checkpoint.build(folder / "base")
     shape = json.loads((folder / "base" / "config.json").read_text()) | scale.chat
     files.write_json(folder / "base" / "config.json", shape)
-    files.write_bytes(folder / "base" / "model.safetensors", tiny.weights(shape, seed=0))
+    files.write_bytes(folder / "base" / "model.safetensors", tiny_checkpoint.weights(shape, seed=0))
     chat = [{"role": "user", "content": "sort dcba"}, {"role": "assistant", "content": "abcd"}]
     files.write_jsonl(folder / "train.jsonl", ({"messages": chat} for _ in range(8)))
 

@@ -18,13 +18,16 @@ from torch.nn import functional
 from benchmarks import _gpu, _voice
 from benchmarks._gpu import Bench, one_line
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune import assembly, batches, files, loss_head
 from finetune.config import Config, resolve
+from finetune.data import batching
+from finetune.hardware.sdpa_backends import disable_cudnn
+from finetune.modeling import loss_head
 from finetune.recipe import find_recipe, load_recipe
-from finetune.sdpa import disable_cudnn
-from finetune.step import loader_of, train_step
-from recipes.llm_sft import tiny
-from recipes.voice_clone.shapes import SMALL
+from finetune.storage import files
+from finetune.training import setup
+from finetune.training.step import loader_of, train_step
+from recipes.llm_sft import tiny_checkpoint
+from recipes.voice_clone.model.model_configs import SMALL
 
 HEADS, SHARED, CHANNELS = 16, 8, 128
 """Of attention in Qwen3-1.7B: queries, keys and values."""
@@ -128,10 +131,10 @@ def loss_heads(bench: Bench) -> list[Cells]:
         with mock.patch.object(loss_head, "rows_of_a_chunk", lambda *_, size=size: size):
             rows.append(head_row(f"loss head, chunks of {size:,} positions", partial(learn, head, hidden, targets)))
     try:
-        from recipes.llm_sft import liger_head
+        from recipes.language import liger_loss
 
-        liger_head.check_runnable()
-        rows.append(head_row("Liger's loss head", partial(learn, liger_head.LigerHead(linear, loss_head.Shaping()), hidden, targets)))
+        liger_loss.check_runnable()
+        rows.append(head_row("Liger's loss head", partial(learn, liger_loss.LigerHead(linear, loss_head.Shaping()), hidden, targets)))
     except Exception as problem:
         rows.append(["Liger's loss head", f"not here: {one_line(problem)}", "", ""])
     return rows
@@ -218,8 +221,8 @@ def synchronizations(kind: str, bench: Bench) -> list[Cells]:
     """What waits for the device in the third step of a tiny run of several micro-batches, by torch's own account."""
     recipe = load_recipe(find_recipe(kind))
     config = (tiny_chat if kind == "llm_sft" else tiny_voice)(bench)
-    training, progress = assembly.build(config, recipe, bench.joined())
-    step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, None))
+    training, progress = setup.build(config, recipe, bench.joined())
+    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, None))
     loader = loader_of(training, training.rows)
     turns = loader.turns(step.micros)
     loader.close()
@@ -243,7 +246,7 @@ def synchronizations(kind: str, bench: Bench) -> list[Cells]:
 def tiny_chat(bench: Bench) -> Config:
     """Packed, in bf16, several micro-batches a step."""
     folder = bench.fresh("facts chat")
-    tiny.build(folder / "base")
+    tiny_checkpoint.build(folder / "base")
     chat = [{"role": "user", "content": "sort dcba"}, {"role": "assistant", "content": "abcd"}]
     files.write_jsonl(folder / "train.jsonl", ({"messages": chat} for _ in range(64)))
     given = {

@@ -16,11 +16,13 @@ from torch import Tensor
 from benchmarks import _gpu, _timing
 from benchmarks._gpu import ROOT, Bench, Scale
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune import assembly, checkpoint, files, loop
+from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
-from finetune.loop import Progress
-from finetune.parallel import own_part
-from finetune.step import Training, loader_of, train_step
+from finetune.distributed.sharding import own_part
+from finetune.storage import files
+from finetune.training import loop, setup
+from finetune.training.loop import Progress
+from finetune.training.step import Training, loader_of, train_step
 from recipes.llm_sft.recipe import RECIPE as CHAT
 
 GIB = 2**30
@@ -97,7 +99,7 @@ def timed(act: Callable[[], object]) -> float:
 def chat_training(bench: Bench) -> tuple[Training, Callable[[], object]]:
     """A run of the chat model that has trained one step, and that step."""
     config = chat_config(bench.folder, bench.scale, bench.fresh("saving"))
-    training, progress = assembly.build(config, CHAT, bench.joined())
+    training, progress = setup.build(config, CHAT, bench.joined())
     loader = loader_of(training, training.rows)
     turns = loader.turns(next(loop.steps_left(training, progress)).micros)
     loader.close()

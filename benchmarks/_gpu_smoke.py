@@ -17,13 +17,13 @@ from pathlib import Path
 from benchmarks import _gpu, _voice
 from benchmarks._gpu import ROOT, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune import files
 from finetune.config import resolve
-from finetune.events import read_log
-from finetune.export import CARD
+from finetune.exporting.export import CARD
+from finetune.monitoring.event_log import read_log
 from finetune.recipe import find_recipe, load_recipe
-from recipes.llm_sft import tiny
-from recipes.voice_clone.shapes import SMALL
+from finetune.storage import files
+from recipes.llm_sft import tiny_checkpoint
+from recipes.voice_clone.model.model_configs import SMALL
 
 Keys = Mapping[str, object]
 STEPS = 4
@@ -31,7 +31,11 @@ LAUNCH = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file",
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1")
 ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:error: |[\w.]*(?:Error|Exception)\b).*)", re.MULTILINE)
 """What a command of ours, or Python, says when it fails."""
-WITH_A_GPU = ("tests/recipes/llm_sft/test_varlen.py", "tests/finetune/test_loss_head.py", "tests/recipes/voice_clone/test_frame_graphs.py")
+WITH_A_GPU = (
+    "tests/recipes/language/test_varlen_attention.py",
+    "tests/finetune/modeling/test_loss_head.py",
+    "tests/recipes/voice_clone/inference/test_cuda_graphs.py",
+)
 """Tests that are skipped, in part, where there is no GPU."""
 TEXT = "She counted the boats."
 
@@ -47,7 +51,7 @@ def make_models(bench: Bench) -> None:
 
 
 def make_chat(folder: Path) -> None:
-    tiny.build(folder / "base")
+    tiny_checkpoint.build(folder / "base")
     chat = [{"role": "user", "content": "sort dcba"}, {"role": "assistant", "content": "abcd"}]
     files.write_jsonl(folder / "train.jsonl", ({"messages": chat} for _ in range(64)))
 

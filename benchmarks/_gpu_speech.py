@@ -14,14 +14,14 @@ import torch
 from benchmarks import _gpu, _timing, generation
 from benchmarks._gpu import FULL, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune import files
-from finetune.export import CARD
-from recipes.voice_clone import decoding
-from recipes.voice_clone.frame_graphs import window_size
-from recipes.voice_clone.layout import Ids, Processor
-from recipes.voice_clone.sampling import Sampling
-from recipes.voice_clone.shapes import FRAME_RATE, RELEASED, SMALL
-from recipes.voice_clone.synthesis import Request, open_synthesizer
+from finetune.exporting.export import CARD
+from finetune.storage import files
+from recipes.voice_clone.inference import talker_decoding
+from recipes.voice_clone.inference.cuda_graphs import window_size
+from recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
+from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, SMALL
+from recipes.voice_clone.model.sampling_settings import Sampling
+from recipes.voice_clone.model.sequence_layout import Ids, Processor
 
 NOTHING = "–"
 LABELS = ("0.6B", "1.7B")
@@ -47,15 +47,15 @@ def speaker(bench: Bench, label: str) -> Path:
 
 
 def without_graphs() -> mock._patch[type[OneByOne]]:
-    return mock.patch.object(decoding, "FrameGraphs", OneByOne)
+    return mock.patch.object(talker_decoding, "FrameGraphs", OneByOne)
 
 
 def codes(label: str, bench: Bench) -> list[Cells]:
     """Codes by the stock package beside ours: frames a second, and how many codes agree, since bf16 rounds by the shape of a product."""
-    from recipes.voice_clone import stock
+    from recipes.voice_clone.inference import reference_package
 
     base, frames = speaker(bench, label), bench.scale.frames
-    tts = stock.load(base)
+    tts = reference_package.load(base)
     ids = Ids.of(json.loads((base / "config.json").read_text()))
     processor = Processor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
     said = generation.codes_of(tts.model, processor, 1, frames)

@@ -17,17 +17,19 @@ from torch import nn
 from benchmarks import _gpu
 from benchmarks._gpu import Bench, Scale
 from benchmarks._heads import WholeLogits
-from finetune import assembly, batches, files
-from finetune.activations import Recomputing
-from finetune.batches import MicroBatch, Order, Turn
 from finetune.config import Config, resolve
-from finetune.foresight import estimate_run
-from finetune.gpus import GPUS, cluster
-from finetune.memory import Arrangement
+from finetune.data import batching
+from finetune.data.batching import MicroBatch, Order, Turn
+from finetune.hardware.gpus import GPUS, cluster
+from finetune.planning.activation_memory import Recomputing
+from finetune.planning.estimate import estimate_run
+from finetune.planning.memory import Arrangement
+from finetune.planning.parallelism_planner import judge
 from finetune.recipe import Recipe, find_recipe, load_recipe
-from finetune.step import Training, loader_of, train_step
-from finetune.strategies import judge
-from recipes.llm_sft import causal_model
+from finetune.storage import files
+from finetune.training import setup
+from finetune.training.step import Training, loader_of, train_step
+from recipes.language import causal_model
 
 GIB = 2**30
 NOT_HERE = "–"
@@ -116,7 +118,7 @@ def measure(bench: Bench, kind: str, version: Version) -> Measured:
     config = config_of(kind, version, bench.folder, bench.scale, recipe, bench.fresh(f"{kind} {version.name}"))
     with levers(version):
         plan = planned(config, recipe)
-        training, _ = assembly.build(config, recipe, bench.joined())
+        training, _ = setup.build(config, recipe, bench.joined())
     turns, flops = (chat_step if kind == "chat" else voice_step)(training, version, bench.scale)
     tokens = sum(turn.micro.tokens for turn in turns)
     if torch.cuda.is_available():
@@ -148,7 +150,7 @@ def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[
     mixed = np.clip(chance.lognormal(np.log(scale.sequence / 5), 0.9, scale.chats), 8, scale.sequence)
     lengths = (np.full(max(2, scale.chats // 3), scale.sequence) if version.even else mixed).astype(np.int64)
     train, packing = training.config.train, training.config.data.packing
-    micros = batches.micro_batches(Order(0, 1024, train.micro_tokens, 10**9, packing), lengths, epoch=0, window=0)
+    micros = batching.micro_batches(Order(0, 1024, train.micro_tokens, 10**9, packing), lengths, epoch=0, window=0)
     lay = recipe.pack if packing and recipe.pack else recipe.collate
     words = int(model.words)  # type: ignore[arg-type]
 
@@ -171,7 +173,7 @@ def multiplied(*modules: nn.Module) -> int:
 def voice_step(training: Training, _: Version, __: Scale) -> tuple[list[Turn], float]:
     """All clips as one optimizer step, and the model FLOPs of them."""
     order = Order.of(training.config)
-    step = next(batches.steps(order, training.rows.lengths, batches.Place(), epochs=None))
+    step = next(batching.steps(order, training.rows.lengths, batching.Place(), epochs=None))
     loader = loader_of(training, training.rows)
     turns = loader.turns(step.micros)
     loader.close()

@@ -13,10 +13,11 @@ from benchmarks._gpu import FULL, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from benchmarks._gpu_steps import SPEED, Version, ceiling_row, measure, voice_versions
 from benchmarks._overhead_of_ranks import our_step
-from finetune import assembly, batches
 from finetune.config import Config
+from finetune.data import batching
+from finetune.training import setup
+from recipes.voice_clone.model.model_configs import FRAME_RATE
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.shapes import FRAME_RATE
 
 ALIKE = 0.05
 """Nats by which two bf16 losses of one model may differ."""
@@ -65,8 +66,8 @@ def overhead(bench: Bench) -> list[Cells]:
 def ways(bench: Bench) -> list[Cells]:
     """The ways of voice_ways.py."""
     config = ways_config(bench.folder, str(bench.fresh("ways").resolve()))
-    training, progress = assembly.build(config, RECIPE, bench.joined())
-    step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    training, progress = setup.build(config, RECIPE, bench.joined())
+    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
     found = voice_ways.ways_of(training, step)
     acts = voice_ways.trainers(training, found)
     check_alike({name: acts[name]() for name, way in found.items() if way.share == 1.0}, ALIKE)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from finetune import rows
-from finetune.rows import Measured
+from finetune.data import jsonl_dataset
+from finetune.data.jsonl_dataset import Measured
 
 READ = 1000
 
@@ -28,8 +28,8 @@ def resident_mib() -> float:
 def main() -> None:
     path = Path(sys.argv[1])
     before, began = resident_mib(), time.process_time()
-    rows.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"])))
-    found = rows.open_rows(path, path.parent)
+    jsonl_dataset.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"])))
+    found = jsonl_dataset.open_rows(path, path.parent)
     seconds = time.process_time() - began
     chosen = random.Random(0).choices(range(len(found)), k=READ)
     assert all(len(found.read(row)["text"]) == found.lengths[row] for row in chosen)

@@ -16,11 +16,14 @@ import torch
 
 from benchmarks import _timing, _voice
 from benchmarks._by_hand import Step, accelerate_step, bare_step, check_alike, filled, optimizer_of
-from finetune import assembly, batches, files, world
 from finetune.config import Config
+from finetune.data import batching
+from finetune.distributed import process_group
+from finetune.distributed.process_group import World
 from finetune.recipe import Batch
-from finetune.step import train_step
-from finetune.world import World
+from finetune.storage import files
+from finetune.training import setup
+from finetune.training.step import train_step
 from recipes.voice_clone.recipe import RECIPE
 
 
@@ -37,15 +40,15 @@ def measure(joined: World, folder: Path, rounds: int) -> dict[str, object]:
     for _ in range(2):
         check_alike({name: act() for name, act in acts.items()}, 1e-4)
     taken = _timing.in_turns(acts, rounds, warm_up=0)
-    each = {name: [mean(ranks) for ranks in zip(*world.gather(joined, seconds), strict=True)] for name, seconds in taken.items()}
+    each = {name: [mean(ranks) for ranks in zip(*process_group.gather(joined, seconds), strict=True)] for name, seconds in taken.items()}
     return {"ranks": joined.size, "positions": int(batch.tensors["valid"].sum()), **each}
 
 
 def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
     """The step as it is launched, and its only batch."""
-    training, progress = assembly.build(config, RECIPE, joined)
-    step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
-    loader = batches.Loader(training.rows, RECIPE, rank=0, size=1)
+    training, progress = setup.build(config, RECIPE, joined)
+    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    loader = batching.Loader(training.rows, RECIPE, rank=0, size=1)
     turns = loader.turns(step.micros)
     loader.close()
     assert len(turns) == 1
@@ -55,11 +58,11 @@ def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
 def main() -> None:
     torch.set_num_threads(1)
     folder, asked = Path(sys.argv[1]), [word.partition("=") for word in sys.argv[2:]]
-    joined = world.join((), folder)
+    joined = process_group.join((), folder)
     found = [{"model": model, **measure(joined, folder / model, int(rounds))} for model, _, rounds in asked]
     if joined.is_main:
         files.write_json(folder / f"overhead-{joined.size}.json", found)
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

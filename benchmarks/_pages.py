@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from finetune import files  # noqa: E402 - the line before makes it importable
+from finetune.storage import files  # noqa: E402 - the line before makes it importable
 
 TRIALS, END_OF_TRIALS = "<!-- trials: written by benchmarks/_pages.py -->", "<!-- end of trials -->"
 HEAD = """# Benchmarks

@@ -16,13 +16,17 @@ import psutil
 import torch
 
 from benchmarks.resume_time import LOADS, config_of
-from finetune import assembly, batches, checkpoint, files, loop, world
-from finetune.loop import Progress
-from finetune.step import Training, loader_of, train_step
+from finetune.checkpointing import checkpoint
+from finetune.data import batching
+from finetune.distributed import process_group
+from finetune.storage import files
+from finetune.training import loop, setup
+from finetune.training.loop import Progress
+from finetune.training.step import Training, loader_of, train_step
 from tests.causal_lm.recipe import RECIPE
 
 
-def step_once(training: Training, progress: Progress) -> batches.Place:
+def step_once(training: Training, progress: Progress) -> batching.Place:
     """Collective: call on every rank."""
     loader = loader_of(training, training.rows)
     step = next(loop.steps_left(training, progress))
@@ -31,7 +35,7 @@ def step_once(training: Training, progress: Progress) -> batches.Place:
     return step.after
 
 
-def save(training: Training, after: batches.Place) -> None:
+def save(training: Training, after: batching.Place) -> None:
     """The checkpoint that later launches go on from. Collective: call on every rank."""
     saver = checkpoint.Saver(training.world, training.config.run.dir, keep=2, asynchronous=False)
     loop.save(training, Progress(1, after), saver)
@@ -43,24 +47,24 @@ def load_seconds(training: Training) -> float:
     """Median, slowest rank: find the newest good checkpoint, every byte verified, and read it. Collective: call on every rank."""
     taken = []
     for _ in range(LOADS):
-        world.sums(training.world, [0.0])
+        process_group.sums(training.world, [0.0])
         began = time.process_time()
         loop.resume(training)
-        taken.append(max(world.gather(training.world, time.process_time() - began)))
+        taken.append(max(process_group.gather(training.world, time.process_time() - began)))
     return median(taken)
 
 
 def so_far(training: Training) -> float:
     """Processor seconds of the launcher and of the slowest rank after it, since they were started. Collective: call on every rank."""
     launcher = psutil.Process().parent().cpu_times()
-    return launcher.user + launcher.system + max(world.gather(training.world, time.process_time()))
+    return launcher.user + launcher.system + max(process_group.gather(training.world, time.process_time()))
 
 
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    joined = world.join((), folder)
-    training, progress = assembly.build(config_of(folder), RECIPE, joined)
+    joined = process_group.join((), folder)
+    training, progress = setup.build(config_of(folder), RECIPE, joined)
     after = step_once(training, progress)
     found = {"first": so_far(training)}
     if progress.step:
@@ -71,7 +75,7 @@ def main() -> None:
         tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
         found["bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         files.write_json(folder / f"resumed-{joined.size}.json", [found])
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

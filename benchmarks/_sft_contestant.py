@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.order import anonymous_kib
-from finetune import assembly, batches, loop, world
 from finetune.config import resolve
-from finetune.step import loader_of, train_step
+from finetune.data import batching
+from finetune.distributed import process_group
+from finetune.training import loop, setup
+from finetune.training.step import loader_of, train_step
 from recipes.llm_sft.recipe import RECIPE, load_tokenizer, read
 
 ROWS, POSITIONS = 8, 2048
@@ -42,8 +44,8 @@ def ours(folder: Path, packing: bool) -> Iterator[Step]:
         "train.precision": "fp32", "train.lr": RATE, "train.steps": 10**6, "log.trackers": "[]",
     }  # fmt: skip
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
-    joined = world.join((), folder)
-    training, progress = assembly.build(config, RECIPE, joined)
+    joined = process_group.join((), folder)
+    training, progress = setup.build(config, RECIPE, joined)
     loader = loader_of(training, training.rows)
     for number, (step, turns) in enumerate(loader.over(loop.steps_left(training, progress))):
 
@@ -77,8 +79,8 @@ def padded_batches(folder: Path) -> Iterator[tuple[dict[str, Tensor], int]]:
     """The very micro-batches that ours trains on, with labels in place of targets."""
     samples = read_samples(folder)
     lengths = torch.tensor([len(sample["ids"]) for sample in samples]).numpy()
-    order = batches.Order(0, 512, POSITIONS, 1)
-    for step in batches.steps(order, lengths, batches.Place(), None):
+    order = batching.Order(0, 512, POSITIONS, 1)
+    for step in batching.steps(order, lengths, batching.Place(), None):
         chosen = [samples[row] for micro in step.micros for row in micro.ids]
         pad = torch.nn.utils.rnn.pad_sequence
         ids = pad([sample["ids"] for sample in chosen], batch_first=True)

@@ -15,30 +15,32 @@ import torch
 
 from benchmarks._timing import WARM_UP
 from benchmarks.growth import config_of
-from finetune import assembly, files, loop, world
-from finetune.step import loader_of, train_step
+from finetune.distributed import process_group
+from finetune.storage import files
+from finetune.training import loop, setup
+from finetune.training.step import loader_of, train_step
 from tests.causal_lm.recipe import RECIPE
 
 
 def main() -> None:
     torch.set_num_threads(1)
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
-    joined = world.join((), folder)
-    training, progress = assembly.build(config_of(folder, f"ranks-{joined.size}"), RECIPE, joined)
+    joined = process_group.join((), folder)
+    training, progress = setup.build(config_of(folder, f"ranks-{joined.size}"), RECIPE, joined)
     loader = loader_of(training, training.rows)
     step = next(loop.steps_left(training, progress))
     turns = loader.turns(step.micros)
     found = []
     for number in range(WARM_UP + count):
-        world.sums(joined, [0.0])
+        process_group.sums(joined, [0.0])
         began, busy = time.perf_counter(), time.process_time()
         train_step(training, turns, number)
-        each = world.gather(joined, [time.perf_counter() - began, time.process_time() - busy])
+        each = process_group.gather(joined, [time.perf_counter() - began, time.process_time() - busy])
         found.append({"tokens": step.tokens, "wall": max(wall for wall, _ in each), "busy": sum(busy for _, busy in each)})
     loader.close()
     if joined.is_main:
         files.write_json(folder / f"steps-{joined.size}.json", found[WARM_UP:])
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from finetune import files
 from finetune.config import Config, resolve
-from recipes.voice_clone import tiny
+from finetune.storage import files
+from recipes.voice_clone.model import tiny_checkpoint
+from recipes.voice_clone.model.model_configs import CODEBOOKS, Width, codec_shape, model_shape
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.shapes import CODEBOOKS, Width, codec_shape, model_shape
 
 
 def make(folder: Path, width: Width, clips: int, frames: int) -> Path:
@@ -29,12 +29,12 @@ def make_clips(folder: Path, width: Width, clips: Sequence[tuple[str, int]]) -> 
 
 def build(folder: Path, width: Width, words: int | None = None) -> None:
     """A Qwen3-TTS of any widths with the tiny tokenizer, whose words the model may exceed, and a tiny codec."""
-    tokenizer = tiny.text_tokenizer()
-    ids = tiny.text_ids(tokenizer)
+    tokenizer = tiny_checkpoint.text_tokenizer()
+    ids = tiny_checkpoint.text_ids(tokenizer)
     shape, codec = model_shape(width, ids if words is None else replace(ids, vocabulary=words)), codec_shape(width.codebook)
     contents = {
-        **tiny.tokenizer_files(tokenizer), **tiny.settings(shape, codec), "model.safetensors": tiny.model_weights(shape, seed=0),
-        "speech_tokenizer/model.safetensors": tiny.codec_weights(codec, seed=0),
+        **tiny_checkpoint.tokenizer_files(tokenizer), **tiny_checkpoint.settings(shape, codec), "model.safetensors": tiny_checkpoint.model_weights(shape, seed=0),
+        "speech_tokenizer/model.safetensors": tiny_checkpoint.codec_weights(codec, seed=0),
     }  # fmt: skip
     for name, content in contents.items():
         files.write_bytes(folder / name, content)

@@ -19,15 +19,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks import _table, _timing
-from finetune import files
-from recipes.voice_clone import layout, stock, tiny
-from recipes.voice_clone.decoding import Decoder, Speech
-from recipes.voice_clone.layout import Ids, Processor
-from recipes.voice_clone.prompting import Prompter, Voice
-from recipes.voice_clone.sampler import GREEDY
-from recipes.voice_clone.sampling import Sampling
-from recipes.voice_clone.shapes import FRAME_RATE, RELEASED, model_shape
-from recipes.voice_clone.synthesis import Request, Synthesizer, open_synthesizer
+from finetune.storage import files
+from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference.prompt_embeddings import Prompter, Voice
+from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
+from recipes.voice_clone.inference.talker_decoding import Decoder, Speech
+from recipes.voice_clone.model import sequence_layout, tiny_checkpoint
+from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, model_shape
+from recipes.voice_clone.model.sampling_settings import Sampling
+from recipes.voice_clone.model.sequence_layout import Ids, Processor
+from recipes.voice_clone.model.token_sampling import GREEDY
 
 COLUMNS = (
     *("model", "texts at once", "frames / s, stock", "frames / s, here", "here / stock"),
@@ -57,8 +58,8 @@ def main() -> None:
 
 def small_model(folder: Path, size: str, texts: int, frames: int, rounds: int) -> list[object]:
     """One line of the table, of a checkpoint that is small enough for its codec to matter too."""
-    base = folder / size if (folder / size).exists() else tiny.build(folder / size, size)
-    tts, voice = stock.load(base), open_synthesizer(with_a_name(base))
+    base = folder / size if (folder / size).exists() else tiny_checkpoint.build(folder / size, size)
+    tts, voice = reference_package.load(base), open_synthesizer(with_a_name(base))
     said = codes_of(tts.model, voice.exported.processor, texts, frames)
     request, sampling = Request(TEXT, "ann"), Sampling(greedy=True, max_seconds=frames / FRAME_RATE)
     waves = {"stock": partial(stock_wave, tts, texts, frames), "here": partial(voice.speak, [request] * texts, sampling)}
@@ -73,8 +74,8 @@ def released_shape(frames: int, rounds: int) -> list[object]:
     """The line of the 0.6B model: codes alone, since its codec is no other work than before."""
     from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration
 
-    tokenizer = tiny.text_tokenizer()
-    shape = model_shape(RELEASED["0.6B"], tiny.text_ids(tokenizer))
+    tokenizer = tiny_checkpoint.text_tokenizer()
+    shape = model_shape(RELEASED["0.6B"], tiny_checkpoint.text_ids(tokenizer))
     model = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**shape)).eval()
     processor = Processor(lambda text: {"input_ids": tokenizer.encode(text).ids}, Ids.of(shape), {})
     return ["0.6B", 1, *speeds(codes_of(model, processor, 1, frames), frames, rounds), "", "", "", ""]
@@ -90,20 +91,20 @@ def speeds(said: dict[str, Callable[[], Codes]], frames: int, rounds: int) -> li
 
 def codes_of(model: Any, processor: Processor, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:
     """The same texts as codes: by the stock loop, and by the one here."""
-    tokens, device = processor.tokenizer(layout.prompt(TEXT))["input_ids"], model.talker.codec_head.weight.device
+    tokens, device = processor.tokenizer(sequence_layout.prompt(TEXT))["input_ids"], model.talker.codec_head.weight.device
     vector = torch.zeros(model.talker.config.hidden_size, device=device)
     voices = {"ref_code": None, "ref_spk_embedding": [vector] * texts, "x_vector_only_mode": [True] * texts, "icl_mode": [False] * texts}
 
     def theirs() -> Codes:
         asked = {"input_ids": [torch.tensor([tokens], device=device)] * texts, "languages": ["auto"] * texts, "voice_clone_prompt": voices}
-        codes, _ = model.generate(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **stock.GREEDY)
+        codes, _ = model.generate(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
         return [one.tolist() for one in codes]
 
     decoder, prompter = Decoder(model.talker, processor.ids), Prompter(model.talker, processor.ids)
 
     @torch.inference_mode()
     def ours() -> Codes:
-        prompt = prompter.prompt(tokens[: -layout.TAIL], None, Voice(vector), streamed=False)
+        prompt = prompter.prompt(tokens[: -sequence_layout.TAIL], None, Voice(vector), streamed=False)
         speech = Speech(decoder, [prompt] * texts, GREEDY, [0] * texts, frames)
         for _ in speech.frames():
             pass
@@ -113,9 +114,9 @@ def codes_of(model: Any, processor: Processor, texts: int, frames: int) -> dict[
 
 
 def stock_wave(tts: Any, texts: int, frames: int) -> None:
-    voices = [stock.stored_voice(tts, 0)] * texts
+    voices = [reference_package.stored_voice(tts, 0)] * texts
     asked = {"text": [TEXT] * texts, "language": ["auto"] * texts, "voice_clone_prompt": voices}
-    tts.generate_voice_clone(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **stock.GREEDY)
+    tts.generate_voice_clone(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
 
 
 def first_chunk(voice: Synthesizer, request: Request, sampling: Sampling) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _ranks, _table, _timing
-from finetune import files
 from finetune.config import Config, resolve
+from finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "tests" / "causal_lm"
@@ -75,11 +75,11 @@ def config_of(folder: Path, run: str) -> Config:
 
 def by_length(folder: Path, lengths: list[int], rounds: int) -> Iterator[list[object]]:
     """Positions a second at each length of the sequences."""
-    from finetune import world
+    from finetune.distributed import process_group
 
-    joined = world.join((), folder)
+    joined = process_group.join((), folder)
     taken = _timing.in_turns(steps_of(joined, folder, lengths), rounds, _timing.WARM_UP)
-    world.leave()
+    process_group.leave()
     first = taken[str(lengths[0])]
     for length in lengths:
         seconds = taken[str(length)]
@@ -91,13 +91,13 @@ def steps_of(joined: Any, folder: Path, lengths: list[int]) -> dict[str, Callabl
     """A step on a micro-batch of sequences of each length."""
     import torch
 
-    from finetune import assembly
-    from finetune.batches import MicroBatch, Turn
-    from finetune.step import train_step
+    from finetune.data.batching import MicroBatch, Turn
+    from finetune.training import setup
+    from finetune.training.step import train_step
     from tests.causal_lm.recipe import RECIPE as OF_BYTES
 
     torch.set_num_threads(1)
-    training, _ = assembly.build(config_of(folder, "lengths"), OF_BYTES, joined)
+    training, _ = setup.build(config_of(folder, "lengths"), OF_BYTES, joined)
     batch = {length: OF_BYTES.collate([OF_BYTES.read({"text": "a" * length}, None)] * (POSITIONS // length)) for length in lengths}
     turns = {length: [Turn(MicroBatch((0,), POSITIONS, key=0), batch[length], counts=True)] for length in lengths}
     return {str(length): partial(train_step, training, turns[length], 0) for length in lengths}

@@ -28,15 +28,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import _table, _timing, _voice
 from benchmarks.voice_ways import frames_of, text_of
-from finetune import batches, intake, rows, world
-from finetune.batches import Loader, MicroBatch, Order, Place, Step, Turn
 from finetune.config import Config, on_disk, resolve
+from finetune.data import batching, jsonl_dataset, length_index
+from finetune.data.batching import Loader, MicroBatch, Order, Place, Step, Turn
+from finetune.distributed import process_group
+from finetune.distributed.process_group import World
 from finetune.recipe import Recipe, Sample
-from finetune.world import World
 from recipes.llm_sft import recipe as chat
-from recipes.llm_sft import tiny
+from recipes.llm_sft import tiny_checkpoint
 from recipes.voice_clone import recipe as voice
-from recipes.voice_clone.shapes import SMALL
+from recipes.voice_clone.model.model_configs import SMALL
 
 OPERATIONS = {"llm_sft": 9_400, "voice_clone": 12_700}
 """That one micro-batch issues, forward and backward: Qwen3-1.7B and Qwen3-TTS 0.6B, counted by a dispatch mode."""
@@ -80,7 +81,7 @@ class Measured:
 class Tokenizing(Loader):
     """As the loader was before samples were cached."""
 
-    def __init__(self, found: rows.Rows, recipe: Recipe, processor: Any) -> None:
+    def __init__(self, found: jsonl_dataset.Rows, recipe: Recipe, processor: Any) -> None:
         super().__init__(found, recipe, rank=0, size=1)
         self._read = lambda row: recipe.read(found.read(row), processor)
 
@@ -94,13 +95,13 @@ def main() -> None:
     chats, clips, micros, rounds = QUICK if flags.quick else (CHATS, CLIPS, MICRO_BATCHES, ROUNDS)
     lines = list[list[object]]()
     with tempfile.TemporaryDirectory() as folder:
-        joined = world.join((), Path(folder))
+        joined = process_group.join((), Path(folder))
         for name, recipe, config in (
             ("llm_sft", chat.RECIPE, chat_config(Path(folder) / "chat", chats)),
             ("voice_clone", voice.RECIPE, voice_config(Path(folder) / "voice", clips)),
         ):
             lines += table(name, recipe, config, joined, micros, rounds)
-        world.leave()
+        process_group.leave()
     _table.publish("loader_interference", flags, COLUMNS, lines, NOTE)
 
 
@@ -114,7 +115,7 @@ def chat_config(folder: Path, count: int) -> Config:
             messages = [{"role": role, "content": " ".join(chance.choice(WORDS, int(chance.integers(30, 50))))} for role in roles]
             file.write(json.dumps({"messages": messages}) + "\n")
     given = {
-        **{"model.source": tiny.build(folder / "base"), "data.train": folder / "train.jsonl", "run.dir": folder / "run"},
+        **{"model.source": tiny_checkpoint.build(folder / "base"), "data.train": folder / "train.jsonl", "run.dir": folder / "run"},
         **{"train.micro_tokens": 8192, "train.global_batch_tokens": 8192, "data.packing": "true"},
     }
     return resolve("llm_sft", chat.RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
@@ -129,8 +130,8 @@ def voice_config(folder: Path, count: int) -> Config:
 def table(name: str, recipe: Recipe, config: Config, joined: World, micros: int, rounds: int) -> list[list[object]]:
     recipe.prepare(config)
     loaded = recipe.load(config)
-    found = intake.open_data(
-        on_disk(config.data.train), config.run.dir / "cache", intake.data_key(config, loaded), recipe, loaded, config, joined
+    found = length_index.open_data(
+        on_disk(config.data.train), config.run.dir / "cache", length_index.data_key(config, loaded), recipe, loaded, config, joined
     )
     assert found is not None
     contestants = {"the cache": Measured(Loader(found, recipe, 0, 1)), "tokenizing": Measured(Tokenizing(found, recipe, loaded.processor))}
@@ -160,13 +161,13 @@ def rates_of(acts: dict[str, Callable[[], None]], rounds: int, operations: int, 
     return {label: [operations / seconds for seconds in taken] for label, taken in _timing.in_turns(acts, rounds, 1, clock).items()}
 
 
-def steps_of(config: Config, found: rows.Rows) -> Iterator[Step]:
+def steps_of(config: Config, found: jsonl_dataset.Rows) -> Iterator[Step]:
     """One micro-batch each, without end."""
-    for step in batches.steps(Order.of(config), found.lengths, Place(), epochs=None):
+    for step in batching.steps(Order.of(config), found.lengths, Place(), epochs=None):
         yield from (Step((micro,), step.after) for micro in step.micros)
 
 
-def check_alike(found: rows.Rows, config: Config, one: Loader, other: Loader) -> None:
+def check_alike(found: jsonl_dataset.Rows, config: Config, one: Loader, other: Loader) -> None:
     for step in islice(steps_of(config, found), 3):
         tensors = [loader.turns(step.micros)[0].batch.tensors for loader in (one, other)]
         assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[1]) and [*tensors[0]] == [*tensors[1]]

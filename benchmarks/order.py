@@ -15,9 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks import _table
-from finetune import batches, files, rows
-from finetune.batches import Order, Place
-from finetune.rows import Ids, Measured
+from finetune.data import batching, jsonl_dataset
+from finetune.data.batching import Order, Place
+from finetune.data.jsonl_dataset import Ids, Measured
+from finetune.storage import files
 
 ORDER = Order(seed=1, window=1024, micro_tokens=4096, global_batch_tokens=16384)
 ROUNDS = 15
@@ -52,7 +53,7 @@ def main() -> None:
 def make(path: Path, size: int) -> Path:
     """A file of short rows, and its index."""
     files.write_jsonl(path, ({"text": "x" * (20 + row * 37 % 200)} for row in range(size)))
-    rows.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"])))
+    jsonl_dataset.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"])))
     return path
 
 
@@ -60,16 +61,16 @@ def opened(path: Path) -> list[object]:
     """What stands in the table behind the number of rows."""
     gc.collect()
     before, began = anonymous_kib(), time.perf_counter()
-    rows.build_index(path, path.parent, "key", refuse)
-    found = rows.open_rows(path, path.parent)
+    jsonl_dataset.build_index(path, path.parent, "key", refuse)
+    found = jsonl_dataset.open_rows(path, path.parent)
     seconds = time.perf_counter() - began
-    step = next(batches.steps(ORDER, found.lengths, middle(len(found)), None))
+    step = next(batching.steps(ORDER, found.lengths, middle(len(found)), None))
     texts = [found.read(row) for micro in step.micros for row in micro.ids]
     grown = anonymous_kib() - before
     assert len(texts) > 10
-    took, index = step_from_the_middle(found.lengths), rows.index_path(path, path.parent)
+    took, index = step_from_the_middle(found.lengths), jsonl_dataset.index_path(path, path.parent)
     began = time.perf_counter()
-    batches.count_steps(ORDER, found.lengths, 1)
+    batching.count_steps(ORDER, found.lengths, 1)
     counting = time.perf_counter() - began
     return [f"{took:.1f}", f"{1000 * seconds:.2f}", grown, index.stat().st_size // 1024, f"{1000 * counting:.0f}"]
 
@@ -83,7 +84,7 @@ def step_from_the_middle(lengths: Ids) -> float:
     seconds = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        next(batches.steps(ORDER, lengths, middle(len(lengths)), None))
+        next(batching.steps(ORDER, lengths, middle(len(lengths)), None))
         seconds.append(time.perf_counter() - began)
     return 1000 * median(seconds)
 

@@ -22,15 +22,15 @@ from transformers import AutoModelForCausalLM, FalconConfig, GPTNeoXConfig, Llam
 
 from benchmarks import _table
 from benchmarks._heads import WholeLogits
-from finetune import adapters, models
-from finetune.activations import Recomputing, trace, trim
 from finetune.config import Lora
-from finetune.loss_head import LossHead
-from finetune.memory import Arrangement, memory, outline
+from finetune.distributed.tensor_parallel import blocks_of
+from finetune.modeling import loading, lora_adapters
+from finetune.modeling.loss_head import LossHead
+from finetune.planning.activation_memory import Recomputing, trace, trim
+from finetune.planning.memory import Arrangement, memory, outline
 from finetune.recipe import Batch
-from finetune.tensor_parallel import blocks_of
-from recipes.llm_sft import varlen
-from recipes.llm_sft.causal_model import CausalModel, block_classes
+from recipes.language import varlen_attention
+from recipes.language.causal_model import CausalModel, block_classes
 from recipes.llm_sft.recipe import loss
 
 COLUMNS = ("run", "source", "published, GB", "states, GB", "traced, GB", "sum / published", "use", "fitted / published")
@@ -148,17 +148,17 @@ def foretold(row: Published) -> tuple[float, float]:
 
 
 def built(row: Published) -> CausalModel:
-    varlen.register()
+    varlen_attention.register()
     config = SHAPES[row.model]
-    attention = varlen.LOOP if config.model_type != "falcon" else "sdpa"
+    attention = varlen_attention.LOOP if config.model_type != "falcon" else "sdpa"
     with init_empty_weights(include_buffers=False):
         whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
         model = CausalModel(whole, WholeLogits if row.logits else LossHead)
     if config.tie_word_embeddings:
         model.get_submodule(model.head_path).weight = whole.get_input_embeddings().weight
     if row.rank is not None:
-        adapters.inject(model, Lora(rank=row.rank), QUERY_VALUE)
-        models.freeze(model, adapters.is_adapter, torch.bfloat16)
+        lora_adapters.inject(model, Lora(rank=row.rank), QUERY_VALUE)
+        loading.freeze(model, lora_adapters.is_adapter, torch.bfloat16)
     if row.frozen < 2:
         keep_inputs(model)
     return model

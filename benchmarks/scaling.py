@@ -1,7 +1,7 @@
 """Estimate: time of a step and cost of a billion positions on 1 to 512 GPUs, for Qwen3-TTS-1.7B and an 8B language model.
 
 Nothing here ran on a GPU. Each figure comes from what `finetune plan` counts and traces of the real models' shapes, and from its
-simulation of a step (finetune/strategies.py) on machines of eight H100; communication.py holds what that says to be sent against what real
+simulation of a step (finetune/planning/parallelism_planner.py) on machines of eight H100; communication.py holds what that says to be sent against what real
 ranks send. docs/scaling.md states every assumption.
 """
 
@@ -18,13 +18,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
-from finetune import files
 from finetune.config import resolve
-from finetune.foresight import estimate_run
-from finetune.gpus import GPUS, Cluster
+from finetune.hardware.gpus import GPUS, Cluster
+from finetune.planning.estimate import estimate_run
+from finetune.planning.parallelism_planner import LayoutEstimate, Work, arrangements, judge, ranked
 from finetune.recipe import find_recipe, load_recipe
-from finetune.strategies import LayoutEstimate, Work, arrangements, judge, ranked
-from recipes.voice_clone.shapes import released
+from finetune.storage import files
+from recipes.voice_clone.model.model_configs import released
 
 GPU = "h100-80gb"
 MACHINE = 8

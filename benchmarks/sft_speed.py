@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks import _table
-from finetune import files
+from finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv-next" / "bin" / "python"
@@ -67,9 +67,9 @@ def make(folder: Path, rows: int, width: int) -> None:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from recipes.llm_sft import tiny
+    from recipes.llm_sft import tiny_checkpoint
 
-    tiny.build(folder / "base")
+    tiny_checkpoint.build(folder / "base")
     torch.manual_seed(0)
     shape = Qwen3Config(
         vocab_size=WORDS, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=4, num_attention_heads=4,

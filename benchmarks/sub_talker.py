@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from benchmarks import _table, _timing, _voice
 from benchmarks._by_hand import check_alike, filled, stock_heads, stock_others
+from recipes.voice_clone.model.model_configs import CODEBOOKS, SMALL
+from recipes.voice_clone.model.qwen3_tts_model import by_book, frame_embeddings, other_codebooks
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.shapes import CODEBOOKS, SMALL
-from recipes.voice_clone.speech_model import by_book, frame_embeddings, other_codebooks
 
 COLUMNS = ("model", "at once", "loop over time", "loop / at once")
 NOTE = (

@@ -27,8 +27,9 @@ from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import get_tokenizer
 
 from benchmarks import _table
-from data_prep import packs, transcribe, vad
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio, Samples, load, probe
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, load, probe
+from data_prep.segmentation import vad
+from data_prep.transcription import decoding_windows, whisper_engine
 
 SAMPLE = Path(__file__).resolve().parents[1] / "recipes" / "voice_clone" / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
@@ -120,13 +121,13 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
     """The cells of a row behind its name."""
     sound = hearing(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
-    packed, steps = packs.pack(vad.windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
+    packed, steps = decoding_windows.pack(vad.windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
     tokens = round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
     talks(model, each := round(tokens / steps))
     text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
     stretches = [Audio(sound.samples[region.start * 2 // 3 : region.stop * 2 // 3], SPEECH_RATE) for region in regions]  # 24 to 16 kHz
     files = sum(one_file(model, stretch) for stretch in stretches)
-    packs.TOKENS_AT_LEAST, packs.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
+    decoding_windows.TOKENS_AT_LEAST, decoding_windows.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
     talks(model, model.dims.n_text_ctx)
     mine = processor_seconds(lambda: ours(model, detector, master, sound))
     times = [f"{seconds:.1f} s" for seconds in (text, words, files, mine)]
@@ -158,8 +159,8 @@ def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:
 
 def ours(model: Whisper, detector: Any, master: Audio, sound: Audio) -> None:
     """From sound to words, as data_prep goes; a model that never ends is not asked again."""
-    transcribe.FALLBACK_TEMPERATURES = ()
-    units = transcribe.transcribe(model, sound, vad.windows(vad.find_speech(detector, sound, len(master.samples)), master), "english")
+    whisper_engine.FALLBACK_TEMPERATURES = ()
+    units = whisper_engine.transcribe(model, sound, vad.windows(vad.find_speech(detector, sound, len(master.samples)), master), "english")
     if not units or any(unit.heard is None or unit.heard.complete for unit in units):
         raise SystemExit("the model failed or ended a text by itself: times of different work say nothing")
 

@@ -28,14 +28,16 @@ from torch import nn
 from benchmarks import _table, _timing, _voice
 from benchmarks._by_hand import Step, bare_step, check_alike, filled, optimizer_of, stock_heads, stock_sums
 from benchmarks.voice_batches import KINDS
-from finetune import assembly, batches, world
-from finetune.batches import Loader, MicroBatch, Turn
 from finetune.config import Config
-from finetune.step import Training, train_step
-from finetune.world import World
+from finetune.data import batching
+from finetune.data.batching import Loader, MicroBatch, Turn
+from finetune.distributed import process_group
+from finetune.distributed.process_group import World
+from finetune.training import setup
+from finetune.training.step import Training, train_step
+from recipes.voice_clone.model.model_configs import FRAME_RATE, SMALL
+from recipes.voice_clone.model.tiny_checkpoint import SENTENCES
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.shapes import FRAME_RATE, SMALL
-from recipes.voice_clone.tiny import SENTENCES
 
 LONGEST = 100
 """Frames of a clip, 8 seconds: the loop over frames is limited to so many calls for a clip, and clips are no longer here."""
@@ -77,9 +79,9 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes, clips, rounds = (["nano"], 4, 1) if flags.quick else (["nano", "mini"], 32, 7)
     with tempfile.TemporaryDirectory() as folder:
-        joined = world.join((), Path(folder))
+        joined = process_group.join((), Path(folder))
         rows = [line for size in sizes for line in compare(joined, Path(folder), size, clips, rounds)]
-        world.leave()
+        process_group.leave()
     _table.publish("voice_ways", flags, COLUMNS, rows, NOTE.format(clips=clips, rounds=rounds))
 
 
@@ -88,8 +90,8 @@ def compare(joined: World, folder: Path, size: str, clips: int, rounds: int) -> 
     made = _voice.make_clips(folder / size, SMALL[size], [(text_of(frames), frames) for frames in frames_of(clips)])
     # At this rate no weight moves by a bit of it, so that every step of every way has the same loss.
     config = _voice.run_config(made, f"run-{size}", micro_tokens=BUDGET, lr=1e-30, weight_decay=0)
-    training, progress = assembly.build(config, RECIPE, joined)
-    step = next(batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    training, progress = setup.build(config, RECIPE, joined)
+    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
     ways = ways_of(training, step)
     acts = trainers(training, ways)
     check_alike({name: acts[name]() for name, way in ways.items() if way.share == 1.0}, 1e-4)
@@ -110,7 +112,7 @@ def text_of(frames: int) -> str:
     return " ".join(SENTENCES)[:frames]
 
 
-def ways_of(training: Training, step: batches.Step) -> dict[str, Way]:
+def ways_of(training: Training, step: batching.Step) -> dict[str, Way]:
     """Every way over the clips of `step`, voice_clone's own first."""
     loader = Loader(training.rows, RECIPE, rank=0, size=1)
     ours = loader.turns(step.micros)

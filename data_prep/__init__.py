@@ -1,15 +1,9 @@
 """Preparation of training data: speech recordings to clips with transcripts, conversations to chat rows. Importing it loads nothing heavy.
 
-Each command-line verb is the module of that name: `voice`, `codes`, `report`, `review`, `check`, `export`, `text`.
-The other modules, in the order of the pipeline:
+The verbs of `python -m data_prep VERB` are in `cli/`. The other folders, in the order of the pipeline:
 
-- input: recordings (`elsewhere`, `sources`, `speakers`) and existing transcripts (`transcripts`, `utterances`, `cues`, `table`)
-- audio: `formats`, `decoder`, `audio`, `bandwidth`, `loudness`, `vad`
-- transcription, segmentation, measures: `transcribe`, `faster`, `packs`, `languages`, `segment`, `clips`, `measure`, `voices`
-- pipeline of one and of all recordings: `recording`, `stages`, `models`, `hearing`, `workers`, `pool`, `ray_engine`, `progress`, `device`
-- clip selection: `score`, `duplicates`, `decisions`, `judge`, `dry_run`; dataset: `split`, `references`, `dataset`, `manifest`, `account`
-- models of the package `qwen_tts`: `qwen`, `rosa`, `hub`, `codec`, `encoding`, `speaker_encoder`; the demo Whisper: `whisper_demo`
-- codecs and speaker encoders of any model: `codec_interface`, `codec_choice`
-- what a verb has to itself begins with its name: `text_*`, `report_*`, `review_*`, `export_*`; of `check`: `lines`,
-  `row_checks`, `sounds`; of all pages: `web`, `request_guard`, `gradio_routes`
+- `recordings/`: the input; `audio/`: reading and decoding it; `segmentation/`: voice activity and cuts; `transcription/`: Whisper
+- `clips/`: measurements and quality rules; `pipeline/`: the stages of one and of all recordings; `dataset/`: the files, with `manifest.py`
+- `audio_codecs/`: codes and speaker embeddings; `parallel/`: worker processes and devices; `pages/`: the report and the review page
+- `chats/`: conversations for language models
 """

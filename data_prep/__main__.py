@@ -19,7 +19,7 @@ VERBS = {
 def main(argv: list[str]) -> int:
     """Run the verb that `argv` names and return its exit code; 2 for an unknown verb."""
     if argv and argv[0] in VERBS:
-        return importlib.import_module(f"data_prep.{argv[0]}").main(argv[1:])
+        return importlib.import_module(f"data_prep.cli.{argv[0]}").main(argv[1:])
     help_requested = bool(argv) and argv[0] in ("-h", "--help")
     lines = ["usage: data_prep VERB …   (VERB --help for its options)", *(f"  {verb:<8}{text}" for verb, text in VERBS.items())]
     print("\n".join(lines), file=sys.stdout if help_requested else sys.stderr)

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from data_prep.score import Quality
-from finetune import files, strict_json
 from finetune.errors import UserError
+from finetune.storage import files, strict_json
 
 LANGUAGES = {
     "de": "german",
@@ -35,6 +34,46 @@ AUTO = "auto"
 TOGETHER = "copy the clips into one folder with: python -m data_prep export {} --root FOLDER --as voice --to NEW"
 
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
+
+
+class Quality(BaseModel):
+    """Measures of one clip's audio and text. dB: relative to the power of its speech; dBFS: to full scale. None: unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    chars_per_second: float
+    """Characters of the text per second of speech."""
+    speech_share: float
+    """Share of the clip that voice activity detection marks as speech."""
+    peak_dbfs: float
+    clipped_share: float
+    """Share of samples at full scale."""
+    snr_db: float | None = None
+    """Power of the speech relative to the median power of the recording outside speech."""
+    edge_energy_db: tuple[float, float]
+    """First and last 30 ms; low if the cut is in silence."""
+    longest_pause: float | None = None
+    """Longest gap in seconds between two speech regions inside the clip."""
+    loudness_lufs: float | None = None
+    """Integrated, ITU-R BS.1770."""
+    bandwidth_hz: float | None = None
+    """Upper end of the recording's spectrum."""
+    pitch_hz: float | None = None
+    """Median fundamental frequency of the voiced frames."""
+    speaker_cos: float | None = None
+    """Speaker similarity: cosine between the clip's speaker embedding and its speaker's mean, by the encoder of --speaker-check."""
+    avg_logprob: float | None = None
+    compression_ratio: float | None = None
+    no_speech_prob: float | None = None
+    text_complete: bool | None = None
+    language_prob: float | None = None
+    """Probability of the clip's language, by Whisper."""
+    repeated_share: float | None = None
+    """Share of words that only repeat the preceding words."""
+    outside_speech_share: float | None = None
+    """Share of words whose middle, by Whisper's timestamps, is outside detected speech."""
+    asr_error: str | None = None
+    """Error message if Whisper failed."""
 
 
 class Row(BaseModel):

@@ -18,6 +18,15 @@ VERBS = {
     "where": "print the paths of the installed recipes and launch files",
 }
 
+MODULES = {
+    "train": "finetune.train",
+    "ray-train": "finetune.ray_train",
+    "eval-voice": "finetune.cli.evaluate",
+    "check": "finetune.cli.verify",
+    "where": "finetune.cli.paths",
+}
+"""The module of each verb that does not bear the name of one in `finetune/cli/`."""
+
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
@@ -27,7 +36,7 @@ def main(argv: list[str]) -> int:
     if argv[0] not in VERBS:
         print(f"error: unknown verb {argv[0]!r}; verbs are {', '.join(VERBS)}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"finetune.{argv[0].replace('-', '_')}")
+    module = importlib.import_module(MODULES.get(argv[0], f"finetune.cli.{argv[0]}"))
     return int(module.main(argv[1:]))
 
 

@@ -24,10 +24,13 @@ from pydantic import (
 )
 from typing_extensions import TypeVar
 
+from finetune.config_help import explain, fields
+from finetune.config_sources import Dumper, command_line, merge, read_layer
 from finetune.errors import UserError
-from finetune.explain import explain, fields
-from finetune.layers import Dumper, command_line, merge, read_layer
-from finetune.remote import is_url
+from finetune.storage.remote import is_url
+
+LAST_STEP = 10**8 - 1
+"""The name of a checkpoint's folder has eight digits."""
 
 
 def _path_or_url(value: Any) -> Path | str:

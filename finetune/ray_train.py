@@ -24,11 +24,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from finetune import cluster, files
 from finetune.config import Config
+from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code
-from finetune.layers import Arguments, parse_arguments
-from finetune.remote import is_url
+from finetune.ray_cluster import cluster
+from finetune.storage import files
+from finetune.storage.remote import is_url
 from finetune.train import checked_config, checked_recipe, print_help
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[s
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from finetune.ray_worker import work
+    from finetune.ray_cluster.worker import work
 
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else each line is printed twice
     records, launch = files.make_folder(run_dir / RECORDS), time.strftime("%Y%m%d-%H%M%S")

@@ -16,11 +16,13 @@ import importlib.util
 import os
 from typing import NoReturn
 
-from finetune import cuda_allocator, remote, sampling
 from finetune.config import Config, help_text, resolve
+from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import ElsewhereError, UserError, exit_code
-from finetune.layers import Arguments, parse_arguments
+from finetune.hardware import cuda_allocator
 from finetune.recipe import Recipe, find_recipe, load_options, load_recipe
+from finetune.storage import remote
+from finetune.training import generation_during_training
 
 
 def main(argv: list[str]) -> int:
@@ -43,7 +45,7 @@ def run(argv: list[str]) -> int:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             raise
         raise ElsewhereError(str(error)) from error  # every process of a machine finds the same mistake; one reports it
-    from finetune.training_run import process_group, train
+    from finetune.training.run import process_group, train
 
     with process_group(config) as world:
         train(world, config, recipe)
@@ -74,7 +76,7 @@ def resolved_config(arguments: Arguments) -> Config:
 def checked_recipe(config: Config) -> Recipe:
     """The recipe of a config. Raises `UserError` if it cannot do what `sample` wants."""
     recipe = load_recipe(find_recipe(config.recipe))
-    sampling.check(config, recipe)
+    generation_during_training.check(config, recipe)
     return recipe
 
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from finetune import files
-from finetune.where import configs_folder
+from finetune.cli.paths import configs_folder
+from finetune.storage import files
 
 Seconds = dict[str, float]
 """Stage → how long it took."""

@@ -1,6 +1,6 @@
 """The rules of the house as functions from source text to complaints, so that each can be shown a house that breaks it.
 
-A house is a mapping from a path relative to the repository root (`finetune/loop.py`) to that file's source.
+A house is a mapping from a path relative to the repository root (`finetune/training/loop.py`) to that file's source.
 A complaint is one line: place and fault.
 """
 
@@ -18,45 +18,30 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"files", "layers", "explain", "gpus", "cluster", "remote", "strict_json", "sdpa", "cuda_allocator"}),
-    frozenset({"config", "shipped", "lease", "model_gate", "hub_download"}),
+    frozenset({"storage", "config_sources", "config_help"}),
+    frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe"}),
-    frozenset({"world", "cross_entropy_kernel"}),
-    frozenset(
-        {"adapters", "quantized", "parallel", "tensor_parallel", "recompute", "models", "rows", "packing", "batches", "loss_head"}
-        | {"optim", "adamw_8bit", "muon", "sample_cache", "data_parallel", "load_balance"}
-    ),
-    frozenset({"activations", "compilation"}),
-    frozenset({"memory"}),
-    frozenset({"strategies"}),
-    frozenset({"launch_file"}),
-    frozenset({"shards", "staging", "checkpoint_state", "config_diff", "vital_signs", "peers"}),
-    frozenset({"stop_requests", "loss_spikes", "events", "heartbeat", "intake", "index_workers"}),
-    frozenset({"checkpoint"}),
-    frozenset({"preflight", "copies"}),
-    frozenset({"step"}),
-    frozenset({"evaluation"}),
-    frozenset({"loop"}),
-    frozenset({"assembly"}),
-    frozenset({"foresight"}),
-    frozenset({"prospect", "out_of_memory"}),
-    frozenset({"train", "training_run", "export", "generate", "eval_voice", "chat", "serve", "sampling", "publish", "check", "where"}),
-    frozenset({"plan", "ray_worker"}),
+    frozenset({"distributed"}),
+    frozenset({"modeling"}),
+    frozenset({"data", "monitoring"}),
+    frozenset({"checkpointing"}),
+    frozenset({"exporting", "planning"}),
+    frozenset({"training"}),
+    frozenset({"train"}),
+    frozenset({"ray_cluster", "cli"}),
     frozenset({"ray_train"}),
     frozenset({"__main__"}),
 )
-"""The rooms of finetune/. A module imports from its own row and from rows above, never from below."""
+"""The rooms of finetune/: its folders, and the modules beside them. A room imports from itself, from its own row and from rows above."""
 
-FOR_DATA_PREP = frozenset(
-    f"finetune.{name}"
-    for name in ("errors", "files", "config", "cluster", "shipped", "remote", "model_gate", "hub_download", "strict_json", "sdpa")
-)
-SHARED_BY_RECIPES = frozenset({"recipes.demo_runner"})
-"""Modules that belong to no recipe. They may import none either."""
+FOR_DATA_PREP = frozenset({"errors", "config", "storage", "hardware.sdpa_backends", "ray_cluster.cluster"})
+"""The rooms and modules of finetune/ that data_prep may import."""
+LIBRARIES = frozenset({"recipes.speech", "recipes.language", "recipes.demo_runner"})
+"""What recipes may import from each other's side; a library imports no recipe."""
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
-DISK_OWNER = "finetune/files.py"
-GATE = "finetune/model_gate.py"
+DISK_OWNER = "finetune/storage/files.py"
+GATE = "finetune/storage/model_security.py"
 ALLOWED_DANGERS: dict[tuple[str, str], str] = {
     (GATE, "torch.load"): "the one reader of pickled weights, with weights_only=True",
     ("finetune/recipe.py", "importlib.import_module"): "a built-in recipe",
@@ -64,11 +49,11 @@ ALLOWED_DANGERS: dict[tuple[str, str], str] = {
     ("finetune/recipe.py", "spec.loader.exec_module"): "likewise",
     ("finetune/__main__.py", "importlib.import_module"): "a verb from a fixed list",
     ("data_prep/__main__.py", "importlib.import_module"): "a verb from a fixed list",
-    ("data_prep/qwen.py", "importlib.import_module"): "an installed package by its fixed name",
-    ("data_prep/rosa.py", "importlib.import_module"): "an installed package by its fixed name",
+    ("data_prep/audio_codecs/qwen_tts_import.py", "importlib.import_module"): "an installed package by its fixed name",
+    ("data_prep/audio/librosa_import.py", "importlib.import_module"): "an installed package by its fixed name",
 }
 """(file, call) → why it may stand there."""
-STRICT_READERS = ("finetune/strict_json.py", "finetune/layers.py")
+STRICT_READERS = ("finetune/storage/strict_json.py", "finetune/config_sources.py")
 LENIENT = re.compile(r"json\.loads?|json\.JSONDecoder|yaml\.(safe_load|safe_load_all|compose|compose_all|parse|scan)")
 
 
@@ -79,7 +64,7 @@ def read_house(root: Path) -> House:
 
 
 def module_name(path: str) -> str:
-    """`finetune/loop.py` → `finetune.loop`; a package is called by its folder."""
+    """`finetune/training/loop.py` → `finetune.training.loop`; a package is called by its folder."""
     parts = PurePosixPath(path).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -131,14 +116,38 @@ def _cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 def arrows_back(house: House) -> list[str]:
     """Imports against the order of the house, and modules of finetune/ that have no place in it."""
-    level = {f"finetune.{name}": row for row, names in enumerate(ORDER) for name in names} | {"finetune": 0}
-    homeless = [f"{name}: no place in ORDER; say which row it belongs to" for name in _modules_of("finetune", house) if name not in level]
+    level = {name: row for row, names in enumerate(ORDER) for name in names}
+    homeless = [
+        f"{name}: no place in ORDER; add its room to a row" for name in _modules_of("finetune", house) if room_of(name) not in level
+    ]
     return homeless + [
         f"{module} imports {target}: against the order of the house"
         for module, targets in import_graph(house).items()
         for target in sorted(targets)
         if not _may_import(module, target, level)
     ]
+
+
+def room_of(module: str) -> str:
+    """`finetune.training.loop` → `training`; the package itself is in the first room."""
+    return [*module.split("."), "errors"][1]
+
+
+def room_cycles(house: House) -> list[str]:
+    """Cycles between folders, at every depth: a module beside folders counts as one."""
+    complaints = []
+    for folder in sorted({parent.as_posix() for path in house for parent in PurePosixPath(path).parents if parent.parts}):
+        inside, depth = folder.replace("/", ".") + ".", folder.count("/") + 2
+        rooms: dict[str, set[str]] = {}
+        for module, targets in import_graph(house).items():
+            if module.startswith(inside):
+                room = ".".join(module.split(".")[:depth])
+                found = {".".join(target.split(".")[:depth]) for target in targets if target.startswith(inside)}
+                rooms.setdefault(room, set()).update(found - {room})
+        complaints += [
+            f"{' → '.join(cycle)}: a cycle of folders" for cycle in _cycles({**{t: set() for ts in rooms.values() for t in ts}, **rooms})
+        ]
+    return complaints
 
 
 def _modules_of(package: str, house: House) -> list[str]:
@@ -148,27 +157,12 @@ def _modules_of(package: str, house: House) -> list[str]:
 def _may_import(module: str, target: str, level: dict[str, int]) -> bool:
     package, other = module.partition(".")[0], target.partition(".")[0]
     if package == other == "finetune":
-        return level.get(target, 0) <= level.get(module, len(ORDER))
+        return level.get(room_of(target), 0) <= level.get(room_of(module), len(ORDER))
     if package == other == "recipes":
-        return target in SHARED_BY_RECIPES or module.split(".")[:2] == target.split(".")[:2]
+        return module.split(".")[:2] == target.split(".")[:2] or ".".join(target.split(".")[:2]) in LIBRARIES
     if package == "data_prep":
-        return other == "data_prep" or target in FOR_DATA_PREP or target == "finetune"
+        return other == "data_prep" or room_of(target) in FOR_DATA_PREP or target.partition(".")[2] in FOR_DATA_PREP
     return package == "recipes"
-
-
-SPEECH = re.compile(r"recipes\.voice_clone\.(eval_\w+|serving\w*|voice_protocol)")
-"""Modules that every speech recipe can use: evaluation, serving, and the protocol of a voice."""
-
-
-def speech_imports(house: House) -> list[str]:
-    """Imports of a recipe's own modules by evaluation, serving or the voice protocol, which have to work for every speech model."""
-    return [
-        f"{module} imports {target}: evaluation and serving know a speech model by its protocol only"
-        for module, targets in import_graph(house).items()
-        if SPEECH.fullmatch(module)
-        for target in sorted(targets)
-        if target.startswith("recipes.") and not SPEECH.fullmatch(target)
-    ]
 
 
 def forbidden_names(house: House, dependencies: frozenset[str]) -> list[str]:
@@ -177,15 +171,15 @@ def forbidden_names(house: House, dependencies: frozenset[str]) -> list[str]:
     complaints = []
     for path in house:
         pure = PurePosixPath(path)
-        if pure.stem in EMPTY_NAMES:
+        if EMPTY_NAMES & {pure.stem, *pure.parts}:
             complaints.append(f"{path}: the name says nothing about what is inside")
-        if pure.parts[0] in ("finetune", "data_prep") and pure.stem in taken:
-            complaints.append(f"{path}: hides the module {pure.stem} when its folder comes first on the import path")
+        for name in {pure.stem, *pure.parts[1:-1]} & taken if pure.parts[0] in ("finetune", "data_prep") else ():
+            complaints.append(f"{path}: hides the module {name} when its folder comes first on the import path")
     return complaints
 
 
 def missing_tests(house: House, tests: set[str]) -> list[str]:
-    """`finetune/loop.py` is tested in `tests/finetune/test_loop.py`. Entry points and an `__init__` without functions go free."""
+    """`finetune/training/loop.py` is tested in `tests/finetune/training/test_loop.py`. Entry points and an `__init__` without functions go free."""
     complaints = []
     for path, source in house.items():
         pure = PurePosixPath(path)
@@ -288,7 +282,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def disk_writes(house: House) -> list[str]:
-    """Changes to the disk that do not pass through `finetune.files`. Writing into an `io.BytesIO` is no such change."""
+    """Changes to the disk that do not pass through `finetune.storage.files`. Writing into an `io.BytesIO` is no such change."""
     return [f"{path}:{line}: {call}" for path, source in house.items() if path != DISK_OWNER for line, call in _writes(ast.parse(source))]
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import data_prep.__main__
 import finetune.__main__
-from data_prep.judge import DUPLICATE, REVIEWED
-from data_prep.score import PRESETS
+from data_prep.clips.quality_rules import PRESETS
+from data_prep.pipeline.clip_selection import DUPLICATE, REVIEWED
 from finetune.config import Config
-from finetune.explain import fields
+from finetune.config_help import fields
 from finetune.recipe import find_recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ import pytest
 import data_prep.__main__
 import finetune.__main__
 from finetune.config import Config, Section
-from finetune.explain import fields
+from finetune.config_help import fields
 from finetune.recipe import find_recipe, load_recipe
 from tests import house
 
@@ -23,11 +23,11 @@ RECIPES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.
 VERBS = [f"finetune {verb}" for verb in finetune.__main__.VERBS] + [f"data_prep {verb}" for verb in data_prep.__main__.VERBS]
 
 ALLOWED_WRITES: dict[str, str] = {
-    "finetune/shipped.py: zipfile.ZipFile": "packs into memory",
-    "data_prep/whisper_demo.py: torch.save": "the format of Whisper's checkpoints, into memory",
-    "recipes/voice_clone/serving_audio.py: av.open": "encodes into memory",
+    "finetune/storage/demo_models.py: zipfile.ZipFile": "packs into memory",
+    "data_prep/transcription/demo_whisper.py: torch.save": "the format of Whisper's checkpoints, into memory",
+    "recipes/speech/serving/audio_encoding.py: av.open": "encodes into memory",
 }
-"""`path: call` → why it may touch the disk without `finetune.files`."""
+"""`path: call` → why it may touch the disk without `finetune.storage.files`."""
 
 MESSAGES, OURS, MODELS, STUDIO = (
     "messages between own processes",
@@ -36,30 +36,30 @@ MESSAGES, OURS, MODELS, STUDIO = (
     "run by hand, on own files",
 )
 ALLOWED_JSON: dict[str, str] = {
-    "data_prep/decoder.py": MESSAGES,
-    "finetune/checkpoint_state.py": "read into types, with bounds of its own",
-    "finetune/copies.py": OURS,
-    "finetune/events.py": OURS,
-    "finetune/export.py": OURS,
-    "finetune/heartbeat.py": MESSAGES,
-    "finetune/lease.py": OURS,
-    "finetune/model_gate.py": MODELS,
-    "finetune/rows.py": "bytes that the strict reader has accepted, as their checksum says",
-    "finetune/sampling.py": MESSAGES,
-    "finetune/shards.py": OURS,
-    "finetune/shipped.py": OURS,
-    "finetune/world.py": MESSAGES,
+    "data_prep/audio/decoder_process.py": MESSAGES,
+    "finetune/checkpointing/checkpoint_metadata.py": "read into types, with bounds of its own",
+    "finetune/checkpointing/remote_copies.py": OURS,
+    "finetune/monitoring/event_log.py": OURS,
+    "finetune/exporting/export.py": OURS,
+    "finetune/monitoring/heartbeat.py": MESSAGES,
+    "finetune/checkpointing/run_lock.py": OURS,
+    "finetune/storage/model_security.py": MODELS,
+    "finetune/data/jsonl_dataset.py": "bytes that the strict reader has accepted, as their checksum says",
+    "finetune/training/generation_during_training.py": MESSAGES,
+    "finetune/checkpointing/safetensors_shards.py": OURS,
+    "finetune/storage/demo_models.py": OURS,
+    "finetune/distributed/process_group.py": MESSAGES,
     "recipes/llm_sft/demo.py": OURS,
     "recipes/llm_sft/make_tokenizer.py": OURS,
-    "recipes/llm_sft/tiny.py": OURS,
-    "recipes/voice_clone/demo_clips.py": OURS,
-    "recipes/voice_clone/demo_outcome.py": OURS,
-    "recipes/voice_clone/speakers.py": OURS,
-    "recipes/voice_clone/tiny.py": OURS,
+    "recipes/llm_sft/tiny_checkpoint.py": OURS,
+    "recipes/voice_clone/demo/comparison_clips.py": OURS,
+    "recipes/voice_clone/demo/final_results.py": OURS,
+    "recipes/voice_clone/model/speaker_embeddings.py": OURS,
+    "recipes/voice_clone/model/tiny_checkpoint.py": OURS,
     **{f"recipes/voice_clone/studio/{name}.py": STUDIO for name in ("make_corpus", "pack_base", "remeasure", "splices", "whisper_windows")},
 }
-"""Path → what it parses with Python's own reader of JSON; what people wrote goes through `finetune.strict_json`, YAML through
-`finetune.layers`."""
+"""Path → what it parses with Python's own reader of JSON; what people wrote goes through `finetune.storage.strict_json`, YAML through
+`finetune.config_sources`."""
 
 
 def test_the_listings_found_the_house() -> None:
@@ -67,30 +67,62 @@ def test_the_listings_found_the_house() -> None:
     assert {path.partition("/")[0] for path in HOUSE} == set(house.PACKAGES)
     assert "voice_clone" in RECIPES and len(RECIPES) >= 1
     assert len(VERBS) >= 6
-    rooms = {Path(path).stem for path in HOUSE if path.startswith("finetune/")} - {"__init__"}
+    rooms = {house.room_of(house.module_name(path)) for path in HOUSE if path.startswith("finetune/")}
     assert frozenset().union(*house.ORDER) == rooms, "ORDER lists what exists, and nothing else"
 
 
 def test_imports_go_one_way() -> None:
     assert house.import_cycles(HOUSE) == []
     assert house.arrows_back(HOUSE) == []
+    assert house.room_cycles(HOUSE) == []
     assert sum(map(len, house.import_graph(HOUSE).values())) > 50, "the graph was read"
 
 
 @pytest.mark.parametrize(
     ("broken", "complaint"),
     [
-        ({"finetune/config.py": "from finetune import loop", "finetune/loop.py": ""}, "finetune.config imports finetune.loop"),
-        ({"finetune/files.py": "def f():\n import finetune.world", "finetune/world.py": ""}, "finetune.files imports finetune.world"),
-        ({"finetune/world.py": "from .train import main", "finetune/train.py": ""}, "finetune.world imports finetune.train"),
-        ({"finetune/loop.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""}, "finetune.loop imports recipes.a.recipe"),
-        ({"finetune/loop.py": "from data_prep import audio", "data_prep/audio.py": ""}, "finetune.loop imports data_prep.audio"),
-        ({"data_prep/audio.py": "from finetune.world import join", "finetune/world.py": ""}, "data_prep.audio imports finetune.world"),
-        ({"data_prep/audio.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""}, "data_prep.audio imports recipes.a.recipe"),
+        (
+            {"finetune/config.py": "from finetune.training import loop", "finetune/training/loop.py": ""},
+            "finetune.config imports finetune.training.loop",
+        ),
+        (
+            {
+                "finetune/storage/files.py": "def f():\n import finetune.distributed.process_group",
+                "finetune/distributed/process_group.py": "",
+            },
+            "finetune.storage.files imports finetune.distributed.process_group",
+        ),
+        (
+            {"finetune/distributed/process_group.py": "from ..train import main", "finetune/train.py": ""},
+            "finetune.distributed.process_group imports finetune.train",
+        ),
+        (
+            {"finetune/training/loop.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""},
+            "finetune.training.loop imports recipes.a.recipe",
+        ),
+        (
+            {"finetune/training/loop.py": "from data_prep.audio import waveform", "data_prep/audio/waveform.py": ""},
+            "finetune.training.loop imports data_prep.audio.waveform",
+        ),
+        (
+            {
+                "data_prep/audio/waveform.py": "from finetune.distributed.process_group import join",
+                "finetune/distributed/process_group.py": "",
+            },
+            "data_prep.audio.waveform imports finetune.distributed.process_group",
+        ),
+        (
+            {"data_prep/audio/waveform.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""},
+            "data_prep.audio.waveform imports recipes.a.recipe",
+        ),
         ({"recipes/a/recipe.py": "from recipes.b import recipe", "recipes/b/recipe.py": ""}, "recipes.a.recipe imports recipes.b.recipe"),
         (
             {"recipes/demo_runner.py": "from recipes.a import recipe", "recipes/a/recipe.py": "from recipes import demo_runner"},
             "recipes.demo_runner imports recipes.a.recipe",
+        ),
+        (
+            {"recipes/speech/voice.py": "from recipes.a import recipe", "recipes/a/recipe.py": "from recipes.speech import voice"},
+            "recipes.speech.voice imports recipes.a.recipe",
         ),
         ({"finetune/attic.py": ""}, "finetune.attic: no place in ORDER"),
     ],
@@ -100,34 +132,21 @@ def test_an_arrow_back_is_seen(broken: dict[str, str], complaint: str) -> None:
     assert found.startswith(complaint)
 
 
-def test_evaluation_and_serving_know_no_speech_model() -> None:
-    assert house.speech_imports(HOUSE) == []
-    modules = [name for name in house.import_graph(HOUSE) if house.SPEECH.fullmatch(name)]
-    assert len(modules) >= 20, "the rule sees real code"
-
-
-@pytest.mark.parametrize(
-    ("source", "complaints"),
-    [
-        ("from .synthesis import Request", 1),
-        ("def f():\n    from recipes.voice_clone import synthesis", 1),
-        ("if TYPE_CHECKING:\n    from .synthesis import Request", 1),
-        ("from . import eval_b\nfrom .voice_protocol import Voice\nfrom finetune import files", 0),
-    ],
-)
-def test_a_speech_model_in_evaluation_or_serving_is_seen(source: str, complaints: int) -> None:
-    others = dict.fromkeys(("synthesis", "eval_b", "voice_protocol"), "")
-    for name in ("eval_a", "serving", "serving_a"):
-        broken = {f"recipes/voice_clone/{path}.py": text for path, text in (others | {name: source}).items()} | {"finetune/files.py": ""}
-        assert len(house.speech_imports(broken)) == complaints
-    broken = {"recipes/voice_clone/recipe.py": source, "recipes/voice_clone/synthesis.py": ""}
-    assert house.speech_imports(broken) == [], "a recipe may import its own modules"
-
-
 def test_a_cycle_is_seen() -> None:
     broken = {"data_prep/a.py": "from . import b", "data_prep/b.py": "import data_prep.c", "data_prep/c.py": "from data_prep.a import x"}
     assert house.import_cycles(broken) == ["data_prep.a → data_prep.b → data_prep.c → data_prep.a: a cycle of imports"]
     assert house.import_cycles({"data_prep/a.py": "from data_prep import b", "data_prep/b.py": ""}) == []
+
+
+def test_a_cycle_of_folders_is_seen() -> None:
+    broken = {
+        "data_prep/a/x.py": "from data_prep.b import y",
+        "data_prep/b/y.py": "",
+        "data_prep/b/z.py": "import data_prep.a.w",
+        "data_prep/a/w.py": "",
+    }
+    assert house.import_cycles(broken) == []
+    assert house.room_cycles(broken) == ["data_prep.a → data_prep.b → data_prep.a: a cycle of folders"]
 
 
 def test_no_module_hides_another() -> None:
@@ -137,8 +156,8 @@ def test_no_module_hides_another() -> None:
 
 
 def test_a_module_that_hides_another_is_seen() -> None:
-    broken = ["finetune/logging.py", "data_prep/whisper.py", "recipes/a/utils.py"]
-    sound = ["finetune/__main__.py", "recipes/a/whisper.py", "data_prep/vad.py"]
+    broken = ["finetune/logging.py", "data_prep/whisper.py", "recipes/a/utils.py", "finetune/codecs/a.py", "data_prep/misc/a.py"]
+    sound = ["finetune/__main__.py", "recipes/a/whisper.py", "data_prep/segmentation/vad.py"]
     complaints = house.forbidden_names(dict.fromkeys(broken + sound, ""), frozenset({"whisper"}))
     assert [complaint.partition(":")[0] for complaint in complaints] == broken
 
@@ -151,8 +170,8 @@ def test_every_source_file_has_its_test() -> None:
 
 def test_a_missing_test_is_seen() -> None:
     free = {"recipes/b/__init__.py": "X = 1", "finetune/__main__.py": "def f(): ..."}
-    broken = {"finetune/loop.py": "", "recipes/a/recipe.py": "", "recipes/a/__init__.py": "def f(): ..."}
-    (first, second) = house.missing_tests(free | broken, {"tests/finetune/test_loop.py"})
+    broken = {"finetune/training/loop.py": "", "recipes/a/recipe.py": "", "recipes/a/__init__.py": "def f(): ..."}
+    (first, second) = house.missing_tests(free | broken, {"tests/finetune/training/test_loop.py"})
     assert first == "recipes/a/recipe.py: has no tests/recipes/a/test_recipe.py"
     assert second.startswith("recipes/a/__init__.py: has no ")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import soundfile
 
 from benchmarks import _pages
-from recipes.voice_clone import tiny
+from recipes.voice_clone.model import tiny_checkpoint
 from tests.launch.launching import ALONE, ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def small(command: str, home: Path) -> list[str]:
 def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
     commands = own_voice()
     assert len(commands) == 5 and all(part in command for part, command in zip(STEPS, commands, strict=True))
-    tiny.build(tmp_path / "base")
+    tiny_checkpoint.build(tmp_path / "base")
     for command in commands:
         done = subprocess.run(small(command, tmp_path), cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from finetune import files
-from finetune.events import read_log
-from finetune.model_gate import admit
+from finetune.monitoring.event_log import read_log
+from finetune.storage import files
+from finetune.storage.model_security import admit
 from recipes import demo_runner
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +34,7 @@ def commands(home: Path) -> dict[str, list[str]]:
     rows = ["--data.train", data / "train.jsonl", "--data.val", task / "val.jsonl", "--run.dir", home / "run"]
     training = ["--recipe", "llm_sft", "--config", HERE / "debug.yaml", "--model.source", base, *rows]
     return {
-        "base": [python, "-m", "recipes.llm_sft.tiny", str(base)],
+        "base": [python, "-m", "recipes.llm_sft.tiny_checkpoint", str(base)],
         "task": [python, "-m", "recipes.llm_sft.make_task", str(task)],
         # data_prep would split by conversation; here no single question may be in both parts.
         "data": [python, "-m", "data_prep", "text", str(task / "train.jsonl"), "--out", str(data), "--val-share", "0"],
@@ -62,7 +62,7 @@ def exact_match(model: Path, chats: Path) -> float:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from .causal_model import language_model
+    from recipes.language.causal_model import language_model
 
     with admit(model, language_model()) as clean:
         tokenizer = AutoTokenizer.from_pretrained(clean, padding_side="left", trust_remote_code=False)

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from finetune import files
 from finetune.errors import UserError, exit_code
+from finetune.storage import files
 
 Message = dict[str, str]
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune import files
 from finetune.errors import UserError, exit_code
+from finetune.storage import files
 
 from .make_task import SYSTEM, VERBS
 

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Answer, Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
+from recipes.language import collation, model_checks
+from recipes.language.chat_labels import check_template, tokenise
+from recipes.language.tokenizer import check_words, load_tokenizer, read_template
 
-from . import answering, exporting, proof, samples, showing, talking
-from .chat import check_template, tokenise
+from . import batch_preview, chat_session, exported_files, generation
 from .options import Options
-from .tokenizer import check_words, load_tokenizer, read_template
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,10 @@ def load_processor(config: Config[Options], shape: Loaded) -> Processor:
 def load_shape(config: Config[Options]) -> Loaded:
     """What config.json alone says: the model on meta, without a tokenizer."""
     # Here, and not at the top: they import accelerate and transformers, which `generate --help` would wait for.
-    from finetune.models import resolve_source
-
-    from .attention import choose, why_blocks_vary
-    from .causal_model import block_classes, choose_loss_head, on_meta, read_config
-    from .tensor_plans import PLANS
+    from finetune.modeling.loading import resolve_source
+    from recipes.language.attention import choose, why_blocks_vary
+    from recipes.language.causal_model import block_classes, choose_loss_head, on_meta, read_config
+    from recipes.language.tensor_parallel_plans import PLANS
 
     options = config.options
     loss_head = choose_loss_head(options.loss_head)
@@ -71,11 +71,11 @@ def load_shape(config: Config[Options]) -> Loaded:
 
 def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`: samples of one word, over and over."""
-    lay = samples.pack if config.data.packing else samples.collate
+    lay = collation.pack if config.data.packing else collation.collate
     shape = load_shape(config)
     return Sketch(
         loaded=shape,
-        batch=lambda count, positions: lay([samples.monotonous(positions)] * count),
+        batch=lambda count, positions: lay([collation.monotonous(positions)] * count),
         processor=lambda: load_processor(config, shape),
     )
 
@@ -120,12 +120,12 @@ def report(means: dict[str, float]) -> dict[str, float]:
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
     """How trained tensors become a folder that AutoModelForCausalLM and AutoTokenizer load. There are no buffers, and one format."""
-    return exporting.plan(base, state)
+    return exported_files.plan(base, state)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     """Greedy answers of an export."""
-    return [Answer(text) for text in answering.sample(folder, prompts)]
+    return [Answer(text) for text in generation.sample(folder, prompts)]
 
 
 RECIPE = Recipe(
@@ -133,17 +133,17 @@ RECIPE = Recipe(
     load=load,
     read=read,
     length=length,
-    collate=samples.collate,
+    collate=collation.collate,
     loss=loss,
     export=export,
     formats=("transformers",),
-    inference=Inference(generate=answering.generate, chat=talking.chat, sample=sample),
-    pack=samples.pack,
-    pad=samples.pad,
-    truncate=samples.truncate,
-    verify=proof.check,
+    inference=Inference(generate=generation.generate, chat=chat_session.chat, sample=sample),
+    pack=collation.pack,
+    pad=collation.pad,
+    truncate=collation.truncate,
+    verify=model_checks.check,
     report=report,
     base_folders=("additional_chat_templates",),
     sketch=sketch,
-    show=showing.show,
+    show=batch_preview.show,
 )

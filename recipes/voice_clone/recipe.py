@@ -26,16 +26,16 @@ from .options import Options
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from .layout import Ids, Processor
+    from .model.sequence_layout import Ids, Processor
 
 
 def load(config: Config[Options]) -> Loaded:
     """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
-    from data_prep.speaker_encoder import base_config
-    from finetune.models import resolve_source
+    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import base_config
+    from finetune.modeling.loading import resolve_source
 
-    from .layout import Ids
-    from .speakers import known
+    from .model.sequence_layout import Ids
+    from .model.speaker_embeddings import known
 
     base = resolve_source(config.model.source, config.model.revision)
     shape, found = base_config(base), known(config)
@@ -46,7 +46,7 @@ def load(config: Config[Options]) -> Loaded:
 
 def shaped(config: Config[Options], base: Path, shape: dict[str, Any], vectors: Tensor) -> Loaded:
     """What the base, whose config is `shape`, and the options say, for speakers with these vectors."""
-    from .speech_model import block_classes, on_meta
+    from .model.qwen3_tts_model import block_classes, on_meta
 
     options = config.options
     return Loaded(
@@ -67,7 +67,7 @@ def adapted(config: Config[Options], name: str) -> bool:
 
 def processor_of(config: Config[Options], base: Path, ids: Ids, speakers: list[str]) -> Processor:
     """`speakers` are in the order of their vectors."""
-    from .layout import Processor, load_tokenizer
+    from .model.sequence_layout import Processor, load_tokenizer
 
     options = config.options
     return Processor(
@@ -83,25 +83,25 @@ def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`: one speaker, whose vector is not computed, and clips that are nearly all frames."""
     import torch
 
-    from data_prep.speaker_encoder import base_config
-    from finetune.models import resolve_source
+    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import base_config
+    from finetune.modeling.loading import resolve_source
 
-    from . import layout
+    from .model import sequence_layout
 
     base = resolve_source(config.model.source, config.model.revision)
     shape = base_config(base)
-    ids = layout.Ids.of(shape)
+    ids = sequence_layout.Ids.of(shape)
     return Sketch(
         loaded=shaped(config, base, shape, torch.zeros(1, shape["talker_config"]["hidden_size"])),
-        batch=lambda count, positions: layout.collate([layout.monotonous(positions, ids)] * count),
+        batch=lambda count, positions: sequence_layout.collate([sequence_layout.monotonous(positions, ids)] * count),
         processor=partial(surveyed, config, base, ids),
     )
 
 
 def surveyed(config: Config[Options], base: Path, ids: Ids) -> Processor:
     """For the speakers of the data, whose reference clips are looked at and not heard by any model."""
-    from .speakers import check_references
-    from .survey import survey
+    from .model.speaker_embeddings import check_references
+    from .model.speaker_statistics import survey
 
     options = config.options
     speakers = survey(config, ids)
@@ -116,9 +116,9 @@ def trainable(asked: str) -> Callable[[str], bool]:
 
 def read(row: dict[str, Any], processor: Any) -> Sample:
     """One row as tensors over S positions; see `layout.arrange`."""
-    from . import layout
+    from .model import sequence_layout
 
-    return layout.read(row, processor)
+    return sequence_layout.read(row, processor)
 
 
 def length(sample: Sample) -> int:
@@ -128,9 +128,9 @@ def length(sample: Sample) -> int:
 
 def collate(samples: list[Sample]) -> Batch:
     """Samples padded on the right to [B, S]."""
-    from . import layout
+    from .model import sequence_layout
 
-    return layout.collate(samples)
+    return sequence_layout.collate(samples)
 
 
 def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
@@ -142,51 +142,56 @@ def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
 
 def prepare(config: Config[Options]) -> None:
     """Find the speakers and compute their vectors into the run's cache."""
-    from . import speakers
+    from .model import speaker_embeddings
 
-    speakers.prepare(config)
+    speaker_embeddings.prepare(config)
     if config.sample.prompts:
-        from . import eval_samples
+        from recipes.speech.evaluation import training_samples
 
-        eval_samples.check_prompts(config.sample.prompts, [speaker["name"] for speaker in speakers.known(config).state["speakers"]])
+        training_samples.check_prompts(
+            config.sample.prompts, [speaker["name"] for speaker in speaker_embeddings.known(config).state["speakers"]]
+        )
 
 
 def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
     """How trained tensors become a folder for the stock package."""
-    from . import exporting
+    from .exporting import exported_files
 
-    return exporting.plan(base, state, buffers, kind)
+    return exported_files.plan(base, state, buffers, kind)
 
 
 def generate(folder: Path, argv: list[str]) -> int:
     """Speak with an export."""
-    from . import speaking
+    from .cli import generate as generate_command
 
-    return speaking.generate(folder, argv)
+    return generate_command.generate(folder, argv)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     """Sentences spoken by an export, while its run trains."""
-    from . import eval_samples
-    from .synthesis import SPEECH
+    from recipes.speech.evaluation import training_samples
 
-    return eval_samples.speak_prompts(SPEECH, folder, prompts)
+    from .inference.synthesizer import SPEECH
+
+    return training_samples.speak_prompts(SPEECH, folder, prompts)
 
 
 def evaluate(model: Path, argv: list[str]) -> int:
     """Say how good a voice is."""
-    from . import eval_verb
-    from .synthesis import SPEECH
+    from recipes.speech.cli import evaluate as evaluate_command
 
-    return eval_verb.evaluate(SPEECH, model, argv)
+    from .inference.synthesizer import SPEECH
+
+    return evaluate_command.evaluate(SPEECH, model, argv)
 
 
 def serve(folders: list[Path], argv: list[str]) -> int:
     """A page to listen on, and OpenAI's API for speech."""
-    from . import serving
-    from .synthesis import SPEECH
+    from recipes.speech.serving import http_server
 
-    return serving.serve(SPEECH.inspect, folders, argv)
+    from .inference.synthesizer import SPEECH
+
+    return http_server.serve(SPEECH.inspect, folders, argv)
 
 
 RECIPE = Recipe(

@@ -13,10 +13,10 @@ from benchmarks import _gpu, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, 
 from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune.config import Config
-from finetune.foresight import estimate_run, some_rows
+from finetune.planning.estimate import estimate_run, some_rows
 from finetune.recipe import Recipe, find_recipe, load_recipe
-from recipes.llm_sft import tiny as tiny_chat
-from recipes.voice_clone import tiny as tiny_voice
+from recipes.llm_sft import tiny_checkpoint as tiny_chat
+from recipes.voice_clone.model import tiny_checkpoint as tiny_voice
 from tests.launch.launching import ALONE, ROOT
 
 ROOM = 76 * GIB

@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune import files
 from finetune.config import Config, Section
 from finetune.errors import UserError
-from finetune.models import resolve_source
+from finetune.modeling.loading import resolve_source
 from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
+from finetune.storage import files
 
 WIDTH = 15  # odd on purpose: shards of unequal size on 2 and 4 ranks
 

@@ -11,11 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from finetune import assembly, checkpoint, events, export, shards, stop_requests
+from finetune.checkpointing import checkpoint, safetensors_shards
 from finetune.config import resolve
-from finetune.loop import fit
-from finetune.step import Training
-from finetune.world import World, join, leave
+from finetune.distributed.process_group import World, join, leave
+from finetune.exporting import export
+from finetune.monitoring import event_log, stop_requests
+from finetune.training import setup
+from finetune.training.loop import fit
+from finetune.training.step import Training
 from tests.causal_lm.recipe import RECIPE, write_base
 
 FOLDER = Path(__file__).parent
@@ -33,9 +36,9 @@ def trained(folder: Path, world: World, kind: str) -> Training:
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {"model.source": folder / "base", "data.train": folder / "train.jsonl", "run.dir": folder / "run", "parallel.strategy": "fsdp"}
     config = resolve(str(FOLDER), RECIPE.Options, [FOLDER / "config.yaml"], [(key, str(value)) for key, value in given.items()])
-    training, progress = assembly.build(config, RECIPE, world)
+    training, progress = setup.build(config, RECIPE, world)
     saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-    log = events.Events(config.run.dir, world.accelerator, training.total, 0, {})
+    log = event_log.Events(config.run.dir, world.accelerator, training.total, 0, {})
     with stop_requests.StopRequests() as requests:
         fit(training, progress, log, saver, requests)
     saver.close()
@@ -51,7 +54,7 @@ def test_a_head_is_loaded_trained_saved_and_exported_as_often_as_it_exists(tmp_p
         save_file({**whole, "lm_head.weight": whole["model.embed_tokens.weight"].clone()}, base / "model.safetensors")
     training = trained(tmp_path, world, kind)
     assert (training.model.lm_head.weight is training.model.model.embed_tokens.weight) == tied
-    with shards.open_shards(checkpoint.find(tmp_path / "run")) as (_, shapes):
+    with safetensors_shards.open_shards(checkpoint.find(tmp_path / "run")) as (_, shapes):
         assert sum("lm_head" in name for name in shapes) == (0 if tied else 3), "weight and two moments, or nothing"
         assert sum("embed_tokens" in name for name in shapes) == 3
     out = export.export(tmp_path / "run", tmp_path / "out", recipe=str(FOLDER))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio import MASTER_RATE, Audio, load, probe
+from data_prep.audio.waveform import MASTER_RATE, Audio, load, probe
 
 SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
 RAILWAY = SAMPLE / "rms" / "railway.ogg"
@@ -64,7 +64,7 @@ def mixed_recordings(tmp_path_factory: pytest.TempPathFactory, one_sentence: Aud
 @pytest.fixture(scope="session")
 def mixed_dataset(mixed_recordings: Path) -> Path:
     """What `data_prep voice` makes of them. For reading: copy it to change it."""
-    from data_prep import voice
+    from data_prep.cli import voice
 
     out = mixed_recordings.parent / "dataset"
     assert voice.main([str(mixed_recordings), "--out", str(out), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
@@ -73,7 +73,7 @@ def mixed_dataset(mixed_recordings: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def vad():
-    from data_prep.vad import load_vad
+    from data_prep.segmentation.vad import load_vad
 
     return load_vad()
 
@@ -165,6 +165,6 @@ def _saved(model, path: Path) -> Path:
 @pytest.fixture(scope="session")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen3-TTS model with its speech tokenizer."""
-    from recipes.voice_clone.tiny import build
+    from recipes.voice_clone.model.tiny_checkpoint import build
 
     return build(tmp_path_factory.mktemp("models") / "nano")

@@ -14,10 +14,10 @@ import psutil
 import pytest
 import soundfile
 
-from data_prep.audio import EXTENSIONS, MASTER_RATE, SPEECH_RATE, AudioError
-from data_prep.decoder import AudioDecoder
-from data_prep.sources import scan
-from tests.data_prep.test_formats import encode
+from data_prep.audio.decoder_process import AudioDecoder
+from data_prep.audio.waveform import EXTENSIONS, MASTER_RATE, SPEECH_RATE, AudioError
+from data_prep.recordings.recording_files import scan
+from tests.data_prep.audio.test_reader import encode
 from tests.ledger import record
 
 REASONS = {"unreadable", "empty", "nan", "silent", "too_long", "decoder_crashed", "decoder_stalled"}

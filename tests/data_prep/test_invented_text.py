@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import soxr
 
-from data_prep import segment, transcribe, vad
-from data_prep.audio import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.measure import measure, noise_power
-from data_prep.score import PRESETS, Candidate, failures
-from data_prep.segment import Lengths, TextUnit, WhisperScores
-from data_prep.vad import Region
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from data_prep.clips.measurements import measure, noise_power
+from data_prep.clips.quality_rules import PRESETS, Candidate, failures
+from data_prep.segmentation import segment, vad
+from data_prep.segmentation.segment import Lengths, TextUnit, WhisperScores
+from data_prep.segmentation.vad import Region
+from data_prep.transcription import whisper_engine
 from tests.ledger import record
 
 TEXT = "The night train to the north leaves from platform seven."
@@ -56,7 +57,7 @@ SOUNDS: dict[str, Callable[[], np.ndarray]] = {
 @pytest.fixture(scope="module")
 def says(whisper_that_says):
     """(text) → a Whisper of its own that says it, to be spoilt."""
-    return lambda text: transcribe.load_whisper(str(whisper_that_says(text)), "cpu")
+    return lambda text: whisper_engine.load_whisper(str(whisper_that_says(text)), "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def hearing(master: Audio) -> Audio:
 
 def clips_of(master: Audio, units: list[TextUnit], regions: list[Region]) -> dict[str, list[str]]:
     """The text of each clip, and what is wrong with it."""
-    cuts = segment.align(units, regions, len(master.samples), transcribe.WORD_TOLERANCE)
+    cuts = segment.align(units, regions, len(master.samples), whisper_engine.WORD_TOLERANCE)
     pieces = segment.divide(cuts, units, master, Lengths(), segment.sentence_bonus)
     floor = noise_power(master.samples, regions)
     measured = [(piece, measure(master.samples, piece, regions, floor)) for piece in pieces]
@@ -83,21 +84,21 @@ def clips_of(master: Audio, units: list[TextUnit], regions: list[Region]) -> dic
 
 @pytest.mark.parametrize("sound", SOUNDS)
 def test_ten_seconds_without_speech_yield_no_text(sound, eager, vad) -> None:
-    from data_prep.vad import find_speech, windows
+    from data_prep.segmentation.vad import find_speech, windows
 
     master = Audio(SOUNDS[sound]().astype(np.float32), MASTER_RATE)
     regions = find_speech(vad, hearing(master), LENGTH)
-    units = transcribe.transcribe(eager, hearing(master), windows(regions, master), None)
+    units = whisper_engine.transcribe(eager, hearing(master), windows(regions, master), None)
     kept = {text: reasons for text, reasons in clips_of(master, units, regions).items() if text and not reasons}
     record("ten seconds of noise, music or silence yield no text from a Whisper that always says something", 1, len(kept))
     assert units == []
 
 
 def test_the_same_whisper_is_believed_where_somebody_speaks(eager, vad, one_sentence) -> None:
-    from data_prep.vad import find_speech, windows
+    from data_prep.segmentation.vad import find_speech, windows
 
     regions = find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
-    units = transcribe.transcribe(eager, hearing(one_sentence), windows(regions, one_sentence), None)
+    units = whisper_engine.transcribe(eager, hearing(one_sentence), windows(regions, one_sentence), None)
     assert clips_of(one_sentence, units, regions) == {TEXT: []}
 
 
@@ -120,7 +121,7 @@ def heard_in_music(model, region: Region = TAKEN_FOR_SPEECH) -> tuple[list[str],
     """What is wrong with the only text, where the detector took a chord in a silent room for speech."""
     samples = chords(0) * ((region.start / MASTER_RATE <= SECONDS) & (region.stop / MASTER_RATE > SECONDS)) + 1e-4 * noise()
     master = Audio(samples.astype(np.float32), MASTER_RATE)
-    units = transcribe.transcribe(model, hearing(master), vad.windows([region], master), "english")
+    units = whisper_engine.transcribe(model, hearing(master), vad.windows([region], master), "english")
     (reasons,) = clips_of(master, units, [region]).values()
     return reasons, units
 
@@ -131,7 +132,7 @@ def test_a_loop_is_seen_by_its_words_and_by_how_it_compresses(says) -> None:
 
 
 def test_a_text_that_never_ends_is_unfinished(random_whisper) -> None:
-    reasons, _ = heard_in_music(transcribe.load_whisper(str(random_whisper), "cpu"))
+    reasons, _ = heard_in_music(whisper_engine.load_whisper(str(random_whisper), "cpu"))
     assert "unfinished_text" in reasons
 
 
@@ -157,7 +158,7 @@ def test_many_words_in_a_short_noise_are_too_fast(eager) -> None:
 
 def test_words_put_into_a_pause_are_outside_of_speech(one_sentence) -> None:
     """Two sentences, a pause of 1.4 s between them, and a Whisper that fills it."""
-    from data_prep.vad import gaps
+    from data_prep.segmentation.vad import gaps
 
     speech = [Region(MASTER_RATE, 3 * MASTER_RATE), Region(round(4.4 * MASTER_RATE), 6 * MASTER_RATE)]
     samples = 1e-4 * noise() + sum(noise(index) * inside(region) for index, region in enumerate(speech))

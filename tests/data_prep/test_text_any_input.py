@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from data_prep import text
-from recipes.llm_sft.chat import tokenise
-from recipes.llm_sft.rows import is_plain, messages_of, tools_of
+from data_prep.cli import text
+from recipes.language.chat_labels import tokenise
+from recipes.language.messages import is_plain, messages_of, tools_of
 from tests.data_prep import make_saved_by_datasets as saved
-from tests.data_prep.test_text_rows import write
+from tests.data_prep.chats.test_conversation_reader import write
 from tests.recipes.llm_sft.families import tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

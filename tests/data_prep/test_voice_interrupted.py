@@ -16,8 +16,8 @@ import psutil
 import pytest
 import soundfile
 
-from data_prep import voice
-from data_prep.audio import MASTER_RATE
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.cli import voice
 from tests.ledger import record
 
 ROOT = Path(__file__).resolve().parents[2]

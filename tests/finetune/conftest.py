@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from finetune import recipe
-from finetune.world import World, join, leave
+from finetune.distributed.process_group import World, join, leave
 from tests.finetune import tiny
 
 

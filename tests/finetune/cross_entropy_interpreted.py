@@ -13,9 +13,9 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from finetune import cross_entropy_kernel, loss_head
-from finetune.loss_head import LossHead, Shaping
-from tests.finetune.test_loss_head import SHAPINGS, full, head_and_data
+from finetune.modeling import cross_entropy_kernel, loss_head
+from finetune.modeling.loss_head import LossHead, Shaping
+from tests.finetune.modeling.test_loss_head import SHAPINGS, full, head_and_data
 
 
 def gradients(nll: Tensor, hidden: Tensor, linear: nn.Linear) -> list[Tensor]:

@@ -31,8 +31,8 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from finetune import batches
-from finetune.step import Training, loader_of, train_step
+from finetune.data import batching
+from finetune.training.step import Training, loader_of, train_step
 
 ROOT, TORCH = Path(__file__).parents[2], str(Path(torch.__file__).parent)
 aten = torch.ops.aten
@@ -65,8 +65,8 @@ def report(found: list[Synchronization]) -> str:
 def waits_of_steps(training: Training, steps: int) -> list[list[Synchronization]]:
     """Of the first optimizer steps of a run, on one rank, whose batches the loader makes ahead and pins as for a GPU."""
     waits: list[list[Synchronization]] = []
-    order, world = batches.Order.of(training.config), training.world
-    todo = islice(batches.steps(order, training.rows.lengths, batches.Place(), epochs=None), steps)
+    order, world = batching.Order.of(training.config), training.world
+    todo = islice(batching.steps(order, training.rows.lengths, batching.Place(), epochs=None), steps)
     loader = loader_of(replace(training, world=replace(world, device=torch.device("cuda"))), training.rows)
     with closing(loader), synchronizations(world.device) as found:
         for number, (_, turns) in enumerate(loader.over(todo)):

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from finetune.config import Config, Names, Section, dump, help_text, on_disk, resolve
+from finetune.config_help import fields
+from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
-from finetune.explain import fields
-from finetune.layers import parse_arguments
 from tests.finetune.hostile import YAML_PIECES, broken, value_replaced
 
 ROOT = Path(__file__).parents[2]
@@ -286,6 +286,6 @@ def test_a_config_can_not_be_changed_afterwards() -> None:
 
 
 def test_config_and_files_come_without_torch() -> None:
-    script = "import sys, finetune.config, finetune.files, finetune.recipe, finetune.train; print('torch' in sys.modules)"
+    script = "import sys, finetune.config, finetune.storage.files, finetune.recipe, finetune.train; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"

@@ -8,8 +8,8 @@ import pytest
 
 from finetune.config import dump
 from finetune.config_diff import Change, changes, flatten
-from finetune.explain import fields
-from finetune.layers import read_layer
+from finetune.config_help import fields
+from finetune.config_sources import read_layer
 from tests.finetune import tiny
 
 

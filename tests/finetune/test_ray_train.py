@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from finetune import ray_train
+from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
-from finetune.layers import parse_arguments
 from finetune.ray_train import Engine, command_line_of, split_arguments
 from tests.finetune import tiny
 

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from finetune import checkpoint, export, generate, train
+from finetune import train
+from finetune.checkpointing import checkpoint
+from finetune.cli import generate
+from finetune.distributed.process_group import leave
 from finetune.errors import UserError
-from finetune.events import read_log
-from finetune.world import leave
+from finetune.exporting import export
+from finetune.monitoring.event_log import read_log
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny
 

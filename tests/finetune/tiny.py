@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from finetune import assembly, checkpoint, files
+from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
-from finetune.events import Events
-from finetune.loop import Progress, fit
+from finetune.distributed.process_group import World
+from finetune.monitoring.event_log import Events
+from finetune.monitoring.stop_requests import StopRequests
 from finetune.recipe import find_recipe, load_recipe
-from finetune.step import Training
-from finetune.stop_requests import StopRequests
-from finetune.world import World
+from finetune.storage import files
+from finetune.training import setup
+from finetune.training.loop import Progress, fit
+from finetune.training.step import Training
 from tests import loopback
 from tests.byte_model.recipe import write_base
 
@@ -82,7 +84,7 @@ def let_go(run_dir: Path) -> None:
 
 def built(world: World, config: Config) -> tuple[Training, Progress]:
     let_go(config.run.dir)
-    return assembly.build(config, RECIPE, world)
+    return setup.build(config, RECIPE, world)
 
 
 def trained(world: World, config: Config) -> tuple[Training, Progress]:

@@ -21,30 +21,33 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune import assembly, batches, optim, parallel, world
 from finetune.config import Config, resolve
+from finetune.data import batching
+from finetune.distributed import process_group, sharding
+from finetune.distributed.process_group import World
+from finetune.modeling import optimizers
 from finetune.recipe import Loaded, Recipe, find_recipe, load_recipe
-from finetune.step import loader_of, train_step
-from finetune.world import World
+from finetune.training import setup
+from finetune.training.step import loader_of, train_step
 
 
 def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of a case. Collective: call on every rank."""
-    training, progress = assembly.build(config, recipe, joined)
-    names = {id(parameter): parallel.plain_name(name) for name, parameter in training.model.named_parameters()}
+    training, progress = setup.build(config, recipe, joined)
+    names = {id(parameter): sharding.plain_name(name) for name, parameter in training.model.named_parameters()}
     kept = {f"start.{names[id(p)]}": whole(p) for p in training.model.parameters() if p.requires_grad and ".lora_" in names[id(p)]}
-    clip, seen = parallel.clip_gradients, list[dict[str, Tensor]]()
+    clip, seen = sharding.clip_gradients, list[dict[str, Tensor]]()
 
     def clip_and_keep(gradients: Any, norm: float, largest: float) -> None:
         if not seen:
-            given = [parameter for parameter, _ in optim.pairs(training.optimizer)]
+            given = [parameter for parameter, _ in optimizers.pairs(training.optimizer)]
             seen.append({f"gradient.{names[id(parameter)]}": whole(parameter.grad) for parameter in given})
         clip(gradients, norm, largest)
 
     loader = loader_of(training, training.rows)
-    todo = batches.steps(batches.Order.of(config), training.rows.lengths, progress.place, epochs=None)
+    todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     losses, norms, turns = [], [], []
-    parallel.clip_gradients = clip_and_keep
+    sharding.clip_gradients = clip_and_keep
     try:
         for number, step in zip(range(training.total), todo, strict=False):
             mine = loader.turns(step.micros)
@@ -53,9 +56,9 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
             losses.append(numbers["loss"])
             norms.append(numbers["grad_norm"])
     finally:
-        parallel.clip_gradients = clip
+        sharding.clip_gradients = clip
         loader.close()
-    digests = world.gather(joined, hashlib.sha256(b"".join(value.numpy().tobytes() for value in seen[0].values())).hexdigest())
+    digests = process_group.gather(joined, hashlib.sha256(b"".join(value.numpy().tobytes() for value in seen[0].values())).hexdigest())
     return kept | seen[0], {
         "losses": losses,
         "norms": norms,
@@ -82,7 +85,7 @@ def whole(tensor: Any) -> Tensor:
 
 
 def main(cases: Path) -> None:
-    joined = world.join((), Path())
+    joined = process_group.join((), Path())
     for case in json.loads(cases.read_text()):
         folder = find_recipe(case["recipe"])
         recipe = load_recipe(folder)
@@ -91,7 +94,7 @@ def main(cases: Path) -> None:
         if joined.is_main:
             save_file(tensors, cases.parent / f"{case['name']}.safetensors")
             (cases.parent / f"{case['name']}.json").write_text(json.dumps(facts))
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

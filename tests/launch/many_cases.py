@@ -11,16 +11,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from finetune import world
 from finetune.config import resolve
+from finetune.distributed import process_group
 from finetune.recipe import find_recipe, load_recipe
-from finetune.training_run import train
+from finetune.training.run import train
 
 if __name__ == "__main__":
-    joined = world.join((), Path())
+    joined = process_group.join((), Path())
     for case in json.loads(Path(sys.argv[1]).read_text()):
         folder = find_recipe(case["recipe"])
         recipe = load_recipe(folder)
         config = resolve(case["recipe"], recipe.Options, [folder / "config.yaml", *map(Path, case["files"])], case["overrides"].items())
         train(joined, config, recipe)
-    world.leave()
+    process_group.leave()

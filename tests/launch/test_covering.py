@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from finetune import world
 from finetune.config import resolve
+from finetune.distributed import process_group
 from finetune.recipe import Batch, Term, find_recipe, load_recipe
-from recipes.voice_clone import tiny
+from recipes.voice_clone.model import tiny_checkpoint
 from tests.causal_lm.recipe import write_base
 from tests.launch import first_steps, reference
 from tests.launch.launching import ROOT, launch, voice_rows
@@ -119,7 +119,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [{"text": "".join(chance.choices("abcdefgh ", k=length)), "given": chance.randint(0, length - 3)} for length in lengths]
         (folder / kind / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "voice").mkdir()
-    tiny.build(folder / "voice" / "base")
+    tiny_checkpoint.build(folder / "voice" / "base")
     voice_rows(folder / "voice", ["Ann", "Bob", "Cid"], frames=(9, 40))
     return folder
 
@@ -250,7 +250,7 @@ def test_a_mean_of_means_is_caught(sources: Path, tmp_path: Path, adaptation: st
         return {name: Term(term.sum * share, term.weight) for name, term in recipe.loss(model, batch).items()}
 
     counts = {"all": TARGETS, "turns": TURNS}
-    joined = world.join((), tmp_path)
+    joined = process_group.join((), tmp_path)
     worst = {}
     for name, tried in (("right", recipe), ("wrong", dataclasses.replace(recipe, loss=of_means))):
         own = {**overrides(case, sources), "run.dir": str(tmp_path / name)}
@@ -258,5 +258,5 @@ def test_a_mean_of_means_is_caught(sources: Path, tmp_path: Path, adaptation: st
         tensors, facts = first_steps.first_steps(config, tried, joined)
         assert set(facts["turns"]) == {counts["turns"]}
         worst[name] = {what.partition(" ")[0]: share for share, what in sorted(differences(case, sources, tensors, facts))}
-    world.leave()
+    process_group.leave()
     assert max(worst["right"].values()) <= 1 and min(worst["wrong"].values()) > 100, worst

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune import export
-from recipes.voice_clone import tiny
+from finetune.exporting import export
+from recipes.voice_clone.model import tiny_checkpoint
 from tests.launch.launching import ALONE, ROOT, launch, series, voice_rows
 
 WITH_HEADS = r".*(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj|codec_head|lm_head\.\d+)"
@@ -29,7 +29,7 @@ CASES = [
 def test_the_stock_package_regenerates_what_was_trained(
     speakers: list[str], how: list[str], config: str, processes: int, tmp_path: Path
 ) -> None:
-    base = tiny.build(tmp_path / "nano")
+    base = tiny_checkpoint.build(tmp_path / "nano")
     rows = voice_rows(tmp_path, speakers)
     data = ["--model.source", base, "--data.train", tmp_path / "train.jsonl", "--run.dir", tmp_path / "run", "--run.seed", 1]
     rest = ["--train.final_lr", "0.02", "--checkpoint.every", 1000, "--train.global_batch_tokens", 1000, "--train.weight_decay", 0]

@@ -18,10 +18,11 @@ pytest.importorskip("ray")
 import ray
 from ray.cluster_utils import Cluster
 
-from data_prep import voice
-from finetune import cluster, ray_train
-from finetune.checkpoint import newest_good
+from data_prep.cli import voice
+from finetune import ray_train
+from finetune.checkpointing.checkpoint import newest_good
 from finetune.errors import UserError
+from finetune.ray_cluster import cluster
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, command, series
 from tests.reliability.test_resume import logged, losses, weights

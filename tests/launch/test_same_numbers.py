@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recipes.voice_clone import tiny
+from recipes.voice_clone.model import tiny_checkpoint
 from tests.launch.launching import launch, series, voice_rows
 
 STEPS = 3
@@ -44,7 +44,7 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        tiny.build(folder / "nano")
+        tiny_checkpoint.build(folder / "nano")
         voice_rows(folder, ["Ann", "Bob", "Cid"], frames=(9, 40))
 
     def __call__(self, world: int, case: dict[str, str]) -> Steps:

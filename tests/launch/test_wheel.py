@@ -70,7 +70,7 @@ def test_it_trains_the_debug_config_in_an_environment_of_its_own(installed: Path
 
     recipes = run("finetune", "where", "recipes")
     assert recipes.startswith(str(home)) and run("finetune", "where", "cpu.yaml").startswith(str(home))
-    run("python", "-m", "recipes.voice_clone.tiny", "runs/tiny/demo", "--size", "demo")
+    run("python", "-m", "recipes.voice_clone.model.tiny_checkpoint", "runs/tiny/demo", "--size", "demo")
     voice_rows(tmp_path, ["Ann"])
     told = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
     launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("finetune", "where", "cpu.yaml"), "--num_processes", "2"]

@@ -11,9 +11,12 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune import batches, checkpoint, evaluation, loop, train
-from finetune.rows import Rows
-from finetune.step import Training
+from finetune import train
+from finetune.checkpointing import checkpoint
+from finetune.data import batching
+from finetune.data.jsonl_dataset import Rows
+from finetune.training import evaluation, loop
+from finetune.training.step import Training
 from tests import loopback
 from tests.reliability import victims
 
@@ -74,7 +77,7 @@ def afflict(affliction: Affliction, witness: Path, run: Path) -> None:
     else:  # an evaluation reads rows ahead too, with a loader of its own
         loader_of = loop.loader_of
 
-        def afflicted(training: Training, rows: Rows) -> batches.Loader:
+        def afflicted(training: Training, rows: Rows) -> batching.Loader:
             loader = loader_of(training, rows)
             before(loader, "turns", come_by)
             return loader

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune import checkpoint, train, training_run
+from finetune import train
+from finetune.checkpointing import checkpoint
+from finetune.training import run
 from tests import loopback
 from tests.reliability import victims
 
@@ -58,7 +60,7 @@ def note_saves(rank: int, witness: Path) -> None:
 
 
 def note_load(rank: int, witness: Path) -> None:
-    fit = training_run.fit
+    fit = run.fit
 
     def noted(training: Any, progress: Any, *rest: Any) -> Any:
         if progress.step:
@@ -68,7 +70,7 @@ def note_load(rank: int, witness: Path) -> None:
             note(rank, witness / f"loaded-{progress.step}.json", tensors, int(counts.pop()))
         return fit(training, progress, *rest)
 
-    training_run.fit = noted
+    run.fit = noted
 
 
 def note(rank: int, path: Path, tensors: Mapping[str, Tensor], updates: int) -> None:

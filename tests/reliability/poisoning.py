@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from finetune import loop, training_run, world
-from finetune.batches import Turn
-from finetune.loss_spikes import NotFiniteError
+from finetune.data.batching import Turn
+from finetune.distributed import process_group
+from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.recipe import Batch, Recipe, Term
-from finetune.step import Training
+from finetune.training import loop
+from finetune.training import run as training_run
+from finetune.training.step import Training
 from tests.finetune import tiny
 
 SPIKE = (("train.steps", "14"), ("train.spike", "5"))
@@ -56,7 +58,9 @@ def parameters(training: Training) -> list[torch.Tensor]:
     return [parameter.to_local().clone() for parameter in training.model.parameters()]  # type: ignore[attr-defined]  # all are DTensors
 
 
-def run(joined: world.World, folder: Path, name: str, kind: str, poison: Poison, budget: int = 0, stop_at: int | None = None) -> Any:
+def run(
+    joined: process_group.World, folder: Path, name: str, kind: str, poison: Poison, budget: int = 0, stop_at: int | None = None
+) -> Any:
     """How one run ended here; whether a refused update left all weights as they were."""
     own = (("run.dir", str(folder / name)), ("train.skip_nonfinite", str(budget)), ("options.dropout", "0.2"))
     config = tiny.config_in(folder, *EVERY, *KINDS[kind], *own)
@@ -90,7 +94,7 @@ TRAIN_STEP: Callable[..., dict[str, float]] = loop.train_step
 
 
 def main(folder: Path) -> None:
-    joined = world.join((), folder)
+    joined = process_group.join((), folder)
     found: dict[str, Any] = {}
     for number, kind in enumerate(("full", "lora")):
         for turn, (what, value) in enumerate((("loss", float("nan")), ("gradient", float("inf")), ("weights", float("nan")))):
@@ -108,7 +112,7 @@ def main(folder: Path) -> None:
     first = run(joined, folder, "spike-resumed", "spike", twice, 2, stop_at=12)
     found["spike-resumed"] = [first[0], *run(joined, folder, "spike-resumed", "spike", twice, 2)]
     print("FOUND " + json.dumps(found), flush=True)
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

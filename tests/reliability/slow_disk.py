@@ -10,8 +10,11 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from finetune import checkpoint, files, loop, shards, train
-from finetune.step import Training
+from finetune import train
+from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.storage import files
+from finetune.training import loop
+from finetune.training.step import Training
 from tests import loopback
 from tests.reliability import victims
 
@@ -42,7 +45,7 @@ def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) 
 
 
 def slow_down(writing: threading.Event, chance: random.Random) -> None:
-    write = shards.write_shard
+    write = safetensors_shards.write_shard
 
     def slowly(path: Path, parts: Any) -> files.Written:
         writing.set()

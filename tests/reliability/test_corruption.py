@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune import checkpoint
-from finetune.world import World
+from finetune.checkpointing import checkpoint
+from finetune.distributed.process_group import World
 from tests.finetune import tiny
-from tests.finetune.test_checkpoint import tensors_of
+from tests.finetune.checkpointing.test_checkpoint import tensors_of
 from tests.ledger import record
 
 Damage = Callable[[Path, random.Random], None]

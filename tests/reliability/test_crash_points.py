@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune import checkpoint, export, files
-from finetune.world import World
+from finetune.checkpointing import checkpoint
+from finetune.distributed.process_group import World
+from finetune.exporting import export
+from finetune.storage import files
 from tests.finetune import tiny
 from tests.ledger import record
 from tests.reliability import victims

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from finetune import checkpoint, files, loop
-from finetune.checkpoint import Saver
+from finetune.checkpointing import checkpoint
+from finetune.checkpointing.checkpoint import Saver
+from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.world import World
+from finetune.storage import files
+from finetune.training import loop
 from tests.finetune import tiny
 from tests.ledger import record
 from tests.reliability import victims

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finetune import checkpoint
+from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
 from tests.ledger import record
 from tests.reliability import holdings, victims

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune import checkpoint, files
+from finetune.checkpointing import checkpoint
+from finetune.storage import files
 from tests.ledger import record
 from tests.reliability import victims
 from tests.reliability.victims import Fault

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import checkpoint
-from finetune.events import read_log
+from finetune.checkpointing import checkpoint
+from finetune.monitoring.event_log import read_log
 from tests.finetune import tiny
 from tests.ledger import record
 

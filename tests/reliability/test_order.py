@@ -10,10 +10,10 @@ from itertools import islice
 
 import pytest
 
-from finetune import batches
-from finetune.batches import Loader, MicroBatch, Order, Place, Step
+from finetune.data import batching
+from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
 from tests.finetune import tiny
-from tests.finetune.test_batches import rows_in_memory
+from tests.finetune.data.test_batching import rows_in_memory
 from tests.ledger import record
 
 WORLDS = (1, 2, 4)
@@ -31,13 +31,13 @@ def one_history(chance: random.Random) -> int:
     """Returns how often it went on."""
     order, texts, epochs = drawn(chance)
     rows = rows_in_memory(texts)
-    whole = [step.micros for step in batches.steps(order, rows.lengths, Place(), epochs)]
+    whole = [step.micros for step in batching.steps(order, rows.lengths, Place(), epochs)]
     trained: list[tuple[MicroBatch, ...]] = []
     place, launches = Place(), 0
     while len(trained) < len(whole):
         world, launches = chance.choice(WORLDS), launches + 1
         loaders = [Loader(rows, RECIPE, rank, world) for rank in range(world)]
-        for step in islice(batches.steps(order, rows.lengths, place, epochs), chance.randint(1, len(whole))):
+        for step in islice(batching.steps(order, rows.lengths, place, epochs), chance.randint(1, len(whole))):
             trained.append(taken(step, loaders))
             place = step.after
         for loader in loaders:

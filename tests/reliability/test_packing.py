@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune import checkpoint
+from finetune.checkpointing import checkpoint
 from finetune.recipe import find_recipe
-from recipes.llm_sft import make_task, tiny
+from recipes.llm_sft import make_task, tiny_checkpoint
 from tests.reliability import victims
 
 STEPS, EVERY = 12, 3
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packing")
-    tiny.build(folder / "base")
+    tiny_checkpoint.build(folder / "base")
     make_task.write(folder, 260, seed=0)
     return folder
 

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from finetune import files
-from finetune.checkpoint import newest_good, read_state, steps_in
+from finetune.checkpointing.checkpoint import newest_good, read_state, steps_in
+from finetune.storage import files
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
 from tests.ledger import record
 

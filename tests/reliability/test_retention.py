@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from finetune import checkpoint, files
-from tests.finetune.test_checkpoint import fake
+from finetune.checkpointing import checkpoint
+from finetune.storage import files
+from tests.finetune.checkpointing.test_checkpoint import fake
 from tests.ledger import record
 
 LOSSES = st.none() | st.integers(1, 5).map(float)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune import checkpoint
-from recipes.llm_sft import tiny as tiny_chat
-from recipes.voice_clone import tiny
+from finetune.checkpointing import checkpoint
+from recipes.llm_sft import tiny_checkpoint as tiny_chat
+from recipes.voice_clone.model import tiny_checkpoint
 from tests import loopback
 from tests.finetune import tiny as byte_model
 from tests.launch.launching import ALONE, ROOT, command, voice_rows
@@ -73,7 +73,7 @@ def audited_chain(folder: Path, recipe: str, base: Path, train: list[object], ge
 
 @pytest.mark.slow
 def test_nothing_is_unpickled_from_the_launcher_to_the_voice(tmp_path: Path) -> None:
-    base, speech = tiny.build(tmp_path / "nano"), tmp_path / "hello.wav"
+    base, speech = tiny_checkpoint.build(tmp_path / "nano"), tmp_path / "hello.wav"
     voice_rows(tmp_path, ["Ann"])
     say = ["--speaker", "ann", "--text", "Hello, this is my voice.", "--out", speech, "--max-seconds", "1"]
     audited_chain(tmp_path, "voice_clone", base, ["--config", "recipes/voice_clone/debug.yaml"], say)

@@ -22,9 +22,13 @@ from typing import Any
 import matplotlib.figure  # noqa: F401 - drawn at the end of each run: imported once, here
 import torch
 
-from finetune import checkpoint, export, files, loop, train
-from finetune.events import read_log
-from finetune.step import Training
+from finetune import train
+from finetune.checkpointing import checkpoint
+from finetune.exporting import export
+from finetune.monitoring.event_log import read_log
+from finetune.storage import files
+from finetune.training import loop
+from finetune.training.step import Training
 from tests import loopback
 from tests.finetune import tiny
 

@@ -18,26 +18,26 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 import finetune.__main__
-from data_prep import speaker_encoder
-from data_prep.codec import find_codec, load_codec
-from data_prep.codec_choice import open_codec
-from data_prep.transcribe import load_whisper
+from data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from data_prep.audio_codecs.qwen3_tts import find_codec, load_codec
+from data_prep.audio_codecs.selection import open_codec
+from data_prep.transcription.whisper_engine import load_whisper
 from finetune.errors import UserError
-from finetune.export import CARD
-from recipes.llm_sft import answering, tiny
-from recipes.llm_sft.causal_model import on_meta, read_config
-from recipes.llm_sft.tokenizer import load_tokenizer
-from recipes.voice_clone import stock
-from recipes.voice_clone import tiny as voice_model
-from recipes.voice_clone.eval_likeness import independent
-from recipes.voice_clone.exported import Exported
+from finetune.exporting.export import CARD
+from recipes.language.causal_model import on_meta, read_config
+from recipes.language.tokenizer import load_tokenizer
+from recipes.llm_sft import generation, tiny_checkpoint
+from recipes.speech.evaluation.speaker_similarity import independent
+from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference.exported_model import Exported
+from recipes.voice_clone.model import tiny_checkpoint as voice_model
 from tests.finetune import tiny as byte_model
-from tests.finetune.test_model_gate import Harmful
+from tests.finetune.storage.test_model_security import Harmful
 
 
 @pytest.fixture(scope="module")
 def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("chat") / "model")
+    return tiny_checkpoint.build(tmp_path_factory.mktemp("chat") / "model")
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_an_export_does_not_choose_the_code_that_runs(
 def test_a_checkpoint_does_not_choose_it_either(
     verb: str, canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from finetune import checkpoint
+    from finetune.checkpointing import checkpoint
 
     monkeypatch.chdir(tmp_path)
     write_code(tmp_path / "evil" / "recipe.py", canary)
@@ -119,7 +119,7 @@ def test_a_nested_config_runs_nothing_here(chat_model: Path, canary: Path, tmp_p
     own = json.loads((folder / "config.json").read_text())
     for config in (lightglue(tmp_path / "a", canary), {**own, "inner": lightglue(tmp_path / "b", canary)}):
         (folder / "config.json").write_text(json.dumps(config))
-        for read in (read_config, lambda base: load_tokenizer(base, None), answering.load):
+        for read in (read_config, lambda base: load_tokenizer(base, None), generation.load):
             with pytest.raises(UserError, match=r"config\.json"):
                 read(folder)
 
@@ -130,13 +130,13 @@ def test_settings_that_lead_to_other_files_run_nothing(chat_model: Path, canary:
     hidden = "config.4.0+x.safetensors.index.json"
     change(folder / "config.json", configuration_files=[hidden])
     change(folder / hidden, weight_map={}, **lightglue(tmp_path / "a", canary))
-    assert answering.load(folder).model.config.model_type == "qwen3"
+    assert generation.load(folder).model.config.model_type == "qwen3"
     other = tmp_path / "other"
     other.mkdir()
     change(other / "config.json", **lightglue(tmp_path / "b", canary))
     inner = {"model_type": "detr", "use_timm_backbone": False, "use_pretrained_backbone": True, "backbone": str(other)}
     (folder / "config.json").write_text(json.dumps({"model_type": "fuyu", "text_config": inner}))
-    for read in (read_config, lambda base: on_meta(base, None), answering.load):
+    for read in (read_config, lambda base: on_meta(base, None), generation.load):
         with pytest.raises(UserError, match=r"model_type 'detr', which is not a part of a causal language model"):
             read(folder)
 
@@ -148,14 +148,14 @@ def test_a_voice_model_opens_no_other_tokenizer(canary: Path, tmp_path: Path) ->
     named = {"audio_tokenizer_class": "AutoConfig", "audio_tokenizer_name_or_path": str(tmp_path / "other")}
     change(model / "audio_tokenizer_config.json", **named)
     change(model / "processor_config.json", audio_tokenizer=named)
-    assert stock.load(model).model.tts_model_type == "base"
+    assert reference_package.load(model).model.tts_model_type == "base"
 
 
 def test_an_alias_of_a_key_downloads_no_kernel(chat_model: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(chat_model, tmp_path / "model")
     change(folder / "config.json", attribute_map={"harmless": "_attn_implementation"}, harmless="attacker/kernel")
     assert read_config(folder)._attn_implementation != "attacker/kernel"
-    assert answering.load(folder).model.config._attn_implementation in ("sdpa", "eager")
+    assert generation.load(folder).model.config._attn_implementation in ("sdpa", "eager")
 
 
 def with_code(folder: Path, canary: Path) -> None:
@@ -217,7 +217,7 @@ def test_an_adapter_does_not_lead_to_another_folder(chat_model: Path, canary: Pa
     torch.save({"a": Harmful(canary)}, other / "pytorch_model.bin")
     change(folder / "adapter_config.json", base_model_name_or_path=str(other), peft_type="LORA", auto_mapping={"a": "b"})
     torch.save({"a": Harmful(canary)}, folder / "adapter_model.bin")
-    assert answering.load(folder).model.config.model_type == "qwen3"
+    assert generation.load(folder).model.config.model_type == "qwen3"
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy"])
@@ -244,7 +244,12 @@ def test_a_codec_or_a_speaker_encoder_runs_nothing(canary: Path, tmp_path: Path)
     for folder in (model, model / "speech_tokenizer"):
         (folder / "config.json").write_text(json.dumps(lightglue(tmp_path / folder.name, canary)))
         (folder / "model.safetensors").write_bytes(b"")
-    for find in (find_codec, open_codec, lambda name: speaker_encoder.find("--model", name), lambda name: Exported.of(Path(name))):
+    for find in (
+        find_codec,
+        open_codec,
+        lambda name: qwen3_tts_speaker_encoder.find("--model", name),
+        lambda name: Exported.of(Path(name)),
+    ):
         with pytest.raises(UserError, match=f"--model {model}: .*model_type 'lightglue' is not"):
             find(str(model))
 
@@ -270,10 +275,10 @@ def test_libraries_read_the_clean_copies_alone(chat_model: Path, tmp_path: Path)
     watching = True
     sys.addaudithook(hook)
     try:
-        answering.load(chat_model)
-        stock.load(voice)
+        generation.load(chat_model)
+        reference_package.load(voice)
         load_codec(find_codec(str(voice)), "cpu")
-        speaker_encoder.load(voice)
+        qwen3_tts_speaker_encoder.load(voice)
         Exported.of(voice).processor  # noqa: B018 - loads the tokenizer
     finally:
         watching = False

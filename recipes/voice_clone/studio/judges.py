@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 
-from data_prep.audio import Samples
-from recipes.voice_clone import eval_hearing
-from recipes.voice_clone.studio import sphinx
+from data_prep.audio.waveform import Samples
+from recipes.speech.evaluation import intelligibility
+from recipes.voice_clone.studio import pocketsphinx_judge
 
 Said = Sequence[tuple[str, Samples]]
 """(text, samples [n] at 24 kHz)."""
@@ -20,16 +20,20 @@ Judge = Callable[[Said], float]
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--asr", action="append", default=[], metavar="JUDGE", help=f"who counts words: a Whisper, by name or .pt file, or {sphinx.NAME}"
+        "--asr",
+        action="append",
+        default=[],
+        metavar="JUDGE",
+        help=f"who counts words: a Whisper, by name or .pt file, or {pocketsphinx_judge.NAME}",
     )
 
 
 def called(names: Iterable[str]) -> dict[str, Judge]:
     """Each with its model in memory. Raises `UserError` for one that cannot be had, before anybody has listened."""
-    return {name: sphinx.judge() if name == sphinx.NAME else _whisper(name) for name in names}
+    return {name: pocketsphinx_judge.judge() if name == pocketsphinx_judge.NAME else _whisper(name) for name in names}
 
 
 def _whisper(name: str) -> Judge:
-    eval_hearing.check(name)
-    model = eval_hearing.load(name)
-    return lambda said: eval_hearing.word_error_rate(model, said, "english")
+    intelligibility.check(name)
+    model = intelligibility.load(name)
+    return lambda said: intelligibility.word_error_rate(model, said, "english")

@@ -13,10 +13,13 @@ import json
 import sys
 from pathlib import Path
 
-from data_prep.qwen import CODEC_FOLDER as TOKENIZER
-from finetune import files, shipped
+from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
-from recipes.voice_clone.studio import judges, make_base, make_corpus, measure_codec, pack_base, pack_codec
+from finetune.storage import demo_models, files
+from recipes.voice_clone.studio import judges
+from recipes.voice_clone.studio.base import make_base, pack_base
+from recipes.voice_clone.studio.codec import measure_codec, pack_codec
+from recipes.voice_clone.studio.corpus import make_corpus
 from recipes.voice_clone.studio.judges import Judge
 
 FOLDER = Path("runs/studio/again")
@@ -28,7 +31,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="remeasure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help=f"{' or '.join(MODELS)} (default both)")
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
-    parser.add_argument("--to", type=Path, default=shipped.HERE)
+    parser.add_argument("--to", type=Path, default=demo_models.HERE)
     options = parser.parse_args(argv)
     for name in options.models:
         if name not in MODELS:
@@ -43,12 +46,12 @@ def main(argv: list[str]) -> int:
 
 def _renewed(name: str, corpus: Path, asked: dict[str, Judge]) -> bytes:
     """The archive of a shipped model with new figures, which are printed."""
-    shipped_folder, made = shipped.folder_of(name), FOLDER / name
+    shipped_folder, made = demo_models.folder_of(name), FOLDER / name
     files.discard(made)
     for path in sorted(path for path in shipped_folder.rglob("*") if path.is_file()):
         files.copy_into(path, made / path.relative_to(shipped_folder))
     archive = codec(made, corpus, asked) if name == pack_codec.NAME else base(made, corpus, asked)
-    print((made / shipped.FIGURES).read_text(encoding="utf-8"))
+    print((made / demo_models.FIGURES).read_text(encoding="utf-8"))
     return archive
 
 
@@ -66,7 +69,7 @@ def base(made: Path, corpus: Path, asked: dict[str, Judge]) -> bytes:
 
 
 def _steps(made: Path) -> object:
-    return json.loads((made / shipped.FIGURES).read_text(encoding="utf-8"))["steps"]
+    return json.loads((made / demo_models.FIGURES).read_text(encoding="utf-8"))["steps"]
 
 
 if __name__ == "__main__":

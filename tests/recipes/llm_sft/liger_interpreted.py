@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.loss_head import LossHead, Shaping
-from recipes.llm_sft import liger_head
-from recipes.llm_sft.liger_head import LigerHead
+from finetune.modeling.loss_head import LossHead, Shaping
+from recipes.language import liger_loss
+from recipes.language.liger_loss import LigerHead
 from tests.recipes.llm_sft import tiny_runs
 
 WORDS, WIDTH = 97, 16
@@ -67,9 +67,9 @@ def frozen() -> dict[str, Any]:
 
 def run(folder: Path, kind: str, *overrides: tuple[str, str]) -> dict[str, Any]:
     """Losses, gradient norms and accuracies of three steps under `fully_shard`, and how often Liger was called."""
-    before = liger_head._fused.cache_info()
+    before = liger_loss._fused.cache_info()
     trained = tiny_runs.trained(folder, *overrides, ("train.steps", "3"), ("options.loss_head", kind))
-    after = liger_head._fused.cache_info()
+    after = liger_loss._fused.cache_info()
     rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     steps = [[row["loss"], row["grad_norm"], row["accuracy"]] for row in rows if "loss" in row]
     return {"steps": steps, "calls": after.hits + after.misses - before.hits - before.misses}

@@ -13,11 +13,13 @@ import torch
 import torch._dynamo
 from transformers import AutoModelForCausalLM, MistralConfig, PretrainedConfig
 
-from finetune import assembly, compilation, recompute
+from finetune.distributed import activation_checkpointing
+from finetune.modeling import compilation
 from finetune.recipe import Batch
-from recipes.llm_sft import samples, varlen
-from recipes.llm_sft.causal_model import CausalModel, block_classes
-from recipes.llm_sft.samples import pack, pad
+from finetune.training import setup
+from recipes.language import collation, varlen_attention
+from recipes.language.causal_model import CausalModel, block_classes
+from recipes.language.collation import pack, pad
 from tests.finetune.graphs import unique_graphs
 from tests.recipes.llm_sft import test_contract_gradients as gradients
 from tests.recipes.llm_sft import tiny_runs
@@ -50,9 +52,9 @@ def model_of(family: str, attention: str) -> Any:
 
 def check_one_graph(family: str, how: Any, backend: str, not_again: Any, tolerance: float) -> None:
     """Against the same rows without padding, through sdpa sample by sample."""
-    varlen.register()
-    model, plain, before = model_of(family, varlen.KERNEL), model_of(family, varlen.LOOP), unique_graphs()
-    recompute.wrap(model, block_classes(model), how)
+    varlen_attention.register()
+    model, plain, before = model_of(family, varlen_attention.KERNEL), model_of(family, varlen_attention.LOOP), unique_graphs()
+    activation_checkpointing.wrap(model, block_classes(model), how)
     compilation.compile_blocks(model, block_classes(model), True, backend)
     for cut in CUTS:
         row = pack([gradients.samples()[number] for number in cut])
@@ -85,11 +87,11 @@ def test_a_compiled_run_has_one_graph_and_the_losses_of_one_that_is_not(
     common = (("data.packing", "true"), ("train.steps", "4"), ("train.micro_tokens", "70"), ("train.global_batch_tokens", "130"))
     plain = losses(tiny_runs.trained(tmp_path / "plain", *common, ("train.compile", "false"), data=chats))
     before = unique_graphs()
-    monkeypatch.setattr(assembly, "compile_blocks", partial(compilation.compile_blocks, backend="eager"))
-    monkeypatch.setattr("finetune.loop.save_due", lambda *_: not_again())
+    monkeypatch.setattr(setup, "compile_blocks", partial(compilation.compile_blocks, backend="eager"))
+    monkeypatch.setattr("finetune.training.loop.save_due", lambda *_: not_again())
     shapes: set[torch.Size] = set()
-    padded = samples.pad
-    monkeypatch.setattr(samples, "pad", lambda *given: seen(padded(*given), shapes))
+    padded = collation.pad
+    monkeypatch.setattr(collation, "pad", lambda *given: seen(padded(*given), shapes))
     found = losses(tiny_runs.trained(tmp_path / "compiled", *common, ("train.compile", "true"), data=chats))
     assert shapes == {torch.Size([1, 70])} and unique_graphs() - before == 1 and len(plain) == 4
     assert found == pytest.approx(plain, rel=1e-5)

@@ -18,19 +18,23 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
-from finetune import assembly, batches, export, intake, parallel
-from finetune import step as steps
-from finetune.batches import Place, Step
 from finetune.config import resolve
-from finetune.loss_head import LossHead
+from finetune.data import batching, length_index
+from finetune.data.batching import Place, Step
+from finetune.distributed import sharding
+from finetune.distributed.process_group import join, leave
+from finetune.exporting import export
+from finetune.modeling.loss_head import LossHead
 from finetune.recipe import Batch, Sample
-from finetune.step import Training
-from finetune.world import join, leave
-from recipes.llm_sft import chat, make_task, samples, tiny, varlen
+from finetune.training import setup
+from finetune.training import step as steps
+from finetune.training.step import Training
+from recipes.language import chat_labels, collation, varlen_attention
+from recipes.language.assistant_spans import Turn
+from recipes.language.collation import IGNORE
+from recipes.llm_sft import make_task, tiny_checkpoint
 from recipes.llm_sft.demo import turns_of
 from recipes.llm_sft.recipe import RECIPE
-from recipes.llm_sft.samples import IGNORE
-from recipes.llm_sft.turns import Turn
 from tests.recipes.llm_sft import tiny_runs
 
 END = "<|im_end|>"
@@ -87,11 +91,11 @@ def generate(model: Any, tokenizer: Any, messages: list[dict[str, str]]) -> tupl
 
 
 def write_base(folder: Path, family: str) -> Path:
-    tiny.build(folder)
+    tiny_checkpoint.build(folder)
     if family == "llama":
         config = {**json.loads((folder / "config.json").read_text()), **LLAMA}
         (folder / "config.json").write_text(json.dumps(config))
-        (folder / "model.safetensors").write_bytes(tiny.weights(config, seed=1))
+        (folder / "model.safetensors").write_bytes(tiny_checkpoint.weights(config, seed=1))
     return folder
 
 
@@ -107,7 +111,7 @@ def make_case(folder: Path, family: str) -> Iterator[Case]:
         said, noted = zip(*(generate(plain, tokenizer, row["messages"]) for row in rows), strict=True)
     given = {"model.source": made, "data.train": folder / "chats.jsonl", "run.dir": folder / "again", "log.trackers": "[]", **PACKED}
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
-    training, _ = assembly.build(config, RECIPE, join((), folder))
+    training, _ = setup.build(config, RECIPE, join((), folder))
     generated = torch.stack([each for of_row in noted for each in of_row])
     yield Case(training, rows, list(said), generated, plain_gradient(training, rows, len(generated)))
     leave()
@@ -116,8 +120,8 @@ def make_case(folder: Path, family: str) -> Iterator[Case]:
 def plain_gradient(training: Training, rows: list[dict[str, Any]], count: int) -> Tensor:
     training.model.train()
     for row in rows:
-        batch = samples.collate([RECIPE.read(row, training.loaded.processor)])
-        parallel.prepare_backward(training.model, training.strategy, last=True)
+        batch = collation.collate([RECIPE.read(row, training.loaded.processor)])
+        sharding.prepare_backward(training.model, training.strategy, last=True)
         (RECIPE.loss(training.model, batch)["nll"].sum / count).backward()
     return taken_gradients(training)
 
@@ -141,7 +145,7 @@ def likelihoods(training: Training, batch: Batch) -> Tensor:
     model = training.model.eval()
     with model.get_submodule(model.head_path).register_forward_pre_hook(one_by_one):
         RECIPE.loss(model, batch)
-    parallel.reshard(model)
+    sharding.reshard(model)
     return torch.stack(found)
 
 
@@ -150,24 +154,24 @@ def check_supervised_is_what_the_assistant_says(case: Case) -> None:
 
 
 def check_padded_likelihood_is_that_of_generation(case: Case) -> None:
-    torch.testing.assert_close(likelihoods(case.training, samples.collate(case.samples)), case.generated, rtol=0, atol=1e-5)
+    torch.testing.assert_close(likelihoods(case.training, collation.collate(case.samples)), case.generated, rtol=0, atol=1e-5)
 
 
 def check_packed_likelihood_is_that_of_generation(case: Case) -> None:
-    torch.testing.assert_close(likelihoods(case.training, samples.pack(case.samples)), case.generated, rtol=0, atol=1e-5)
+    torch.testing.assert_close(likelihoods(case.training, collation.pack(case.samples)), case.generated, rtol=0, atol=1e-5)
 
 
 def check_packed_samples_do_not_see_each_other(case: Case) -> None:
     """The same likelihoods, to the last bit, behind another sample of the same length."""
     first, *others = case.samples
     another = {**first, "ids": first["ids"].flip(0)}
-    one, other = (likelihoods(case.training, samples.pack([sample, *others])) for sample in (first, another))
-    rest = slice(int((samples.following(first) != IGNORE).sum()), None)
+    one, other = (likelihoods(case.training, collation.pack([sample, *others])) for sample in (first, another))
+    rest = slice(int((collation.following(first) != IGNORE).sum()), None)
     assert not torch.equal(one, other) and torch.equal(one[rest], other[rest])
 
 
 def check_positions_start_again_with_each_sample(case: Case) -> None:
-    batch = samples.pack(case.samples)
+    batch = collation.pack(case.samples)
     lengths = [len(sample["ids"]) for sample in case.samples]
     assert batch.tensors["positions"].tolist() == [[place for length in lengths for place in range(length)]]
 
@@ -175,8 +179,8 @@ def check_positions_start_again_with_each_sample(case: Case) -> None:
 def check_an_epoch_is_the_mean_over_every_target(case: Case) -> None:
     """Loss and gradient of the micro-batches of a step are those of all rows one by one, divided once by the count of their targets."""
     training = case.training
-    order, loader = batches.Order.of(training.config), steps.loader_of(training, training.rows)
-    (step,) = batches.steps(order, training.rows.lengths, Place(), epochs=1)
+    order, loader = batching.Order.of(training.config), steps.loader_of(training, training.rows)
+    (step,) = batching.steps(order, training.rows.lengths, Place(), epochs=1)
     turns = loader.turns(step.micros)
     loader.close()
     assert len({turn.batch.targets["nll"] for turn in turns}) > 1, "micro-batches with as many targets each would hide a mean of means"
@@ -236,7 +240,7 @@ def without_end(*asked: Any) -> list[Turn]:
 
 def seeing_all_that_came_before(self: Any, input_ids: Tensor, **given: Any) -> Any:
     """Positions start again, but everything to the left may be seen."""
-    with varlen.packed(None, ()):
+    with varlen_attention.packed(None, ()):
         return ORIGINAL["decoder"](self, input_ids=input_ids, **given)
 
 
@@ -263,7 +267,7 @@ def read_again(case: Case, cache: Path) -> Case:
     training = case.training
     path = training.config.data.train
     assert isinstance(path, Path)
-    rows = intake.open_data(path, cache, "with the bug", RECIPE, training.loaded, training.config, training.world)
+    rows = length_index.open_data(path, cache, "with the bug", RECIPE, training.loaded, training.config, training.world)
     assert rows is not None
     return replace(case, training=replace(training, rows=rows))
 
@@ -274,23 +278,23 @@ def without_the_last(order: Any, lengths: Any, place: Place, epochs: int | None)
 
 
 ORIGINAL: dict[str, Any] = {
-    "find": chat.find,
+    "find": chat_labels.find,
     "decoder": Qwen3Model.forward,
-    "pack": samples.pack,
+    "pack": collation.pack,
     "accumulate": steps.accumulate,
-    "steps": batches.steps,
+    "steps": batching.steps,
 }
 MASK, SIDE_BY_SIDE, END_TO_END, APART, POSITIONS, EPOCH = CHECKS
 LIKELIHOODS = {SIDE_BY_SIDE, END_TO_END, EPOCH}
 BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
-    "label shifted twice": (samples, "following", shifted_twice, LIKELIHOODS),
-    "no shift": (samples, "following", not_shifted, LIKELIHOODS),
-    "mask off by one turn": (chat, "find", one_turn_early, {MASK, *LIKELIHOODS}),
-    "end of turn not supervised": (chat, "find", without_end, {MASK, *LIKELIHOODS}),
+    "label shifted twice": (collation, "following", shifted_twice, LIKELIHOODS),
+    "no shift": (collation, "following", not_shifted, LIKELIHOODS),
+    "mask off by one turn": (chat_labels, "find", one_turn_early, {MASK, *LIKELIHOODS}),
+    "end of turn not supervised": (chat_labels, "find", without_end, {MASK, *LIKELIHOODS}),
     "packed samples leaking": (Qwen3Model, "forward", seeing_all_that_came_before, {END_TO_END, APART, EPOCH}),
-    "positions not restarting": (samples, "pack", counting_on, {END_TO_END, APART, POSITIONS, EPOCH}),
+    "positions not restarting": (collation, "pack", counting_on, {END_TO_END, APART, POSITIONS, EPOCH}),
     "mean of means": (steps, "accumulate", mean_of_means, {EPOCH}),
-    "last micro-batch dropped": (batches, "steps", without_the_last, {EPOCH}),
+    "last micro-batch dropped": (batching, "steps", without_the_last, {EPOCH}),
 }
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
 
 from finetune.recipe import Batch, Sample
-from recipes.llm_sft import varlen
-from recipes.llm_sft.causal_model import CausalModel
-from recipes.llm_sft.samples import collate, pack
+from recipes.language import varlen_attention
+from recipes.language.causal_model import CausalModel
+from recipes.language.collation import collate, pack
 
 WORDS, LENGTHS = 101, (17, 5, 30, 2, 11)
 SHAPE = {
@@ -31,11 +31,11 @@ FAMILIES: dict[str, PretrainedConfig] = {
 }
 
 
-ATTENTIONS = ["sdpa", "eager", varlen.LOOP]
+ATTENTIONS = ["sdpa", "eager", varlen_attention.LOOP]
 
 
 def model_of(family: str, attention: str) -> Any:
-    varlen.register()
+    varlen_attention.register()
     torch.manual_seed(2)
     return CausalModel(AutoModelForCausalLM.from_config(FAMILIES[family], attn_implementation=attention))
 

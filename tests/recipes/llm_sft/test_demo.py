@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from finetune import export
-from recipes.llm_sft import demo, make_task, tiny
+from finetune.exporting import export
+from recipes.llm_sft import demo, make_task, tiny_checkpoint
 from tests.launch.launching import ROOT
 from tests.recipes.llm_sft import tiny_runs
 
@@ -43,7 +43,7 @@ def test_it_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_model_that_learned_a_few_chats_by_heart_answers_them_and_its_base_does_not(tmp_path: Path) -> None:
     chance = random.Random(1)
     rows = [make_task.chat(chance, frozenset()) for _ in range(3)]
-    tiny.build(tmp_path / "base")
+    tiny_checkpoint.build(tmp_path / "base")
     batch = (("train.steps", "40"), ("train.lr", "5e-3"), ("train.global_batch_tokens", "1000"), ("train.micro_tokens", "150"))
     run = tiny_runs.trained(tmp_path, ("data.packing", "true"), ("data.val", str(tmp_path / "chats.jsonl")), *batch, data=rows)
     made = export.export(run, tmp_path / "export")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from finetune import files
 from finetune.errors import UserError
+from finetune.storage import files
 from recipes.llm_sft import make_task
 
 

@@ -8,20 +8,20 @@ import pytest
 from transformers import AutoTokenizer
 
 from finetune.errors import UserError
-from recipes.llm_sft import make_task, make_tokenizer, tiny
-from recipes.llm_sft.chat import check_template
+from recipes.language.chat_labels import check_template
+from recipes.llm_sft import make_task, make_tokenizer, tiny_checkpoint
 
 
 def test_the_command_makes_the_shipped_files(tmp_path: Path) -> None:
     assert make_tokenizer.main([str(tmp_path / "made")]) == 0
-    shipped = {path.name: path.read_bytes() for path in tiny.TOKENIZER.iterdir()}
+    shipped = {path.name: path.read_bytes() for path in tiny_checkpoint.TOKENIZER.iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()} == shipped and len(shipped) == 3
     with pytest.raises(UserError, match="usage: "):
         make_tokenizer.main([])
 
 
 def test_every_text_comes_back_and_words_are_one_token() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(tiny.TOKENIZER)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint.TOKENIZER)
     for text in ("Grüße, 世界! 🙂\n\t\x00", "Reverse KQAD", "user assistant system"):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert {len(tokenizer(word)["input_ids"]) for word in make_tokenizer.WORDS} == {1}
@@ -29,4 +29,4 @@ def test_every_text_comes_back_and_words_are_one_token() -> None:
 
 
 def test_the_template_tells_what_the_assistant_says() -> None:
-    assert "{% generation %}" in check_template(AutoTokenizer.from_pretrained(tiny.TOKENIZER))
+    assert "{% generation %}" in check_template(AutoTokenizer.from_pretrained(tiny_checkpoint.TOKENIZER))

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import checkpoint, export, models
+from finetune.checkpointing import checkpoint
 from finetune.config import resolve
 from finetune.errors import UserError
+from finetune.exporting import export
+from finetune.modeling import loading
 from recipes.llm_sft import recipe
 from recipes.llm_sft.recipe import RECIPE, Processor
-from tests.finetune.test_index_workers import check_other_processes
+from tests.finetune.data.test_index_workers import check_other_processes
 from tests.finetune.tiny import let_go
 from tests.recipes.llm_sft import tiny_runs
 
@@ -119,9 +121,9 @@ def test_a_run_does_not_adopt_another_tokenizer_or_template_nor_export_with_it(t
     changes = (permuted, another_special_token, another_template, a_template_for_tools)
     for number, change in enumerate(changes):
         base = shutil.copytree(tmp_path / "kept", tmp_path / "base")
-        before = models.file_digests(base, RECIPE.base_folders)
+        before = loading.file_digests(base, RECIPE.base_folders)
         name = change(base)
-        assert models.file_digests(base, RECIPE.base_folders) != before, name
+        assert loading.file_digests(base, RECIPE.base_folders) != before, name
         let_go(run)
         refusal = rf"{name} was (changed|added \(move .* out of that folder\))\n"
         with pytest.raises(UserError, match=rf"belongs to a run with other(?s:.*): {refusal}"):

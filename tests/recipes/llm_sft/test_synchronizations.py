@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune import assembly
 from finetune.config import resolve
-from finetune.world import join, leave
+from finetune.distributed.process_group import join, leave
+from finetune.training import setup
 from recipes.llm_sft.recipe import RECIPE
 from tests.finetune.synchronizations import report, waits_of_steps
 from tests.recipes.llm_sft import tiny_runs
@@ -34,9 +34,9 @@ def test_a_step_waits_once_and_a_micro_batch_never(overrides: tuple[tuple[str, s
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
     world = join((), tmp_path)
     try:
-        training, _ = assembly.build(config, RECIPE, world)
+        training, _ = setup.build(config, RECIPE, world)
         waits = waits_of_steps(training, 2)
     finally:
         leave()
     for found in waits:
-        assert len(found) == 1 and found[0].place.startswith("finetune/step.py"), report(found)
+        assert len(found) == 1 and found[0].place.startswith("finetune/training/step.py"), report(found)

@@ -10,10 +10,12 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from finetune import assembly, checkpoint, events, stop_requests
+from finetune.checkpointing import checkpoint
 from finetune.config import resolve
-from finetune.loop import fit
-from finetune.world import join, leave
+from finetune.distributed.process_group import join, leave
+from finetune.monitoring import event_log, stop_requests
+from finetune.training import setup
+from finetune.training.loop import fit
 from recipes.llm_sft.recipe import RECIPE
 from tests.recipes.llm_sft import families
 
@@ -71,9 +73,9 @@ def trained(folder: Path, *overrides: tuple[str, str], data: list[dict[str, Any]
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
     world = join((), folder)
     try:
-        training, progress = assembly.build(config, RECIPE, world)
+        training, progress = setup.build(config, RECIPE, world)
         saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-        log = events.Events(config.run.dir, world.accelerator, training.total, 0, {})
+        log = event_log.Events(config.run.dir, world.accelerator, training.total, 0, {})
         with stop_requests.StopRequests() as requests:
             fit(training, progress, log, saver, requests)
         saver.close()

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from finetune.config import Config, resolve
-from finetune.models import materialise
+from finetune.modeling.loading import materialise
 from finetune.recipe import Batch, ExportPlan, Loaded, Sample
-from recipes.voice_clone import tiny
+from recipes.voice_clone.model import tiny_checkpoint
 from recipes.voice_clone.recipe import RECIPE
 
 TEXTS = ("She counted the boats.", "It is never late!")
@@ -29,12 +29,12 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("tiny") / "nano", "nano")
+    return tiny_checkpoint.build(tmp_path_factory.mktemp("tiny") / "nano", "nano")
 
 
 @pytest.fixture(scope="session")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("tiny") / "mini", "mini")
+    return tiny_checkpoint.build(tmp_path_factory.mktemp("tiny") / "mini", "mini")
 
 
 def voice(pitch: float, tilt: float, seconds: float = 1.0, rate: int = 24000) -> np.ndarray:

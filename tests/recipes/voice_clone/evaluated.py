@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio import Audio, flac
-from recipes.voice_clone.eval_figures import Scored
-from recipes.voice_clone.eval_hearing import Errors
-from recipes.voice_clone.eval_outcome import Evaluation
-from recipes.voice_clone.eval_rows import SEEN, UNSEEN, Item
-from recipes.voice_clone.eval_sound import Sound
-from recipes.voice_clone.eval_systems import RECORDINGS, System
+from data_prep.audio.waveform import Audio, flac
+from recipes.speech.evaluation.audio_measures import Sound
+from recipes.speech.evaluation.evaluation_texts import SEEN, UNSEEN, Item
+from recipes.speech.evaluation.intelligibility import Errors
+from recipes.speech.evaluation.metrics import Scored
+from recipes.speech.evaluation.results import Evaluation
+from recipes.speech.evaluation.systems import RECORDINGS, System
 
 MARKUP = "</script><img src=x onerror=alert(1)>"
 BASE = "base, zero-shot"

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch._dynamo
 
-from finetune import compilation, recompute
+from finetune.distributed import activation_checkpointing
+from finetune.modeling import compilation
 from recipes.voice_clone.recipe import RECIPE
 from tests.finetune.graphs import unique_graphs
 
@@ -21,7 +22,7 @@ def model(fresh: Any) -> Any:
     torch._dynamo.reset()
     model = fresh.model.train()
     yield model
-    for module in recompute.outermost(model, fresh.loaded.blocks):
+    for module in activation_checkpointing.outermost(model, fresh.loaded.blocks):
         module.__dict__.pop("forward", None)
     model.zero_grad(set_to_none=True)
     torch._dynamo.reset()

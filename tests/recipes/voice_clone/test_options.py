@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from finetune.config import resolve
+from finetune.config_help import fields
 from finetune.errors import UserError
-from finetune.explain import fields
 from finetune.recipe import find_recipe, load_options
 from recipes.voice_clone.options import Options
 

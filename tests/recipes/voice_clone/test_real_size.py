@@ -21,12 +21,18 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from finetune import assembly, batches, export, files, loop, models, shards, world
-from finetune.checkpoint import Saver
+from finetune.checkpointing import safetensors_shards
+from finetune.checkpointing.checkpoint import Saver
+from finetune.checkpointing.safetensors_shards import TensorEntry
 from finetune.config import Config, resolve
-from finetune.shards import TensorEntry
-from finetune.step import Training, train_step
-from recipes.voice_clone import shapes, tiny
+from finetune.data import batching
+from finetune.distributed import process_group
+from finetune.exporting import export
+from finetune.modeling import loading
+from finetune.storage import files
+from finetune.training import loop, setup
+from finetune.training.step import Training, train_step
+from recipes.voice_clone.model import model_configs, tiny_checkpoint
 from recipes.voice_clone.recipe import RECIPE
 
 GIB = 2**30
@@ -77,7 +83,7 @@ def test_a_step_a_checkpoint_and_an_export(room: Path) -> None:
 
 def check_values(exported: Path, base: Path, trained: dict[str, Tensor]) -> None:
     """Bit for bit what was trained, in the base's type, and no longer the base."""
-    with models.open_base(exported) as read, models.open_base(base) as read_base:
+    with loading.open_base(exported) as read, loading.open_base(base) as read_base:
         for name, value in trained.items():
             written, begun = read(name, None), read_base(name, None)
             assert written.dtype == begun.dtype == torch.bfloat16
@@ -102,10 +108,10 @@ class Told:
 
 
 def train_and_save(config: Config) -> Told:
-    joined = world.join((), config.run.dir)
+    joined = process_group.join((), config.run.dir)
     try:
         with measured("build"):
-            training, _ = assembly.build(config, RECIPE, joined)
+            training, _ = setup.build(config, RECIPE, joined)
         with measured("step"):
             progress = one_step(training)
         with measured("save"):
@@ -114,12 +120,12 @@ def train_and_save(config: Config) -> Told:
             peak = peak_memory()
         return told_of(training.model, before, peak)
     finally:
-        world.leave()
+        process_group.leave()
 
 
 def one_step(training: Training) -> loop.Progress:
-    step = next(batches.steps(batches.Order.of(training.config), training.rows.lengths, batches.Place(), epochs=None))
-    loader = batches.Loader(training.rows, RECIPE, rank=0, size=1)
+    step = next(batching.steps(batching.Order.of(training.config), training.rows.lengths, batching.Place(), epochs=None))
+    loader = batching.Loader(training.rows, RECIPE, rank=0, size=1)
     numbers = train_step(training, loader.turns(step.micros), 0)
     loader.close()
     assert math.isfinite(numbers["loss"]) and numbers["grad_norm"] > 0
@@ -155,24 +161,24 @@ def configure(room: Path, base: Path) -> Config:
 
 def write_base(folder: Path) -> Path:
     """The released 0.6B config.json with random bf16 weights, drawn and written one tensor at a time."""
-    shape, codec = shapes.released("0.6B"), shapes.codec_shape(2048)
+    shape, codec = model_configs.released("0.6B"), model_configs.codec_shape(2048)
     contents = {
         **released_tokenizer(),
-        **tiny.settings(shape, codec),
-        "speech_tokenizer/model.safetensors": tiny.codec_weights(codec, seed=0),
+        **tiny_checkpoint.settings(shape, codec),
+        "speech_tokenizer/model.safetensors": tiny_checkpoint.codec_weights(codec, seed=0),
     }
     for name, data in contents.items():
         files.write_bytes(folder / name, data)
     model = stock_model(shape)
     entries = [TensorEntry(name, torch.bfloat16, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
     torch.manual_seed(0)
-    shards.write_stream(folder / "model.safetensors", entries, (fresh(entry) for entry in entries), {})
+    safetensors_shards.write_stream(folder / "model.safetensors", entries, (fresh(entry) for entry in entries), {})
     return folder
 
 
 def stock_model(shape: dict[str, object]) -> nn.Module:
     """The package's own model on meta, speaker encoder included."""
-    from data_prep.qwen import import_qwen_tts
+    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 
     import_qwen_tts()
     from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration
@@ -188,9 +194,11 @@ def fresh(entry: TensorEntry) -> Tensor:
 
 def released_tokenizer() -> dict[str, bytes]:
     """The tiny tokenizer with its special tokens at the released ids; words that no text makes fill the space below them."""
-    text = shapes.RELEASED_TEXT
-    ids = dict(zip(tiny.SPECIAL, (text.im_start - 1, text.im_start, text.im_end, text.tts_pad, text.tts_bos, text.tts_eos), strict=True))
-    made = tiny.tokenizer_files(tiny.text_tokenizer())
+    text = model_configs.RELEASED_TEXT
+    ids = dict(
+        zip(tiny_checkpoint.SPECIAL, (text.im_start - 1, text.im_start, text.im_end, text.tts_pad, text.tts_bos, text.tts_eos), strict=True)
+    )
+    made = tiny_checkpoint.tokenizer_files(tiny_checkpoint.text_tokenizer())
     words = json.loads(made["vocab.json"])
     words |= {f"<unused {number}>": number for number in range(len(words), text.im_start - 1)}
     between = {f"<unused {number}>": number for number in range(text.im_end + 1, text.tts_pad)}

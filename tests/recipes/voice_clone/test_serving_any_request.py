@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.request_guard import HEADERS
-from recipes.voice_clone.serving import build_app
-from recipes.voice_clone.serving_api import Limits
-from recipes.voice_clone.serving_clips import Clips
-from recipes.voice_clone.serving_door import AccessPolicy
-from recipes.voice_clone.serving_page import CLIP, NOBODY
-from recipes.voice_clone.serving_queue import SpeechQueue
-from recipes.voice_clone.synthesis import open_synthesizer
+from data_prep.pages.request_guard import HEADERS
+from recipes.speech.serving.access_control import AccessPolicy
+from recipes.speech.serving.http_server import build_app
+from recipes.speech.serving.listening_page import CLIP, NOBODY
+from recipes.speech.serving.openai_api import Limits
+from recipes.speech.serving.reference_clips import Clips
+from recipes.speech.serving.request_queue import SpeechQueue
+from recipes.voice_clone.inference.synthesizer import open_synthesizer
 from tests.asgi import ANYTHING, HOME, JSON, App
-from tests.recipes.voice_clone.test_serving_clips import Held
+from tests.recipes.speech.serving.test_reference_clips import Held
 
 SECRET = "0123456789abcdef"
 TOKEN = (b"authorization", f"Bearer {SECRET}".encode())

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from finetune import assembly
-from finetune.world import join, leave
+from finetune.distributed.process_group import join, leave
+from finetune.training import setup
 from recipes.voice_clone.recipe import RECIPE
 from tests.finetune.synchronizations import report, waits_of_steps
 
@@ -24,9 +24,9 @@ def test_a_step_waits_once_and_a_micro_batch_never(
     sizes = (("train.steps", "2"), ("train.micro_tokens", "40"), ("train.global_batch_tokens", "100"))
     world = join((), tmp_path)
     try:
-        training, _ = assembly.build(made.config(nano, *sizes, *overrides), RECIPE, world)
+        training, _ = setup.build(made.config(nano, *sizes, *overrides), RECIPE, world)
         waits = waits_of_steps(training, 2)
     finally:
         leave()
     for found in waits:
-        assert len(found) == 1 and found[0].place.startswith("finetune/step.py"), report(found)
+        assert len(found) == 1 and found[0].place.startswith("finetune/training/step.py"), report(found)

@@ -12,18 +12,22 @@ import pytest
 import soundfile
 
 from data_prep.__main__ import main as data_prep
-from data_prep.audio import MASTER_RATE, Samples
-from finetune import export, files, shipped, train
-from recipes.voice_clone import demo, eval_hearing, eval_likeness, eval_systems, speech_model
-from recipes.voice_clone.eval_listening import samples_of
-from recipes.voice_clone.eval_rows import Item
-from recipes.voice_clone.studio import grammar
-from recipes.voice_clone.studio.voices import KNOWN_VOICES, speak
-from recipes.voice_clone.synthesis import SPEECH
-from recipes.voice_clone.voice_protocol import SpeechSampling
+from data_prep.audio.waveform import MASTER_RATE, Samples
+from finetune import train
+from finetune.exporting import export
+from finetune.storage import demo_models, files
+from recipes.speech.evaluation import intelligibility, speaker_similarity, systems
+from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.voice import SpeechSampling
+from recipes.voice_clone.demo import pipeline
+from recipes.voice_clone.inference.synthesizer import SPEECH
+from recipes.voice_clone.model import qwen3_tts_model
+from recipes.voice_clone.studio.corpus import grammar
+from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, speak
 
 pytestmark = pytest.mark.slow
-KNOWN = demo.NEW_VOICE / "known"
+KNOWN = pipeline.NEW_VOICE / "known"
 VOICES = ("slt", "awb", "ked")
 """Those that it says best, one of each kind. A clone of kal16 it says in a voice nearer to awb's."""
 UNSEEN = list(islice(grammar.sentences(11, "held_out"), 16))
@@ -32,9 +36,9 @@ BRIEF = SpeechSampling(max_seconds=10)
 needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
 
 
-def said(system: eval_systems.System, items: Sequence[Item], out: Path) -> dict[str, Samples]:
+def said(system: systems.System, items: Sequence[Item], out: Path) -> dict[str, Samples]:
     """By the item's key."""
-    return {take.item.key: samples_of(take.path) for take in eval_systems.speak(SPEECH, system, system.folder, items, BRIEF, 16, out)}
+    return {take.item.key: samples_of(take.path) for take in systems.speak(SPEECH, system, system.folder, items, BRIEF, 16, out)}
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +49,22 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Item, Samples
         for voice in VOICES
         for number, text in enumerate(UNSEEN[:5])
     ]
-    spoken = said(eval_systems.untrained_system(SPEECH, shipped.folder_of(demo.BASE)), items, tmp_path_factory.mktemp("clones"))
+    spoken = said(systems.untrained_system(SPEECH, demo_models.folder_of(pipeline.BASE)), items, tmp_path_factory.mktemp("clones"))
     return [(item, spoken[item.key]) for item in items]
 
 
 def test_it_says_its_text_and_no_other(clones: list[tuple[Item, Samples]]) -> None:
-    asr = eval_hearing.load(demo.WHISPER)
+    asr = intelligibility.load(pipeline.WHISPER)
     own = [(item.text, wave) for item, wave in clones]
     others = [(clones[(at + 1) % len(clones)][0].text, wave) for at, (_, wave) in enumerate(clones)]
-    assert eval_hearing.word_error_rate(asr, own, "english") < 0.5
-    assert eval_hearing.word_error_rate(asr, others, "english") > 0.8
+    assert intelligibility.word_error_rate(asr, own, "english") < 0.5
+    assert intelligibility.word_error_rate(asr, others, "english") > 0.8
 
 
 def test_clones_resemble_the_voice_that_they_were_cloned_from(clones: list[tuple[Item, Samples]]) -> None:
-    encoder = eval_likeness.own(shipped.folder_of(demo.BASE))
+    encoder = speaker_similarity.own(demo_models.folder_of(pipeline.BASE))
     clips = {voice: {path: encoder.vector(samples_of(path)) for path in sorted((KNOWN / voice).iterdir())} for voice in VOICES}
-    known = eval_likeness.voices(encoder, clips)
+    known = speaker_similarity.voices(encoder, clips)
     vectors = {item: encoder.vector(wave) for item, wave in clones}
     likeness = {  # cloned from → like whom → sum of cosines
         cloned: {
@@ -80,23 +84,23 @@ def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
         soundfile.write(folder / f"{number}.flac", speak(SLT, text), MASTER_RATE)
         rows.append({"audio": f"{number}.flac", "text": text, "speaker": SLT.name, "language": "english"})
     files.write_jsonl(folder / "train.jsonl", rows)
-    assert data_prep(["codes", str(folder / "train.jsonl"), "--model", demo.CODEC]) == 0
+    assert data_prep(["codes", str(folder / "train.jsonl"), "--model", pipeline.CODEC]) == 0
     return folder
 
 
 def lengths(lessons: Path, run: Path) -> list[float]:
     """Seconds that the unseen sentences last, all together, after each of three epochs."""
-    told = {"model.source": demo.BASE, "data.train": lessons / "train.jsonl", "run.dir": run, "train.epochs": 3, "train.lr": "2e-4"}
+    told = {"model.source": pipeline.BASE, "data.train": lessons / "train.jsonl", "run.dir": run, "train.epochs": 3, "train.lr": "2e-4"}
     told |= {"checkpoint.every": 1, "checkpoint.keep": 99}
     words = [str(word) for key, value in told.items() for word in (f"--{key}", value)]
-    assert train.main(["--recipe", "voice_clone", "--config", str(demo.HERE / "demo.yaml"), *words]) == 0
+    assert train.main(["--recipe", "voice_clone", "--config", str(pipeline.HERE / "demo.yaml"), *words]) == 0
     epochs = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     steps = max(event["step"] for event in epochs if event["event"] == "step") // 3
     items = [Item(f"{number}", text, SLT.name, "english") for number, text in enumerate(UNSEEN)]
     found = []
     for epoch in (1, 2, 3):
         made = export.export(run / "checkpoints" / f"step-{epoch * steps:08d}", run / f"epoch-{epoch}")
-        system = eval_systems.System(f"epoch {epoch}", made, "named")
+        system = systems.System(f"epoch {epoch}", made, "named")
         found.append(sum(len(wave) for wave in said(system, items, run / f"said-{epoch}").values()) / MASTER_RATE)
     return found
 
@@ -108,8 +112,8 @@ def test_training_leaves_the_pace_of_a_known_voice_alone_and_a_second_shift_woul
     """Labels that are shifted once too often, as in the makers' script, teach to leave frames out: a voice in ever more haste."""
     real = sum(len(speak(SLT, text)) for text in UNSEEN) / MASTER_RATE
     right = lengths(lessons, tmp_path / "right")
-    once = speech_model.first_codebook
-    monkeypatch.setattr(speech_model, "first_codebook", lambda hidden, labels, rows: once(hidden, labels.roll(-1, 1), rows - 1))
+    once = qwen3_tts_model.first_codebook
+    monkeypatch.setattr(qwen3_tts_model, "first_codebook", lambda hidden, labels, rows: once(hidden, labels.roll(-1, 1), rows - 1))
     wrong = lengths(lessons, tmp_path / "wrong")
     assert all(abs(later / earlier - 1) <= 0.02 for earlier, later in pairwise(right))
     assert all(abs(seconds / real - 1) <= 0.04 for seconds in right)

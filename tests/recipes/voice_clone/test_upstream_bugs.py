@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from finetune.loss_head import LossHead
+from finetune.modeling.loss_head import LossHead
 from finetune.recipe import Sample
-from recipes.voice_clone import layout, speech_model, stock
-from recipes.voice_clone.layout import IGNORE
+from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.model import qwen3_tts_model, sequence_layout
+from recipes.voice_clone.model.sequence_layout import IGNORE
 from recipes.voice_clone.recipe import RECIPE
 
 
@@ -37,12 +38,12 @@ class Case:
     """The same weights twice: in our training forward, and in the stock package."""
 
     model: Any
-    processor: layout.Processor
+    processor: sequence_layout.Processor
     rows: list[dict[str, Any]]
     generated: list[Generated]
 
     def samples(self) -> list[Sample]:
-        return [layout.read(row, self.processor) for row in self.rows]
+        return [sequence_layout.read(row, self.processor) for row in self.rows]
 
 
 class Forced(LogitsProcessor):
@@ -79,9 +80,9 @@ def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> Generated:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(talker, "generate", force(talker.generate, first))
         patch.setattr(talker.code_predictor, "generate", force(talker.code_predictor.generate, others))
-        patch.setattr(stock, "stored_voice", lambda tts, row: voice(vector))
+        patch.setattr(reference_package, "stored_voice", lambda tts, row: voice(vector))
         patch.setattr(tts.model.config.talker_config, "spk_id", {"any": 0})
-        spoken = stock.greedy_codes(tts, row["text"], "any", row["language"], most=len(codes))
+        spoken = reference_package.greedy_codes(tts, row["text"], "any", row["language"], most=len(codes))
     assert spoken.tolist() == codes
     return Generated(torch.stack(first.noted), torch.stack(others.noted).reshape(len(codes), -1))
 
@@ -94,7 +95,7 @@ def voice(vector: Tensor) -> Any:
 
 @pytest.fixture(scope="module")
 def case(fresh: Any, tmp_path_factory: pytest.TempPathFactory, rows_of: Any) -> Case:
-    tts = stock.load(fresh.loaded.base)
+    tts = reference_package.load(fresh.loaded.base)
     rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"})
     speakers = fresh.loaded.processor.speakers
     vectors = fresh.loaded.buffers["speaker_vectors"]
@@ -117,7 +118,7 @@ def predictions(case: Case, samples: list[Sample]) -> tuple[Tensor, Tensor]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LossHead, "forward", remember)
-        RECIPE.loss(case.model, layout.collate(samples))
+        RECIPE.loss(case.model, sequence_layout.collate(samples))
     assert list(asked) == heads, "each head is asked once"
     first, *others = (
         functional.linear(states, head.weight).log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
@@ -145,7 +146,7 @@ def check_sums_add_up(case: Case) -> None:
     samples = case.samples()
 
     def total(cut: list[list[Sample]]) -> dict[str, float]:
-        parts = [RECIPE.loss(case.model, layout.collate(micro)) for micro in cut]
+        parts = [RECIPE.loss(case.model, sequence_layout.collate(micro)) for micro in cut]
         return {name: sum(float(part[name].sum) for part in parts) for name in parts[0]}
 
     whole = total([samples])
@@ -155,9 +156,9 @@ def check_sums_add_up(case: Case) -> None:
 
 @torch.no_grad()
 def check_padding_is_zero(case: Case) -> None:
-    tensors = layout.collate(case.samples()).tensors
-    embedded = speech_model.frame_embeddings(case.model.talker, tensors["codes"][tensors["frame_mask"]])
-    inputs = speech_model.input_embeddings(case.model.talker, case.model.speaker_vectors, tensors, embedded)
+    tensors = sequence_layout.collate(case.samples()).tensors
+    embedded = qwen3_tts_model.frame_embeddings(case.model.talker, tensors["codes"][tensors["frame_mask"]])
+    inputs = qwen3_tts_model.input_embeddings(case.model.talker, case.model.speaker_vectors, tensors, embedded)
     padding = ~tensors["valid"]
     assert padding.any() and inputs[padding].abs().max() == 0
 
@@ -190,7 +191,7 @@ def shifted_sub_labels(*given: Any) -> tuple[Tensor, Tensor]:
 
 
 def states_at_frames(hidden: Tensor, rows: Tensor) -> Tensor:
-    return speech_model.rows_of(hidden, rows)
+    return qwen3_tts_model.rows_of(hidden, rows)
 
 
 def text_without_projection(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
@@ -221,18 +222,18 @@ def voice_one_late(*given: Any) -> Sample:
 
 
 ORIGINAL: dict[str, Callable[..., Any]] = {
-    "other_codebooks": speech_model.other_codebooks, "arrange": layout.arrange, "forward": LossHead.forward,
+    "other_codebooks": qwen3_tts_model.other_codebooks, "arrange": sequence_layout.arrange, "forward": LossHead.forward,
 }  # fmt: skip
 FIRST, OTHERS, SUMS, PADDING = CHECKS
 BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
-    "codebook 0 shifted twice": (speech_model, "first_codebook", double_shift, {FIRST}),
-    "sub-talker labels shifted": (speech_model, "other_codebooks", shifted_sub_labels, {OTHERS}),
-    "hidden state at the frame itself": (speech_model, "states_before_frames", states_at_frames, {OTHERS}),
-    "text projection left out": (speech_model, "text_channel", text_without_projection, {FIRST, OTHERS}),
-    "mask not applied after the projection": (speech_model, "text_channel", text_masked_before_projection, {PADDING}),
+    "codebook 0 shifted twice": (qwen3_tts_model, "first_codebook", double_shift, {FIRST}),
+    "sub-talker labels shifted": (qwen3_tts_model, "other_codebooks", shifted_sub_labels, {OTHERS}),
+    "hidden state at the frame itself": (qwen3_tts_model, "states_before_frames", states_at_frames, {OTHERS}),
+    "text projection left out": (qwen3_tts_model, "text_channel", text_without_projection, {FIRST, OTHERS}),
+    "mask not applied after the projection": (qwen3_tts_model, "text_channel", text_masked_before_projection, {PADDING}),
     "mean of means": (LossHead, "forward", mean_loss, {SUMS}),
-    "end of speech missing": (layout, "arrange", without_end, {FIRST}),
-    "voice in the wrong slot": (layout, "arrange", voice_one_late, {FIRST, OTHERS}),
+    "end of speech missing": (sequence_layout, "arrange", without_end, {FIRST}),
+    "voice in the wrong slot": (sequence_layout, "arrange", voice_one_late, {FIRST, OTHERS}),
 }
 
 

@@ -12,11 +12,11 @@ import pytest
 import soundfile
 import torch
 
-from recipes.voice_clone.studio import codec_books, codec_material, codec_model
-from recipes.voice_clone.studio.codec_books import Books
-from recipes.voice_clone.studio.codec_material import Clip
-from recipes.voice_clone.studio.grammar import sentences, words_of
-from recipes.voice_clone.studio.voices import RATE, VOICES
+from recipes.voice_clone.studio.codec import codebooks, codec_model, training_clips
+from recipes.voice_clone.studio.codec.codebooks import Books
+from recipes.voice_clone.studio.codec.training_clips import Clip
+from recipes.voice_clone.studio.corpus.grammar import sentences, words_of
+from recipes.voice_clone.studio.corpus.voices import RATE, VOICES
 
 torch.set_num_threads(1)
 
@@ -40,14 +40,14 @@ def sound() -> Callable[..., np.ndarray]:
 @pytest.fixture(scope="session")
 def clips() -> list[Clip]:
     """24 s in all, two voices."""
-    return [codec_material.make_clip(buzz((110, 190)[index % 2], 2.0, index), f"sentence {index}", "ab"[index % 2]) for index in range(12)]
+    return [training_clips.make_clip(buzz((110, 190)[index % 2], 2.0, index), f"sentence {index}", "ab"[index % 2]) for index in range(12)]
 
 
 @pytest.fixture(scope="session")
 def books(clips: list[Clip]) -> Books:
     random = np.random.default_rng(0)
     vectors = [clip.heard.vectors(random.uniform(0.3, 1.2)) for _ in range(3) for clip in clips]
-    return codec_books.make_books(torch.cat(vectors), seed=0)
+    return codebooks.make_books(torch.cat(vectors), seed=0)
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio import read
+from data_prep.audio.waveform import read
 from finetune.errors import UserError
-from recipes.voice_clone.studio import judges, make_new_voice, measure_codec
+from recipes.voice_clone.studio import judges
+from recipes.voice_clone.studio.codec import measure_codec
+from recipes.voice_clone.studio.corpus import make_new_voice
 
 
 def test_both_understand_a_held_out_sentence_and_no_other() -> None:

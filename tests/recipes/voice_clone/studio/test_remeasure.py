@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from finetune import shipped
 from finetune.errors import UserError
-from recipes.voice_clone import exporting
-from recipes.voice_clone.studio import measure_codec, pack_base, remeasure
+from finetune.storage import demo_models
+from recipes.voice_clone.exporting import exported_files
+from recipes.voice_clone.studio import remeasure
+from recipes.voice_clone.studio.base import pack_base
+from recipes.voice_clone.studio.codec import measure_codec
 from recipes.voice_clone.studio.judges import Judge
 
 
@@ -41,18 +43,18 @@ def measured(made: Path, corpus: Path, sentences: int, asked: dict[str, Judge]) 
 def test_figures_and_card_are_new_and_the_model_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack_base, "measure", measured)
     assert remeasure.main([pack_base.NAME, "--to", str(tmp_path)]) == 0
-    before, after = (zipfile.ZipFile(folder / f"{pack_base.NAME}.zip") for folder in (shipped.HERE, tmp_path))
-    told = json.loads(after.read(shipped.FIGURES))
-    assert told == {"steps": json.loads(before.read(shipped.FIGURES))["steps"], **FIGURES}
-    assert "| 12.5 | 32.5 |" in after.read(shipped.CARD).decode()
-    for name in {*after.namelist()} - {shipped.FIGURES, shipped.CARD}:
+    before, after = (zipfile.ZipFile(folder / f"{pack_base.NAME}.zip") for folder in (demo_models.HERE, tmp_path))
+    told = json.loads(after.read(demo_models.FIGURES))
+    assert told == {"steps": json.loads(before.read(demo_models.FIGURES))["steps"], **FIGURES}
+    assert "| 12.5 | 32.5 |" in after.read(demo_models.CARD).decode()
+    for name in {*after.namelist()} - {demo_models.FIGURES, demo_models.CARD}:
         assert before.read(name) == after.read(name), name
 
 
 def test_what_ships_has_no_names_of_the_studio() -> None:
-    folder = shipped.folder_of(pack_base.NAME)
+    folder = demo_models.folder_of(pack_base.NAME)
     assert json.loads((folder / "config.json").read_text())["talker_config"]["spk_id"] == {}
-    assert not (folder / exporting.VOICES).exists()
+    assert not (folder / exported_files.VOICES).exists()
 
 
 def test_nothing_is_written_before_all_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +62,7 @@ def test_nothing_is_written_before_all_is_measured(tmp_path: Path, monkeypatch: 
         raise UserError("no")
 
     monkeypatch.setattr(
-        measure_codec, "measure", lambda *_given: json.loads((shipped.folder_of("codec-demo") / shipped.FIGURES).read_text())
+        measure_codec, "measure", lambda *_given: json.loads((demo_models.folder_of("codec-demo") / demo_models.FIGURES).read_text())
     )
     monkeypatch.setattr(pack_base, "measure", fails)
     with pytest.raises(UserError, match="no"):
@@ -78,7 +80,7 @@ def test_the_shipped_codec_is_measured_by_both_judges(noise_corpus: Path, tmp_pa
     """What noise says, nobody understands."""
     monkeypatch.setattr(measure_codec, "SENTENCES", 1)
     assert remeasure.main(["codec-demo", "--corpus", str(noise_corpus), "--to", str(tmp_path)]) == 0
-    told = json.loads(zipfile.ZipFile(tmp_path / "codec-demo.zip").read(shipped.FIGURES))
+    told = json.loads(zipfile.ZipFile(tmp_path / "codec-demo.zip").read(demo_models.FIGURES))
     assert set(told["word_error_rate"]) == {"whisper-demo-en", "pocketsphinx"}
     assert all(min(rates.values()) > 0.5 for rates in told["word_error_rate"].values())
     assert told["clips"] == 7

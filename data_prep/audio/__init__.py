@@ -1,0 +1,1 @@
+"""Reading, decoding, resampling and writing audio."""

@@ -1,0 +1,241 @@
+"""Sandboxed audio decoding in a child process: a file that crashes or stalls the decoder affects only that file.
+
+Parent and child exchange JSON messages over a socket; samples go through anonymous temporary files that the parent memory-maps, so that a
+ten-hour recording takes a few megabytes of memory in both processes, and a killed run leaves no files behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from data_prep.audio.reader import DECODE_ERRORS, AudioError, Samples, error_text
+from data_prep.audio.waveform import MASTER_RATE, RECORDING, SPEECH_RATE, Audio, Bounds, Track, probe, resampled, to_rate
+from finetune.storage import files
+
+STALL_SECONDS = 10.0
+"""Maximum time without a decoded block."""
+MEMORY = 2 << 30
+"""Address space limit of the child in bytes. Python, numpy and the codecs take 0.2 GiB, a block a few megabytes."""
+START_SECONDS = 120.0
+"""Maximum time for the child's imports, which are slow on a busy machine or a network disk."""
+HEARTBEAT_SECONDS = 0.5
+MESSAGE = 1 << 18  # bytes; a path has at most 4096, and a `Track` of 64 channels less than 2000
+
+RATES = (MASTER_RATE, SPEECH_RATE)
+
+
+class AudioDecoder:
+    """Owns one child process, started on first use and restarted after it died. One per worker; use it as a context manager.
+
+    `folder` receives the temporary samples: 160 kB per second of the current recording, freed with the last reference to its `Audio`.
+    Both methods raise `AudioError` with the reasons of `audio.probe`, and `decoder_crashed` (also where the memory limit struck) and
+    `decoder_stalled`. The last two may be caused by the machine instead of the file, so callers should not store them.
+    """
+
+    def __init__(self, folder: Path, stall: float = STALL_SECONDS, memory: int = MEMORY, longest: float = inf) -> None:
+        """`longest`: maximum seconds of one request, even if it makes progress."""
+        self._folder, self._stall, self._memory, self._longest = files.make_folder(folder), stall, memory, longest
+        self._child: _DecoderProcess | None = None
+
+    def probe(self, path: Path, bounds: Bounds = RECORDING) -> Track:
+        """Run `audio.probe` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
+        track = Track.model_validate(self._ask({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
+        complaints = self._child.complaints() if self._child else []
+        return track if track.warning or not complaints else track.model_copy(update={"warning": f"the decoder says: {complaints[0]}"})
+
+    def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
+        """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, memory-mapped. Raises `UserError` if the disk is too full."""
+        lengths = [to_rate(track.frames, track.rate, rate) for rate in RATES]
+        needed = 4 * sum(lengths)
+        files.require_space(self._folder, needed, f"decoding {path.name!r}")
+        with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as hearing:
+            request = {"do": "load", "path": str(path), "track": track.model_dump()}
+            with files.no_space_explained(self._folder / path.name, needed):
+                self._ask(request, [master.fileno(), hearing.fileno()])
+            return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(hearing, lengths[1], SPEECH_RATE)
+
+    def close(self) -> None:
+        """Stop the child."""
+        if self._child:
+            self._child.kill()
+        self._child = None
+
+    def __enter__(self) -> AudioDecoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> Any:
+        if self._child is None or self._child.process.poll() is not None:
+            self.close()
+            self._child = _DecoderProcess(self._stall, self._memory)
+        try:
+            answer = self._child.ask(request, descriptors, self._longest)
+        except AudioError:
+            self.close()
+            raise
+        if "errno" in answer:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        if "reason" in answer:
+            raise AudioError(answer["reason"], answer["detail"], answer["seconds"])
+        return answer["result"]
+
+
+class _DecoderProcess:
+    """Owns the process, the socket, and the file that catches its standard error."""
+
+    def __init__(self, stall: float, memory: int) -> None:
+        self._stall = stall
+        self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `kill`
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(__file__).resolve().parents[2])
+        code = "import sys; from data_prep.audio.decoder_process import serve; serve(float(sys.argv[1]), int(sys.argv[2]))"
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code, str(stall), str(memory)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend_path(root)},
+                start_new_session=True,  # Ctrl-C goes to the parent, which finishes the current item
+            )
+        if self._receive(START_SECONDS) != b"ready":
+            raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._last_word()}")
+
+    def ask(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
+        """Send a request and wait for the answer. Raises `AudioError` if the child dies or stalls; it is unusable afterwards."""
+        self._stderr.truncate(0)
+        with contextlib.suppress(ConnectionError):  # the child is dead; `_receive` reports it
+            socket.send_fds(self._line, [json.dumps(request).encode()], descriptors)
+        end = time.monotonic() + longest
+        while (message := self._receive(self._stall)) == b"alive":
+            if time.monotonic() > end:
+                raise AudioError("decoder_stalled", f"not decoded after {longest:g} s")
+        if message is None:
+            raise AudioError("decoder_stalled", f"no progress for {self._stall:g} s; if the disk is slow, copy the file to a local one")
+        if not message:
+            raise AudioError("decoder_crashed", f"the decoder died ({self._end()}): {self._last_word()}")
+        return json.loads(message)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._line.close()
+        self._stderr.close()
+
+    def _receive(self, seconds: float) -> bytes | None:
+        """A message; empty if the child is dead, None after a timeout."""
+        self._line.settimeout(seconds)
+        try:
+            return self._line.recv(MESSAGE)
+        except TimeoutError:
+            return None
+        except ConnectionError:
+            return b""
+
+    def _end(self) -> str:
+        try:
+            code = self.process.wait(1.0)  # it closes the socket before its exit code is known
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def complaints(self) -> list[str]:
+        """Lines on standard error since the last request."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace").strip().splitlines()
+
+    def _last_word(self) -> str:
+        return ["no error output", *self.complaints()][-1]
+
+
+def serve(stall: float, memory: int) -> None:
+    """Main loop of the child: answer requests from standard input, which is a socket, until the parent closes it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    with socket.socket(fileno=0) as line:
+        line.send(b"ready")
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(line, MESSAGE, len(RATES))
+            if not message:
+                return
+            answer = _answer(json.loads(message), descriptors, _heartbeat(line, stall))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            line.send(json.dumps(answer).encode())
+
+
+def _heartbeat(line: socket.socket, stall: float) -> Callable[[], None]:
+    """Return a function to call after each block. Without calls, an alarm ends this process, even if its parent is dead."""
+    last = 0.0
+
+    def alive() -> None:
+        nonlocal last
+        if time.monotonic() - last > HEARTBEAT_SECONDS:
+            last = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 2 * stall + 1)
+            line.send(b"alive")
+
+    alive()
+    return alive
+
+
+def _answer(request: dict[str, Any], descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+    path = Path(request["path"])
+    try:
+        if request["do"] == "probe":
+            return {"result": probe(path, alive, Bounds(**request["bounds"])).model_dump()}
+        return _load(path, Track.model_validate(request["track"]), descriptors, alive)
+    except AudioError as error:
+        return {"reason": error.reason, "detail": error.detail, "seconds": error.seconds}
+    except DECODE_ERRORS as error:  # `probe` reports them; they occur in the second pass if the file changed in between
+        return {"reason": "unreadable", "detail": f"decoding failed in the second pass: {error_text(error)}", "seconds": 0.0}
+    except MemoryError:
+        return {"reason": "decoder_crashed", "detail": "decoding exceeds the memory limit", "seconds": 0.0}
+
+
+def _load(path: Path, track: Track, descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+    for pieces in resampled(path, track, RATES):
+        try:
+            for descriptor, piece in zip(descriptors, pieces, strict=True):
+                _write(descriptor, piece)
+        except OSError as error:
+            return {"errno": error.errno}
+        alive()
+    return {"result": None}
+
+
+def _write(descriptor: int, piece: Samples) -> None:
+    left = memoryview(piece.tobytes())
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _map_samples(file: IO[bytes], length: int, rate: int) -> Audio:
+    """Memory-map the samples copy-on-write: torch rejects read-only memory, and writes must not reach the file."""
+    if not length:
+        return Audio(np.zeros(0, np.float32), rate)
+    return Audio(np.memmap(file, np.float32, "c", shape=(length,)), rate)
+
+
+def _prepend_path(folder: str) -> str:
+    return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,0 +1,255 @@
+"""Audio input and output: validate a recording, mix it to mono, resample it once, write FLAC.
+
+A recording is decoded twice in blocks, first to analyse it (`probe`), then to resample it (`resampled`), so memory holds one block.
+Untrusted recordings are decoded in a child process (`data_prep/audio/decoder_process.py`); this process decodes only files that this package wrote.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.audio.bandwidth import bandwidth
+from data_prep.audio.reader import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, error_text, open_stream
+
+__all__ = ["EXTENSIONS", "AudioError", "Samples", "bandwidth"]
+
+MASTER_RATE = 24_000
+"""Hz. Sample rate of clips and of all sample positions in this package."""
+SPEECH_RATE = 16_000
+"""Hz. Input rate of voice activity detection and Whisper."""
+
+SILENT = 3e-5  # standard deviation of full scale 1.0: -90 dBFS, the last bit of 16
+DEAD_CHANNEL = 1e-4  # power relative to the loudest channel: -40 dB
+CANCELLED = 0.25  # power of the mean relative to the mean power; equal channels give 1, unrelated ones 1/2, opposite ones 0
+SHORTFALL = 0.01  # share of the declared length that may be missing: encoders' padding counts differently
+LARGEST = 1e12
+LONGEST_HOURS = 24
+FADE_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of a recording, checked against the header before decoding, and again while decoding."""
+
+    seconds: float = LONGEST_HOURS * 3600
+    channels: int = MOST_CHANNELS
+    samples: float = inf
+    """Total samples of all channels, which determine the cost of decoding."""
+
+    def require(self, frames: int, stream: Stream) -> None:
+        """Raises `AudioError` (`too_long`; `unreadable` for the channels)."""
+        seconds = frames / stream.rate
+        if stream.channels > self.channels:
+            raise AudioError("unreadable", f"{stream.channels} channels; at most {self.channels} are read", seconds)
+        if seconds > self.seconds:
+            if self.seconds < 3600:
+                raise AudioError("too_long", f"{seconds:.0f} s or more; at most {self.seconds:.0f} s are read", seconds)
+            hours, most = seconds / 3600, self.seconds / 3600
+            raise AudioError("too_long", f"{hours:.1f} h or more in one file; split it into files of at most {most:g} h", seconds)
+        if frames * stream.channels > self.samples:
+            found = f"{frames * stream.channels:,} samples or more at {stream.rate} Hz in {stream.channels} channels"
+            raise AudioError("too_long", f"{found}; at most {self.samples:,.0f} are read: use a lower rate, or mono", seconds)
+
+
+RECORDING = Bounds()
+"""Limits of recordings for datasets."""
+
+
+@dataclass(frozen=True)
+class Audio:
+    """Mono audio with its sample rate."""
+
+    samples: Samples
+    """[n], full scale 1.0."""
+    rate: int
+    """Hz."""
+
+    @property
+    def seconds(self) -> float:
+        return len(self.samples) / self.rate
+
+    def cut(self, start: int, stop: int) -> Audio:
+        return Audio(self.samples[start:stop], self.rate)
+
+
+class Track(BaseModel):
+    """Result of `probe`: native format of a recording, and its mono mix."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rate: int
+    """Hz, native."""
+    frames: int
+    """Decoded samples per channel."""
+    weights: tuple[float, ...]
+    """Weight of each channel in the mono mix."""
+    offset: float
+    """Mean (DC offset) of the mix, to be subtracted."""
+    warning: str = ""
+    """Why less was decoded than the file declares; empty if complete."""
+
+    @property
+    def length(self) -> int:
+        """Samples at `MASTER_RATE`."""
+        return to_rate(self.frames, self.rate, MASTER_RATE)
+
+
+def to_rate(position: int, from_rate: int, rate: int) -> int:
+    """Convert a sample position to another rate, rounded to nearest, halves up. All conversions use this function."""
+    return (2 * position * rate + from_rate) // (2 * from_rate)
+
+
+def probe(path: Path, alive: Callable[[], None] = lambda: None, bounds: Bounds = RECORDING) -> Track:
+    """Decode once and validate; `alive` is called after each block.
+
+    Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`); a truncated file only gets a warning.
+    """
+    stream = open_stream(path)
+    bounds.require(stream.declared or 0, stream)
+    frames, sums, products = 0, np.zeros(stream.channels), np.zeros((stream.channels, stream.channels))
+    broken = ""
+    try:
+        for block in stream.blocks:
+            _require_finite(block, frames, stream)
+            wide = block.astype(np.float64)
+            frames, sums, products = frames + len(block), sums + wide.sum(axis=0), products + wide.T @ wide
+            bounds.require(frames, stream)
+            alive()
+    except DECODE_ERRORS as error:
+        broken = f"decoding stopped after {frames / stream.rate:.2f} s{_of_declared(stream)}: {error_text(error)}"
+    if not frames:
+        raise AudioError("unreadable" if broken else "empty", broken or "no samples in the file")
+    mean = sums / frames
+    covariance = products / frames - np.outer(mean, mean)
+    if np.sqrt(max(np.diag(covariance))) < SILENT:
+        raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal", frames / stream.rate)
+    weights = _mono_weights(covariance)
+    return Track(
+        rate=stream.rate,
+        frames=frames,
+        weights=tuple(weights.tolist()),
+        offset=float(weights @ mean),
+        warning=broken or _shortfall(stream, frames),
+    )
+
+
+def resampled(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list[Samples]]:
+    """Yield the mono mix in pieces, one per rate; each rate is resampled once from the native rate (soxr VHQ), delay compensated.
+
+    The pieces of a rate add up to `to_rate(track.frames, track.rate, rate)` samples.
+    """
+    import soxr
+
+    weights = np.asarray(track.weights, np.float32)
+    streams = [None if rate == track.rate else soxr.ResampleStream(track.rate, rate, 1, dtype="float32", quality="VHQ") for rate in rates]
+    due = [to_rate(track.frames, track.rate, rate) for rate in rates]
+    left = track.frames
+    for block in _first_frames(open_stream(path).blocks, track.frames):
+        left -= len(block)
+        mono = block @ weights - np.float32(track.offset)
+        pieces = [mono if stream is None else stream.resample_chunk(mono, last=left == 0) for stream in streams]
+        pieces = [piece[:rest] for piece, rest in zip(pieces, due, strict=True)]
+        due = [rest - len(piece) for piece, rest in zip(pieces, due, strict=True)]
+        yield pieces
+    yield [np.zeros(rest, np.float32) for rest in due]
+
+
+def load(path: Path, track: Track, *rates: int) -> list[Audio]:
+    """The mono mix at each of `rates`, in memory: samples [n] in float32."""
+    pieces = zip(*resampled(path, track, rates), strict=True)
+    return [Audio(np.concatenate(of_rate), rate) for of_rate, rate in zip(pieces, rates, strict=True)]
+
+
+def read(path: Path, rate: int) -> Audio:
+    """Read a whole short file as mono at `rate`, DC offset removed. Raises `AudioError`."""
+    return load(path, _probe_whole(path), rate)[0]
+
+
+def read_unchanged(path: Path) -> Audio:
+    """Read a whole short file as mono at its native rate, with its DC offset. Raises `AudioError`."""
+    track = _probe_whole(path).model_copy(update={"offset": 0.0})
+    return load(path, track, track.rate)[0]
+
+
+def _probe_whole(path: Path) -> Track:
+    track = probe(path)
+    if track.warning:
+        raise AudioError("truncated", track.warning, track.frames / track.rate)
+    return track
+
+
+def fade_edges(audio: Audio) -> Audio:
+    """The audio with a 5 ms fade at both ends, so that a clip starts and ends at zero."""
+    ramp = np.linspace(0.0, 1.0, min(int(FADE_SECONDS * audio.rate), len(audio.samples) // 2), dtype=np.float32)
+    samples = audio.samples.copy()
+    samples[: len(ramp)] *= ramp
+    samples[len(samples) - len(ramp) :] *= ramp[::-1]
+    return Audio(samples, audio.rate)
+
+
+def to_int16(samples: Samples) -> NDArray[np.int16]:
+    """[n] 16-bit samples, rounded to nearest and clipped at full scale."""
+    return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
+
+
+def flac(audio: Audio) -> bytes:
+    """Mono 16-bit FLAC bytes, deterministic for the same samples."""
+    import soundfile
+
+    buffer = io.BytesIO()
+    soundfile.write(buffer, to_int16(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
+    return buffer.getvalue()
+
+
+def _first_frames(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
+    """Yield blocks up to `frames` in total; beyond them a damaged file raises, which `probe` has reported."""
+    left = frames
+    while left > 0:
+        block = next(blocks, None)
+        if block is None:
+            raise AudioError("unreadable", "the file became shorter while it was read")
+        block = block[:left]
+        left -= len(block)
+        yield block
+
+
+def _require_finite(block: Samples, before: int, stream: Stream) -> None:
+    """Raises `AudioError` for NaN, Inf, and values whose square overflows; floating-point files may contain them."""
+    bad = ~(np.abs(block) < LARGEST).all(axis=1)
+    if bad.any():
+        at = before + int(bad.argmax())
+        raise AudioError("nan", f"a sample that is not a number at {at / stream.rate:.3f} s", (stream.declared or at) / stream.rate)
+
+
+def _shortfall(stream: Stream, frames: int) -> str:
+    """Description of missing audio; empty if complete."""
+    seconds = f"{frames / stream.rate:.2f} s"
+    if stream.faults:
+        first = f"the first after {stream.faults[0] / stream.rate:.2f} s"
+        return f"damaged: pieces left out that cannot be decoded: {len(stream.faults)}, {first}; {seconds}{_of_declared(stream)} decoded"
+    if stream.ends_midway:
+        return f"truncated: the file ends before its sound does, after {seconds}"
+    if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
+        return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {seconds}"
+    return ""
+
+
+def _of_declared(stream: Stream) -> str:
+    return "" if stream.declared is None else f" of {stream.declared / stream.rate:.2f}"
+
+
+def _mono_weights(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[channels] weights: the mean of all channels, or only the loudest if a channel is silent or channels cancel each other."""
+    power = np.diag(covariance)
+    mean = np.full(len(power), 1 / len(power))
+    if power.min() < DEAD_CHANNEL * power.max() or mean @ covariance @ mean < CANCELLED * power.mean():
+        return np.eye(len(power))[power.argmax()]
+    return mean

@@ -1,0 +1,106 @@
+"""What data preparation needs of an audio codec and of a speaker encoder, whichever speech model they belong to.
+
+Each model family has an adapter that implements these protocols; `data_prep/audio_codecs/selection.py` chooses it by the model's own config. `Codec`
+and `SpeakerEncoder` describe files on disk: they hold no weights, so they can be sent to worker processes. `load` reads the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.audio.waveform import Samples
+
+Codes = NDArray[np.uint16]
+"""Codes of one clip, [frames, codebooks]."""
+
+
+class CodecError(Exception):
+    """The codes of one clip have the wrong shape or range."""
+
+
+class Codec(Protocol):
+    """A neural audio codec: turns audio into frames of discrete codes, and back."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder with the codec's weights and config."""
+
+    @property
+    def model(self) -> Path:
+        """Folder of the model that contains the codec: what `--model` takes."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second of the audio that `encode` takes and `decode` returns."""
+
+    @property
+    def samples_per_frame(self) -> int:
+        """Samples that one frame covers."""
+
+    @property
+    def frame_rate(self) -> float:
+        """Frames per second: `sample_rate` / `samples_per_frame` (12.5 for Qwen3-TTS and Mimi)."""
+
+    @property
+    def codebooks(self) -> int:
+        """Codes in each frame: 16 for Qwen3-TTS, 32 for Mimi as CSM uses it.
+
+        A codec whose levels run at different rates counts all codes of one frame of its slowest level: SNAC has 1 + 2 + 4 = 7.
+        """
+
+    @property
+    def codebook_size(self) -> int:
+        """Number of different codes in each codebook. Raises `UserError` if the codec's config does not say it."""
+
+    def digest(self) -> str:
+        """SHA-256 over the codec's files: codecs with the same digest produce the same codes. Raises `UserError` if weights are missing."""
+
+    def frames(self, samples: int) -> int:
+        """Frames of a clip of so many samples, a partial last frame included."""
+
+    def worker_bytes(self, seconds: float) -> int:
+        """Memory, in bytes, of the weights and of encoding so many seconds of audio at a time."""
+
+    def load(self, device: str) -> LoadedCodec:
+        """Read the weights. Raises `UserError` if they cannot be read."""
+
+
+class LoadedCodec(Protocol):
+    """A codec with its weights on a device."""
+
+    def encode(self, clips: Sequence[Samples]) -> list[Codes]:
+        """[frames, codebooks] of each clip. The codes of a clip do not depend on the others in the batch. Raises `CodecError`."""
+
+    def decode(self, codes: Codes) -> Samples:
+        """The audio of one clip's codes."""
+
+
+class SpeakerEncoder(Protocol):
+    """A network that maps a clip to a vector of the speaker's voice."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of weights and architecture: encoders with the same digest compute the same vectors."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second of the audio that `embed` takes."""
+
+    def load(self, device: str = "cpu") -> LoadedSpeakerEncoder:
+        """Read the weights. Raises `UserError` if they cannot be read."""
+
+
+class LoadedSpeakerEncoder(Protocol):
+    """A speaker encoder with its weights on a device."""
+
+    @property
+    def dimensions(self) -> int:
+        """Length of the vectors."""
+
+    def embed(self, clip: Samples) -> NDArray[np.float32]:
+        """[dimensions], not normalized."""

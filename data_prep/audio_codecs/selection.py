@@ -1,0 +1,78 @@
+"""Which adapter reads the codec, or the speaker encoder, of a model: chosen by `model_type` in the model's own config.
+
+To support another speech model, write its adapter (`data_prep/audio_codecs/interface.py` has the protocols) and add it to `CODECS` or
+`SPEAKER_ENCODERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from data_prep.audio_codecs import qwen3_tts, qwen3_tts_speaker_encoder
+from data_prep.audio_codecs.interface import Codec, SpeakerEncoder
+from data_prep.audio_codecs.model_resolver import folder_of
+from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
+from finetune.errors import UserError, printable
+from finetune.storage.hub_download import commit_of
+from finetune.storage.model_security import CONFIG, cleaned
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Adapter(Generic[Part]):
+    """How one family of models is recognized and opened."""
+
+    name: str
+    """For messages."""
+    config: str
+    """Path, in a model's folder, of the JSON file that holds `model_type`."""
+    types: frozenset[str]
+    """Values of `model_type` that this adapter reads."""
+    open: Callable[[str, str, str | None], Part]
+    """(command-line option, model, commit on the hub) → the codec or encoder; raises `UserError`."""
+
+
+CODECS: tuple[Adapter[Codec], ...] = (
+    Adapter("Qwen3-TTS 12 Hz", f"{CODEC_FOLDER}/{CONFIG}", frozenset(CODEC.types), qwen3_tts.open_qwen_codec),
+)
+SPEAKER_ENCODERS: tuple[Adapter[SpeakerEncoder], ...] = (
+    Adapter("Qwen3-TTS Base", CONFIG, frozenset(VOICE_MODEL.types), qwen3_tts_speaker_encoder.find),
+)
+
+
+def open_codec(model: str, option: str = "--model") -> Codec:
+    """The codec of a model: a folder, the name of a demo model, or a name on the model hub, of which only the codec is downloaded.
+
+    Raises `UserError`, in the name of the command-line `option`, that lists the supported models if this is none of them.
+    """
+    return _open(CODECS, "codec", option, model)
+
+
+def open_speaker_encoder(model: str, option: str) -> SpeakerEncoder:
+    """The speaker encoder of a model, given as for `open_codec`. Raises `UserError` likewise."""
+    return _open(SPEAKER_ENCODERS, "speaker encoder", option, model)
+
+
+def _open(adapters: tuple[Adapter[Part], ...], part: str, option: str, model: str) -> Part:
+    """The configs are downloaded first, so that no weights of an unsupported model are."""
+    configs = list(dict.fromkeys(adapter.config for adapter in adapters))
+    folder = folder_of(option, model, configs)
+    found = next((name for name in configs if (folder / name).is_file()), configs[0])
+    try:
+        kind = cleaned(folder / found)[0].get("model_type")
+    except UserError as error:
+        raise UserError(f"{option} {model}: {error}; {_known(adapters, part)}") from error
+    for adapter in adapters:
+        if adapter.config == found and isinstance(kind, str) and kind in adapter.types:
+            return adapter.open(option, model, commit_of(folder))
+    raise UserError(
+        f"{option} {model}: {folder / found}: model_type {printable(repr(kind))} is not one whose {part} is supported; "
+        f"{_known(adapters, part)}"
+    )
+
+
+def _known(adapters: tuple[Adapter[Part], ...], part: str) -> str:
+    return f"give a model with a supported {part}: {', '.join(adapter.name for adapter in adapters)}"

@@ -1,0 +1,1 @@
+"""Conversations for language models: reading, checking, splitting."""

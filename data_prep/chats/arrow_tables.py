@@ -1,0 +1,97 @@
+"""Reader for Arrow tables: Parquet files, and folders saved by `datasets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep.chats.chat_files import ChatSource, FoundRow, is_plain_name
+from data_prep.chats.conversation_formats import SHAPES
+from finetune.errors import UserError
+from finetune.storage.strict_json import one_line, read_object
+
+if TYPE_CHECKING:
+    import pyarrow
+
+READ = frozenset[str]().union(*(shape.keys | shape.also for shape in SHAPES.values()))
+"""Columns whose values are read."""
+
+
+def parquet(source: ChatSource) -> Iterator[FoundRow]:
+    """Yield the rows of a Parquet file, batch by batch."""
+    with _explain_errors(source):
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(source.path) as file:
+            yield from _rows(source, file.iter_batches())
+
+
+def saved_by_datasets(source: ChatSource) -> Iterator[FoundRow]:
+    """Yield the rows of a folder of `Dataset.save_to_disk`: Arrow streams listed in state.json."""
+    with _explain_errors(source):
+        yield from _rows(source, _read_streams(_data_files(source.path)))
+
+
+@contextmanager
+def _explain_errors(source: ChatSource) -> Iterator[None]:
+    """Convert errors of pyarrow into a `UserError` that names the source.
+
+    pyarrow raises its own exceptions and Python's.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        raise UserError(f"{source.path} needs pyarrow: pip install 'overtone[text]'") from None
+    try:
+        yield
+    except (pyarrow.ArrowException, ValueError, ArithmeticError, RecursionError) as error:
+        raise UserError(f"{source.path} is broken ({one_line(error):.200})") from None
+
+
+def _data_files(folder: Path) -> list[Path]:
+    state = read_object(folder / "state.json")
+    if wanted := [key for key, value in state.items() if key.startswith("_indices") and value]:
+        raise UserError(f"{folder} selects rows by {wanted[0]}, which is not supported; load it, call flatten_indices(), and save it again")
+    entries = state.get("_data_files")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and is_plain_name(entry.get("filename")) for entry in entries):
+        raise UserError(f"{folder / 'state.json'}: _data_files must name files beside it, found {entries!r:.60}")
+    return [folder / entry["filename"] for entry in entries]
+
+
+def _read_streams(paths: list[Path]) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow
+
+    for path in paths:
+        with pyarrow.memory_map(str(path)) as mapped:
+            yield from pyarrow.ipc.open_stream(mapped)
+
+
+def _rows(source: ChatSource, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[FoundRow]:
+    number = 0
+    for batch in batches:
+        batch.validate(full=True)  # otherwise invalid offsets would be followed beyond the file
+        for row in _python_rows(source, batch):
+            number += 1
+            yield FoundRow(f"{source.name}:{number}", _without_nulls(row))
+
+
+def _python_rows(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows with the columns that shapes read; other columns only as present or None, since not all types convert to Python."""
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        raise UserError(f"{source.path} has duplicate column names ({', '.join(names):.200})")
+    columns = [
+        column.to_pylist() if name in READ else [known or None for known in column.is_valid().to_pylist()]
+        for name, column in zip(names, batch.columns, strict=True)
+    ]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _without_nulls(value: Any) -> Any:
+    """Remove null values: Arrow gives every struct of a column all keys, with null for missing ones."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,190 @@
+"""Find the conversation files in the given files and folders, and give each a unique display name."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from finetune.errors import UserError
+from finetune.storage.strict_json import one_line, read_object
+
+LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET = "jsonl", "json", "csv", "tsv", "parquet", "dataset"
+KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, ".tsv": TABS, ".parquet": PARQUET}
+"""Suffix → file kind."""
+GZIP = ".gz"
+COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
+KNOWN = f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, and folders that `datasets` saved"
+AGAIN = "that had been read already"
+
+
+@dataclass(frozen=True)
+class ChatSource:
+    """One file, or one split of a saved dataset."""
+
+    path: Path
+    name: str
+    """Display name: path from the parent of the command-line argument, with more parents if needed to be unique."""
+    kind: str
+
+
+@dataclass(frozen=True)
+class FoundRow:
+    """One row, or the reason why it cannot be read."""
+
+    place: str
+    """name:line, or name:row in formats without lines; counted from 1."""
+    row: dict[str, object] | None
+    problem: str = ""
+
+
+@dataclass
+class FoundSources:
+    """Sources to read, and what is skipped."""
+
+    sources: list[ChatSource]
+    passed_over: Counter[str]
+    """Kind of skipped entries in folders → count."""
+
+
+class _Candidate(NamedTuple):
+    path: Path
+    """Path for opening and for error messages."""
+    absolute: Path
+    shortest: int
+    """Minimum number of last parts of `absolute` in the display name."""
+    kind: str
+
+
+@dataclass
+class _Search:
+    found: list[_Candidate] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    """Real paths seen so far: stops link loops, and reads a file with two names once."""
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+
+def find_sources(places: list[Path]) -> FoundSources:
+    """Find sources in the order given, within folders by name. Raises `UserError` for a place without sources.
+
+    The name and kind of a link come from the link itself: the cache of the model hub links to files without a suffix.
+    """
+    search = _Search()
+    for place in places:
+        try:
+            _search_place(place, search)
+        except OSError as error:
+            raise UserError(f"{place} cannot be read ({one_line(error)})") from None
+    names = _unique_names([each.absolute for each in search.found], [each.shortest for each in search.found])
+    sources = [ChatSource(each.path, name, each.kind) for each, name in zip(search.found, names, strict=True)]
+    return FoundSources(sources, search.passed_over)
+
+
+def _search_place(place: Path, search: _Search) -> None:
+    if not os.path.lexists(place):
+        raise UserError(f"{place} does not exist; give files ({', '.join(KINDS)}) or folders of them")
+    here = _Search(seen=search.seen)
+    root = _absolute(place)
+    for path in _walk_files(place, here):
+        for each, kind in _readable(path, here):
+            below = each.relative_to(place)
+            here.found.append(_Candidate(each, root / below, len(below.parts) + 1, kind))
+    if not here.found and not here.passed_over[AGAIN]:
+        others = f" ({format_counts(here.passed_over)})" if place.is_dir() and here.passed_over else ""
+        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{_decompress_hint(place)}")
+    search.found += here.found
+    search.passed_over += here.passed_over
+
+
+def _decompress_hint(place: Path) -> str:
+    return "; decompress it first" if place.suffix.lower() in COMPRESSED else ""
+
+
+def _absolute(place: Path) -> Path:
+    """Absolute path with links in parent folders resolved, and its own name unchanged."""
+    has_name = place.name not in ("", "..")
+    return Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
+
+
+def _walk_files(place: Path, search: _Search) -> Iterator[Path]:
+    """Yield a file itself, or the files and saved datasets below a folder. Hidden entries are counted and skipped."""
+    waiting = [place]
+    while waiting:
+        path = waiting.pop()
+        if not path.is_dir() or kind_of(path):
+            yield path
+        elif _is_new(path, search):
+            entries = sorted(path.iterdir(), reverse=True)
+            waiting += [entry for entry in entries if not entry.name.startswith(".")]
+            search.passed_over.update("hidden" for entry in entries if entry.name.startswith("."))
+
+
+def _is_new(path: Path, search: _Search) -> bool:
+    real = os.path.realpath(path)
+    if real in search.seen:
+        search.passed_over[AGAIN] += 1
+        return False
+    search.seen.add(real)
+    return True
+
+
+def _readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
+    """Yield (path, kind) of a readable file or of each split of a saved dataset."""
+    kind = kind_of(path)
+    if kind is None:
+        search.passed_over[_skipped_kind(path)] += 1
+    elif kind != DATASET and path.exists() and not path.is_file():
+        search.passed_over["neither file nor folder"] += 1
+    else:
+        yield from ((each, kind) for each in (_splits(path) if kind == DATASET else [path]) if _is_new(each, search))
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of a file or folder; None if it is not read."""
+    if path.is_dir():
+        is_one = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+        return DATASET if is_one or (path / "dataset_dict.json").is_file() else None
+    is_packed = path.suffix.lower() == GZIP
+    kind = KINDS.get((path.with_suffix("") if is_packed else path).suffix.lower())
+    return None if is_packed and kind == PARQUET else kind
+
+
+def _skipped_kind(path: Path) -> str:
+    """Category of a skipped file, for the summary."""
+    suffix = path.suffix.lower()
+    return "".join(path.suffixes[-2:]).lower() if suffix in COMPRESSED else suffix or "without a suffix"
+
+
+def _splits(folder: Path) -> list[Path]:
+    """The folders of a `DatasetDict`, or the one of a `Dataset`."""
+    dictionary = folder / "dataset_dict.json"
+    if not dictionary.is_file():
+        return [folder]
+    splits = read_object(dictionary).get("splits")
+    if not isinstance(splits, list) or not all(is_plain_name(split) for split in splits):
+        raise UserError(f"{dictionary}: splits must be a list of names of folders beside it, found {splits!r:.60}")
+    return [folder / split for split in splits]
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether `name` is a plain entry name without path separators."""
+    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def _unique_names(paths: list[Path], parts: list[int]) -> list[str]:
+    """Shortest unique suffix of each path, with at least `parts` parts."""
+    often = {count: Counter(path.parts[-count:] for path in paths) for count in set(parts)}
+    shared = [often[count][path.parts[-count:]] > 1 for path, count in zip(paths, parts, strict=True)]
+    longer = [min(count + more, len(path.parts)) for path, count, more in zip(paths, parts, shared, strict=True)]
+    if longer != parts:
+        return _unique_names(paths, longer)
+    return [
+        os.fsencode("/".join(path.parts[-count:])).decode("utf-8", "backslashreplace") for path, count in zip(paths, parts, strict=True)
+    ]
+
+
+def format_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

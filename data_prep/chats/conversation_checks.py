@@ -1,0 +1,85 @@
+"""Validation of chat rows: roles, order of messages, empty content, values that JSON cannot represent."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from typing import Any
+
+from data_prep.chats.conversation_formats import ChatRow
+from finetune.errors import UserError
+
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+"""NUL, which ends strings in many programs, and lone surrogates, which UTF-8 cannot encode."""
+
+
+def check(row: ChatRow) -> None:
+    """Raises `UserError` with the reason why a normalised row must not be trained on."""
+    _check_storable(row)
+    if isinstance(row.get("prompt"), str):
+        if not row["completion"].strip():
+            raise UserError("an empty completion")
+        return
+    turns = [*row.get("messages", ()), *row.get("prompt", ()), *row.get("completion", ())]
+    for number, turn in enumerate(turns, start=1):
+        _check_content(turn, number)
+    _check_order([turn["role"] for turn in turns])
+    if "assistant" not in [turn["role"] for turn in row.get("completion", turns)]:
+        raise UserError("no message of the completion is the assistant's")
+
+
+def _check_storable(value: Any) -> None:
+    """Raises `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
+    if isinstance(value, str):
+        if UNWRITABLE.search(value):
+            raise UserError("a NUL or half a surrogate pair in its text")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _check_storable(key)
+            _check_storable(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_storable(inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"the number {value}, which JSON does not have")
+    elif not isinstance(value, int | float | None):
+        raise UserError(f"a value of the type {type(value).__name__}, which JSON does not have")
+
+
+def _check_content(turn: ChatRow, number: int) -> None:
+    content = turn.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content):
+            raise UserError(f"message {number} holds something other than text")
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str | None):
+        raise UserError(f"the content of message {number} is no text")
+    if not (content or "").strip() and not turn.get("tool_calls") and turn["role"] != "tool":
+        raise UserError(f"message {number} ({turn['role']}) is empty")
+
+
+def _check_order(roles: list[str]) -> None:
+    """Check the order of roles. The assistant may come first, and a last question may be unanswered: chat templates differ in this."""
+    if "assistant" not in roles:
+        raise UserError("no message is the assistant's")
+    if any(role in ("system", "developer") for role in roles[1:]):
+        raise UserError("a system message that is not the first")
+    for number, (before, after) in enumerate(pairwise(roles), start=2):
+        if before == after != "tool":
+            raise UserError(f"messages {number - 1} and {number} are both the {after}'s")
+        if after == "tool" and before not in ("assistant", "tool"):
+            raise UserError(f"message {number} is a tool's, and no call stands before it")
+
+
+def strip_answer_newlines(row: ChatRow) -> bool:
+    """Remove leading line breaks of answers in place: templates add their own, and a tokenizer may merge the two.
+
+    Returns whether any were removed.
+    """
+    changed = False
+    for turn in [*row.get("messages", ()), *(row["completion"] if isinstance(row.get("completion"), list) else ())]:
+        content = turn.get("content")
+        if turn["role"] == "assistant" and isinstance(content, str) and content[:1] in ("\n", "\r"):
+            turn["content"], changed = content.lstrip("\r\n"), True
+    return changed

@@ -1,0 +1,135 @@
+"""Row counts of `data_prep text`: collected while reading, stored in summary.json, printed at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from data_prep.chats.chat_files import format_counts
+from data_prep.chats.conversation_formats import ChatRow
+from data_prep.manifest import REJECTS, VAL
+from finetune.storage.strict_json import one_line
+
+MADE_BY = "data_prep text"
+TRAINS, VALIDATES, REJECTED = range(3)
+SHOWN = 12
+"""Maximum items of a printed list; the files have all of them."""
+NUMBERS = re.compile(r"\d+")
+FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
+"""What follows these words in a reason is quoted from the row."""
+
+
+@dataclass
+class Tally:
+    """Outcome of the rows read so far."""
+
+    kinds: bytearray = field(default_factory=bytearray)
+    """Outcome of each row (TRAINS, VALIDATES, REJECTED), one byte per row, in reading order."""
+    by_source: Counter[str] = field(default_factory=Counter)
+    """Rows read per source, kept or not."""
+    rejects: list[dict[str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Unread key → number of rows kept without it."""
+    tidied: int = 0
+    first_places: dict[bytes, str] = field(default_factory=dict)
+    """Digest of each kept row → its location."""
+
+    def first_place(self, row: ChatRow, place: str) -> str | None:
+        """Location of an earlier identical row; None for a new row, whose location is recorded."""
+        content = hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).digest()[:16]
+        if content in self.first_places:
+            return self.first_places[content]
+        self.first_places[content] = place
+        return None
+
+    def keep(self, shape: str, left_out: list[str], tidied: bool) -> None:
+        self.shapes[shape] += 1
+        self.left_out.update(f"{one_line(key):.60}" for key in left_out)
+        self.tidied += tidied
+
+    def reject(self, place: str, reason: str) -> None:
+        self.rejects.append({"source": place, "reason": one_line(reason)})
+        self.reasons[_reason_group(one_line(reason))] += 1
+
+
+def _reason_group(reason: str) -> str:
+    """A reason without the parts that differ from row to row."""
+    return "the same as another" if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
+
+
+def summary(tally: Tally, passed_over: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
+    """Contents of summary.json, without time or machine, so that the same files give the same bytes."""
+    return {
+        "made_by": MADE_BY,
+        "sources": dict(tally.by_source),
+        "passed_over": dict(sorted(passed_over.items())),
+        "read": len(tally.kinds),
+        "train": tally.kinds.count(TRAINS),
+        "val": tally.kinds.count(VALIDATES),
+        "rejected": len(tally.rejects),
+        **({"val_share": val_share} if val_rows is None else {"val_rows": val_rows}),
+        "shapes": dict(sorted(tally.shapes.items())),
+        "keys_left_out": dict(tally.left_out.most_common()),
+        "answers_without_leading_line_breaks": tally.tidied,
+        "reasons": dict(tally.reasons.most_common()),
+    }
+
+
+def format_summary(summary: dict[str, Any]) -> str:
+    """The summary for the terminal."""
+    found = [
+        f"{summary['read']:,} rows read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
+        f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
+        *_sources(summary),
+        *_rejected(summary["reasons"]),
+    ]
+    if summary["keys_left_out"]:
+        keys = _join_shown([f"{key} ({count:,} rows)" for key, count in summary["keys_left_out"].items()])
+        found.append(f"  keys of rows that no shape reads, left out: {keys}")
+    if summary["answers_without_leading_line_breaks"]:
+        found.append(f"  line breaks taken off the beginning of answers in {summary['answers_without_leading_line_breaks']:,} rows")
+    return "\n".join([*found, *_validation(summary)])
+
+
+def explain_no_rows(summary: dict[str, Any]) -> str:
+    """Why no row is left to train on."""
+    return _join_shown([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "none was there"
+
+
+def _sources(summary: dict[str, Any]) -> list[str]:
+    rows, passed_over = summary["sources"], summary["passed_over"]
+    found = [f"  from {_join_shown([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []
+    if empty := [name for name, count in rows.items() if not count]:
+        found.append(f"  without any row: {_join_shown(empty)}")
+    if passed_over:
+        found.append(f"  passed over: {_join_shown([f'{count:,} {kind}' for kind, count in passed_over.items()])}")
+    return found
+
+
+def _rejected(reasons: dict[str, int]) -> list[str]:
+    found = [f"  rejected {count:,}: {reason}" for reason, count in list(reasons.items())[:SHOWN]]
+    return [*found, *([f"  and {len(reasons) - SHOWN} reasons more"] if len(reasons) > SHOWN else []), *_rejects_hint(reasons)]
+
+
+def _rejects_hint(reasons: dict[str, int]) -> list[str]:
+    return [f"  each with its place and its reason in {REJECTS}"] if reasons else []
+
+
+def _validation(summary: dict[str, Any]) -> list[str]:
+    if summary["val"]:
+        return []
+    if wanted := summary.get("val_rows"):
+        return [f"  all that begin alike are more than {wanted:,} rows, so there is no {VAL}; give a larger --val-rows"]
+    if wanted := summary.get("val_share"):
+        return [f"  no row fell into the {wanted:.0%} to validate on, so there is no {VAL}; give a larger --val-share, or --val-rows"]
+    return []
+
+
+def _join_shown(items: list[str]) -> str:
+    return ", ".join([*items[:SHOWN], *([f"and {len(items) - SHOWN} more"] if len(items) > SHOWN else [])])

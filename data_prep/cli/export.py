@@ -1,0 +1,146 @@
+"""Export a voice dataset to the layouts of other programs.
+
+  python -m data_prep export data/me --as ljspeech --to me_ljspeech
+  python -m data_prep export official.jsonl --root /data/wavs --as voice --to data/me
+
+ljspeech     wavs/ID.wav and metadata.csv: id|text|text, or id|speaker|text with several speakers (as Piper reads it)
+audiofolder  train/ and validation/ with metadata.jsonl, for datasets.load_dataset("audiofolder", …)
+voice        the layout of `data_prep voice`: all clips copied into one folder, from anywhere under --root
+qwen         train.jsonl for the official Qwen3-TTS scripts: audio, text, ref_audio, language, and audio_codes if present
+
+Accepts datasets of `data_prep voice` and JSONL files for the official script. The new folder appears complete or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.cli.check import CheckResult, check
+from data_prep.dataset.duration_summary import clock
+from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
+from data_prep.dataset.row_checks import RowFacts
+from data_prep.dataset.row_reader import DATASET, ROOT, find_manifests, read_manifest_lines
+from finetune.errors import UserError, exit_code
+from finetune.storage import files
+
+UNFIT = {"not_json", "bad_row", "outside", "no_file", "unreadable", "empty", "nan", "silent", "truncated"}
+"""Kinds of problems that prevent an export."""
+UNFIT_FOR_TRAINING = {"ref_audio", "codes", "codes_missing"}
+SHOWN = 3
+BYTES_PER_SECOND = 2 * MASTER_RATE
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    return exit_code(_export, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser."""
+    options = argparse.ArgumentParser(prog="data_prep export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("dataset", type=Path, help=DATASET)
+    options.add_argument("--as", dest="layout", choices=list(FORMATS), required=True, help="output layout, see above")
+    options.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="output folder, must not exist")
+    options.add_argument("--speaker", metavar="NAME", help="export only the clips of this speaker")
+    options.add_argument("--root", type=Path, help=ROOT)
+    return options
+
+
+def _export(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    if options.to.exists():
+        raise UserError(f"--to {options.to} exists already; remove it, or choose another folder")
+    manifests = find_manifests(options.dataset)
+    checked = check(manifests, options.root)
+    _require_fit(checked, options)
+    if not checked.rows:
+        raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
+    items = _items(manifests, checked.rows, options)
+    files.require_space(options.to, round(BYTES_PER_SECOND * sum(item.seconds for item in items)), f"the export of {options.dataset}")
+    exported = write(items, options.layout, options.to)
+    print(format_result(exported, options.to))
+    return 0
+
+
+def _require_fit(checked: CheckResult, options: argparse.Namespace) -> None:
+    unfit = UNFIT | (UNFIT_FOR_TRAINING if options.layout in ("qwen", "voice") else set())
+    wrong = [problem for problem in checked.problems if problem.kind in unfit]
+    if wrong:
+        root = f" --root {options.root}" if options.root else ""
+        raise UserError(
+            f"{options.dataset} has {len(wrong)} problems, first at {wrong[0].place}: {wrong[0].detail}; "
+            f"list all with: python -m data_prep check {options.dataset}{root}"
+        )
+
+
+def _items(manifests: list[Path], facts: list[RowFacts], options: argparse.Namespace) -> list[ExportItem]:
+    """The clips to export. All rows passed the check; `facts` has one entry per row, in the same order."""
+    items: list[ExportItem] = []
+    lines = (line for manifest in manifests for line in read_manifest_lines(manifest))
+    for line, known in zip(lines, facts, strict=True):
+        assert line.row is not None and known.sound is not None, "the dataset was checked"
+        if options.speaker and known.speaker != options.speaker:
+            continue
+        root = (options.root or line.manifest.parent).resolve()
+        clip = files.resolve_under(root, line.row.audio)
+        reference = files.resolve_under(root, line.row.ref_audio) if line.row.ref_audio else None
+        name = _file_name(line.row.id or clip.relative_to(root).with_suffix("").as_posix())
+        codes = (
+            None if line.row.audio_codes is None else np.array(line.row.audio_codes, np.uint16)
+        )  # nested lists take ten times the memory
+        row = line.row.model_copy(update={"audio_codes": None})
+        items.append(ExportItem(name, line.place, row, codes, clip, reference, known.validates, known.sound.seconds))
+    if not items:
+        names = sorted({known.speaker for known in facts if known.speaker})
+        raise UserError(
+            f"{options.dataset}: no clip of speaker {options.speaker!r}; speakers in the dataset: {', '.join(names) or 'none named'}"
+        )
+    _require_unique_names(items)
+    return items
+
+
+def _file_name(identity: str) -> str:
+    """`identity` as a valid file name and field of metadata.csv."""
+    return re.sub(r"[^\w.-]+", "_", identity).lstrip("._") or "_"
+
+
+def _require_unique_names(items: list[ExportItem]) -> None:
+    first: dict[str, ExportItem] = {}
+    for item in items:
+        if (other := first.setdefault(item.name, item)) is not item:
+            raise UserError(f"{item.place}: its file name {item.name!r} is also that of {other.place}; give each row a unique id")
+
+
+def write(items: list[ExportItem], layout: str, to: Path) -> ExportResult:
+    """Write the export to a temporary folder next to the target, then rename it."""
+    files.make_folder(to.parent)
+    files.sweep(to.parent, to.name)
+    temporary = files.fresh_folder(to.parent, to.name)
+    try:
+        exported = FORMATS[layout](items, temporary)
+        if not exported.items:
+            raise UserError(f"nothing to export; {exported.left_out[0]}")
+        files.commit_folder(temporary, to)
+    except BaseException:
+        files.discard(temporary)
+        raise
+    return exported
+
+
+def format_result(exported: ExportResult, to: Path) -> str:
+    """Summary for the terminal."""
+    lines = [f"{to}: {len(exported.items):,} clips, {clock(sum(item.seconds for item in exported.items))}"]
+    if exported.left_out:
+        lines += [f"{len(exported.left_out)} skipped:", *(f"    {one}" for one in exported.left_out[:SHOWN])]
+    if len(exported.left_out) > SHOWN:
+        lines.append(f"    … and {len(exported.left_out) - SHOWN} more")
+    return "\n".join([*lines, exported.how_to.format(folder=to)])

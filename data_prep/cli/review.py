@@ -1,0 +1,47 @@
+"""Serve a local page for reviewing the clips of a dataset: listen, correct the text, keep or reject.
+
+  python -m data_prep review data/me
+
+Every decision is written to review.jsonl in the dataset immediately and applies from the next run of `data_prep voice`.
+The page is reachable from this machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from data_prep.pages import report_clips
+from data_prep.pages.review_page import ReviewSession
+from data_prep.pages.review_server import serve
+from data_prep.pages.web_server import require_free_port, require_port
+from finetune.errors import UserError, exit_code
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    return exit_code(_review, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser."""
+    options = argparse.ArgumentParser(prog="data_prep review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, help="dataset folder of data_prep voice")
+    options.add_argument("--port", type=int, default=7860, help="port of the page on this machine (default %(default)s)")
+    return options
+
+
+def _review(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    require_port(options.port)
+    dataset = report_clips.read(options.folder)
+    if importlib.util.find_spec("gradio") is None:
+        raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")
+    require_free_port(options.port)
+    serve(ReviewSession(dataset), options.port)
+    return 0

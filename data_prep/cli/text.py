@@ -1,0 +1,241 @@
+"""Turn files of conversations into a chat dataset for fine-tuning.
+
+  python -m data_prep text chats.jsonl more/ --out data/chats
+  accelerate launch finetune/train.py --recipe llm_sft --data.train data/chats/train.jsonl
+
+Reads .jsonl, .json, .csv, .tsv (each also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca
+and prompt/completion. Rejected rows are listed in rejects.jsonl with their location and reason; other unused input (files of other kinds,
+unknown keys) is counted in the summary. The same files in the same order give byte-identical output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from data_prep.chats import chat_files, chat_split, conversation_checks, conversation_reader, row_counts
+from data_prep.chats.chat_files import ChatSource, FoundRow, FoundSources
+from data_prep.chats.chat_split import ValidationFilter
+from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, normalise, shape_of, unread_keys
+from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, Tally
+from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from finetune.errors import UserError, exit_code
+from finetune.storage import files, strict_json
+from finetune.storage.strict_json import one_line
+
+CHANGED = "the input files changed while they were being read; run the same command again"
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How rows are parsed, and how many go to validation."""
+
+    shape: str | None = None
+    """Shape of every row; None: detected from the keys of each row."""
+    val_share: float = 0.02
+    val_rows: int | None = None
+    """Maximum number of validation rows; replaces `val_share`."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb. Returns 0 if there are rows to train on."""
+    return exit_code(_text, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser."""
+    options = argparse.ArgumentParser(prog="data_prep text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("sources", type=Path, nargs="+", help="files or folders of conversations")
+    options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
+    apart = options.add_mutually_exclusive_group()
+    apart.add_argument(
+        "--val-share", type=float, default=TextOptions.val_share, help="validation share of the conversations, 0 to 1 (default %(default)s)"
+    )
+    apart.add_argument(
+        "--val-rows", type=int, help="maximum number of validation rows instead; conversations with the same first question stay together"
+    )
+    options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
+    return options
+
+
+def _text(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    _check_split_options(options)
+    gathered = chat_files.find_sources(options.sources)
+    _check_target(options.out, [*options.sources, *(source.path for source in gathered.sources)])
+    summary = write(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows))
+    print(row_counts.format_summary(summary))
+    print(
+        f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {_data_options(options.out, summary)}"
+    )
+    return 0
+
+
+def _data_options(out: Path, summary: dict[str, Any]) -> str:
+    return f"--data.train {out / TRAIN}" + (f" --data.val {out / VAL}" if summary["val"] else "")
+
+
+def _check_split_options(options: argparse.Namespace) -> None:
+    if not 0 <= options.val_share < 1:
+        raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
+    if options.val_rows is not None and options.val_rows < 0:
+        raise UserError(f"--val-rows {options.val_rows}: expected a number of rows, 0 or more")
+
+
+def _check_target(out: Path, sources: list[Path]) -> None:
+    """Refuse an output folder that this verb did not create, that contains a source, or that is inside a source.
+
+    Writing inside a source would make the next run read the output of this one.
+    """
+    target = Path(os.path.realpath(out))
+    for source in sources:
+        read = Path(os.path.realpath(source))
+        if read.is_relative_to(target):
+            raise UserError(f"--out {out} would overwrite the source {source}; choose another folder")
+        if target.is_relative_to(read):
+            raise UserError(
+                f"--out {out} is inside the source {source}, so the next run would read this output; choose a folder outside it"
+            )
+    if os.path.lexists(target) and not _is_ours(target):
+        raise UserError(f"--out {out} exists and was not created by {MADE_BY}; choose another folder or remove it")
+
+
+def _is_ours(out: Path) -> bool:
+    """Whether the folder was created by this verb, or is empty."""
+    try:
+        return not any(out.iterdir()) or bool(strict_json.loads((out / SUMMARY).read_bytes())["made_by"] == MADE_BY)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def write(gathered: FoundSources, out: Path, wanted: TextOptions) -> dict[str, Any]:
+    """Write the dataset to a temporary folder, then rename it to `out`. Returns the summary.
+
+    Raises `UserError` if no row is left to train on.
+    """
+    target, tally = Path(os.path.realpath(out)), Tally()
+    temporary = _make_temporary(target)
+    try:
+        _fill(temporary, gathered.sources, wanted, tally)
+        summary = row_counts.summary(tally, gathered.passed_over, wanted.val_share, wanted.val_rows)
+        _check_trainable(summary)
+        files.write_json(temporary / SUMMARY, summary)
+        if target.exists():
+            files.discard(target)
+        files.commit_folder(temporary, target)
+    except BaseException:
+        files.discard(temporary)
+        raise
+    return summary
+
+
+def _make_temporary(target: Path) -> Path:
+    """Create a temporary folder next to the target; leftovers of killed runs are removed first."""
+    try:
+        files.make_folder(target.parent)
+        files.sweep(target.parent, target.name)
+        return files.fresh_folder(target.parent, target.name)
+    except OSError as error:
+        raise UserError(f"--out {target} cannot be created ({one_line(error)}); choose another folder") from None
+
+
+def _fill(folder: Path, sources: list[ChatSource], wanted: TextOptions, tally: Tally) -> None:
+    files.write_jsonl(folder / TRAIN, _training_rows(sources, wanted.shape, _choose_validation(sources, wanted), tally))
+    if VALIDATES in tally.kinds:
+        files.write_jsonl(folder / VAL, _validation_rows(sources, wanted.shape, tally))
+    files.write_jsonl(folder / REJECTS, tally.rejects)
+
+
+def _check_trainable(summary: dict[str, Any]) -> None:
+    if summary["train"]:
+        return
+    if summary["val"]:
+        raise UserError(f"no training rows left: all {summary['val']} rows went to validation; use a smaller --val-share or --val-rows")
+    raise UserError(f"no training rows among {summary['read']} rows: {row_counts.explain_no_rows(summary)}")
+
+
+def _choose_validation(sources: list[ChatSource], wanted: TextOptions) -> ValidationFilter:
+    """Which conversations go to validation. `val_rows` needs an extra pass over the sources to know the split position of every row."""
+    if wanted.val_rows is None:
+        return chat_split.below_share(wanted.val_share)
+    tally = Tally()  # counts of this extra pass, discarded
+    kept = (row for source in sources for _, row in _checked_rows(source, wanted.shape, tally) if row)
+    return chat_split.smallest_positions(map(chat_split.split_position, kept), wanted.val_rows)
+
+
+def _training_rows(sources: list[ChatSource], shape: str | None, validates: ValidationFilter, tally: Tally) -> Iterator[ChatRow]:
+    """Yield the training rows; record the outcome of every row in `tally`, so that memory holds digests instead of texts."""
+    for source in sources:
+        for place, row in _checked_rows(source, shape, tally):
+            kind = REJECTED if row is None else VALIDATES if validates(chat_split.split_position(row)) else TRAINS
+            tally.kinds.append(kind)
+            if row is not None and kind == TRAINS:
+                yield {**row, "source": place}
+
+
+def _validation_rows(sources: list[ChatSource], shape: str | None, tally: Tally) -> Iterator[ChatRow]:
+    """Yield the validation rows from a second pass, which needs no memory. Raises `UserError` if the rows differ from the first pass."""
+    again = (found for source in sources for found in conversation_reader.rows(source))
+    for kind, found in zip_longest(tally.kinds, again):
+        if kind is None or found is None:
+            raise UserError(CHANGED)
+        if kind == VALIDATES:
+            yield {**_reread_row(found, shape, tally), "source": found.place}
+
+
+def _reread_row(found: FoundRow, shape: str | None, tally: Tally) -> ChatRow:
+    try:
+        row, _, _ = _parse_conversation(found, shape)
+    except UserError:
+        raise UserError(CHANGED) from None
+    if tally.first_place(row, found.place) != found.place:
+        raise UserError(CHANGED)
+    return row
+
+
+def _checked_rows(source: ChatSource, shape: str | None, tally: Tally) -> Iterator[tuple[str, ChatRow | None]]:
+    """Yield (location, row or None if rejected). Raises `UserError` for a source in which no row has a known shape."""
+    tally.by_source[source.name], strange, unknown = 0, 0, ""
+    for found in conversation_reader.rows(source):
+        tally.by_source[source.name] += 1
+        row = None
+        try:
+            row = _accept_row(found, shape, tally)
+        except UserError as error:
+            tally.reject(found.place, str(error))
+            unknown = str(error) if isinstance(error, ShapeError) else unknown
+            strange += isinstance(error, ShapeError) or found.row is None
+        yield found.place, row
+    if unknown and strange == tally.by_source[source.name]:
+        raise UserError(
+            f"{source.path}: its rows have {one_line(unknown)}. To skip this file, list the files to read instead of the folder"
+        )
+
+
+def _accept_row(found: FoundRow, shape: str | None, tally: Tally) -> ChatRow:
+    """The row as it is written. Raises `UserError` with the reason for a rejection."""
+    row, kind, tidied = _parse_conversation(found, shape)
+    if first := tally.first_place(row, found.place):
+        raise UserError(f"the same as {first}")
+    tally.keep(kind, unread_keys(found.row or {}, kind), tidied)
+    return row
+
+
+def _parse_conversation(found: FoundRow, shape: str | None) -> tuple[ChatRow, str, bool]:
+    """The normalised and checked row, the name of its original shape, and whether leading line breaks were removed."""
+    if found.row is None:
+        raise UserError(found.problem)
+    kind = shape or shape_of(found.row)
+    row = normalise(found.row, kind)
+    tidied = conversation_checks.strip_answer_newlines(row)
+    conversation_checks.check(row)
+    return row, kind, tidied

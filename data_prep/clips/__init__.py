@@ -1,0 +1,1 @@
+"""Clips: extraction, loudness, measurements, quality rules, duplicates, speaker similarity, review decisions."""

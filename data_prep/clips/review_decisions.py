@@ -1,0 +1,93 @@
+"""Review decisions about clips: `DATASET/review.jsonl`, one decision per line; the last line of a clip counts.
+
+The verb `review` appends lines; `voice` applies them after its quality rules. The file may also be written by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from finetune.errors import UserError
+from finetune.storage import files, strict_json
+
+REVIEW = "review.jsonl"
+
+Action = Literal["keep", "reject", "text", "undo"]
+
+
+class Decision(BaseModel):
+    """Decision about one clip, identified by the `id` of its row. Ids are stable as long as the recording and its cuts are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    id: str = Field(min_length=1)
+    action: Action
+    """keep: keep regardless of the rules; reject; text: apply the rules with `text`; undo: remove the decision."""
+    text: str | None = Field(default=None, min_length=1)
+    """Corrected transcript of the clip; also allowed with "keep"."""
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _has_its_text(self) -> Self:
+        if self.action == "text" and self.text is None:
+            raise ValueError('the action "text" needs a "text"')
+        return self
+
+
+def read(folder: Path) -> dict[str, Decision]:
+    """Clip id → decision in effect, without undone ones; {} without a file.
+
+    Raises `UserError` with file and line for an invalid decision. A last line that a crash left incomplete is ignored with a warning.
+    """
+    whole, torn = _lines(folder / REVIEW)
+    if torn:
+        print(f"warning: {folder / REVIEW}: the last line is incomplete and was ignored: {_excerpt(torn)}", file=sys.stderr)
+    decisions = [_decision(folder / REVIEW, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
+    last = {decision.id: decision for decision in decisions}
+    return {id: decision for id, decision in last.items() if decision.action != "undo"}
+
+
+def add(folder: Path, decision: Decision) -> None:
+    """Append one decision to the file."""
+    path = folder / REVIEW
+    whole, torn = _lines(path)
+    if torn:  # an incomplete line in the middle would be a permanent error
+        files.write_bytes(path, b"".join(line + b"\n" for line in whole))
+    files.append_line(path, decision.model_dump_json(exclude_none=True))
+
+
+def _lines(path: Path) -> tuple[list[bytes], bytes]:
+    """The complete lines, and an incomplete last line or b""."""
+    if not path.exists():
+        return [], b""
+    *whole, last = path.read_bytes().split(b"\n")
+    return (whole, last) if last and not _is_json(last) else ([*whole, last], b"")
+
+
+def _is_json(line: bytes) -> bool:
+    """Whether a line is complete JSON. A complete line that is not a decision is a user error, not the trace of a crash."""
+    try:
+        strict_json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _decision(path: Path, number: int, line: bytes) -> Decision:
+    try:
+        return Decision.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}: {_excerpt(line)}; expected "
+            '{"id": …, "action": "keep", "reject" or "text", "text": …, "note": …}; correct or remove the line'
+        ) from error
+
+
+def _excerpt(line: bytes) -> str:
+    return repr(line.decode("utf-8", errors="replace")[:80])

@@ -1,0 +1,85 @@
+"""Decode clips to validate them: rate, channels, length, digest, and errors such as NaN, silence or truncation; samples are not kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.audio.reader import DECODE_ERRORS, AudioError, open_stream
+from data_prep.audio.waveform import MASTER_RATE, SHORTFALL, SILENT, to_rate
+from finetune.storage import files
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """Format, length and digest of a valid clip."""
+
+    rate: int
+    channels: int
+    frames: int
+    digest: str
+    """SHA-256 of the file."""
+
+    @property
+    def seconds(self) -> float:
+        return self.frames / self.rate
+
+    @property
+    def length(self) -> int:
+        """Samples at `MASTER_RATE`."""
+        return to_rate(self.frames, self.rate, MASTER_RATE)
+
+
+def inspect_clips(paths: Iterable[Path]) -> dict[Path, AudioInfo | AudioError]:
+    """`inspect_clip` for each, on all cores; the decoders release the GIL."""
+    distinct = list(dict.fromkeys(paths))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(distinct, pool.map(_inspect_or_error, distinct), strict=True))
+
+
+def _inspect_or_error(path: Path) -> AudioInfo | AudioError:
+    try:
+        return inspect_clip(path)
+    except AudioError as error:
+        return error
+
+
+def inspect_clip(path: Path) -> AudioInfo:
+    """Decode a clip completely. Raises `AudioError` (`no_file`, `unreadable`, `empty`, `nan`, `silent`, `truncated`)."""
+    _require_file(path)
+    stream = open_stream(path)
+    frames, low, high = 0, np.inf, -np.inf
+    for block in _decoded(stream.blocks):
+        frames += len(block)
+        lowest, highest = float(block.min()), float(block.max())
+        if not np.isfinite(highest - lowest):
+            raise AudioError("nan", f"a sample that is not a number before {frames / stream.rate:.2f} s")
+        low, high = min(low, lowest), max(high, highest)
+    if not frames:
+        raise AudioError("empty", "no samples in the file")
+    if high - low < SILENT:
+        raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal")
+    if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
+        raise AudioError("truncated", f"the file declares {stream.declared / stream.rate:.2f} s and holds {frames / stream.rate:.2f} s")
+    return AudioInfo(stream.rate, stream.channels, frames, files.digest(path))
+
+
+def _require_file(path: Path) -> None:
+    try:
+        there = path.is_file()
+    except OSError as error:  # a name too long, a folder that is closed
+        raise AudioError("no_file", f"cannot access the file: {error.strerror}") from error
+    if not there:
+        raise AudioError("no_file", "there is no such file")
+
+
+def _decoded(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    try:
+        yield from blocks
+    except DECODE_ERRORS as error:
+        raise AudioError("unreadable", f"decoding stopped: {error}") from error

@@ -1,0 +1,173 @@
+"""Duration accounting: how much of each recording was kept, rejected or without speech (summary.json and the final table)."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.manifest import Reject, Row
+from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.segmentation.vad import Region
+
+
+class Account(BaseModel):
+    """Durations of one recording in samples at `MASTER_RATE`; kept + rejected + non_speech = total, checked by `account`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: str
+    speaker: str
+    total: int
+    kept: int
+    rejected: int
+    non_speech: int
+    clips: int
+    warning: str = ""
+
+
+class Summary(BaseModel):
+    """Contents of summary.json: totals over all recordings, and the account of each."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recordings: int
+    input_seconds: float
+    kept_seconds: float
+    rejected_seconds: float
+    non_speech_seconds: float
+    clips: int
+    rejected: int
+    rejected_by_reason: dict[str, int]
+    """Number of clips per reason; a clip that fails several rules is counted for each."""
+    rejected_seconds_by_reason: dict[str, float]
+    train: int
+    val: int
+    speakers: dict[str, float]
+    """Kept seconds per speaker."""
+    languages: dict[str, float]
+    settings: dict[str, object]
+    sources: list[Account]
+
+
+def accounts(recordings: list[PreparedRecording], rows: list[Row], rejects: list[Reject]) -> list[Account]:
+    """The checked `Account` of each recording (see `account`)."""
+    kept, rejected = _spans(rows), _spans(rejects)
+    return [
+        account(
+            one.source.name,
+            one.source.speaker,
+            one.total,
+            list(one.regions),
+            kept[one.source.name],
+            rejected[one.source.name],
+            one.warning,
+        )
+        for one in recordings
+    ]
+
+
+def account(
+    source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region], warning: str
+) -> Account:
+    """The durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
+    spans = sorted([*kept, *rejected])
+    position = 0
+    outside = []
+    for span in [*spans, Region(total, total)]:
+        if span.start < position or span.stop > total:
+            raise RuntimeError(f"{source}: clip {span} overlaps another clip or exceeds the recording of {total} samples")
+        if span.start > position:
+            outside.append(Region(position, span.start))
+        position = span.stop
+    lost = [region for region in regions if _overlaps(region, outside)]
+    if lost:
+        raise RuntimeError(f"{source}: speech at {lost[0].start / MASTER_RATE:.2f} s is in no clip and in no reject")
+    return Account(
+        source=source,
+        speaker=speaker,
+        total=total,
+        kept=sum(span.stop - span.start for span in kept),
+        rejected=sum(span.stop - span.start for span in rejected),
+        non_speech=sum(gap.stop - gap.start for gap in outside),
+        clips=len(kept),
+        warning=warning,
+    )
+
+
+def summarise(accounts: list[Account], rows: list[Row], rejects: list[Reject], settings: dict[str, object]) -> Summary:
+    """The summary of all recordings. Raises RuntimeError if the durations do not add up exactly."""
+    total, kept, rejected, rest = (sum(getattr(one, field) for one in accounts) for field in ("total", "kept", "rejected", "non_speech"))
+    if kept + rejected + rest != total:
+        raise RuntimeError(f"{kept} kept + {rejected} rejected + {rest} without speech are not {total} samples")
+    return Summary(
+        recordings=len(accounts),
+        input_seconds=_seconds(total),
+        kept_seconds=_seconds(kept),
+        rejected_seconds=_seconds(rejected),
+        non_speech_seconds=_seconds(rest),
+        clips=len(rows),
+        rejected=len(rejects),
+        rejected_by_reason=dict(sorted(Counter(reason for reject in rejects for reason in reject.reasons).items())),
+        rejected_seconds_by_reason=_sum_by((reason, reject.end - reject.start) for reject in rejects for reason in reject.reasons),
+        train=sum(row.split == "train" for row in rows),
+        val=sum(row.split == "val" for row in rows),
+        speakers=_sum_by((row.speaker or "", row.duration or 0.0) for row in rows),
+        languages=_sum_by((row.language, row.duration or 0.0) for row in rows),
+        settings=settings,
+        sources=accounts,
+    )
+
+
+def table(summary: Summary) -> str:
+    """The summary as a table for the terminal."""
+    lines = [
+        _line("input", summary.input_seconds, f"{summary.recordings} recordings", summary),
+        _line("kept", summary.kept_seconds, f"{summary.clips} clips: {summary.train} train, {summary.val} val", summary),
+        _line("rejected", summary.rejected_seconds, f"{summary.rejected} pieces", summary),
+    ]
+    for reason, count in sorted(summary.rejected_by_reason.items(), key=lambda item: (-item[1], item[0])):
+        lines.append(_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], f"{count} pieces", summary))
+    lines.append(_line("no speech", summary.non_speech_seconds, "", summary))
+    lines += [_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
+    lines += [f"warning: {one.source}: {one.warning}" for one in summary.sources if one.warning]
+    return "\n".join(lines)
+
+
+def _overlaps(region: Region, gaps: list[Region]) -> bool:
+    """Whether `region` shares a sample with one of the sorted `gaps`. Bisection: hours of speech have thousands of both."""
+    next_gap = bisect.bisect_right(gaps, region.start, key=lambda gap: gap.stop)
+    return next_gap < len(gaps) and gaps[next_gap].start < region.stop
+
+
+def _spans(entries: Iterable[Row | Reject]) -> dict[str, list[Region]]:
+    """Sample ranges by source, converted back from seconds; six decimals are exact at this rate."""
+    spans: dict[str, list[Region]] = defaultdict(list)
+    for entry in entries:
+        spans[entry.source or ""].append(Region(round((entry.start or 0.0) * MASTER_RATE), round((entry.end or 0.0) * MASTER_RATE)))
+    return spans
+
+
+def _line(what: str, seconds: float, note: str, summary: Summary) -> str:
+    share = seconds / summary.input_seconds if summary.input_seconds else 0.0
+    return f"{what:<24}{clock(seconds):>12}{share:>8.1%}  {note}".rstrip()
+
+
+def clock(seconds: float) -> str:
+    """Hours:minutes:seconds, with one decimal."""
+    minutes, rest = divmod(round(seconds, 1), 60)
+    return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:04.1f}"
+
+
+def _sum_by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for name, seconds in pairs:
+        sums[name] += seconds
+    return {name: round(seconds, 3) for name, seconds in sorted(sums.items())}
+
+
+def _seconds(samples: int) -> float:
+    return round(samples / MASTER_RATE, 6)

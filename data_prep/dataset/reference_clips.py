@@ -1,0 +1,72 @@
+"""Reference clip of each speaker: six seconds of training clips, never of validation clips.
+
+The official Qwen3-TTS script stacks the spectrograms of the references in a batch and requires 24 kHz, so all have exactly the same length.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.audio.waveform import MASTER_RATE, Audio, fade_edges, read
+from data_prep.manifest import Row
+from finetune.storage import files
+
+SECONDS = 6.0
+LENGTH = round(SECONDS * MASTER_RATE)
+SPARE_SECONDS = 3.0
+"""Maximum excess of a clip that is cut to the reference length."""
+FOLDER = "refs"
+
+
+def path_of(speaker: str) -> str:
+    """Path of a speaker's reference, relative to the dataset."""
+    safe = "".join(letter if letter.isalnum() or letter in " -_" else f"%{ord(letter):x}" for letter in speaker)
+    return f"{FOLDER}/{safe}.wav"
+
+
+def choose_clips(rows: list[Row]) -> list[Row]:
+    """Clips of one speaker that form the reference: the one with the best SNR and 6 to 9 s, or several, or one repeated."""
+    ordered = sorted(rows, key=lambda row: (not SECONDS <= _seconds(row) <= SECONDS + SPARE_SECONDS, -_clean(row), row.id or ""))
+    total = 0.0
+    for count, row in enumerate(itertools.cycle(ordered), start=1):
+        total += _seconds(row)
+        if total >= SECONDS:
+            return list(itertools.islice(itertools.cycle(ordered), count))
+    raise ValueError("no clip to choose from")
+
+
+def write(out: Path, rows: list[Row]) -> None:
+    """Write the references of all speakers in `rows` and delete all others."""
+    speakers = {row.speaker or "": [one for one in rows if one.speaker == row.speaker and one.split == "train"] for row in rows}
+    for speaker, own in speakers.items():
+        _write_unless_same(out / path_of(speaker), reference_wav([read(out / row.audio, MASTER_RATE) for row in choose_clips(own)]))
+    for path in (out / FOLDER).glob("*.wav"):
+        if f"{FOLDER}/{path.name}" not in {path_of(speaker) for speaker in speakers}:
+            files.discard(path)
+
+
+def reference_wav(clips: list[Audio]) -> bytes:
+    """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits."""
+    import soundfile
+
+    whole = fade_edges(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
+    buffer = io.BytesIO()
+    soundfile.write(buffer, whole.samples, whole.rate, format="WAV", subtype="PCM_16")
+    return buffer.getvalue()
+
+
+def _write_unless_same(path: Path, data: bytes) -> None:
+    if not path.is_file() or path.read_bytes() != data:
+        files.write_bytes(path, data)
+
+
+def _seconds(row: Row) -> float:
+    return row.duration or 0.0
+
+
+def _clean(row: Row) -> float:
+    return row.quality.snr_db or 0.0 if row.quality else 0.0

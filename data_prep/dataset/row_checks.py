@@ -1,0 +1,181 @@
+"""Checks of `data_prep check`: rows of a voice dataset and their decoded clips in, problems out; one function per check."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from data_prep.audio.reader import AudioError
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.audio_codecs.qwen3_tts import CODEBOOKS, frames_of
+from data_prep.dataset.clip_audio_checks import AudioInfo
+from data_prep.dataset.row_reader import ManifestLine
+from data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, Row
+
+CODEBOOK = 2048
+"""Codes of each codebook: `codebook_size` in the tokenizer's config of every released Qwen3-TTS 12 Hz model."""
+DURATION_TOLERANCE = 0.02
+"""Tolerance of `duration` in seconds: rows are rounded, and MP3 adds padding that its header may not declare."""
+
+PROBLEMS = {
+    "not_json": "lines that are not a JSON object in UTF-8",
+    "bad_row": "rows without audio or text, or with a wrong field type",
+    "outside": "paths that lead out of the folder",
+    "no_file": "clips that do not exist",
+    "unreadable": "clips that cannot be decoded",
+    "empty": "clips without samples",
+    "nan": "clips with NaN or Inf samples",
+    "silent": "clips without any signal",
+    "truncated": "clips shorter than their file declares",
+    "duration": "rows whose duration differs from the clip",
+    "language": "languages that the model does not support",
+    "ref_audio": "reference clips that cannot be used",
+    "codes": "audio_codes that do not fit the clip",
+    "other_codec": "codes of another tokenizer than that of --model",
+    "codes_missing": "rows without audio_codes in a dataset that has them",
+    "same_id": "ids of an earlier row",
+    "same_clip": "clips identical to that of an earlier row",
+    "in_both_splits": "validation clips that are also training clips",
+    "overlap": "validation clips that overlap training clips of the same recording",
+    "unknown_speaker": "validation speakers without training clips",
+}
+"""Kind of problem → description. Training rejects such rows, or its result suffers."""
+NOTES = {
+    "rate": f"clips not at {MASTER_RATE} Hz: they are resampled when used",
+    "channels": "clips with several channels: they are mixed to mono when used",
+    "ref_rate": f"reference clips not at {MASTER_RATE} Hz: the official script rejects them; export --as qwen converts them",
+    "no_speaker": "rows without a speaker: use --speaker NAME in later commands",
+    "same_recording": "validation rows from recordings that also have training rows, from other parts",
+}
+"""Kind of note → description. Such rows can be used as they are."""
+
+
+class Problem(NamedTuple):
+    """One problem or note about one line."""
+
+    kind: str
+    place: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """The fields of a checked row that are kept for checks across rows; all rows must fit into memory."""
+
+    place: str
+    validates: bool
+    id: str | None
+    audio: str
+    speaker: str | None
+    language: str
+    source: str | None
+    start: float | None
+    end: float | None
+    sound: AudioInfo | None
+    """None if the clip is unusable."""
+    coded: bool
+
+
+def row_facts(line: ManifestLine, row: Row, sound: AudioInfo | AudioError | None) -> RowFacts:
+    """The kept fields of one row."""
+    usable = sound if isinstance(sound, AudioInfo) else None
+    name = line.manifest.name
+    validates = name == VAL if name in (TRAIN, VAL) else row.split == "val"
+    coded = row.audio_codes is not None
+    return RowFacts(line.place, validates, row.id, row.audio, row.speaker, row.language, row.source, row.start, row.end, usable, coded)
+
+
+def check_clip(line: ManifestLine, row: Row, sound: AudioInfo | AudioError, codebook: int) -> Iterator[Problem]:
+    """Problems of a row's clip. `codebook`: number of codes per codebook."""
+    if isinstance(sound, AudioError):
+        yield Problem(sound.reason if sound.reason in PROBLEMS else "unreadable", line.place, f"{row.audio}: {sound.detail}")
+        return
+    if sound.rate != MASTER_RATE:
+        yield Problem("rate", line.place, f"{row.audio}: {sound.rate} Hz")
+    if sound.channels > 1:
+        yield Problem("channels", line.place, f"{row.audio}: {sound.channels} channels")
+    if row.duration is not None and not abs(row.duration - sound.seconds) <= DURATION_TOLERANCE:  # NaN too
+        yield Problem("duration", line.place, f"{row.audio}: the row says {row.duration:.3f} s, the clip lasts {sound.seconds:.3f} s")
+    if row.audio_codes is not None and (fault := find_codes_fault(row.audio_codes, sound.length, codebook)):
+        yield Problem("codes", line.place, fault)
+
+
+def find_codes_fault(codes: Sequence[Sequence[int]], samples: int, codebook: int) -> str:
+    """Describe what is wrong with [T, 16] codes of a clip of `samples` at 24 kHz; empty if valid."""
+    wrong = next((t for t, frame in enumerate(codes) if len(frame) != CODEBOOKS), None)
+    if wrong is not None:
+        return f"frame {wrong} has {len(codes[wrong])} codes, expected {CODEBOOKS}"
+    if len(codes) != frames_of(samples):
+        return f"{len(codes)} frames for {samples} samples at {MASTER_RATE} Hz, expected {frames_of(samples)}"
+    low, high = min(map(min, codes)), max(map(max, codes))
+    return "" if low >= 0 and high < codebook else f"codes from {low} to {high}, expected 0 to {codebook - 1}"
+
+
+def check_reference(line: ManifestLine, row: Row, sound: AudioInfo | AudioError) -> Iterator[Problem]:
+    """Problems of a row's reference clip."""
+    if isinstance(sound, AudioError):
+        yield Problem("ref_audio", line.place, f"{row.ref_audio}: {sound.reason}: {sound.detail}")
+    elif sound.rate != MASTER_RATE:
+        yield Problem("ref_rate", line.place, f"{row.ref_audio}: {sound.rate} Hz")
+
+
+def check_fields(line: ManifestLine, row: Row) -> Iterator[Problem]:
+    """Problems of the language and speaker fields of a row."""
+    name = row.language.strip().lower()
+    if name and name != AUTO and name not in LANGUAGES and name not in LANGUAGES.values():
+        yield Problem("language", line.place, f"{row.language!r}; supported: {', '.join(LANGUAGES.values())}, or {AUTO}")
+    if not row.speaker:
+        yield Problem("no_speaker", line.place, row.audio)
+
+
+def check_across_rows(rows: Sequence[RowFacts]) -> Iterator[Problem]:
+    """Problems between rows: repeated ids and clips, leaks between the splits, missing codes."""
+    yield from _repeated(rows, "same_id", lambda row: row.id)
+    yield from _repeated(rows, "same_clip", lambda row: (row.validates, row.sound.digest) if row.sound else None)
+    yield from _in_both_splits(rows)
+    yield from _recordings_in_both_splits(rows)
+    trained = {row.speaker for row in rows if not row.validates}
+    if any(not row.validates for row in rows):
+        yield from (Problem("unknown_speaker", row.place, str(row.speaker)) for row in rows if row.validates and row.speaker not in trained)
+    if any(row.coded for row in rows):
+        yield from (Problem("codes_missing", row.place, row.audio) for row in rows if not row.coded)
+
+
+def _repeated(rows: Sequence[RowFacts], kind: str, key: Callable[[RowFacts], Hashable]) -> Iterator[Problem]:
+    first: dict[Hashable, RowFacts] = {}
+    for row in rows:
+        if (value := key(row)) is not None and (earlier := first.setdefault(value, row)) is not row:
+            yield Problem(kind, row.place, f"{row.id if kind == 'same_id' else row.audio}: as in {earlier.place}")
+
+
+def _in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
+    trained = {row.sound.digest: row for row in rows if row.sound and not row.validates}
+    for row in rows:
+        if row.validates and row.sound and (twin := trained.get(row.sound.digest)):
+            yield Problem("in_both_splits", row.place, f"{row.audio}: as in {twin.place}")
+
+
+def _recordings_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
+    """Overlapping clips in both splits are a leak (problem); sharing a recording is acceptable (note)."""
+    of_source: dict[str, list[RowFacts]] = defaultdict(list)
+    for row in rows:
+        if row.source is not None:
+            of_source[row.source].append(row)
+    for source, beside in of_source.items():
+        if len({row.validates for row in beside}) == 2:
+            yield from _overlaps(source, beside)
+            yield from (Problem("same_recording", row.place, source) for row in beside if row.validates)
+
+
+def _overlaps(source: str, beside: list[RowFacts]) -> Iterator[Problem]:
+    """Overlaps between the splits: clips sorted by start, each compared with the latest-ending clip of the other split so far."""
+    timed = [(row.start, row.end, row) for row in beside if row.start is not None and row.end is not None]
+    longest: dict[bool, tuple[float, RowFacts]] = {}
+    for start, end, row in sorted(timed, key=lambda one: one[:2]):
+        until, other = longest.get(not row.validates, (start, row))
+        if start < until:
+            yield Problem("overlap", (row if row.validates else other).place, f"{source} from {start} s: {row.place} and {other.place}")
+        if end > longest.get(row.validates, (-1.0, row))[0]:
+            longest[row.validates] = end, row

@@ -1,0 +1,81 @@
+"""Write the files of a dataset in a safe order: a reader never finds a manifest that names a missing clip."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep import manifest
+from data_prep.audio.waveform import MASTER_RATE, Samples, read
+from data_prep.clips.extraction import MeasuredClip
+from data_prep.dataset import duration_summary, reference_clips
+from data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
+from data_prep.manifest import Reject, Row
+from data_prep.pipeline import clip_selection
+from data_prep.pipeline.clip_selection import JudgedClip
+from data_prep.pipeline.one_recording import PreparedRecording
+from finetune.storage import files
+
+STAGES = ".stages"
+"""Folder of cached stage results."""
+
+
+@contextlib.contextmanager
+def lock_dataset(out: Path) -> Iterator[None]:
+    """Lock the dataset folder and remove leftovers of killed runs. Raises `UserError` if another run holds the lock."""
+    descriptor = files.own(out)
+    try:
+        for folder in (out, out / reference_clips.FOLDER, *out.glob("clips/*"), *out.glob(f"{STAGES}/*")):
+            files.sweep(folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def samples(out: Path, clip: MeasuredClip) -> Samples:
+    """[n] samples of a clip file at `MASTER_RATE`."""
+    assert clip.audio, "a clip without text has no file"
+    return read(out / clip.audio, MASTER_RATE).samples
+
+
+def write(
+    out: Path, recordings: list[PreparedRecording], judged: list[JudgedClip], val_share: float, settings: dict[str, object]
+) -> duration_summary.Summary:
+    """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files."""
+    rows, between = assign_splits(clip_selection.kept(judged), val_share)
+    rejects = sorted([*clip_selection.rejected(judged, recordings), *(_reject_guard(row) for row in between)], key=_place)
+    rows = [row.model_copy(update={"asr": _demo_whisper_origin(settings)}) for row in sorted(rows, key=_place)]
+    summary = duration_summary.summarise(duration_summary.accounts(recordings, rows, rejects), rows, rejects, settings)
+    reference_clips.write(out, rows)
+    manifest.write(out / manifest.REJECTS, rejects)
+    manifest.write_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])
+    manifest.write_unless_same(out / manifest.TRAIN, [row for row in rows if row.split == "train"])
+    files.write_json(out / manifest.SUMMARY, summary.model_dump())
+    _remove_stale_clips(out, {one.clip.audio for one in judged})
+    return summary
+
+
+def _demo_whisper_origin(settings: dict[str, object]) -> dict[str, str] | None:
+    """Name and scope of the demo Whisper, stored in every row whose text it wrote; None for other models."""
+    text = settings.get("text")
+    return {"model": str(text["name"]), "scope": str(text["scope"])} if isinstance(text, dict) and "scope" in text else None
+
+
+def _reject_guard(row: Row) -> Reject:
+    """Reject row of a good clip that is too close to the validation clips."""
+    detail = f"less than {GUARD_SECONDS:g} s before the clips that validate, in the speaker's only recording"
+    fields = row.model_dump(exclude={"split", "ref_audio", "duration", "quality"})
+    return Reject(stage="clip", reasons=["guard"], detail=detail, quality=row.quality, **fields)
+
+
+def _place(entry: Row | Reject) -> tuple[str, float]:
+    return entry.source or "", entry.start or 0.0
+
+
+def _remove_stale_clips(out: Path, named: set[str | None]) -> None:
+    """Remove clip files of earlier parameters or recordings."""
+    for path in out.glob("clips/*/*.flac"):
+        if path.relative_to(out).as_posix() not in named:
+            files.discard(path)

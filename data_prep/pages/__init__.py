@@ -1,0 +1,1 @@
+"""The dataset report and the review page, and the web server behind the pages."""

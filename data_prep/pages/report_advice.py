@@ -1,0 +1,71 @@
+"""Explanation of each rejection reason, and what the user can do about it."""
+
+from __future__ import annotations
+
+from data_prep.clips.quality_rules import PRESETS
+
+OTHER_REASONS = {
+    "codec_error": "the speech tokenizer failed on it",
+    "crashed": "processing it crashed the worker process",
+    "decoder_crashed": "the decoder crashed on it",
+    "decoder_stalled": "the decoder stalled",
+    "duplicate": "the same audio as another clip or file",
+    "empty": "a file without samples",
+    "guard": "too close to the validation clips",
+    "nan": "NaN or Inf samples",
+    "no_file": "not a readable file",
+    "no_speech": "no speech detected",
+    "no_transcript": "no transcript next to the recording",
+    "review": "rejected in review",
+    "silent": "only silence",
+    "truncated": "shorter than its header declares",
+    "unreadable": "no decoder can read the file",
+}
+"""Reasons that are not rules of `data_prep/clips/quality_rules.py`."""
+
+CONVERT = "Convert it to WAV or FLAC with a program that can play it."
+INVENTED = "Possibly hallucinated text: listen and correct it in review, or try a larger Whisper model."
+MISPLACED = "The text often belongs to another part of the recording: listen and correct it in review."
+ADVICE = {
+    "asr_error": "Run again; if it fails again, try the next larger or smaller --whisper model.",
+    "clipped": "Record at a lower level. Clipped takes cannot be repaired well.",
+    "codec_error": "See the detail in rejects.jsonl, then run data_prep codes again.",
+    "crashed": "Run again; if it fails again, convert it to WAV or FLAC and check that there is enough memory.",
+    "cut_in_sound": "There is no pause where the text ends. Transcripts with exact times or a larger --longest help.",
+    "decoder_crashed": CONVERT,
+    "decoder_stalled": CONVERT,
+    "duplicate": "Nothing to do: one copy is used.",
+    "empty": "Copy the file again from its origin.",
+    "guard": "These clips are fine, but training must not see speech next to validation clips. With several recordings none are lost.",
+    "long_pause": "Listen: if the clip is fine apart from the pause, a smaller --target cuts there.",
+    "looping_text": INVENTED,
+    "maybe_no_speech": INVENTED,
+    "mostly_silence": "Listen: the recording may be too quiet for speech detection.",
+    "nan": "Export the file again from the program that created it.",
+    "narrow_band": "Telephone audio or a low bit rate: look for the original.",
+    "no_file": "Check for a broken link or missing read permission.",
+    "no_speech": "If it contains speech, its level may be too low.",
+    "no_text": "Check that the transcript covers the whole recording; clips with some text can be corrected in review.",
+    "no_transcript": "Put a transcript next to it, or use --whisper.",
+    "noisy": "Record closer to the microphone, or use a more lenient preset if these clips sound good.",
+    "other_speaker": "Listen: a guest, an interviewer, a radio? If it is the right speaker, keep it in review.",
+    "repeated_text": INVENTED,
+    "review": "Press Undo in review to revert a decision.",
+    "silent": "Check that the correct channel was recorded.",
+    "too_fast": MISPLACED,
+    "too_long": "Speech without a pause: a larger --longest keeps it.",
+    "too_short": "A smaller --shortest keeps them.",
+    "too_slow": MISPLACED,
+    "truncated": "Copy the file again from its origin.",
+    "unfinished_text": INVENTED,
+    "unreadable": CONVERT,
+    "unsure_language": "Set --language if it is known.",
+    "unsure_text": INVENTED,
+    "words_outside_speech": INVENTED,
+}
+
+
+def explain(reason: str) -> str:
+    """Short description of a reason; empty for an unknown one."""
+    rules = {rule.reason: rule.description for preset in PRESETS.values() for rule in preset}
+    return (rules | OTHER_REASONS).get(reason, "")

@@ -1,0 +1,105 @@
+"""Embedded clips of the HTML reports: choice of clips, audio as data URIs, mel spectrograms as PNG."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+
+from data_prep.audio.librosa_import import import_librosa
+from data_prep.audio.waveform import AudioError, Samples, read
+from data_prep.pages.report_clips import ReportClip
+from data_prep.pages.report_rules import Weakness
+from finetune.storage import files
+
+SHOWN = 20
+"""Clips per group."""
+AUDIO_BYTES = 16_000_000
+"""Maximum bytes of all embedded audio, as base64, so that the page stays below 20 MB."""
+TYPES = {".flac": "audio/flac", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".opus": "audio/ogg"}
+RATE = 24_000
+FFT, HOP, COLUMNS, BANDS = 1024, 256, 480, 80
+LEVELS, DYNAMIC_DB = 24, 70.0
+"""Shades of a spectrogram, few to keep the PNG small, and its dynamic range in dB."""
+INK = LinearSegmentedColormap.from_list("ink", ["#f3f1ea", "#b9cfc8", "#4f8f88", "#17474a", "#06191d"], LEVELS)
+
+
+@dataclass(frozen=True)
+class ClipSelection:
+    """Clips to embed; the three groups are disjoint."""
+
+    best: list[ReportClip]
+    worst: list[ReportClip]
+    nearest: list[ReportClip]
+    """Clips that failed a measured rule by the smallest margin."""
+
+
+@dataclass(frozen=True)
+class ClipMedia:
+    """Embedded audio and spectrogram of one clip."""
+
+    clip: ReportClip
+    player: str
+    """Data URI of the audio; empty: unreadable, or no room."""
+    picture: str
+    """Data URI of the spectrogram; empty: no samples."""
+    missing: str
+    """Why there is no player."""
+
+
+def choose_clips(kept: Sequence[ReportClip], rejected: Sequence[ReportClip], weaknesses: Mapping[str, Weakness]) -> ClipSelection:
+    """Choose by the weakest measure of each clip (`report_rules.weaknesses`), most extreme first."""
+    ranked = sorted((clip for clip in kept if clip.id in weaknesses), key=lambda clip: (weaknesses[clip.id].margin, clip.id))
+    heard = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
+    nearest = sorted(heard, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))
+    half = len(ranked) // 2
+    worst, best = ranked[: min(SHOWN, half)], ranked[half:][-SHOWN:]
+    return ClipSelection(best[::-1], worst, nearest[:SHOWN])
+
+
+def render_clips(folder: Path, choice: ClipSelection) -> dict[str, ClipMedia]:
+    """Clip id → embedded media. The groups take turns until the size limit is reached."""
+    turns = [clip for turn in itertools.zip_longest(choice.worst, choice.best, choice.nearest) for clip in turn if clip]
+    room = AUDIO_BYTES
+    shown: dict[str, ClipMedia] = {}
+    for clip in turns:
+        shown[clip.id] = one = _render_clip(folder, clip, room)
+        room -= len(one.player)
+    return shown
+
+
+def spectrogram(samples: Samples) -> bytes:
+    """PNG of the mel spectrogram of samples at 24 kHz: 80 bands up to 12 kHz, low ones below; at most about 480 columns."""
+    from matplotlib.image import imsave
+
+    librosa = import_librosa()
+    hop = max(HOP, -(-len(samples) // COLUMNS))
+    power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=FFT, hop_length=hop, n_mels=BANDS)
+    levels = librosa.power_to_db(power, ref=np.max, top_db=DYNAMIC_DB) / DYNAMIC_DB + 1.0
+    buffer = io.BytesIO()
+    imsave(buffer, levels, cmap=INK, vmin=0.0, vmax=1.0, origin="lower", format="png")
+    return buffer.getvalue()
+
+
+def _render_clip(folder: Path, clip: ReportClip, room: int) -> ClipMedia:
+    path = files.resolve_under(folder, clip.audio)
+    try:
+        samples = read(path, RATE).samples
+    except (AudioError, OSError) as error:
+        return ClipMedia(clip, "", "", f"cannot be read: {error}")
+    picture = data_uri("image/png", spectrogram(samples)) if len(samples) else ""
+    player = data_uri(TYPES.get(path.suffix.lower(), "audio/flac"), path.read_bytes())
+    if len(player) > room:
+        return ClipMedia(clip, "", picture, "the size limit for embedded audio is reached")
+    return ClipMedia(clip, player, picture, "")
+
+
+def data_uri(kind: str, data: bytes) -> str:
+    """`data` as a base64 data URI of media type `kind`."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

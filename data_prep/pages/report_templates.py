@@ -1,0 +1,53 @@
+"""Shared parts of the HTML reports (dataset and evaluation): Jinja environment, style sheet, number and duration formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from data_prep.pages.report_charts import format_number
+
+FOLDER = Path(__file__).parent
+
+
+def environment(folder: Path) -> Environment:
+    """Jinja environment for the templates in `folder`, which may import `report_templates.html` from this folder."""
+    jinja = Environment(
+        loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    jinja.filters |= {"duration": duration, "number": format_number, "percent": percent, "clock": clock, "plain": plain}
+    return jinja
+
+
+def style() -> str:
+    """The style sheet."""
+    return (FOLDER / "report_page.css").read_text(encoding="utf-8")
+
+
+def duration(seconds: float) -> str:
+    """`2 h 05 min`, `3 min 20 s`, `4.2 s`."""
+    if seconds >= 3600:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours}\u00a0h {minutes:02d}\u00a0min"
+    if seconds >= 60:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes}\u00a0min {rest:02d}\u00a0s"
+    return f"{seconds:.1f}\u00a0s"
+
+
+def plain(reason: str) -> str:
+    """An identifier with spaces instead of underscores."""
+    return reason.replace("_", " ")
+
+
+def percent(share: float) -> str:
+    """`12.3 %`, with a space that does not break."""
+    return f"{share:.1%}".replace("%", "\u202f%")
+
+
+def clock(seconds: float) -> str:
+    """A position in a recording: `1:02:03.4`."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"

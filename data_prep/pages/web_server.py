@@ -1,0 +1,133 @@
+"""Common parts of the local web servers: free port check, security headers, theme, private temporary folder, uvicorn runner."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.errors import UserError
+from finetune.storage import files
+
+if TYPE_CHECKING:
+    import gradio
+    from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = "127.0.0.1"
+POLICY = (
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; base-uri 'self'; form-action 'self'; "
+    "object-src 'none'"
+)
+"""Content security policy: the page connects only to its own server (gradio's scripts contain other hosts), and no other site may embed
+it in a frame (clickjacking)."""
+HEADERS = ((b"content-security-policy", POLICY.encode()), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
+"""Headers of every response."""
+GRACE = 2
+"""Seconds for responses in progress at shutdown; pages keep a connection open indefinitely."""
+CONNECTIONS = 256
+"""Maximum concurrent connections; more get 503. Each open page uses one or two."""
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that stop a server, besides Ctrl-C."""
+SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
+
+
+def require_port(port: int) -> None:
+    """Raises `UserError` for an invalid port number."""
+    if not 1 <= port <= 65535:
+        raise UserError(f"--port {port}: expected a port from 1 to 65535")
+
+
+def require_free_port(port: int, host: str = LOOPBACK) -> None:
+    """Raises `UserError` if the port is in use or the address is not of this machine; called before slow loading."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise UserError(
+            f"--host {host} is not an address of this machine ({error.strerror}); use 0.0.0.0 to listen on all interfaces"
+        ) from error
+    with socket.socket(family) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise UserError(f"--host {host} is not an address of this machine; use 0.0.0.0 to listen on all interfaces") from error
+            raise UserError(f"--port {port} cannot be opened ({error.strerror}); choose another, as --port {port + 1}") from error
+
+
+def theme() -> gradio.Theme:
+    """Gradio theme with system fonts, which need no download, and darker buttons for readable white text."""
+    from gradio import themes
+
+    made = themes.Base(primary_hue="teal", neutral_hue="stone", font=SANS, font_mono=MONO)
+    shades = {"button_primary_background_fill": "*primary_700", "button_primary_background_fill_hover": "*primary_800"}
+    return made.set(**shades, **{f"{name}_dark": shade for name, shade in shades.items()})
+
+
+def add_security_headers(app: ASGIApp) -> ASGIApp:
+    """Middleware that adds `HEADERS` to every response."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        await app(scope, receive, with_policy)
+
+    return answer
+
+
+@contextmanager
+def private_folder(name: str) -> Iterator[Path]:
+    """A private folder for all temporary files of this process; removed at the end, also after SIGTERM.
+
+    `name` contains the address of the server, so that the next server at that address removes leftovers of a killed one. Enter it before
+    gradio is imported, which reads its settings at import.
+    """
+    place, name = Path(tempfile.gettempdir()), f"{name}-{os.getuid()}"
+    for left in files.unfinished(place, name):
+        if not left.is_symlink() and left.stat().st_uid == os.getuid():  # any user may create folders with that name in /tmp
+            files.discard(left)
+    previous = {one: signal.signal(one, _interrupt) for one in ENDING}
+    before = tempfile.tempdir
+    try:
+        folder = files.fresh_folder(place, name, 0o700)
+        try:
+            tempfile.tempdir = str(folder)
+            os.environ |= {"TMPDIR": str(folder), "GRADIO_TEMP_DIR": str(folder), "GRADIO_ANALYTICS_ENABLED": "False"}
+            yield folder
+        finally:
+            for one in (*ENDING, signal.SIGINT):  # a second signal must not interrupt the removal
+                signal.signal(one, signal.SIG_IGN)
+            tempfile.tempdir = before
+            files.discard(folder)
+    finally:
+        for one, handler in previous.items():
+            signal.signal(one, handler)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def run(app: FastAPI, host: str, port: int, announcement: str) -> None:
+    """Print the announcement and serve; blocks until SIGTERM or Ctrl-C."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app, host, port, log_level="warning", timeout_graceful_shutdown=GRACE, limit_concurrency=CONNECTIONS, server_header=False
+    )
+    listening = config.bind_socket()
+    listening.listen()  # before the announcement: clients that connect now wait instead of being refused
+    print(announcement, flush=True)
+    with suppress(KeyboardInterrupt):  # uvicorn shuts down cleanly on either signal, then raises it again
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,104 @@
+"""Worker processes of a verb, local or on a Ray cluster: command-line options and distribution of items."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from data_prep.parallel import process_pool, ray_pool
+from data_prep.parallel.devices import DEVICES, assign_devices, choose_device, make_current
+from data_prep.parallel.process_pool import Failure, StopSignal
+from data_prep.parallel.ray_pool import RayWorkers
+from finetune.errors import UserError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Requested workers."""
+
+    count: int | None = None
+    """Number of processes; 0: this process only; None: chosen for the machine."""
+    device: str | None = None
+    """`cpu` or `cuda`; None: cuda if available."""
+    remote: RayWorkers | None = None
+    """Workers of a Ray cluster instead of local processes."""
+
+
+def add_options(options: argparse.ArgumentParser, model: str) -> None:
+    """Add the options to a parser; `model`: name of the model that runs on a GPU, for --help."""
+    options.add_argument("--device", choices=DEVICES, help=f"device for {model} (default: cuda if available)")
+    options.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="worker processes (default: one per GPU, or per core); 0: run in this process, without crash protection",
+    )
+    options.add_argument(
+        "--engine", choices=["local", "ray"], default="local", help="where workers run; ray: on a Ray cluster (default %(default)s)"
+    )
+    options.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Ray cluster; auto: the one running on this machine; local: start a new one (default: running one, else new)",
+    )
+    options.add_argument(
+        "--gpus-per-worker", type=float, default=0.0, metavar="X", help="GPUs per Ray worker; 0.5: two workers share one GPU (default: 0)"
+    )
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raises `UserError` for invalid combinations of options."""
+    if options.workers is not None and options.workers < 0:
+        raise UserError(f"--workers {options.workers}: expected a number of processes, or 0 for this process only")
+    if options.engine == "local" and (options.ray_address or options.gpus_per_worker):
+        raise UserError("--ray-address and --gpus-per-worker need --engine ray")
+    if options.engine == "ray" and (options.device or options.workers == 0 or options.gpus_per_worker < 0):
+        raise UserError("--engine ray: use --gpus-per-worker (0 or more) instead of --device, and at least 1 for --workers")
+
+
+@contextlib.contextmanager
+def open_workers(options: argparse.Namespace, shared: Path, needed: Sequence[Path | str | None]) -> Iterator[WorkerOptions]:
+    """Connect to the cluster, if requested, before reading the input, which may take hours. Its machines must see files written to `shared`
+    and must have the entries of `needed` that are files here. Raises `UserError`."""
+    if options.engine == "local":
+        yield WorkerOptions(options.workers, options.device)
+        return
+    there = [Path(name).absolute() for name in (Path.cwd(), *needed) if name and Path(name).exists()]
+    with ray_pool.connect_workers(options.ray_address, options.workers, options.gpus_per_worker, shared.absolute(), there) as remote:
+        yield WorkerOptions(remote=remote)
+
+
+def distribute(
+    items: Sequence[T],
+    make: Callable[[str], AbstractContextManager[Callable[[T], R]]],
+    workers: WorkerOptions,
+    memory_each: int,
+    stop: StopSignal,
+) -> Iterator[tuple[int, R | Failure]]:
+    """Yield (index, result) of each item as it completes; fewer if a stop is requested. `make` gets the device of its worker and must be
+    picklable. `memory_each`: bytes per worker, which limit the default number of CPU workers."""
+    if workers.remote is not None:
+        return ray_pool.run(
+            items, functools.partial(_make_on_device, make, ["cuda" if workers.remote.gpus else "cpu"]), workers.remote, stop
+        )
+    devices = assign_devices(choose_device(workers.device), workers.count if workers.count != 0 else 1, memory_each)
+    return process_pool.run(
+        items, functools.partial(_make_on_device, make, devices), min(len(devices), len(items)) if workers.count != 0 else 0, stop
+    )
+
+
+def _make_on_device(
+    make: Callable[[str], AbstractContextManager[Callable[[T], R]]], devices: list[str], number: int
+) -> AbstractContextManager[Callable[[T], R]]:
+    """Call `make` with the device of worker `number`, inside that worker."""
+    make_current(devices[number])
+    return make(devices[number])

@@ -1,0 +1,1 @@
+"""From recordings to selected clips: the stages, their cache, their progress."""

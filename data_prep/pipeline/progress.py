@@ -1,0 +1,79 @@
+"""Progress display of transcription: hours done, real-time factor, time left, and the most frequent rejection reasons so far.
+
+A terminal shows one line that is updated in place; any other output gets one line per recording.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.pipeline.one_recording import PreparedRecording
+
+REASONS = 4
+"""Rejection reasons shown; more do not fit on a line."""
+
+
+class RecordingProgress:
+    """Owns the progress bar. A context manager; call `update` for each finished recording."""
+
+    def __init__(self, recordings: int, estimated_seconds: float) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        self._console = Console(highlight=False, markup=False, soft_wrap=True)
+        columns = (SpinnerColumn(), MofNCompleteColumn(), BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._bar = Bar(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._line = self._bar.add_task("", total=recordings)
+        self._count, self._done, self._started = recordings, 0, time.monotonic()
+        self._estimated, self._estimated_done, self._seconds_done = estimated_seconds, 0.0, 0.0
+        self._reasons: Counter[str] = Counter()
+
+    def update(self, recording: PreparedRecording, estimated_seconds: float, reasons: Iterable[str]) -> None:
+        """Count a finished recording. `estimated_seconds`: its estimated duration; `reasons`: why its clips were rejected."""
+        self._done += 1
+        self._estimated_done += estimated_seconds
+        self._seconds_done += recording.total / MASTER_RATE
+        self._reasons.update(reasons)
+        what = " ".join(f"{recording.source.name}: {describe_result(recording)}".splitlines())  # a file name may contain a line break
+        now = format_progress(self._seconds_done, self._total(), time.monotonic() - self._started, self._reasons)
+        if self._console.is_terminal:
+            self._bar.update(self._line, completed=self._done, description=now)
+            if recording.refused:
+                self._console.print(what)
+        else:
+            print(f"[{self._done}/{self._count}] {what} · {now}", flush=True)
+
+    def _total(self) -> float:
+        """Estimated total seconds: estimates from file sizes, scaled by the error of those of finished recordings."""
+        return self._seconds_done + (self._estimated - self._estimated_done) * (
+            self._seconds_done / self._estimated_done if self._estimated_done else 1.0
+        )
+
+    def __enter__(self) -> RecordingProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def describe_result(recording: PreparedRecording) -> str:
+    """Outcome of a recording, for the progress line."""
+    return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else f"{len(recording.clips)} clips"
+
+
+def format_progress(done: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
+    """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`, `elapsed`: seconds."""
+    speed = done / max(elapsed, 0.001)
+    left = _clock((total - done) / speed) if done else "?"
+    counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
+    return f"{_clock(done)} of about {_clock(total)}, {speed:.1f}× real time, {left} left" + (f" · rejected for: {counts}" * bool(counts))
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,70 @@
+"""Reader for LJSpeech-style metadata.csv: fields separated by `|`, no quotes, no header.
+
+Three fields mean `id|text|normalised text` (LJSpeech) or `id|speaker|text` (Piper, several speakers). All lines together decide which;
+a file that fits neither is rejected, since a wrong guess would train on names.
+"""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from data_prep.audio.waveform import EXTENSIONS
+from finetune.errors import UserError
+
+NAMES = ("metadata.csv", "metadata_val.csv")
+"""The second lists a trainer's validation clips. Their texts are used too; the validation split is chosen anew here."""
+ALIKE = 0.5
+"""Minimum share of letters that a text and its normalised form have in common; a name and a text share fewer."""
+
+
+class MetadataLine(NamedTuple):
+    """One line of metadata.csv."""
+
+    path: Path
+    line: int
+    text: str
+    speaker: str | None
+
+
+def read_table(path: Path, content: str) -> dict[str, MetadataLine]:
+    """Id → line; an id may also be given as the path of a recording. Raises `UserError` with file and line for invalid lines."""
+    lines = [(number, line.split("|")) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
+    for number, fields in lines:
+        if not 2 <= len(fields) <= 3 or not fields[0].strip() or not fields[-1].strip():
+            raise UserError(f"{path}:{number}: expected id|text or id|text|normalised text, found {'|'.join(fields)[:80]!r}")
+    by_speaker = _has_speaker_column(path, lines)
+    entries: dict[str, MetadataLine] = {}
+    for number, fields in lines:
+        name = _id_of(fields[0].strip())
+        if name in entries:
+            raise UserError(f"{path}:{number}: duplicate id {name!r} (also in line {entries[name].line}); remove one of the lines")
+        entries[name] = MetadataLine(path, number, fields[-1].strip(), fields[1].strip() if by_speaker else None)
+    return entries
+
+
+def _id_of(field: str) -> str:
+    """`wavs/a.wav` → `a`."""
+    path = PurePosixPath(field)
+    return path.stem if path.suffix.lower() in EXTENSIONS else field
+
+
+def _has_speaker_column(path: Path, lines: list[tuple[int, list[str]]]) -> bool:
+    """Whether the second of three fields is a speaker: names repeat and differ from the texts."""
+    threes = [(number, fields[1], fields[2]) for number, fields in lines if len(fields) == 3]
+    alike = sum(_are_similar(second, third) for _, second, third in threes)
+    if 2 * alike >= len(threes):
+        return False
+    names = {second.strip() for _, second, _ in threes}
+    if 10 * alike <= len(threes) == len(lines) and 2 * len(names) <= len(threes) and "" not in names:
+        return True
+    number = next(number for number, second, third in threes if not _are_similar(second, third))
+    raise UserError(
+        f"{path}:{number}: three fields are id|text|normalised text, or id|speaker|text in all lines; this file fits neither; use id|text"
+    )
+
+
+def _are_similar(second: str, third: str) -> bool:
+    """Compare the letters regardless of order: sufficient here, and fast."""
+    return SequenceMatcher(None, second.lower(), third.lower(), autojunk=False).quick_ratio() >= ALIKE

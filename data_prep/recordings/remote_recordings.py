@@ -1,0 +1,46 @@
+"""Download remote recordings (any fsspec URL) to a folder next to the dataset, each once.
+
+`data/me.recordings/NAME/` mirrors the URL; NAME is its last part. Rows hold paths relative to that folder, so another machine writes the
+same bytes. A ledger next to it records the identity of each downloaded file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from finetune.errors import UserError
+from finetune.storage import files, remote, strict_json
+
+
+def download_recordings(url: str, out: Path) -> Path:
+    """Mirror `url` and return the local folder: new and changed files are downloaded, deleted ones are removed.
+
+    For one process at a time. Raises `UserError` if the URL has no files or cannot be read.
+    """
+    there = {name: found for name, found in remote.find(url).items() if not any(part.startswith(".") for part in name.split("/"))}
+    if not there:
+        raise UserError(f"{url} has no files; give the folder with your recordings")
+    beside = files.make_folder(out.with_name(f"{out.name}.recordings"))
+    folder, ledger = files.make_folder(beside / remote.name_of(url)), beside / f"{remote.name_of(url)}.jsonl"
+    paths = {name: files.resolve_under(folder, name) for name in there}
+    known = _known(ledger)
+    for gone in sorted({path for path in folder.rglob("*") if path.is_file()} - set(paths.values())):
+        files.discard(gone)
+    missing = [name for name, found in there.items() if known.get(name) != found.identity or not paths[name].is_file()]
+    for number, name in enumerate(missing, start=1):
+        print(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB", flush=True)
+        remote.bring(f"{url}/{name}", there[name], paths[name], beside)  # complete before it is recorded in the ledger
+        files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
+    return folder
+
+
+def _known(ledger: Path) -> dict[str, str]:
+    """Name → identity at download. The last entry of a name counts; incomplete lines are ignored."""
+    known: dict[str, str] = {}
+    for line in ledger.read_text(encoding="utf-8").splitlines() if ledger.is_file() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            entry = strict_json.loads(line)
+            known[entry["name"]] = entry["identity"]
+    return known

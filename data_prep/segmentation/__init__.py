@@ -1,0 +1,1 @@
+"""Voice activity detection, and where a recording is cut into clips."""

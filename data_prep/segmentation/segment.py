@@ -1,0 +1,209 @@
+"""Segmentation of a recording into clips: cuts only in pauses, chosen by dynamic programming.
+
+A unit is text with approximate times: a Whisper word, or an utterance of a transcript. Its times only select *which* pause found by voice
+activity detection separates it from its neighbour; *where* inside the pause the clip ends depends on the audio.
+All positions are samples at `MASTER_RATE`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.audio.waveform import MASTER_RATE, Audio
+from data_prep.segmentation.vad import Region, find_quietest, gaps
+
+CUT_GAP_SECONDS = 0.09
+"""Minimum pause to cut at; a shorter one may be the closure of a plosive."""
+LEAD_SECONDS, TAIL_SECONDS = 0.10, 0.20
+"""Audio kept before and after the speech; with less, a model learns to clip word ends."""
+LONG_PAUSE_SECONDS = 1.5
+REJECTED_PENALTY = 50.0  # a clip that the rules will reject, for its length or a long pause; used only if unavoidable
+NO_TEXT_PENALTY = 150.0  # speech without text inside a clip: rejecting both neighbours is better than training on it
+SENTENCE_BONUS, CLAUSE_BONUS, UTTERANCE_BONUS = 0.5, 0.2, 10.0
+SENTENCE_ENDS, CLAUSE_ENDS = tuple(".?!。？！…"), tuple(",;:，；：、")
+
+
+class WhisperScores(BaseModel):
+    """Language, confidence and decoding scores of Whisper for one window."""
+
+    model_config = ConfigDict(frozen=True)
+
+    language: str
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+    temperature: float
+    complete: bool
+    """False if the token limit ended the text."""
+    language_prob: float | None = None
+    """Probability of `language`; None for English-only weights."""
+
+
+class TextUnit(BaseModel):
+    """A word or an utterance; positions in samples. `text` includes a leading space in languages that use spaces."""
+
+    model_config = ConfigDict(frozen=True)
+
+    text: str
+    start: int
+    stop: int
+    heard: WhisperScores | None = None
+    error: str | None = None
+    """Error of Whisper on this region; `text` is then empty."""
+
+
+class Piece(NamedTuple):
+    """A future clip: samples `start:stop` and their text units."""
+
+    start: int
+    stop: int
+    units: tuple[TextUnit, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(unit.text for unit in self.units).strip()
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Target, minimum and maximum clip duration in seconds."""
+
+    target: float = 6.0
+    shortest: float = 1.0
+    longest: float = 20.0
+
+
+class CutPoint(NamedTuple):
+    """A pause where the recording may be cut; the units before index `unit` are spoken before it."""
+
+    gap: Region
+    unit: int
+
+
+def align(units: list[TextUnit], regions: list[Region], length: int, tolerance: float) -> list[CutPoint]:
+    """The pauses between units, in order, including the two ends of the recording.
+
+    Each pause is assigned to the nearest unit boundary; each boundary keeps its best pause, or, where the text omits a stretch of speech,
+    the pauses around that stretch. `tolerance`: maximum error of the text's times in seconds.
+    """
+    pauses = [gap for gap in gaps(regions, length)[1:-1] if gap.seconds >= CUT_GAP_SECONDS]
+    first, last = gaps(regions, length)[0], gaps(regions, length)[-1]
+    boundaries = _boundaries(units, length)
+    lows, highs = np.asarray(boundaries).T
+    claims: dict[int, list[Region]] = {}
+    for pause in [first, *pauses, last]:
+        distances = np.maximum(0, np.maximum(pause.start - highs, lows - pause.stop))
+        nearest = len(boundaries) - 1 - int(distances[::-1].argmin())  # the last one if several are equally near
+        if _distance(pause, boundaries[nearest]) <= tolerance * MASTER_RATE:
+            claims.setdefault(nearest, []).append(pause)
+    chosen = [CutPoint(pause, index) for index in sorted(claims) for pause in _best_pauses(claims[index], boundaries[index])]
+    inner = [cut for cut in chosen if cut.gap not in (first, last)]
+    return [CutPoint(first, 0), *_drop_out_of_order(inner), CutPoint(last, len(units))]
+
+
+def single_clip(units: list[TextUnit], regions: list[Region], length: int) -> list[CutPoint]:
+    """Cuts that make the whole recording one clip: its two ends."""
+    between = gaps(regions, length)
+    return [CutPoint(between[0], 0), CutPoint(between[-1], len(units))]
+
+
+def divide(cuts: list[CutPoint], units: list[TextUnit], audio: Audio, lengths: Lengths, bonus: Callable[[TextUnit], float]) -> list[Piece]:
+    """The cheapest path through the cuts (dynamic programming). The pieces cover all speech, do not overlap, and are in order."""
+    edges = [_edge(cut, audio) for cut in cuts]
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for right in range(1, len(cuts)):
+        costs = []
+        for left in range(right - 1, -1, -1):
+            seconds = Region(edges[left].start, edges[right].stop).seconds
+            if seconds > 2 * lengths.longest and left < right - 1:
+                break  # it would be rejected, and so would all longer ones
+            costs.append((best[left][0] + _cost(cuts[left : right + 1], seconds, units, lengths, bonus), left))
+        best.append(min(costs))
+    return [Piece(edges[left].start, edges[right].stop, tuple(units[cuts[left].unit : cuts[right].unit])) for left, right in _path(best)]
+
+
+def sentence_bonus(unit: TextUnit) -> float:
+    """Bonus for a cut after this word: highest at the end of a sentence."""
+    text = unit.text.rstrip("\"'”’»)] ")
+    return SENTENCE_BONUS if text.endswith(SENTENCE_ENDS) else CLAUSE_BONUS if text.endswith(CLAUSE_ENDS) else 0.0
+
+
+def utterance_bonus(_unit: TextUnit) -> float:
+    """Bonus for a cut after an utterance: the transcript's segmentation is kept unless an utterance is too short for a clip."""
+    return UTTERANCE_BONUS
+
+
+def _boundaries(units: list[TextUnit], length: int) -> list[tuple[int, int]]:
+    """Sample range (low, high) of each boundary by the text's times, including those before the first and after the last unit."""
+    stops = [0, *(unit.stop for unit in units)]
+    starts = [*(unit.start for unit in units), length]
+    return [(min(pair), max(pair)) for pair in zip(stops, starts, strict=True)]
+
+
+def _distance(gap: Region, boundary: tuple[int, int]) -> int:
+    return max(0, gap.start - boundary[1], boundary[0] - gap.stop)
+
+
+def _best_pauses(pauses: list[Region], boundary: tuple[int, int]) -> list[Region]:
+    """One near and long pause; or all touching pauses, if they enclose speech without text."""
+    low, high = boundary
+    slack = MASTER_RATE // 10
+    touching = [pause for pause in pauses if _distance(pause, boundary) == 0]
+    if len(touching) > 1 and touching[0].stop >= low - slack and touching[-1].start <= high + slack:
+        return touching
+    return [min(touching or pauses, key=lambda pause: _distance(pause, boundary) - min(pause.stop - pause.start, MASTER_RATE) / 2)]
+
+
+def _drop_out_of_order(cuts: list[CutPoint]) -> list[CutPoint]:
+    """Drop cuts whose text times contradict the order of the pauses."""
+    kept: list[CutPoint] = []
+    for cut in sorted(cuts, key=lambda cut: cut.gap.start):
+        if not kept or cut.unit >= kept[-1].unit:
+            kept.append(cut)
+    return kept
+
+
+def _cost(cuts: list[CutPoint], seconds: float, units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]) -> float:
+    """Cost of one clip from the first to the last of `cuts`; those between are pauses inside it."""
+    inside, inner = units[cuts[0].unit : cuts[-1].unit], cuts[1:-1]
+    if not inside:  # speech without text: a piece of its own, which is reported
+        return NO_TEXT_PENALTY * len(inner)
+    without_text = sum(one.unit == other.unit for one, other in itertools.pairwise(cuts))
+    failed = sum(unit.error is not None for unit in inside)
+    interrupted = any(cut.gap.seconds > LONG_PAUSE_SECONDS for cut in inner)
+    if interrupted or 0 < failed < len(inside) or not lengths.shortest <= seconds <= lengths.longest:
+        return REJECTED_PENALTY + seconds + NO_TEXT_PENALTY * without_text
+    return ((seconds - lengths.target) / lengths.target) ** 2 + NO_TEXT_PENALTY * without_text - bonus(inside[-1])
+
+
+def _path(best: list[tuple[float, int]]) -> list[tuple[int, int]]:
+    right = len(best) - 1
+    steps = []
+    while right > 0:
+        steps.append((best[right][1], right))
+        right = best[right][1]
+    return steps[::-1]
+
+
+class _Edge(NamedTuple):
+    """Where the clip before a cut ends, and where the one after it starts."""
+
+    stop: int
+    start: int
+
+
+def _edge(cut: CutPoint, audio: Audio) -> _Edge:
+    """At the quietest 10 ms of the second half of the tail and of the lead, never past the middle of the pause."""
+    gap, lead, tail = cut.gap, int(LEAD_SECONDS * MASTER_RATE), int(TAIL_SECONDS * MASTER_RATE)
+    earliest = gap.middle if gap.start else gap.start
+    latest = gap.middle if gap.stop < len(audio.samples) else gap.stop
+    return _Edge(
+        stop=find_quietest(audio, min(latest, gap.start + tail // 2), min(latest, gap.start + tail)),
+        start=find_quietest(audio, max(earliest, gap.stop - lead), max(earliest, gap.stop - lead // 2)),
+    )

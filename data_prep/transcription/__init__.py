@@ -1,0 +1,1 @@
+"""Speech recognition with Whisper: openai-whisper, faster-whisper, and the demo model."""

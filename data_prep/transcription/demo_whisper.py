@@ -1,0 +1,97 @@
+"""The demo Whisper bundled with the package (`whisper-demo-en`): works offline, and knows only the demo's grammar.
+
+It transcribes any English with words of that grammar, so it is used only if requested by name, its rows are marked, and its
+low-confidence texts are rejected earlier than those of a regular Whisper. `recipes/voice_clone/studio` trains it.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from finetune.errors import UserError
+from finetune.storage import demo_models, files
+
+NAME = "whisper-demo-en"
+WEIGHTS, ABOUT = "weights.safetensors", "about.json"
+"""Files in its archive, next to the model card. fp16; the rows of unused tokens are identical and compress well."""
+
+
+class About(BaseModel):
+    """Description of the model, stored with everything that it transcribes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dims: dict[str, int]
+    """Model dimensions of openai-whisper."""
+    scope: str
+    """Text for users: what the model can do and what it is not for."""
+    least_sure: float
+    """Mean log-probability below which a text is probably hallucinated."""
+    longest_window: float
+    """Maximum input in seconds: on longer input, such a small decoder loses its position."""
+    figures: dict[str, Any]
+    """Results of `recipes/voice_clone/studio/whisper/measure_whisper.py`."""
+
+
+def is_demo_name(name: str) -> bool:
+    """Whether the `--whisper` name selects this model."""
+    return name == NAME
+
+
+def load_about() -> About:
+    """Load the description and print what the model is to stderr. Raises `UserError` if the model file is missing."""
+    return About.model_validate_json((_folder(digest()) / ABOUT).read_bytes())
+
+
+def digest() -> str:
+    """SHA-256 of the archive. Raises `UserError` if the file is missing."""
+    path = demo_models.HERE / f"{NAME}.zip"
+    if not path.is_file():
+        raise UserError(
+            f"--whisper {NAME}: {path} is missing; reinstall the package, or use another Whisper model, such as small, or a .pt file"
+        )
+    return files.digest(path)
+
+
+def settings() -> dict[str, Any]:
+    """Settings of a run with this model, besides its weights."""
+    model = load_about()
+    return {"name": NAME, "scope": model.scope, "least_sure": model.least_sure, "longest_window": model.longest_window}
+
+
+def checkpoint_path() -> Path:
+    """Path of a checkpoint for `whisper.load_model`, in the user's cache; created on first use."""
+    path = demo_models.cache() / f"{NAME}-{digest()[:16]}.pt"
+    if not path.is_file():
+        files.write_bytes(path, checkpoint(_folder(digest()) / WEIGHTS, load_about().dims))
+    return path
+
+
+def checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
+    """Bytes of an openai-whisper checkpoint (`torch.save` format) from a safetensors file."""
+    import torch
+    from safetensors.torch import load_file
+
+    buffer = io.BytesIO()
+    torch.save({"dims": dims, "model_state_dict": load_file(weights)}, buffer)
+    return buffer.getvalue()
+
+
+def write(folder: Path, tensors: dict[str, Any], model: About) -> None:
+    """Write the files of the model, before packing: fp16 tensors by their openai-whisper names, and the description."""
+    from safetensors.torch import save
+
+    files.write_bytes(folder / WEIGHTS, save(tensors))
+    files.write_text(folder / ABOUT, json.dumps(model.model_dump(), indent=1) + "\n")
+
+
+@functools.cache
+def _folder(_digest: str) -> Path:
+    """Unpack once per process, because it prints a warning."""
+    return demo_models.folder_of(NAME)

@@ -1,0 +1,1 @@
+"""Checkpoints: sharded safetensors, their metadata, remote copies, the run lock, disk space."""

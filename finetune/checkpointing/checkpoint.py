@@ -1,0 +1,418 @@
+"""Checkpoints: asynchronous sharded saves with an atomic commit, verification by digests, finding the newest valid one, and pruning.
+
+`runs/<name>/checkpoints/step-00000120/` contains one safetensors file per rank, `config.yaml`, `state.json`, and `manifest.json` with size
+and digest of every file, including itself. There is no pointer to the newest checkpoint: it is the newest folder whose manifest verifies.
+Nothing is ever overwritten. docs/checkpoints.md describes the protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finetune.checkpointing import safetensors_shards, staging_buffers
+from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shown
+from finetune.distributed.process_group import World, gather, once, sums, together
+from finetune.distributed.sharding import own_part, plain_name
+from finetune.errors import UserError
+from finetune.modeling import optimizers
+from finetune.modeling.loading import local_slices
+from finetune.monitoring.loss_spikes import check_checkpoint_tensors
+from finetune.storage import files
+
+STEP_FOLDER = re.compile(r"step-(\d{8})")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state")
+"""Keys of `state.json` that identify the run of a checkpoint."""
+
+
+def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors of a checkpoint by their names in it: trained parameters, optimizer moments, and the recipe's buffers.
+
+    Frozen parameters are not included: they are in the base model, whose digest is in `state.json`.
+    """
+    trained = {plain_name(name): parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    own = dict(model.named_buffers())
+    state = optimizers.sharded_state(optimizer)
+    named = {moment_name(kind, name): moment for name, parameter in trained.items() for kind, moment in state[parameter].items()}
+    return {**trained, **named, **{name: own[name] for name in buffers}}
+
+
+def moment_name(kind: str, name: str) -> str:
+    return f"optimizer.{kind}.{name}"
+
+
+def folder_of(run_dir: Path) -> Path:
+    return run_dir / "checkpoints"
+
+
+@dataclass(frozen=True)
+class _Pending:
+    folder: Path
+    step: int
+    needed: int
+    """Bytes of all ranks' tensors."""
+    began: float
+    documents: dict[str, str]
+    written: Future[files.Written]
+
+
+class Saver:
+    """Writes one checkpoint at a time, on its own thread, from a copy in host memory; the buffer of that copy is kept between saves.
+
+    The thread only writes this rank's file. All collectives run on the main thread, so they cannot interleave with those of training.
+    A disk failure raises `UserError` on all ranks; earlier checkpoints stay valid, and the next save may be tried. Without enough host
+    memory for the copy, each save blocks until it is written, as without `asynchronous`. `say` receives a log line about that memory.
+    """
+
+    def __init__(self, world: World, run_dir: Path, keep: int, asynchronous: bool, say: Callable[[str], None] = lambda _: None) -> None:
+        self._world, self._folder, self._keep, self._asynchronous = world, folder_of(run_dir), keep, asynchronous
+        self._say = say
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._pending: _Pending | None = None
+        self._writing: Future[files.Written] | None = None
+        """The last write, even if its checkpoint failed: it reads the staging buffer until it ends."""
+        self._staging: staging_buffers.Staging | None = None
+        self.seconds = 0.0
+        """Duration of the last save on this rank, from the copy to the commit, without the training in between."""
+
+    def begin(self, step: int, tensors: Mapping[str, Tensor], state: dict[str, Any], config: str) -> None:
+        """Copy this rank's part and start writing it. Collective: call on every rank."""
+        self.finish()
+        began = time.monotonic()
+        parts = safetensors_shards.own_parts(tensors, self._world.rank, self._world.size)
+        needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())  # full sizes: each value is written once
+        temporary = Path(once(self._world, lambda: str(self._make_room(step, needed))))
+        path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
+        documents = {"config.yaml": config, "state.json": json.dumps({**state, "format": FORMAT, "step": step}, indent=1, allow_nan=False)}
+        if self._asynchronous and self._staging is None:
+            self._staging, account = staging_buffers.allocate(self._world, parts)
+            self._asynchronous = self._staging is not None
+            self._say(account)
+        if self._writing is not None:
+            wait([self._writing])
+        copied: Callable[[], None] | None = None
+        if self._staging is not None:
+            parts, copied = self._staging.copy(parts, volatile=state.get("buffers", ()))
+        self._writing = self._thread.submit(self._write, path, parts, copied)
+        self._pending = _Pending(temporary, step, needed, began, documents, self._writing)
+        if self._staging is None:
+            wait([self._writing])  # `finish` reports a failure to all ranks and removes the folder
+
+    def before_update(self) -> None:
+        """Prevent the next update from overwriting tensors that are still being copied. Call before each optimizer update."""
+        if self._staging is not None:
+            self._staging.fence()
+
+    def poll(self) -> Path | None:
+        """Commit the checkpoint if all ranks have written it; returns its folder, otherwise None. Collective: call on every rank."""
+        if self._pending is None:
+            return None
+        done = sums(self._world, [float(self._pending.written.done())])[0]
+        return self.finish() if done == self._world.size else None
+
+    def finish(self) -> Path | None:
+        """Wait for the pending write and commit it; returns the committed folder. Collective: call on every rank."""
+        if self._pending is None:
+            return None
+        pending, self._pending = self._pending, None
+        try:
+            written = together(self._world, lambda: self._result(pending))
+            ready = time.monotonic()
+            own = [f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors", asdict(written), self._poisoned]
+            reports = gather(self._world, own)
+            check_checkpoint_tensors(pending.step, [name for *_, poisoned in reports for name in poisoned])
+            entries = {name: entry for name, entry, _ in reports}
+            committed = Path(once(self._world, lambda: str(self._commit(pending, entries))))
+            self.seconds = self._written_at - pending.began + time.monotonic() - ready
+            return committed
+        except BaseException:
+            if self._world.is_main:
+                with contextlib.suppress(OSError):  # then the next save, or the next launch, removes it
+                    files.discard(pending.folder)
+            raise
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        if self._staging is not None:
+            self._staging.release()
+            self._staging = None
+
+    def _write(self, path: Path, parts: Mapping[str, safetensors_shards.TensorShard], copied: Callable[[], None] | None) -> files.Written:
+        """Runs on the saver's thread. `copied` blocks until the staged copy is complete."""
+        if copied is not None:
+            copied()
+        written = safetensors_shards.write_shard(path, parts)
+        self._poisoned = [name for name, part in parts.items() if not safetensors_shards.is_finite(part.value)]
+        self._written_at = time.monotonic()
+        return written
+
+    def _make_room(self, step: int, needed: int) -> Path:
+        files.require_space(self._folder, needed + 2**20, f"the checkpoint of step {step}")
+        with _explained(self._folder, step, needed):
+            files.sweep(self._folder)
+            return files.fresh_folder(self._folder, f"step-{step:08d}")
+
+    def _result(self, pending: _Pending) -> files.Written:
+        with _explained(self._folder, pending.step, pending.needed):
+            return pending.written.result()
+
+    def _commit(self, pending: _Pending, entries: dict[str, Any]) -> Path:
+        final = self._folder / f"step-{pending.step:08d}"
+        with _explained(self._folder, pending.step, pending.needed):
+            for name, text in pending.documents.items():
+                entries[name] = asdict(files.write_blocks(pending.folder / name, [text.encode()]))
+            manifest = seal({"format": FORMAT, "step": pending.step, "files": entries})
+            files.write_in_place(pending.folder / "manifest.json", manifest)
+            if final.exists() and problem_with(final) is not None:
+                files.discard(final)  # it was skipped as damaged when the run resumed, and the run has reached this step again
+            files.commit_folder(pending.folder, final)
+            prune(self._folder, self._keep, final)
+        return final
+
+
+@contextlib.contextmanager
+def _explained(folder: Path, step: int, needed: int) -> Iterator[None]:
+    """Convert a disk error to a `UserError` with the needed and the free bytes."""
+    try:
+        yield
+    except (OSError, UserError) as error:
+        if not isinstance(error, OSError) and not isinstance(error.__cause__, OSError):
+            raise
+        raise UserError(
+            f"saving the checkpoint of step {step} failed ({error}); it needs {needed:,} bytes at {folder}, "
+            f"{files.free_bytes(folder):,} are free; earlier checkpoints are unchanged"
+        ) from error
+
+
+def seal(content: dict[str, Any]) -> bytes:
+    """A manifest as JSON, with a digest of its own content."""
+    own = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps({**content, "digest": own}, indent=1).encode()
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """The content of a manifest written by `seal`. Raises `ValueError` if any byte differs, including white space."""
+    content = parse_json(data)
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a JSON object, found {shown(content)}")
+    content = {key: value for key, value in content.items() if key != "digest"}
+    if seal(content) != data:
+        raise ValueError("it does not match its own digest")
+    return content
+
+
+def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
+    """Remove old checkpoints; returns the removed folders. Keeps the newest `keep` up to `committed`, and the one with the lowest
+    validation loss.
+
+    Folders of later steps are ignored: the run skipped them as damaged, and counting them would remove the checkpoint that was just saved.
+    Unreadable checkpoints and those of other runs are neither counted nor removed.
+    """
+    states = {path.name: state for path in steps_in(folder) if (state := _readable(path)) is not None}
+    gone = [folder / name for name in surplus(states, keep, committed.name)]
+    for path in gone:
+        files.discard(path)
+    return gone
+
+
+def surplus(states: Mapping[str, dict[str, Any]], keep: int, committed: str) -> list[str]:
+    """Names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`."""
+    own = states.get(committed)
+    if own is None:  # a remote one may be temporarily unreachable
+        return []
+    found = sorted((name for name, state in states.items() if name <= committed and not differences(state, own)), reverse=True)
+    losses = {name: loss for name in found if (loss := states[name]["validation_loss"]) is not None}
+    best = min(losses, key=lambda name: (losses[name], name), default=None)
+    return [name for name in found[keep:] if name != best]
+
+
+def steps_in(folder: Path) -> list[Path]:
+    """Committed checkpoint folders, the newest first."""
+    return sorted((path for path in folder.glob("step-*") if STEP_FOLDER.fullmatch(path.name)), reverse=True)
+
+
+def snapshot_of(committed: Path, folder: Path) -> Path:
+    """Hard-link a checkpoint into `folder` and return that copy, which later saves do not prune."""
+    for path in committed.iterdir():
+        files.link_into(path, folder / committed.name / path.name)
+    return folder / committed.name
+
+
+def step_of(path: Path) -> int:
+    """The optimizer step in a checkpoint folder's name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Keys of `SAME_RUN` in which two states differ; none if they belong to the same run. Paths may differ: a base is identified by its
+    content, and a recipe by the name of its folder. Files of the bases are compared if both states list them; earlier versions did not."""
+    found = [key for key in SAME_RUN if key not in ("recipe", "base") and was[key] != now[key]]
+    if Path(was["recipe"]).name != Path(now["recipe"]).name:
+        found.insert(0, "recipe")
+    if was["base"]["digest"] != now["base"]["digest"] or changed_files(was["base"].get("files"), now["base"].get("files")):
+        found.append("base")
+    return found
+
+
+def changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> list[str]:
+    """Differences between the files of two bases, one phrase per file; empty if one of the lists is unknown."""
+    if was is None or now is None:
+        return []
+    names = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+    return [f"{name} {'was added' if name not in was else 'was removed' if name not in now else 'was changed'}" for name in names]
+
+
+def describe_difference(key: str, was: Any, now: Any) -> str:
+    """One line on a key of `SAME_RUN` that differs: its old and new value; of a mapping only what differs, of a base the changed files."""
+    if key == "base":
+        changed = changed_files(was["files"], now["files"])
+        named = ", ".join(changed) or "its weights or config.json were changed"
+        added = sorted(set(now["files"]) - set(was["files"])) if was["files"] is not None and now["files"] is not None else []
+        away = f" (move {', '.join(added)} out of that folder)" if added and Path(now["source"]).is_dir() else ""
+        digests = was["digest"] != now["digest"]
+        before, after = describe_base(was, digests), describe_base(now, digests)
+        return f"base {after if before == after else f'was {before}, now {after}'}: {named}{away}"
+    if isinstance(was, dict) and isinstance(now, dict):
+        names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+        was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
+    return f"{key} was {was}, now {now}"
+
+
+def describe_base(base: dict[str, Any], with_digest: bool) -> str:
+    """Source, revision and, if wanted, digest of a base model."""
+    revision = f"@{base['revision']}" if base["revision"] else ""
+    digest = f" ({base['digest'][:12]}…)" if with_digest else ""
+    return f"{base['source']}{revision}{digest}"
+
+
+def _readable(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_state(path)
+    except UserError:
+        return None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """`state.json` of a checkpoint, validated as in finetune/checkpointing/checkpoint_metadata.py. Raises `UserError` with the first invalid key."""
+    try:
+        data = (path / "state.json").read_bytes()
+        found = parse_json(data)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is not a checkpoint: state.json cannot be read ({error}); give a run folder or one of its checkpoints/step-* folders"
+        ) from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise other_format(path, found.get("format") if isinstance(found, dict) else None)
+    try:
+        return parse_state(data)
+    except ValueError as error:
+        raise UserError(f"{path / 'state.json'}: {error}; the file was not written by training, so choose another checkpoint") from None
+
+
+def other_format(path: Path, found: Any) -> UserError:
+    return UserError(
+        f"{path}: checkpoint format {shown(found)}, but this version reads format {FORMAT}; use the version that wrote it, or a newer one"
+    )
+
+
+def problem_with(path: Path) -> str | None:
+    """Why a checkpoint must not be used, or None if every file matches the manifest and is valid."""
+    try:
+        content = unseal((path / "manifest.json").read_bytes())
+        if content.get("format") != FORMAT:
+            return f"format {shown(content.get('format'))}, but this version reads format {FORMAT}"
+        manifest = parse_manifest(content)
+    except (OSError, ValueError) as error:
+        return f"manifest.json cannot be read ({type(error).__name__}: {error})"
+    if manifest["step"] != step_of(path):
+        return f"manifest.json belongs to step {manifest['step']}"
+    listed = {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
+    present = {file.name for file in path.iterdir()} - {"manifest.json"}
+    if present != set(listed):
+        return f"files differ from the manifest: {', '.join(sorted(present ^ set(listed)))}"
+    for name, (size, digest) in listed.items():
+        try:
+            if (path / name).stat().st_size != size or files.digest(path / name) != digest:
+                return f"{name} does not match its digest"
+        except OSError as error:
+            return f"{name} cannot be read ({error})"
+    try:
+        if (step := parse_state((path / "state.json").read_bytes())["step"]) != step_of(path):
+            return f"state.json belongs to step {step}"
+    except (OSError, ValueError) as error:
+        return f"state.json cannot be read ({error})"
+    return None
+
+
+def refuse_newer(path: Path) -> None:
+    """Raises `UserError` for a complete checkpoint of a later format: skipping it would silently repeat its training."""
+    with contextlib.suppress(OSError, ValueError):  # damaged: skipped with a message
+        found = unseal((path / "manifest.json").read_bytes()).get("format")
+        if isinstance(found, int) and found > FORMAT:
+            raise other_format(path, found)
+
+
+def newest_good(run_dir: Path) -> tuple[Path | None, list[str]]:
+    """The newest valid checkpoint, and the problems of those that were skipped.
+
+    Raises `UserError` if a later version of this program has written checkpoints here.
+    """
+    passed_over: list[str] = []
+    for path in steps_in(folder_of(run_dir)):
+        refuse_newer(path)
+        problem = problem_with(path)
+        if problem is None:
+            return path, passed_over
+        passed_over.append(f"{path}: {problem}")
+    return None, passed_over
+
+
+def find(place: Path, step: int | None = None) -> Path:
+    """A verified checkpoint, given a run folder (the newest valid one, or that of `step`) or a checkpoint folder.
+
+    Raises `UserError` with the problem and the checkpoints that exist.
+    """
+    if (named := STEP_FOLDER.fullmatch(place.name)) and place.is_dir():
+        if step not in (None, int(named[1])):
+            raise UserError(f"{place} is of step {int(named[1])}, but step {step} was requested; give the run's folder, or drop the step")
+        chosen = place
+    elif step is not None:
+        chosen = folder_of(place) / f"step-{step:08d}"
+        if not chosen.is_dir():
+            there = ", ".join(str(step_of(path)) for path in steps_in(folder_of(place)))
+            raise UserError(f"{place} has no checkpoint of step {step}; existing steps: {there or 'none'}")
+    else:
+        newest, passed_over = newest_good(place)
+        if newest is None:
+            raise UserError("; ".join([f"{place} contains no valid checkpoint", *passed_over]) + "; give a run folder of finetune/train.py")
+        return newest
+    if problem := problem_with(chosen):
+        raise UserError(f"{chosen} is damaged: {problem}; choose another step")
+    return chosen
+
+
+def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers: Mapping[str, Tensor]) -> None:
+    """Load a verified checkpoint into this rank's shards, whatever number of ranks wrote it. Each rank reads only its own slices; not
+    collective."""
+    optimizers.restore_state(optimizer, read_state(path)["optimizer_steps"])
+    tensors = training_tensors(model, optimizer, buffers)
+    with torch.no_grad(), safetensors_shards.open_shards(path) as (read, shapes):
+        if differing := sorted(set(tensors) ^ set(shapes), key=lambda name: (name.startswith("optimizer."), name)):
+            raise UserError(f"{path} has other trainable parameters ({', '.join(differing[:4])} …); choose another run.dir")
+        if other := [
+            f"{name} is {shapes[name]}, now {tuple(tensor.shape)}" for name, tensor in tensors.items() if shapes[name] != tensor.shape
+        ]:
+            raise UserError(f"{path} has parameters of other shapes ({'; '.join(other[:4])}); choose another run.dir")
+        for name, tensor in tensors.items():
+            own_part(tensor).copy_(read(name, local_slices(tensor)[1]))

@@ -1,0 +1,155 @@
+"""Schema and strict parser of a checkpoint's JSON files, `state.json` and `manifest.json`; errors name the invalid key.
+
+All readers of these files use this module, so that no content can cause a traceback: wrong types, missing keys, numbers out of range, lone
+surrogates, and unlimited nesting.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from finetune.config import LAST_STEP, Lora
+from finetune.errors import UserError
+
+FORMAT = 1
+DEEPEST = 100
+"""Maximum nesting; Python's own recursion limit would be reached at about ten times as many levels."""
+SHOWN = 60
+"""Characters of an invalid value that a message shows."""
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Steps = Annotated[int, Field(ge=0, le=LAST_STEP)]
+
+
+class Part(BaseModel):
+    """A part of a JSON file. Unknown keys are kept: a later version of the same format may have added them."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class DataDigest(Part):
+    """The data file that a run trains on."""
+
+    digest: str
+    rows: Count
+    positions: Count
+
+
+class BaseDigest(Part):
+    """The base model of a run."""
+
+    source: str | None
+    revision: str | None
+    digest: str
+    """SHA-256 over weights and config.json."""
+    files: dict[str, str] | None = None
+    """SHA-256 of each file that affects samples or the model, by its path in the base. None in checkpoints older than this key."""
+
+
+class PlaceState(Part):
+    """Position in the data (`Place` in finetune/data/batching.py)."""
+
+    epoch: Count
+    window: Count
+    micro: Count
+
+
+def _with_possible_rank(lora: Lora) -> Lora:
+    if lora.rank >= 2**31:
+        raise ValueError("the rank exceeds the size of any matrix")
+    return lora
+
+
+class State(Part):
+    """`state.json`: progress of a run, and digests of its data, base and recipe."""
+
+    format: int
+    step: Steps
+    recipe: str
+    data: DataDigest
+    base: BaseDigest
+    order: dict[str, int | bool]
+    lora: Annotated[Lora, AfterValidator(_with_possible_rank)] | None
+    quantization: str | None
+    optimizer: str = "adamw"
+    """`train.optimizer`; checkpoints older than this key used AdamW."""
+    recipe_state: dict[str, Any]
+    buffers: list[str]
+    place: PlaceState
+    optimizer_steps: Steps
+    skipped: Steps = 0
+    recent: list[Annotated[list[float], Field(min_length=2, max_length=2)]] = []
+    validation_loss: float | None
+    world: Annotated[int, Field(ge=1)]
+    strategy: str
+    device: str | None = None
+    """cpu or cuda. None, as below, in checkpoints older than this key."""
+    validation: str | None = None
+    """SHA-256 of the validation data."""
+
+
+class FileDigest(Part):
+    """Size and SHA-256 of a file of a checkpoint."""
+
+    bytes: Count
+    digest: str
+
+
+class Manifest(Part):
+    """`manifest.json`."""
+
+    format: int
+    step: Steps
+    files: dict[str, FileDigest]
+
+
+def parse_json(data: bytes | str) -> Any:
+    """As `json.loads`, but raises only `ValueError`, whatever the content."""
+    try:
+        value = json.loads(data)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())]
+        if not level:
+            return value
+    raise ValueError(f"its values are nested more than {DEEPEST} levels deep")
+
+
+def parse_state(data: bytes | str) -> dict[str, Any]:
+    """`state.json` with every key of `State`. Raises `ValueError` naming the first invalid key."""
+    return _checked(State, parse_json(data))
+
+
+def parse_manifest(content: dict[str, Any]) -> dict[str, Any]:
+    """As `parse_state`, for the content of `manifest.json`."""
+    return _checked(Manifest, content)
+
+
+def check_recipe_state(model: type[BaseModel], state: dict[str, Any]) -> None:
+    """Raises `UserError` if `recipe_state` in `state.json` lacks keys that the recipe's export needs, which `model` lists."""
+    try:
+        _checked(model, state)
+    except ValueError as error:
+        raise UserError(f"the checkpoint's state.json: recipe_state.{error}; it was not written by this recipe") from None
+
+
+def shown(value: Any) -> str:
+    """A value from a file for a message, as ASCII, at most `SHOWN` characters."""
+    text = ascii(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _checked(model: type[BaseModel], value: Any) -> dict[str, Any]:
+    try:
+        return model.model_validate(value).model_dump()
+    except ValidationError as error:
+        first, *more = error.errors(include_url=False)
+        key = ".".join(str(part) for part in first["loc"]) or "the whole of it"
+        found = "" if first["type"] == "missing" else f" (found {shown(first['input'])})"
+        rest = f", and {len(more)} more" if more else ""
+        raise ValueError(f"{shown(key)[1:-1]}: {first['msg']}{found}{rest}") from None

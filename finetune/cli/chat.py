@@ -1,0 +1,26 @@
+"""python -m finetune chat --model FOLDER …
+
+Starts a conversation with an exported model in this terminal. The folder names its recipe; add --help for the options of that recipe.
+"""
+
+from __future__ import annotations
+
+from finetune.cli.generate import choose_model, ensure_exported
+from finetune.errors import UserError, exit_code
+from finetune.recipe import find_recipe, load_recipe
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    """Chat with the model on the command line; returns the exit code."""
+    chosen = choose_model("chat", __doc__, argv)
+    if chosen is None:
+        return 0
+    model, name, rest = chosen
+    converse = load_recipe(find_recipe(name)).inference.chat
+    if converse is None:
+        raise UserError(f"the recipe {name} has no chat; use `python -m finetune generate --model {model}`")
+    return converse(ensure_exported(model, name), rest)

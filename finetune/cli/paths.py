@@ -1,0 +1,40 @@
+"""finetune where [recipes|configs|NAME.yaml]: print the paths of the installed recipes and launch files, for use in a command line.
+
+accelerate launch --config_file $(finetune where fsdp2.yaml) -m finetune.train --recipe voice_clone
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finetune.errors import UserError, exit_code
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    if argv[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    places = {"recipes": recipes_folder(), "configs": configs_folder()}
+    for name in argv or [*places]:
+        if name in places:
+            print(places[name] if argv else f"{name}: {places[name]}")
+        elif (configs_folder() / name).is_file():
+            print(configs_folder() / name)
+        else:
+            known = ", ".join(sorted(path.name for path in configs_folder().glob("*.yaml")))
+            raise UserError(f"unknown name {name!r}; valid names are recipes, configs, and the launch files {known}")
+    return 0
+
+
+def recipes_folder() -> Path:
+    return Path(__file__).resolve().parents[2] / "recipes"
+
+
+def configs_folder() -> Path:
+    """Folder of the launch files: next to the package in a clone, inside it when installed."""
+    here = Path(__file__).resolve().parent
+    return next(path for path in (here.parent / "configs", here / "configs") if path.is_dir())

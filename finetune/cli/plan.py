@@ -1,0 +1,177 @@
+"""python -m finetune plan --recipe NAME [--config FILE …] [--section.key value …] [--gpus 8] [--nodes 2] [--gpu h100-80gb] [--write FILE]
+
+Plans a run without weights, data or a GPU. Prints every config key with its value and the file that sets it; then, as YAML comments, the
+estimated parameters, steps, checkpoints and time, the GPU memory term by term, the recommended parallelism strategy with reasons against
+the others, and problems that would stop the run later. The output is YAML that can be used as a --config file.
+
+    --gpus N --nodes N         GPUs per machine, and number of machines (default: 1 and 1)
+    --gpu NAME                 type of GPU (default: h100-80gb)
+    --write FILE               write a launch file for accelerate
+    --settings                 print only the config, without the estimate
+    --show-batch               print the config and the first micro-batch, sample by sample, with the trained positions highlighted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from finetune.config import Config, on_disk
+from finetune.config_sources import Arguments, Dumper, command_line, parse_arguments, read_layer
+from finetune.errors import UserError, exit_code
+from finetune.hardware.gpus import Cluster, cluster
+from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.storage import files
+from finetune.train import check_inputs, checked_config, checked_recipe, print_help, resolved_config
+from finetune.training import generation_during_training
+
+if TYPE_CHECKING:
+    from finetune.distributed.process_group import World
+
+SHOW_BATCH, SETTINGS = "--show-batch", "--settings"
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The command-line options of `plan` besides the config."""
+
+    cluster: Cluster
+    write: Path | None
+    """Where to write a launch file; None: nowhere."""
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    arguments = parse_arguments([argument for argument in argv if argument not in (SHOW_BATCH, SETTINGS)])
+    if arguments.help:
+        print_help(__doc__, arguments)
+        return 0
+    if SHOW_BATCH in argv or SETTINGS in argv:
+        config = checked_config(arguments)
+        recipe = checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
+        print(table(config, origins(arguments)))
+        if SHOW_BATCH in argv and recipe is not None:
+            show_batch(config, recipe)
+        return 0
+    requested = take_plan_options(arguments)
+    config = resolved_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
+    print(table(config, origins(arguments)), flush=True)
+    print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
+    return 0
+
+
+def take_plan_options(arguments: Arguments) -> PlanOptions:
+    """Remove the flags of `plan` from the overrides and return them. Raises `UserError` for an invalid number or an unknown GPU."""
+    given = {key: value for key, value in arguments.overrides if key in ("gpus", "nodes", "gpu", "write")}
+    arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
+    for key in ("gpus", "nodes"):
+        if not given.get(key, "1").isdecimal():
+            raise UserError(f"--{key} {given[key]}: expected a number, as in --{key} 8")
+    wanted = cluster(given.get("gpu", "h100-80gb"), int(given.get("gpus", "1")), int(given.get("nodes", "1")))
+    write = Path(given["write"]) if "write" in given else None
+    if write is not None and write.exists():
+        raise UserError(f"--write {write}: already exists; remove it or choose another name")
+    return PlanOptions(wanted, write)
+
+
+def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> None:
+    """Print the estimate as YAML comments, and write the launch file if `--write` was given."""
+    from finetune.planning.estimate import estimate_run
+    from finetune.planning.launch_file import launch_file
+    from finetune.planning.report import lines, plan_run
+
+    foreseen = estimate_run(config, recipe)
+    prospect = plan_run(foreseen, requested.cluster)
+    seen = prospect.look(recipe)
+    problems = [*startup_errors(config, recipe), *prospect.problems(seen)]
+    command = command_arguments(arguments)
+    for line in lines(prospect, command, seen, problems):
+        print(f"# {line}".rstrip())
+    if requested.write is not None:
+        files.write_text(requested.write, launch_file(prospect.best, requested.cluster, str(requested.write), command))
+        print(f"# wrote {requested.write}")
+
+
+def command_arguments(arguments: Arguments) -> str:
+    """The arguments that `train` takes, as a command line without the flags of `plan`."""
+    keys = "".join(f" --{key} {value}" for key, value in arguments.overrides)
+    return f"--recipe {arguments.recipe}{''.join(f' --config {path}' for path in arguments.files)}{keys}"
+
+
+def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
+    """Messages of the errors with which `train` would stop at startup."""
+    for check in (lambda: check_inputs(config), lambda: generation_during_training.check(config, recipe)):
+        try:
+            check()
+        except UserError as problem:
+            yield str(problem)
+
+
+def origins(arguments: Arguments) -> dict[str, str]:
+    """Dotted key → the file and line, or the flag, that sets it. Keys with their default are not included."""
+    assert arguments.recipe is not None  # checked by `resolved_config`
+    files = [find_recipe(arguments.recipe) / "config.yaml", *arguments.files]
+    layers = [*(read_layer(path) for path in files), command_line(arguments.overrides)]
+    return {key: place for layer in layers for key, place in layer.origins.items()}
+
+
+def table(config: Config, places: dict[str, str]) -> str:
+    """The config as YAML, with the origin of each value as a comment."""
+    lines = [*_lines(config.model_dump(mode="json"), "", places)]
+    width = min(60, max(len(line) for line, _ in lines))
+    return "\n".join(f"{line:<{width}}  # {place}" if place else line for line, place in lines)
+
+
+def _lines(values: dict[str, Any], prefix: str, places: dict[str, str]) -> Iterator[tuple[str, str | None]]:
+    indent = "  " * prefix.count(".")
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            yield f"{indent}{name}:", None
+            yield from _lines(value, f"{key}.", places)
+        else:
+            text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))
+            yield f"{indent}{name}: {text.removesuffix('...' + chr(10)).rstrip()}", places.get(key, "default")
+
+
+def show_batch(config: Config, recipe: Recipe) -> None:
+    """Print the samples of the first micro-batch of a new run."""
+    if recipe.show is None:
+        raise UserError(f"{SHOW_BATCH}: the recipe {config.recipe} does not define `show`, so its samples cannot be printed")
+    from finetune.distributed import process_group as worlds
+
+    world = worlds.join((), config.run.dir)
+    try:
+        for line in first_batch(config, recipe, world):
+            print(line)
+    finally:
+        worlds.leave()
+
+
+def first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
+    """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
+    from finetune.data.batching import Loader, Order, micro_batches
+    from finetune.data.length_index import account, check_batching, data_key, open_data
+
+    train = on_disk(config.data.train)
+    assert recipe.show is not None and train is not None
+    check_batching(config, recipe)
+    recipe.prepare(config)
+    loaded = recipe.load(config)
+    rows = open_data(train, config.run.dir / "cache", data_key(config, loaded), recipe, loaded, config, world)
+    assert rows is not None
+    yield from account(rows)
+    micro = micro_batches(Order.of(config), rows.lengths, epoch=0, window=0)[0]
+    yield f"\nthe first micro-batch: {len(micro.ids)} of {len(rows):,} rows, {micro.tokens:,} positions"
+    loader = Loader(rows, recipe, rank=0, size=1)
+    for row in micro.ids:
+        yield f"\n── {rows.where(row)}"
+        yield recipe.show(loader.sample(row), loaded.processor)
+    loader.close()

@@ -1,0 +1,54 @@
+"""python -m finetune check RUN
+
+Verify all checkpoints of a run: reads every byte and reports which checkpoints are valid, which are damaged, and why. Exit code 0 if all
+are valid, 2 if one is damaged or there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from finetune.errors import UserError, exit_code
+from finetune.storage import files
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser("finetune check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    return check(parser.parse_args(argv).run)
+
+
+def check(run_dir: Path) -> int:
+    """Verify all checkpoints, print the result, and return the exit code. Raises `UserError` if there is no checkpoint.
+
+    It only reads, so it may run while the run is training.
+    """
+    from finetune.checkpointing import checkpoint
+
+    folder = checkpoint.folder_of(run_dir)
+    problems = {path: checkpoint.problem_with(path) for path in checkpoint.steps_in(folder)}
+    if not problems:
+        raise UserError(f"{run_dir} contains no checkpoint; give the folder of a run, which contains checkpoints/")
+    for path, problem in problems.items():
+        print(f"{path.name}  {describe(path) if problem is None else f'damaged: {problem}'}")
+    for path in files.unfinished(folder):
+        print(f"{path.name}  unfinished: a save in progress, or one that was killed; the run removes it at its next start")
+    newest = next((path for path, problem in problems.items() if problem is None), None)
+    print(f"the run can resume from {newest.name}" if newest else "the run cannot resume: no checkpoint is valid")
+    return 0 if not any(problems.values()) else 2
+
+
+def describe(path: Path) -> str:
+    """One line about a valid checkpoint."""
+    from finetune.checkpointing import checkpoint
+
+    state = checkpoint.read_state(path)
+    size = sum(file.stat().st_size for file in path.iterdir())
+    loss = state.get("validation_loss")
+    measured = "" if loss is None else f", validation loss {loss:.4f}"
+    return f"valid: {size:,} bytes, saved by {state['world']} × {state['strategy']}{measured}"

@@ -1,0 +1,210 @@
+"""Config sources: strict YAML 1.2 files with the line of each key, and command-line overrides. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from finetune.errors import UserError
+from finetune.storage.strict_json import DEEPEST, TOO_DEEP, one_line
+
+LARGEST = 2**63 - 1
+"""Largest integer: a larger one fits neither a tensor nor a random generator."""
+TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null"))
+UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
+"""Characters that YAML can express ("\\0", "\\ud800"), but no path and no UTF-8 file can contain: zero bytes and lone surrogates."""
+
+
+@dataclass(frozen=True)
+class ConfigSource:
+    """Values of one config source: a file or the command line."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+    """Dotted key → its place, as `file:line` or the flag."""
+
+
+@dataclass
+class Arguments:
+    """Parsed command line: the recipe, config files in order, overrides in order."""
+
+    recipe: str | None = None
+    files: list[Path] = field(default_factory=list)
+    overrides: list[tuple[str, str]] = field(default_factory=list)
+    help: bool = False
+
+
+def parse_arguments(argv: list[str]) -> Arguments:
+    """Parse `--recipe NAME --config FILE --section.key value` (or `--section.key=value`). Raises `UserError`."""
+    parsed, tokens = Arguments(), iter(argv)
+    for token in tokens:
+        if token in ("-h", "--help"):
+            parsed.help = True
+            continue
+        if not token.startswith("--"):
+            raise UserError(f"unexpected argument {token!r}; values follow a flag, as in --train.lr 1e-5")
+        key, equals, value = token[2:].partition("=")
+        if not equals:
+            value = _next_value(key, tokens)
+        _file_argument(parsed, key, value)
+    return parsed
+
+
+def _next_value(key: str, tokens: Iterator[str]) -> str:
+    value = next(tokens, None)
+    if value is None or re.match(r"--[a-z]", value):
+        raise UserError(f"--{key} needs a value, as in --{key} VALUE")
+    return value
+
+
+def _file_argument(parsed: Arguments, key: str, value: str) -> None:
+    if key == "recipe":
+        parsed.recipe = value
+    elif key == "config":
+        parsed.files.append(Path(value))
+    else:
+        parsed.overrides.append((key, value))
+
+
+class Yaml12(yaml.SafeLoader):
+    """Safe YAML loader with the 1.2 core schema: `1e-5` is a number, `yes` and `off` are text, duplicate keys are errors."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Refuse aliases, of which ten lines can mean a billion values or a recursive value, and nesting too deep for recursion."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
+        if self._depth > DEEPEST:
+            raise yaml.composer.ComposerError(None, None, TOO_DEEP, self.peek_event().start_mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value = int(node.value)  # PyYAML reads 010 as octal, and fails for 089
+        if abs(value) > LARGEST:
+            raise ValueError("a whole number of more than 64 bits")
+        return value
+
+
+class Dumper(yaml.SafeDumper):
+    """YAML dumper that quotes text which the loader would read as a number, such as a commit 5e12345, and escapes unusual line breaks."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Dumper.add_representer(str, Dumper.represent_text)
+Yaml12.add_constructor("tag:yaml.org,2002:int", Yaml12.construct_yaml_int)
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+):
+    for _class in (Yaml12, Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first) + ([""] if _tag == "null" else [])
+        )
+
+
+def read_layer(path: Path) -> ConfigSource:
+    """Read a YAML file with the line of each key. Raises `UserError` for invalid syntax, duplicate keys, or a top level that is not a
+    mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"--config {path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as YAML: {error}") from None
+    origins: dict[str, str] = {}
+    node = _compose(text, str(path))
+    values = {} if node is None else _construct(node, "", str(path), origins)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
+    return ConfigSource(values, origins)
+
+
+def load_yaml(text: str, name: str) -> Any:
+    """Parse a YAML document by the same rules. Raises `UserError` whose message begins with `name`."""
+    node = _compose(text, name)
+    return None if node is None else _construct(node, "", name, {})
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=Yaml12)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{name}{line}: not readable as YAML: {one_line(error)}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: "\\UFFFFFFFF", which is not a Unicode character
+        raise UserError(f"{name}: not readable as YAML: {one_line(error)}") from None
+    return node
+
+
+def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> Any:
+    place, kind = f"{file}:{node.start_mark.line + 1}", node.tag.removeprefix("tag:yaml.org,2002:")
+    if isinstance(node, yaml.SequenceNode) and kind == "seq":
+        return [_construct(item, f"{prefix}{number}.", file, origins) for number, item in enumerate(node.value)]
+    if isinstance(node, yaml.ScalarNode) and node.tag in TAGS:
+        return _scalar(node, place, prefix)
+    if not isinstance(node, yaml.MappingNode) or kind != "map":
+        what = f"{place}: {prefix.rstrip('.')} is not a valid config value"
+        raise UserError(f"{what}: the tag {node.tag} is not supported; write the value without it")
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        place = f"{file}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UserError(f"{place}: {prefix.rstrip('.') or 'the file'} has a list or a mapping as a key; a key must be a name")
+        key = key_node.value
+        if key in result:
+            raise UserError(f"{place}: {prefix}{key} is also set at {origins[prefix + key]}; remove one of them")
+        origins[prefix + key] = place
+        result[key] = _construct(value_node, f"{prefix}{key}.", file, origins)
+    return result
+
+
+def _scalar(node: yaml.ScalarNode, place: str, prefix: str) -> Any:
+    try:
+        value = Yaml12("").construct_object(node, deep=True)
+        if isinstance(value, str) and (found := UNWRITABLE.search(value)):
+            raise ValueError(f"it contains {found.group()!a}, a character that no path and no text file can contain")
+    except (yaml.YAMLError, ValueError, LookupError) as error:  # LookupError: `!!bool 3`
+        raise UserError(f"{place}: {prefix.rstrip('.')} is not a valid config value: {one_line(error)}") from None
+    return value
+
+
+def command_line(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
+    """Dotted command-line overrides as a config source; values are YAML (`--log.trackers "[wandb]"`)."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, text in overrides:
+        if key.count(".") > DEEPEST:
+            raise UserError(f"--{key[:60]}…: {TOO_DEEP}; keys are `section.key`")
+        node = _compose(text, f"--{key} {text}")
+        value = None if node is None else _construct(node, f"{key}.", f"--{key}", origins)
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        merge(values, value)
+        origins[key] = f"--{key}"
+    return ConfigSource(values, origins)
+
+
+def merge(into: dict[str, Any], values: Any) -> None:
+    """Merge `values` into `into`, in place, section by section."""
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = value

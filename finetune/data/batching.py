@@ -1,0 +1,220 @@
+"""Batching: the order of samples, micro-batches and optimizer steps as a pure function of (seed, epoch, position), and the batch loader.
+
+The order of an epoch is a keyed permutation, divided into windows. A window is bucketed by length, or packed, into micro-batches of at
+most `micro_tokens` positions. An optimizer step takes micro-batches until it reaches `global_batch_tokens`. None of this depends on the
+number of ranks, which take a step's micro-batches in turn. So a position in the data is three integers, and resuming needs no search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.config import Config
+from finetune.data import sample_cache
+from finetune.data.jsonl_dataset import Ids, Rows, remedy
+from finetune.data.packing import best_fit, fill
+from finetune.errors import UserError
+from finetune.recipe import Batch, Recipe, Sample
+from finetune.storage import strict_json
+
+
+@dataclass(frozen=True)
+class Place:
+    """Position in the data: the next micro-batch to train on."""
+
+    epoch: int = 0
+    window: int = 0
+    micro: int = 0
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    ids: tuple[int, ...]
+    """Row numbers in the data file."""
+    tokens: int
+    """Positions without padding."""
+    key: int
+    """Seed of all randomness of its forward pass."""
+    packed: bool = False
+    """Whether its samples are packed end to end, or padded."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The micro-batches of one optimizer step, of all ranks."""
+
+    micros: tuple[MicroBatch, ...]
+    after: Place
+    """Position of the next step."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(micro.tokens for micro in self.micros)
+
+
+@dataclass(frozen=True)
+class Order:
+    """All settings that determine the order of samples. Stored in each checkpoint, since another order would repeat or skip rows."""
+
+    seed: int
+    window: int
+    micro_tokens: int
+    global_batch_tokens: int
+    packing: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> Order:
+        data, train = config.data, config.train
+        return cls(config.run.seed, data.window, train.micro_tokens, train.global_batch_tokens, data.packing)
+
+    def as_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def permute(positions: Ids, size: int, key: int) -> Ids:
+    """Image of each position under a keyed permutation of range(size): a four-round Feistel network with cycle walking.
+
+    Needs no memory, and the same time for any position (Luby & Rackoff 1988; cycle walking: Black & Rogaway 2002).
+    """
+    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    result = _feistel(positions.astype(np.uint64), half, key)
+    while (outside := result >= size).any():
+        result[outside] = _feistel(result[outside], half, key)
+    return result.astype(np.int64)
+
+
+def _feistel(values: NDArray[np.uint64], half: int, key: int) -> NDArray[np.uint64]:
+    mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
+    left, right = values >> shift, values & mask
+    for turn in range(4):
+        left, right = right, left ^ (_mix(right + np.uint64(keyed(key, turn))) & mask)
+    return (left << shift) | right
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of splitmix64 (Steele, Lea & Flood 2014): every input bit affects every output bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def keyed(*parts: int) -> int:
+    """A 63-bit key from integers."""
+    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "big") >> 1
+
+
+def micro_batches(order: Order, lengths: Ids, epoch: int, window: int) -> list[MicroBatch]:
+    """The micro-batches of one window, in the order of training."""
+    start = window * order.window
+    positions = np.arange(start, min(start + order.window, len(lengths)))
+    ids = permute(positions, len(lengths), keyed(order.seed, epoch))
+    by_length = ids[np.argsort(lengths[ids], kind="stable")]
+    groups = (best_fit if order.packing else fill)(by_length, lengths[by_length], order.micro_tokens)
+    # Without this shuffle, each window would be trained from its shortest to its longest samples.
+    turns = permute(np.arange(len(groups)), len(groups), keyed(order.seed, epoch, window))
+    return [
+        MicroBatch(tuple(groups[turn].tolist()), int(lengths[groups[turn]].sum()), keyed(order.seed, epoch, window, place), order.packing)
+        for place, turn in enumerate(turns)
+    ]
+
+
+def steps(order: Order, lengths: Ids, place: Place, epochs: int | None) -> Iterator[Step]:
+    """Optimizer steps from `place` on; endless if `epochs` is None. A step never contains samples of two epochs."""
+    windows = -(-len(lengths) // order.window)
+    while epochs is None or place.epoch < epochs:
+        taken: list[MicroBatch] = []
+        tokens = 0
+        for window in range(place.window, windows):
+            micros = micro_batches(order, lengths, place.epoch, window)
+            for number in range(place.micro if window == place.window else 0, len(micros)):
+                taken.append(micros[number])
+                tokens += micros[number].tokens
+                if tokens >= order.global_batch_tokens:
+                    place = Place(place.epoch, window, number + 1)
+                    yield Step(tuple(taken), place)
+                    taken, tokens = [], 0
+        place = Place(place.epoch + 1)
+        if taken:
+            yield Step(tuple(taken), place)
+
+
+def count_steps(order: Order, lengths: Ids, epochs: int) -> int:
+    return sum(1 for _ in steps(order, lengths, Place(), epochs))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One micro-batch of one rank in a step."""
+
+    micro: MicroBatch
+    batch: Batch
+    counts: bool
+    """False for a filler: a rank without a micro-batch runs a small batch with weight 0, since all ranks must join the collectives."""
+
+
+class Loader:
+    """Loads this rank's batches one step ahead of the training, on its own thread.
+
+    Samples come from the sample cache, so the thread only reads and collates. It holds the interpreter lock for 1 to 4 % of a step
+    (benchmarks/loader_interference.py).
+    """
+
+    def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int, pinned: bool = False, fixed: int | None = None) -> None:
+        """`pinned`: use page-locked memory, for asynchronous copies to a GPU. `fixed`: length to which packed rows are padded."""
+        self._rows, self._recipe, self._fixed = rows, recipe, fixed
+        self._rank, self._size, self._pinned = rank, size, pinned
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
+
+    def over(self, todo: Iterator[Step]) -> Iterator[tuple[Step, list[Turn]]]:
+        ahead = None
+        for step in todo:
+            following = step, self._thread.submit(self.turns, step.micros)
+            if ahead is not None:
+                yield ahead[0], ahead[1].result()
+            ahead = following
+        if ahead is not None:
+            yield ahead[0], ahead[1].result()
+
+    def turns(self, micros: tuple[MicroBatch, ...]) -> list[Turn]:
+        """This rank's share of a step; all ranks get the same number of turns."""
+        shortest = min(micros, key=lambda micro: (micro.tokens, micro.ids))
+        filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed)
+        rounds = range(self._rank, -(-len(micros) // self._size) * self._size, self._size)
+        chosen = [(micros[number], True) if number < len(micros) else (filler, False) for number in rounds]
+        batches = [self.batch(micro) for micro, _ in chosen]
+        if self._pinned:
+            batches = [replace(batch, tensors={name: tensor.pin_memory() for name, tensor in batch.tensors.items()}) for batch in batches]
+        return [Turn(micro, batch, counts) for (micro, counts), batch in zip(chosen, batches, strict=True)]
+
+    def batch(self, micro: MicroBatch) -> Batch:
+        self._rows.announce(micro.ids)
+        samples = [self.sample(row) for row in micro.ids]
+        if micro.packed:
+            assert self._recipe.pack is not None  # finetune/data/length_index.py has refused packing for recipes without `pack`
+            batch = self._recipe.pack(samples)
+            return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
+        return self._recipe.collate(samples)
+
+    def sample(self, row: int) -> Sample:
+        """The sample as the recipe read it when the file was indexed, truncated to the trained positions."""
+        try:
+            sample = sample_cache.decode(self._rows.sample(row))
+        except UserError as error:
+            raise UserError(f"{self._rows.where(row)}: {error}") from None
+        except ValueError as error:  # its checksum matches, so it was written like this
+            problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {remedy(self._rows.samples.path)}"
+            raise UserError(f"{self._rows.where(row)}: {problem}") from None
+        indexed = int(self._rows.lengths[row])
+        if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:
+            return self._recipe.truncate(sample, indexed)
+        return sample
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)  # an error must be reported now, not after a slow read

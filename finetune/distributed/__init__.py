@@ -1,0 +1,1 @@
+"""Process groups, sharding (FSDP2), data and tensor parallelism, activation checkpointing."""

@@ -1,0 +1,205 @@
+"""Process groups: rank, number of ranks and device of this process, and small collectives (sums, broadcast and gather of JSON values).
+
+These collectives use their own gloo group on the main thread, so they cannot interleave with those of training; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+
+from finetune.errors import ElsewhereError, UserError
+from finetune.hardware import sdpa_backends
+
+PATIENCE = timedelta(hours=6)
+"""Timeout of the small collectives: ranks wait for rank 0 to index the data or download the base. NCCL's default is too short."""
+
+
+@dataclass(frozen=True)
+class World:
+    """All ranks of the run, as seen by this process."""
+
+    rank: int
+    size: int
+    device: torch.device
+    accelerator: Accelerator
+    votes: dist.ProcessGroup
+    """gloo group for the small collectives, on the main thread only."""
+    tensor: int = 1
+    """Number of consecutive tensor-parallel ranks, which have the same micro-batches and the same randomness."""
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Data-parallel rank."""
+        return self.rank // self.tensor
+
+    @property
+    def data_size(self) -> int:
+        """Number of data-parallel ranks."""
+        return self.size // self.tensor
+
+
+def join(trackers: tuple[str, ...], folder: Path) -> World:
+    """Join the processes that the launcher started. Collective: call on every rank.
+
+    Raises `UserError` if the process group does not contain all launched processes.
+    """
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and not dist.is_initialized():  # Ray has initialized it already
+        # accelerate would initialize only nccl, and gradients in host memory (parallel.offload) could not be reduced.
+        check_gpus(int(os.environ["LOCAL_RANK"]), torch.cuda.device_count())
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group(backends("cuda"))
+    sdpa_backends.disable_cudnn()
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
+    if not dist.is_initialized():
+        _world_of_one(accelerator.device)
+    check_world(dist.get_world_size(), os.environ)
+    return World(
+        rank=dist.get_rank(),
+        size=dist.get_world_size(),
+        device=accelerator.device,
+        accelerator=accelerator,
+        votes=dist.new_group(backend="gloo", timeout=PATIENCE),
+    )
+
+
+def leave() -> None:
+    """Destroy the process group. Without it, a rank that ends first would break connections that others still use."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def check_world(size: int, environ: Any) -> None:
+    """Raises `UserError` if a launcher has started independent processes: each would train alone and write the same folder."""
+    launched = int(environ.get("WORLD_SIZE", "1"))
+    if size != launched:
+        raise UserError(
+            f"{launched} processes were launched (WORLD_SIZE), but the process group has {size}; "
+            "start with configs/cpu.yaml or configs/fsdp2.yaml"
+        )
+
+
+def check_gpus(local_rank: int, gpus: int) -> None:
+    """Raises `UserError` if there are more processes on a machine than GPUs; only the first such process prints it."""
+    if local_rank >= gpus:
+        kind = UserError if local_rank == gpus else ElsewhereError
+        raise kind(
+            f"more processes than GPUs were launched: {platform.node()} has {gpus}, and this is its process number {local_rank + 1}; "
+            "--num_processes counts those of all machines together, one for each GPU"
+        )
+
+
+def idle_gpus(world: World) -> list[str]:
+    """A line for each machine with more visible GPUs than processes of this run. Collective: call on every rank."""
+    machines: dict[str, list[int]] = {}
+    for machine, gpus in gather(world, [platform.node(), torch.cuda.device_count()]):
+        machines.setdefault(machine, []).append(gpus)
+    return [
+        f"{max(gpus) - len(gpus)} of the {max(gpus)} visible GPUs of {machine} stay idle: {len(gpus)} of the run's processes are there; "
+        "configs/fsdp2.yaml and ddp.yaml start one on each unless --num_processes says otherwise (over all machines together); "
+        "CUDA_VISIBLE_DEVICES hides GPUs that are not for this run"
+        for machine, gpus in machines.items()
+        if len(gpus) < max(gpus)
+    ]
+
+
+def sums(world: World, values: list[float]) -> list[float]:
+    """Element-wise sum over ranks, in fp64. Collective: call on every rank."""
+    if world.size == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, group=world.votes)
+    return [float(value) for value in tensor]
+
+
+def data_sums(world: World, values: list[float]) -> list[float]:
+    """Element-wise sum over data-parallel ranks; all tensor-parallel ranks of a group have equal values. Collective: call on every
+    rank."""
+    return [value / world.tensor for value in sums(world, values)]
+
+
+def share(world: World, value: Any) -> Any:
+    """Rank 0's JSON value on every rank. Collective: call on every rank."""
+    payload = json.dumps(value).encode() if world.is_main else b""
+    length = torch.tensor([len(payload)])
+    dist.broadcast(length, src=0, group=world.votes)
+    data = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if world.is_main else torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(data, src=0, group=world.votes)
+    return json.loads(bytes(data.tolist()))
+
+
+def gather(world: World, value: Any) -> list[Any]:
+    """Every rank's JSON value, on every rank, by rank. Collective: call on every rank."""
+    payload = json.dumps(value).encode()
+    longest = torch.tensor([len(payload)])
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=world.votes)
+    padded = torch.frombuffer(bytearray(payload.ljust(int(longest))), dtype=torch.uint8)
+    parts = [torch.empty_like(padded) for _ in range(world.size)]
+    dist.all_gather(parts, padded, group=world.votes)
+    return [json.loads(bytes(part.tolist())) for part in parts]
+
+
+def together(world: World, action: Callable[[], Any]) -> Any:
+    """Run `action` on every rank; if it fails on any rank, raise an error on all, so that no rank waits for a missing one.
+
+    Collective: call on every rank. A `UserError` stays a `UserError`, and only the first rank that has one prints it.
+    """
+    result, failure = _outcome(action)
+    _fail_alike(world, failure, gather(world, _report(failure)))
+    return result
+
+
+def once(world: World, action: Callable[[], Any]) -> Any:
+    """Run `action` on rank 0 and return its JSON result on all ranks; a failure is raised on all. Collective: call on every rank."""
+    result, failure = _outcome(action) if world.is_main else (None, None)
+    result, report = share(world, [result, _report(failure)])
+    _fail_alike(world, failure, [report])
+    return result
+
+
+def _outcome(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return action(), None
+    except Exception as error:  # any failure must reach the other ranks before it is raised here
+        return None, error
+
+
+def _report(failure: Exception | None) -> list[Any] | None:
+    """[whether it is a `UserError`, message] of a failure; None without one."""
+    if failure is None:
+        return None
+    by_user = isinstance(failure, UserError)
+    return [by_user, str(failure) if by_user else f"{type(failure).__name__}: {failure}"]
+
+
+def _fail_alike(world: World, failure: Exception | None, reports: list[Any]) -> None:
+    """Raise this rank's `failure`, or that of the first rank that reports one."""
+    first = next((rank for rank, report in enumerate(reports) if report is not None), None)
+    if failure is not None and (first == world.rank or not isinstance(failure, UserError)):
+        raise failure
+    if first is not None:
+        raise (ElsewhereError if reports[first][0] else RuntimeError)(f"rank {first} failed: {reports[first][1]}") from failure
+
+
+def _world_of_one(device: torch.device) -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing in the module's __all__
+    dist.init_process_group(backends(device.type), store=store, rank=0, world_size=1)
+
+
+def backends(kind: str) -> str:
+    """Backends of training's collectives, by the device of a tensor, for runs on this kind of device."""
+    return "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"

@@ -1,0 +1,436 @@
+"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
+                                                     [--recipe PATH] [--adapter-only] [--push-to-hub NAME [--private]]
+
+Export a checkpoint as a folder that the model's own package can load: trained tensors from the checkpoint, all others from the base model,
+LoRA merged in fp32. Needs no GPU, works tensor by tensor, and creates the folder atomically by one rename. RUN_OR_CHECKPOINT may be the
+URL of a run's `checkpoint.copy_to`, and --to may be a URL: the export is then made in the system's temporary folder (TMPDIR) and uploaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ in (None, ""):  # run as a script: sys.path[0] is finetune/, so `import finetune` would fail
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import argparse
+import contextlib
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from finetune import __version__
+from finetune.config import Lora
+from finetune.config_sources import read_layer
+from finetune.errors import UserError, exit_code
+from finetune.exporting import hub_upload
+from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe, recipe_named_in
+from finetune.storage import files, remote
+from finetune.storage.model_security import copy_for_export
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from finetune.checkpointing.safetensors_shards import TensorEntry
+    from finetune.modeling.loading import Reader
+
+CARD = "overtone.json"
+LARGEST_FILE_BYTES = 5 * 10**9
+"""Largest weights file; larger weights are split over several files, as the hub's tools do."""
+BLOCK_BYTES = 32 * 2**20
+"""Tensors are read, merged and written in blocks of rows of about this size in fp32. Merging keeps five of them in memory."""
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser("finetune export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "checkpoint",
+        type=remote.place,
+        metavar="RUN_OR_CHECKPOINT",
+        help="folder of a run (uses its newest valid checkpoint) or of one checkpoint (checkpoints/step-*), or the URL of a copy",
+    )
+    parser.add_argument("--to", type=remote.place, required=True, metavar="FOLDER", help="output folder or URL; must not exist yet")
+    parser.add_argument(
+        "--format", help="one of the recipe's formats; for voice_clone: custom_voice (named speakers) or base (can be fine-tuned again)"
+    )
+    parser.add_argument("--step", type=int, help="step of the checkpoint to export (default: the newest)")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights (default: as in the base model)")
+    parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
+    parser.add_argument("--base", type=Path, metavar="FOLDER", help="folder of the base model, if it was moved after the training")
+    parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
+    parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
+    parser.add_argument("--private", action="store_true", help="with --push-to-hub: make the repository private if it is created")
+    arguments = parser.parse_args(argv)
+    check_hub(arguments)
+    with brought_here(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
+        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe)
+        if remote.is_url(arguments.to):
+            remote.upload(target, arguments.to, CARD)
+        print(f"{arguments.to} is ready")
+        if arguments.push_to_hub is not None:
+            print(f"uploaded to {hub_upload.push(target, arguments.push_to_hub, arguments.private)}")
+    return 0
+
+
+@contextlib.contextmanager
+def brought_here(source: Path | str, step: int | None, target: Path | str) -> Iterator[tuple[Path, int | None, Path]]:
+    """(folder to read, step in it, folder to write): URLs are replaced by temporary folders, and a checkpoint at a URL is downloaded.
+
+    Raises `UserError` if `target` is a URL at which there are files already.
+    """
+    from finetune.checkpointing import remote_copies
+
+    if isinstance(target, str) and remote.find(target):
+        raise UserError(f"--to {target} already exists; choose another name or remove it")
+    with contextlib.ExitStack() as leaving:
+        if isinstance(source, str) or isinstance(target, str):
+            temporary = files.fresh_folder(Path(tempfile.gettempdir()), "export")
+            leaving.callback(files.discard, temporary)
+        if isinstance(source, str):
+            source, step = remote_copies.fetch(source, step, temporary), None
+        yield source, step, temporary / remote.name_of(target) if isinstance(target, str) else target
+
+
+def check_hub(arguments: argparse.Namespace) -> None:
+    """Check the hub flags before the export. Raises `UserError`."""
+    if arguments.push_to_hub is not None:
+        hub_upload.check(arguments.push_to_hub)
+    elif arguments.private:
+        raise UserError("--private needs --push-to-hub NAME; add it, or remove --private")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Sources of an exported model's tensors: the checkpoint, the base model and the recipe's export plan."""
+
+    state: dict[str, Any]
+    trained: Reader
+    shapes: dict[str, tuple[int, ...]]
+    """Tensor name → shape, for all tensors in the checkpoint."""
+    base: Reader
+    plan: ExportPlan
+    dtype: torch.dtype | None
+
+    @property
+    def lora(self) -> Lora | None:
+        return None if self.state["lora"] is None else Lora.model_validate(self.state["lora"])
+
+
+def export(
+    place: Path,
+    target: Path,
+    form: str | None = None,
+    step: int | None = None,
+    dtype: str | None = None,
+    moved_base: Path | None = None,
+    adapter_only: bool = False,
+    recipe: str | None = None,
+) -> Path:
+    """Export a checkpoint to `target`, which is also returned. Raises `UserError` before any work is done; a failure leaves no files.
+
+    `recipe`: name or folder of the recipe; by default the one that the checkpoint names.
+    """
+    from finetune.checkpointing import checkpoint, safetensors_shards
+    from finetune.modeling import loading
+
+    if target.exists():
+        raise UserError(f"--to {target} already exists; choose another folder or remove it")
+    chosen = checkpoint.find(place, step)
+    state = checkpoint.read_state(chosen)
+    maker = load_recipe(find_recipe(recipe_named_in(chosen / "state.json", state.get("recipe"), recipe)))
+    form = choose_format(maker, form)
+    base = find_base(state, maker.base_folders, moved_base)
+    with safetensors_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
+        check_pieces(chosen, state, shapes, base)
+        buffers = {name: trained(name, None) for name in state["buffers"]}
+        plan = introduced(maker.export(base, state["recipe_state"], buffers, form), chosen, state)
+        source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
+        # Only the last parts of the path: a published model must not reveal folders of this machine.
+        card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
+        if adapter_only:
+            source = adapter_alone(source, form)
+            write(source, adapter_entries(source), "adapter_model", base, target, card)
+        else:
+            entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
+            check_accounted(source, {entry.name for entry in entries})
+            write(source, entries, "model", base, target, card)
+    return target
+
+
+def check_pieces(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
+    """Raises `UserError` for a checkpoint whose files do not match each other or the base; its export would be a wrong model."""
+    from finetune.modeling import loading
+
+    if missing := sorted(set(state["buffers"]) - set(shapes)):
+        raise UserError(f"{chosen}: state.json lists {', '.join(missing[:4])}, but no file contains them; choose another checkpoint")
+    whole = loading.tensor_shapes(base)
+    other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in shapes.items() if shape != whole.get(name, shape)]
+    if other:
+        raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
+
+
+def introduced(plan: ExportPlan, chosen: Path, state: dict[str, Any]) -> ExportPlan:
+    """The plan with a README.md, which the recipe writes from the checkpoint's state and config."""
+    if plan.readme is None:
+        return plan
+    settings = read_layer(chosen / "config.yaml").values
+    if strange := [name for name in ("model", "data", "train", "options") if not isinstance(settings.get(name), dict)]:
+        raise UserError(f"{chosen / 'config.yaml'} has no section {', '.join(strange)}; choose another checkpoint")
+    text = plan.readme(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
+    return replace(plan, files={**plan.files, "README.md": text.encode()})
+
+
+def choose_format(recipe: Recipe, form: str | None) -> str:
+    if form is not None and form not in recipe.formats:
+        raise UserError(f"--format {form}: the recipe offers {', '.join(recipe.formats)}")
+    return form or recipe.formats[0]
+
+
+def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None) -> Path:
+    """Folder of the base model that the checkpoint was trained on, verified by its digests. Raises `UserError` for any other base.
+
+    `moved`: its current folder, if it was moved. `inside`: `Recipe.base_folders`.
+    """
+    from finetune.checkpointing import checkpoint
+    from finetune.modeling import loading
+
+    known = state["base"]
+    try:
+        base = loading.resolve_source(str(moved) if moved else known["source"], known["revision"])
+    except UserError as error:
+        raise UserError(f"base model of this checkpoint: {error}; if it was moved, give its folder with --base FOLDER") from None
+    found = loading.file_digests(base, inside)
+    changed = checkpoint.changed_files(known["files"], found)
+    if changed or (digest := loading.content_digest(found)) != known["digest"]:
+        named = ", ".join(changed) or f"digest {digest[:12]}…, expected {known['digest'][:12]}…"
+        raise UserError(
+            f"the base model at {base} is not the one that was trained on ({named}); "
+            "restore that one, or give its folder with --base FOLDER"
+        )
+    if known["files"] is None:
+        print(
+            "warning: the checkpoint was saved by an earlier version, which recorded a digest of the base's weights and config.json only; "
+            f"it cannot be verified that tokenizer and chat template in {base} are those of the training",
+            file=sys.stderr,
+            flush=True,
+        )
+    return base
+
+
+def as_dtype(name: str | None) -> torch.dtype | None:
+    import torch
+
+    return {"bf16": torch.bfloat16, "fp32": torch.float32}[name] if name else None
+
+
+def adapter_alone(source: Source, form: str) -> Source:
+    """The adapters under peft's names, with peft's config. Raises `UserError` if the export also changes other tensors."""
+    from finetune.modeling.lora_adapters import is_adapter, layer_of, peft_config, peft_name
+
+    if source.lora is None:
+        raise UserError("--adapter-only: this run trained all weights and has no adapter; remove the flag")
+    if source.plan.edit:
+        raise UserError(
+            f"--adapter-only: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter cannot contain; "
+            "remove the flag, or choose another --format"
+        )
+    adapters = [name for name in source.shapes if is_adapter(name) and not name.startswith("optimizer.")]
+    own = {peft_name(name): name for name in adapters}
+    config = peft_config(source.lora, [*{layer_of(name) for name in adapters}])
+    config.base_model_name_or_path, config.revision = source.state["base"]["source"], source.state["base"]["revision"]
+    config.inference_mode = True
+    shapes = {name: source.shapes[inner] for name, inner in own.items()}
+    document = json.dumps(config.to_dict(), indent=1, default=sorted).encode()
+    return replace(
+        source,
+        trained=lambda name, slices: source.trained(own[name], slices),
+        shapes=shapes,
+        plan=ExportPlan(files={"adapter_config.json": document}),
+    )
+
+
+def adapter_entries(source: Source) -> list[TensorEntry]:
+    import torch
+
+    from finetune.checkpointing.safetensors_shards import TensorEntry
+
+    return [TensorEntry(name, source.dtype or torch.float32, shape) for name, shape in sorted(source.shapes.items())]
+
+
+def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
+    """Write a temporary folder and rename it to `target`. It is removed on failure, and by the next export if this one is killed."""
+    copied = sum(path.stat().st_size for name in source.plan.copy for path in every_file(base / name))
+    files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
+    files.sweep(target.parent, target.name)
+    temporary = files.fresh_folder(target.parent, target.name)
+    try:
+        digests = write_weights(source, entries, weights, temporary)
+        for name in source.plan.copy:
+            for path in every_file(base / name):
+                copy_for_export(path, base, temporary / path.relative_to(base))
+        documents = {**retyped(source.plan.files, source.dtype), CARD: describe(source.state, card, digests)}
+        for name, content in documents.items():
+            files.make_folder((temporary / name).parent)
+            files.write_blocks(temporary / name, [content])
+        check_written(temporary, digests)
+        files.commit_folder(temporary, target)
+    except BaseException:
+        files.discard(temporary)
+        raise
+
+
+def retyped(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
+    """The documents with `dtype` set in config.json: from version 5 on, transformers loads weights in the type that it names."""
+    if dtype is None or "config.json" not in documents:
+        return documents
+    named = str(dtype).removeprefix("torch.")
+
+    def renamed(entry: Any) -> Any:
+        if not isinstance(entry, dict):
+            return entry
+        return {key: named if key in ("dtype", "torch_dtype") else renamed(value) for key, value in entry.items()}
+
+    return {**documents, "config.json": json.dumps(renamed(json.loads(documents["config.json"])), indent=2).encode()}
+
+
+def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
+    """Name, type and shape of every tensor of the base, as they will be written."""
+    from safetensors import safe_open
+
+    from finetune.checkpointing.safetensors_shards import DTYPES, TensorEntry
+    from finetune.modeling.loading import tensor_files
+
+    types = {text: dtype for dtype, text in DTYPES.items()}
+    entries = []
+    for name, path in sorted(tensor_files(base).items()):
+        with safe_open(path, framework="pt") as file:
+            part = file.get_slice(name)
+            own = types[part.get_dtype()]
+            entries.append(TensorEntry(name, source.dtype if source.dtype and own.is_floating_point else own, tuple(part.get_shape())))
+    return entries
+
+
+def check_accounted(source: Source, exported: set[str]) -> None:
+    """Raises `UserError` if the export would not contain all trained tensors."""
+    from finetune.modeling.loading import base_name
+    from finetune.modeling.lora_adapters import is_adapter, layer_of
+
+    owners = {
+        name: layer_of(name) + ".weight" if is_adapter(name) else base_name(name)
+        for name in source.shapes
+        if not name.startswith("optimizer.")
+    }
+    lost = sorted(name for name, owner in owners.items() if owner not in exported and name not in source.state["buffers"])
+    if lost:
+        raise UserError(f"the export would lose trained tensors: {', '.join(lost[:5])}; the recipe's export plan does not keep them")
+
+
+def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder: Path) -> dict[str, str]:
+    """Write one STEM.safetensors, or several files with an index. Returns file name → SHA-256."""
+    from finetune.checkpointing import safetensors_shards
+
+    groups = split(entries)
+    names = (
+        [f"{stem}.safetensors"]
+        if len(groups) == 1
+        else [f"{stem}-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
+    )
+    digests = {}
+    for name, group in zip(names, groups, strict=True):
+        blocks = (block for entry in group for block in blocks_of(source, entry))
+        digests[name] = safetensors_shards.write_stream(folder / name, group, blocks, {}).digest
+    if len(groups) > 1:
+        index = {
+            "metadata": {"total_size": sum(entry.bytes for entry in entries)},
+            "weight_map": {entry.name: name for name, group in zip(names, groups, strict=True) for entry in group},
+        }
+        files.write_blocks(folder / f"{stem}.safetensors.index.json", [json.dumps(index, indent=1).encode()])
+    return digests
+
+
+def split(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
+    groups: list[list[TensorEntry]] = [[]]
+    for entry in entries:
+        if groups[-1] and sum(other.bytes for other in groups[-1]) + entry.bytes > LARGEST_FILE_BYTES:
+            groups.append([])
+        groups[-1].append(entry)
+    return groups
+
+
+def blocks_of(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
+    """The exported values of one tensor, in the exported type, in blocks of rows."""
+    edit = source.plan.edit.get(entry.name)
+    if edit is not None:
+        import torch
+
+        whole = torch.cat(list(merged_rows(source, entry)))
+        yield edit(whole.float()).to(entry.dtype)
+        return
+    for block in merged_rows(source, entry):
+        yield block.to(entry.dtype)
+
+
+def merged_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
+    """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values."""
+    from finetune.modeling import lora_adapters
+
+    layer = entry.name.removesuffix(".weight")
+    if entry.name in source.shapes:
+        yield from (source.trained(entry.name, rows) for rows in row_blocks(entry.shape))
+    elif source.lora is None or layer + lora_adapters.DOWN not in source.shapes:
+        yield from (source.base(entry.name, rows) for rows in row_blocks(entry.shape))
+    else:
+        yield from adapted_rows(source, entry, layer, source.lora)
+
+
+def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
+    """Slices that divide a tensor into blocks of rows; None stands for a whole tensor that is empty or a scalar."""
+    if 0 in shape or not shape:
+        yield None
+        return
+    height = max(1, BLOCK_BYTES // (4 * math.prod(shape[1:])))
+    for start in range(0, shape[0], height):
+        yield (slice(start, min(start + height, shape[0])), *(slice(0, size) for size in shape[1:]))
+
+
+def adapted_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> Iterator[Tensor]:
+    from finetune.modeling import lora_adapters, quantization
+
+    a = source.trained(layer + lora_adapters.DOWN, None)
+    for block in row_blocks(entry.shape):
+        assert block is not None  # an adapted layer has rows
+        b = source.trained(layer + lora_adapters.UP, (block[0], slice(0, a.shape[0])))
+        lengths = source.trained(layer + lora_adapters.LENGTHS, (block[0],)) if lora.dora else None
+        base = source.base(entry.name, block)
+        base = quantization.rounded(base) if source.state["quantization"] else base
+        yield lora_adapters.merged(base, a, b, lengths, lora)
+
+
+def every_file(path: Path) -> list[Path]:
+    return sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
+
+
+def describe(state: dict[str, Any], card: dict[str, Any], digests: dict[str, str]) -> bytes:
+    """Content of overtone.json: how this model was made, for people and for `finetune generate`."""
+    facts = {**card, "overtone": __version__, "base": state["base"], "data": state["data"], "lora": state["lora"], "weights": digests}
+    return json.dumps(facts, indent=1).encode()
+
+
+def check_written(folder: Path, digests: dict[str, str]) -> None:
+    """Read the weights back and compare digests, to detect silent disk errors. Raises `UserError`."""
+    for name, digest in digests.items():
+        if files.digest(folder / name) != digest:
+            raise UserError(f"{folder / name} does not read back as it was written; the disk may be failing; the export was removed")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""GPUs and their links, torch's CUDA allocator, and its attention backends."""

@@ -1,0 +1,1 @@
+"""The model: loading, LoRA, quantization, the loss head, optimizers, compilation."""

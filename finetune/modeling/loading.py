@@ -1,0 +1,215 @@
+"""Model loading: resolves a base model, freezes parameters, and loads each rank's shard directly from safetensors."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from finetune.distributed.sharding import own_part, plain_name
+from finetune.errors import UserError
+from finetune.modeling import quantization
+from finetune.modeling.lora_adapters import fresh, fresh_lengths, is_adapter, is_length, layer_of
+from finetune.storage import demo_models, files
+from finetune.storage.hub_download import download
+
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE"]
+"""Files that are downloaded from a hub repository: data only, never code or pickled weights."""
+
+
+SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
+"""Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""
+DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "overtone.json", "trainer_state.json", "*_results.json")
+"""Files of these types that affect nothing: documents, weight indexes, records of how a base was trained."""
+
+
+def resolve_source(source: str | None, revision: str | None, patterns: list[str] = HUB_PATTERNS) -> Path:
+    """Local folder of a base model: `source` itself if it is a folder, a demo model by its name, otherwise a snapshot from the hub of the
+    files that match `patterns`.
+
+    Raises `UserError` if it is none of these or cannot be downloaded.
+    """
+    if source is None:
+        raise UserError("model.source is not set: give a hub name or a folder, as in --model.source Qwen/Qwen3-TTS-12Hz-0.6B-Base")
+    folder = Path(source)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model.source {source}: the folder contains no config.json, so it is not a model")
+        return folder.resolve()
+    if demo_models.is_shipped(source):
+        return demo_models.folder_of(source)
+    if source.startswith((".", "/")) or source.count("/") != 1:
+        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){demo_models.listing()}")
+    try:
+        return download(source, revision, patterns)
+    except Exception as error:  # the hub client raises a dozen unrelated types for "not there" and "no network"
+        raise UserError(
+            f"model.source {source}: no such folder, and the download from the hub failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def file_digests(folder: Path, inside: Iterable[str] = ()) -> dict[str, str]:
+    """Path in `folder` → SHA-256, for each file of a base that affects samples, the model or an export.
+
+    These are all files of a type that a loader reads (`SHAPING`) at the top level of the folder, and at any depth of the folders `inside`
+    (`Recipe.base_folders`), without documents and training records (`DESCRIBING`). By type, not by name, since each tokenizer class has
+    its own file names. Other folders are ignored: runs, exports and checkpoints may be stored beside a base.
+    """
+    paths = [*folder.iterdir(), *(path for name in inside for path in (folder / name).rglob("*"))]
+    named = {path.relative_to(folder).as_posix(): path for path in paths if path.suffix in SHAPING and path.is_file()}
+    if "config.json" not in named:
+        raise UserError(f"{folder} contains no config.json, so it is not a model; download it again, or give another model.source")
+    return {name: files.digest(path) for name, path in sorted(named.items()) if not any(path.match(pattern) for pattern in DESCRIBING)}
+
+
+def content_digest(digests: Mapping[str, str]) -> str:
+    """SHA-256 over weights and config.json only, from `file_digests`. It identifies a base in checkpoints that do not list its files."""
+    weights = sorted(name for name in digests if name.endswith(".safetensors") and "/" not in name)
+    return hashlib.sha256("".join(f"{name} {digests[name]}\n" for name in ["config.json", *weights]).encode()).hexdigest()
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Tensor name → the safetensors file in `folder` that contains it. Raises `UserError` if there are no such files."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            if twice := sorted(found.keys() & set(file.keys())):
+                raise UserError(
+                    f"{folder}: {twice[0]} is in {found[twice[0]].name} and in {path.name} ({len(twice)} such tensors); "
+                    "the folder contains files of two models, so remove those of one"
+                )
+            found |= dict.fromkeys(file.keys(), path)
+    if not found:
+        raise UserError(f"{folder} contains no *.safetensors weights; other formats can run code when read, so convert the model first")
+    return found
+
+
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape, from the files' headers. Raises `UserError` if there are no weights."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in set(tensor_files(folder).values()):
+        with safe_open(path, framework="pt") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
+    return shapes
+
+
+def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: torch.dtype) -> None:
+    """Set `requires_grad` of each parameter, and cast frozen ones to `frozen_dtype`. Parameters are on meta. Raises `UserError` if all are
+    frozen."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trainable(name))
+        if not parameter.requires_grad and parameter.is_floating_point():
+            parameter.data = parameter.data.to(frozen_dtype)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("nothing would be trained: every parameter is frozen; check options and model.lora")
+
+
+def base_name(name: str) -> str:
+    """A parameter's name in the base's files, without the parts that wrappers and adapters add."""
+    return plain_name(name).replace(".base_layer.", ".")
+
+
+def materialise(
+    model: nn.Module, base: Path, buffers: dict[str, Tensor], device: torch.device, seed: int, home: torch.device | None = None
+) -> None:
+    """Allocate a sharded meta model and load its weights; each rank reads only its own slices. Buffers are placed on `device`, shards on
+    `home` (default: `device`).
+
+    Raises `UserError` naming every parameter that the base lacks or has in another shape.
+    """
+    # Not `to_empty`: it would also clear the buffers, and a model with an invalid rotary table trains without an error.
+    model._apply(lambda tensor: torch.empty_like(tensor, device=home or device) if tensor.is_meta else tensor.to(device))
+    if problems := misfits(model, base):
+        raise UserError(f"{base} does not match the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
+    with torch.no_grad(), open_base(base) as read:
+        for name, parameter in model.named_parameters():
+            _fill(name, parameter, read, seed)
+        own = dict(model.named_buffers())
+        for name, value in buffers.items():
+            own[name].copy_(value)
+
+
+Reader = Callable[[str, tuple[slice, ...] | None], Tensor]
+"""(name, slices or None for the whole tensor) → tensor; raises KeyError for an unknown name."""
+
+
+@contextlib.contextmanager
+def open_base(folder: Path) -> Iterator[Reader]:
+    """Read tensors, or slices of them, from a base's safetensors; each file is opened once and mapped, not read."""
+    places = tensor_files(folder)
+    with contextlib.ExitStack() as stack:
+        handles = {path: stack.enter_context(safe_open(path, framework="pt")) for path in set(places.values())}
+
+        def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
+            handle = handles[places[name]]
+            return handle.get_tensor(name) if slices is None else handle.get_slice(name)[slices]
+
+        yield read
+
+
+def misfits(model: nn.Module, base: Path) -> list[str]:
+    """Tensors that the base lacks or has in another shape, one line each. Compares full shapes, since a slice of a larger tensor would load
+    without an error."""
+    shapes = tensor_shapes(base)
+    wanted = dict(
+        _expected(base_name(name), tuple(parameter.shape)) for name, parameter in model.named_parameters() if not is_adapter(name)
+    )
+    missing = [f"{name} is missing" for name in wanted if name not in shapes]
+    return missing + [
+        f"{name} is {shapes[name]} there, the model has {shape}" for name, shape in wanted.items() if shapes.get(name, shape) != shape
+    ]
+
+
+def _expected(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Name and shape of the base's tensor for a parameter."""
+    weight = quantization.weight_of(name)
+    return (name, shape) if weight is None else (weight, quantization.original_shape(name, shape))
+
+
+def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
+    slices = local_slices(parameter)[1]
+    local = own_part(parameter)
+    if is_length(name):
+        adapted = base_name(layer_of(plain_name(name))) + ".weight"
+        local.copy_(fresh_lengths(read(adapted, (*slices, slice(None)))))
+    elif is_adapter(name):
+        local.copy_(fresh(plain_name(name), parameter.shape, seed)[slices])
+    elif (weight := quantization.weight_of(base_name(name))) is not None:
+        local.copy_(quantization.bytes_of(name, read(weight, (slices[0], slice(None)))))
+    else:
+        local.copy_(read(base_name(name), slices if parameter.dim() else None))
+
+
+def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """Shape of this rank's shard, and its slices in the full tensor."""
+    if not isinstance(tensor, DTensor):
+        return tuple(tensor.shape), tuple(slice(0, size) for size in tensor.shape)
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None
+    slices = slices_at(tensor.shape, tensor.device_mesh, tensor.placements, coordinate)
+    return tuple(part.stop - part.start for part in slices), slices
+
+
+def slices_at(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement], coordinate: Sequence[int]) -> tuple[slice, ...]:
+    """Slices of the full tensor that the rank at this coordinate of the mesh has."""
+    slices = [slice(0, size) for size in shape]
+    # `fully_shard` shards the result of tensor parallelism, though its mesh axis comes first; torch marks that as strided.
+    for axis, placement in sorted(enumerate(placements), key=lambda each: isinstance(each[1], _StridedShard)):
+        if isinstance(placement, Shard | _StridedShard):
+            slices[placement.dim] = chunk(slices[placement.dim], mesh.size(axis), coordinate[axis])
+    return tuple(slices)
+
+
+def chunk(part: slice, count: int, number: int) -> slice:
+    """One of `count` pieces of equal length, of which the last ones may be shorter or empty (torch.chunk's rule, and DTensor's)."""
+    length = -(-(part.stop - part.start) // count)
+    start = min(part.start + number * length, part.stop)
+    return slice(start, min(start + length, part.stop))

@@ -1,0 +1,1 @@
+"""The event log, heartbeats of ranks, stop requests, and loss spikes."""

@@ -1,0 +1,223 @@
+"""Event log of a run: log.jsonl with one JSON line per event, metrics for accelerate's trackers, console output, and the loss curve."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from tqdm import tqdm
+
+from finetune.config import LAST_STEP
+from finetune.config_diff import NO_NUMBER, Change
+from finetune.errors import UserError
+from finetune.recipe import Answer
+from finetune.storage import files
+
+QUIET_SECONDS = 10.0
+"""Seconds between two progress lines if the output is not a terminal."""
+BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
+"""tqdm's default format would cut off speed and memory in 80 columns."""
+LARGEST = 3.5e38
+"""Largest loss to plot: the range of fp32. matplotlib cannot scale an axis to some larger numbers."""
+
+Listener = Callable[[str, int, dict[str, Any]], None]
+"""Called with each event of this rank: kind, step, fields."""
+
+
+def nobody(_kind: str, _step: int, _facts: dict[str, Any]) -> None:
+    """A listener that ignores all events."""
+
+
+class Events:
+    """The events of one run. Create it on every rank, since trackers are set up collectively; only rank 0 writes and prints."""
+
+    def __init__(
+        self, run_dir: Path, accelerator: Accelerator, total: int, done: int, settings: dict[str, Any], listener: Listener = nobody
+    ) -> None:
+        self.log_path = run_dir / "log.jsonl"
+        self._listener = listener
+        self._accelerator, self._main, self._total = accelerator, accelerator.is_main_process, total
+        self._spoke, self._started, self._first = 0.0, time.monotonic(), done
+        self.reached = done
+        """The last step that was logged."""
+        if accelerator.log_with:
+            place = {
+                "dir": str(run_dir),
+                "name": run_dir.name,
+            }  # wandb's default is ./wandb, a folder that Python would import instead of the package
+            accelerator.init_trackers("tracking", config=settings, init_kwargs={"wandb": place})
+        on_terminal = self._main and sys.stderr.isatty()
+        self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
+
+    def resumed(self, step: int, changes: Sequence[Change], facts: dict[str, Any]) -> None:
+        """Report that the run resumes from optimizer step `step`, with the differences between its configuration and the checkpoint's: on
+        the console, in the log, as a mark in the loss curve, and in the trackers."""
+        lines = [str(change) for change in changes]
+        self.note("resumed", step, **facts, changes=lines, marked=[change.key for change in changes if change.effect != NO_NUMBER])
+        if lines:
+            self.say(f"the configuration differs from that of step {step}:")
+            for line in lines:
+                self.say(f"  {line}")
+            self._track({"configuration changes": len(lines), "configuration": "\n\n".join(_verbatim(line) for line in lines)}, step)
+
+    def step(self, step: int, numbers: dict[str, float]) -> None:
+        """Log the metrics of optimizer step `step` (1 is the first)."""
+        self.reached = step
+        self._record("step", step, numbers)
+        text = (
+            f"loss {numbers['loss']:.4f}  {numbers['tokens_per_second']:.0f} tok/s  {numbers['memory_gib']:.1f} GiB"
+            f"  norm {numbers['grad_norm']:.3f}  lr {numbers['lr']:.2e}"
+        )
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+            self._bar.set_postfix_str(text)
+        elif self._main and (step == self._total or time.monotonic() - self._spoke > QUIET_SECONDS):
+            self._spoke = time.monotonic()
+            left = (self._spoke - self._started) / max(1, step - self._first) * (self._total - step)
+            print(f"step {step}/{self._total}  {text}  {left:.0f} s left", flush=True)
+
+    def evaluation(self, step: int, numbers: dict[str, float]) -> None:
+        self._record("evaluation", step, {f"val/{name}": value for name, value in numbers.items()})
+        self.say(f"step {step}: validation loss {numbers['loss']:.4f}")
+
+    def answers(self, step: int, pairs: list[tuple[str, Answer]], sounds: list[Path | None]) -> None:
+        """Log prompts and the answers of the model of optimizer step `step`, some steps later. `sounds`: paths of the audio files."""
+        places = ["" if sound is None else str(sound.relative_to(self.log_path.parent)) for sound in sounds]
+        entries = [
+            {"prompt": prompt, "answer": answer.text, **answer.numbers, **({"sound": place} if place else {})}
+            for (prompt, answer), place in zip(pairs, places, strict=True)
+        ]
+        self.note("sampled", step, answers=entries)
+        for (prompt, answer), place in zip(pairs, places, strict=True):
+            self.say(f"step {step}: {prompt!r} → {f'{place}: {answer.text}' if place else repr(answer.text)}")
+        values = {**_texts(step, pairs), **_means([answer.numbers for _, answer in pairs])}
+        self._track(values, step)
+        for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
+            if tracker.name == "tensorboard" and self._main:
+                _show(tracker.writer, step, [answer for _, answer in pairs])
+
+    def note(self, kind: str, step: int, **facts: Any) -> None:
+        """Log an event that is not a metric: started, resumed, committed, stopped. If the log cannot be written, print a warning and
+        continue: a log must not stop a run."""
+        self._listener(kind, step, facts)
+        if not self._main:
+            return
+        line = json.dumps({"event": kind, "step": step, "time": round(time.time(), 3), **facts})
+        try:
+            files.append_line(self.log_path, line)
+        except (OSError, UserError) as error:
+            self.say(f"warning: the log cannot be written ({error}); event: {line}")
+
+    def say(self, text: str) -> None:
+        """Print a line on rank 0."""
+        if self._main:
+            tqdm.write(text) if self._bar is not None else print(text, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if self._accelerator.log_with:
+            for tracker in self._accelerator.trackers:  # not `end_training`, which would also destroy the process group
+                tracker.finish()
+
+    def _track(self, values: dict[str, Any], step: int) -> None:
+        """Send values to the trackers, possibly for an earlier step."""
+        for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
+            tracker.log(values, step=None if tracker.name == "wandb" else step)  # wandb drops values of earlier steps
+
+    def _record(self, kind: str, step: int, numbers: dict[str, float]) -> None:
+        self.note(kind, step, **numbers)
+        if self._accelerator.log_with:
+            self._accelerator.log(numbers, step=step)
+
+
+def _texts(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str]:
+    return {f"samples/{number}": f"step {step}: {prompt}\n\n{_verbatim(answer.text)}" for number, (prompt, answer) in enumerate(pairs, 1)}
+
+
+def _means(numbers: list[dict[str, float]]) -> dict[str, float]:
+    """`samples/NAME` → mean of this metric over the answers that have it."""
+    names = dict.fromkeys(name for of_one in numbers for name in of_one)
+    having = {name: [of_one[name] for of_one in numbers if name in of_one] for name in names}
+    return {f"samples/{name}": sum(values) / len(values) for name, values in having.items()}
+
+
+def _show(writer: Any, step: int, answers: list[Answer]) -> None:
+    """Add audio and images to TensorBoard. Other trackers get only texts and metrics; the files are in the run's folder."""
+    import io
+
+    import soundfile
+    import torch
+    from matplotlib.image import imread
+
+    for number, answer in enumerate(answers, 1):
+        if answer.sound:
+            samples, rate = soundfile.read(io.BytesIO(answer.sound), dtype="float32")
+            writer.add_audio(f"samples/{number}", torch.from_numpy(samples), step, sample_rate=rate)
+        if answer.picture:
+            writer.add_image(f"samples/{number}", imread(io.BytesIO(answer.picture), format="png")[:, :, :3], step, dataformats="HWC")
+
+
+def _verbatim(text: str) -> str:
+    """The text as a Markdown code block."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Events of a log. If a step was logged twice (repeated after a crash), the last entry is used. A partial last line is dropped, and so
+    are lines that are not events, since people and other programs may write to a text file."""
+    events: dict[tuple[str, int], dict[str, Any]] = {}
+    for line in path.read_bytes().split(b"\n"):
+        event = _event_of(line)
+        if event is not None:
+            events[event["event"], event["step"]] = event
+    return list(events.values())
+
+
+def _event_of(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str) or type(event.get("step")) is not int:
+        return None
+    return event if 0 <= event["step"] <= LAST_STEP else None
+
+
+def draw_curve(log_path: Path, picture: Path) -> None:
+    """Write a PNG with training and validation loss over optimizer steps."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    events = read_log(log_path)
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="optimizer step", ylabel="loss")
+    axes.set_title(_drawable(str(log_path.parent)), parse_math=False)  # a $ in a folder's name would start a formula
+    for kind, key, style in (("step", "loss", "-"), ("evaluation", "val/loss", "o-")):
+        found = [(event["step"], event.get(key)) for event in events if event["event"] == kind]
+        points = [(step, value) for step, value in found if isinstance(value, float) and abs(value) <= LARGEST]
+        if points:
+            axes.plot(*zip(*sorted(points), strict=True), style, label="training" if kind == "step" else "validation", linewidth=1)
+    for event in events:
+        if event["event"] == "resumed" and (marked := event.get("marked")) and isinstance(marked, list):
+            text = ", ".join(_drawable(str(key)) for key in marked[:2]) + (", …" if len(marked) > 2 else "")
+            axes.axvline(event["step"], color="gray", linestyle=":", linewidth=1)
+            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right", "fontsize": 7}
+            axes.annotate(text[:60], (event["step"], 1), **place, parse_math=False)
+    if axes.get_legend_handles_labels()[0]:  # a log without steps: of a finished run that was resumed in a new folder
+        axes.legend()
+    axes.grid(alpha=0.3)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    files.write_bytes(picture, buffer.getbuffer())
+
+
+def _drawable(text: str) -> str:
+    """The text without lone surrogates, which no font contains."""
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,141 @@
+"""Status records of each rank in the run's folder (process, step, peak memory), to explain why a killed process has ended.
+
+`cache/ranks/rank-00000.json` is written every few seconds. With it the remaining ranks, or the next launch, report what probably happened
+to a rank: a process killed by SIGKILL, as by the kernel's out-of-memory killer, cannot leave a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import time
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from finetune.storage import files
+
+FOLDER = Path("cache") / "ranks"
+"""In the run's folder."""
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+GIB = 2**30
+
+
+class RankStatus(BaseModel):
+    """Status of one rank at one time."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    rank: int
+    ranks: int
+    host: str
+    boot: str
+    """Boot id of the machine."""
+    process: int
+    step: int
+    peak_gib: float
+    """Peak of resident host memory."""
+    gpu_peak_gib: float | None
+    out_of_memory_kills: int | None
+    """The kernel's count on this machine when the rank started."""
+    time: float = Field(ge=0, lt=1e11)
+    """Seconds since 1970."""
+
+
+def boot_id() -> str:
+    """Id of the machine's current boot; empty if the system has none."""
+    return _text(Path("/proc/sys/kernel/random/boot_id")).strip()
+
+
+def out_of_memory_kills() -> int | None:
+    """Number of processes killed by the kernel's out-of-memory killer, in this process's control group, otherwise on this machine."""
+    for place in (CONTROL_GROUP / "memory.events", Path("/proc/vmstat")):
+        for line in _text(place).splitlines():
+            name, _, number = line.partition(" ")
+            if name == "oom_kill" and number.strip().isdigit():
+                return int(number)
+    return None
+
+
+def host_memory_gib() -> float:
+    """Memory of the machine, or the limit of this process's control group if that is smaller."""
+    limit = _text(CONTROL_GROUP / "memory.max").strip()
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(int(limit) if limit.isdigit() else physical, physical) / GIB
+
+
+def free_host_memory() -> int:
+    """Free bytes of the machine and of this process's control group, whichever is smaller; cached files count as free."""
+    lines = [line.split() for line in _text(Path("/proc/meminfo")).splitlines()]
+    machine = next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), 0)
+    limit, used = (_text(CONTROL_GROUP / name).strip() for name in ("memory.max", "memory.current"))
+    if not (limit.isdigit() and used.isdigit()):
+        return machine
+    counts = (line.split() for line in _text(CONTROL_GROUP / "memory.stat").splitlines())
+    cached = next((int(words[1]) for words in counts if words[0] == "inactive_file"), 0)
+    return max(0, min(machine, int(limit) - int(used) + cached))
+
+
+def peak_gib() -> float:
+    """Peak resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+
+
+def record(run_dir: Path, signs: RankStatus) -> None:
+    files.write_volatile(path_of(run_dir, signs.rank), signs.model_dump_json().encode())
+
+
+def path_of(run_dir: Path, rank: int) -> Path:
+    return run_dir / FOLDER / f"rank-{rank:05d}.json"
+
+
+def read(run_dir: Path, rank: int) -> RankStatus | None:
+    """Last record of a rank; None if it is missing or cannot be read."""
+    with contextlib.suppress(OSError, ValidationError):
+        return RankStatus.model_validate_json(path_of(run_dir, rank).read_bytes())
+    return None
+
+
+def read_all(run_dir: Path) -> list[RankStatus]:
+    """Records of all ranks of the last launch, by rank."""
+    found = (read(run_dir, int(path.stem.removeprefix("rank-"))) for path in sorted((run_dir / FOLDER).glob("rank-[0-9]*.json")))
+    return [signs for signs in found if signs is not None]
+
+
+def cause_of_kill(signs: RankStatus) -> str:
+    """The probable reason why a process was killed, and its peak memory. Works on any machine, at any later time."""
+    when = time.strftime("%F %T", time.localtime(signs.time))
+    gpu = "" if signs.gpu_peak_gib is None else f", of GPU memory {signs.gpu_peak_gib:.1f} GiB"
+    namesake = signs.host == platform.node()
+    here = namesake and signs.boot == boot_id()
+    most = f" of {host_memory_gib():.1f} GiB" if here else ""
+    peak = f"its peak of host memory was {signs.peak_gib:.1f} GiB{most}{gpu} when last recorded, {when}"
+    if namesake and not here:
+        return f"likely out of memory, unless {signs.host} was started again since, is another machine, or somebody sent the signal; {peak}"
+    now = out_of_memory_kills() if here else None
+    if now is not None and signs.out_of_memory_kills is not None and now > signs.out_of_memory_kills:
+        return f"out of memory: the kernel's out-of-memory killer has ended a process on {signs.host} since the run began; {peak}"
+    return f"likely out of memory, unless somebody sent the signal; {peak}"
+
+
+def account_of_killed(run_dir: Path) -> str | None:
+    """Message about a previous launch that ended without writing exit.json; None if there are no records."""
+    found = read_all(run_dir)
+    if not found:
+        return None
+    fullest = max(found, key=lambda signs: signs.peak_gib)
+    whom = "its process" if fullest.ranks == 1 else f"all of its {fullest.ranks} processes"
+    return (
+        f"the last launch in {run_dir} left no exit.json: {whom} ended without a message (killed, crashed, or the terminal closed) "
+        f"after at least step {max(signs.step for signs in found)}; rank {fullest.rank} on {fullest.host}, if it was killed: "
+        f"{cause_of_kill(fullest)}"
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

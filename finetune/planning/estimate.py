@@ -1,0 +1,162 @@
+"""Estimate of a run from its config: builds the model on the meta device, counts its parameters, and traces one training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from finetune.config import Config, on_disk
+from finetune.data import length_index
+from finetune.distributed import sharding, tensor_parallel
+from finetune.errors import UserError
+from finetune.modeling import loading
+from finetune.modeling.trained_parameters import choose_trained
+from finetune.planning.activation_memory import Activations, Recomputing, trace, trim
+from finetune.planning.memory import Outline, outline
+from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
+from finetune.recipe import Batch, Recipe, Sample, Sketch
+from finetune.storage.strict_json import loads_object
+
+DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
+"""Files of a hub repository that a plan downloads: no weights."""
+LOOKED_AT = 64
+"""Number of rows to read, spread over the file: enough to estimate lengths to a few percent."""
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """Estimate of a run before it starts."""
+
+    config: Config
+    """With `model.source` as a folder."""
+    outline: Outline
+    work: Work
+    activations: Callable[[int, Recomputing, int], Activations]
+    """(positions, activation checkpointing, tensor-parallel ranks) → memory of a micro-batch of about that many positions."""
+    misfits: tuple[str, ...]
+    """Tensors that the base lacks, or has in another shape, if its weights are there."""
+    processor: Callable[[], Any]
+    """Returns the processor that reads rows; raises `UserError` if the base's files are not sufficient."""
+
+
+def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
+    """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
+    config = with_folder(config)
+    length_index.check_batching(config, recipe)
+    sketched = recipe.sketch(config) if recipe.sketch else sketch_by_rows(config, recipe)
+    loaded, dtype = sketched.loaded, sharding.compute_dtype(config)
+    choose_trained(loaded, recipe, config)
+    counted = outline(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
+    check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
+    refusals = {size: refusal(config, size, check) for size in TENSOR_SIZES}
+    misfits = tuple(loading.misfits(loaded.model, loaded.base)) if has_weights(loaded.base) else ()
+    counts = trim(loaded.model, loaded.blocks)
+
+    @cache
+    def activations(positions: int, recomputing: Recomputing, tensor: int) -> Activations:
+        longest = min(length_index.longest_sample(config), positions)
+        batch = sketched.batch(positions // longest, longest)
+        held = positions // longest * longest
+        return trace(loaded.model, counts, loaded.blocks, recipe.loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
+
+    train = config.train
+    work = Work(
+        outline=counted,
+        activations=lambda recomputing, tensor: activations(train.micro_tokens, recomputing, tensor),
+        micro_tokens=train.micro_tokens,
+        global_batch_tokens=train.global_batch_tokens,
+        compute=dtype.itemsize,
+        recomputing=train.activation_checkpointing,
+        refuses_tensor=refusals.get,
+    )
+    return RunEstimate(config, counted, work, activations, misfits, sketched.processor)
+
+
+def with_folder(config: Config) -> Config:
+    """The config with `model.source` as a local folder that contains at least config.json. Downloads no weights from the hub."""
+    folder = loading.resolve_source(config.model.source, config.model.revision, DESCRIBING)
+    return config.model_copy(update={"model": config.model.model_copy(update={"source": str(folder)})})
+
+
+def has_weights(base: Path) -> bool:
+    return any(base.glob("*.safetensors"))
+
+
+def refusal(config: Config, size: int, check: Callable[[Config], None]) -> str | None:
+    """Why this model cannot use `size` tensor-parallel ranks, with the message of training; None if it can."""
+    if config.train.compile is True:
+        return "train.compile does not work with tensor parallelism"
+    try:
+        check(config.model_copy(update={"parallel": config.parallel.model_copy(update={"tensor": size})}))
+    except UserError as problem:
+        return str(problem)
+    return None
+
+
+def sketch_by_rows(config: Config, recipe: Recipe) -> Sketch:
+    """Sketch of a recipe without `sketch`: loads the model as for training, and repeats the longest of some rows."""
+    recipe.prepare(config)
+    loaded = recipe.load(config)
+    samples = [recipe.read(row, loaded.processor) for _, row in some_rows(on_disk(config.data.train))]
+    longest = max(samples, key=recipe.length, default=None)
+    if longest is None:
+        raise UserError(f"data.train: {config.data.train} has no rows, and {config.recipe} defines no `sketch` to plan without them")
+    lay = recipe.pack if config.data.packing and recipe.pack else recipe.collate
+
+    def batch(count: int, positions: int) -> Batch:
+        return lay([longest] * max(1, count * positions // recipe.length(longest)))
+
+    return Sketch(loaded, batch, lambda: loaded.processor)
+
+
+def some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, row) of rows spread over a file, including the first; blank lines are skipped. Raises `UserError` for invalid JSON."""
+    if path is None or not path.is_file():
+        return
+    with path.open("rb") as file:
+        lines = sum(1 for _ in file)
+        file.seek(0)
+        apart = max(1, lines // LOOKED_AT)
+        for number, raw in enumerate(file, start=1):
+            if (number - 1) % apart == 0 and raw.strip():
+                try:
+                    row = loads_object(raw)
+                except UserError as problem:
+                    raise UserError(f"{path}:{number}: {problem}") from None
+                yield number, row
+
+
+@dataclass(frozen=True)
+class DataPreview:
+    """Estimate of the data from some of its rows."""
+
+    rows: int
+    looked_at: int
+    positions: float
+    """Positions of all rows, extrapolated."""
+    problems: tuple[str, ...]
+    """Problems of rows, with file and line."""
+
+
+def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
+    """Read some rows as training would."""
+    path = on_disk(config.data.train)
+    assert path is not None
+    problems, lengths, seen = [], [], 0
+    for line, row in some_rows(path):
+        seen += 1
+        try:
+            found = length_index.measure(config, recipe, processor, row)
+            sample: Sample | None = None if found.left_out else recipe.read(row, processor)
+        except UserError as problem:
+            problems.append(f"{path}:{line}: {problem}")
+            continue
+        lengths.append(found.positions)
+        if sample is not None and not any(recipe.collate([sample]).targets.values()):
+            problems.append(f"{path}:{line}: this row has no training targets")
+    with path.open("rb") as file:
+        rows = sum(1 for raw in file if raw.strip())
+    return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(problems))

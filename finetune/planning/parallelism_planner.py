@@ -1,0 +1,240 @@
+"""Parallelism planner: among the strategies that fit into GPU memory, choose the one with the shortest estimated step time.
+
+It follows the Ultra-Scale Playbook (Hugging Face, 2025): fit into memory, reach the global batch size, then maximize throughput. The global
+batch size is given, and idle ranks count in its step time. If times are nearly equal, the simplest strategy wins, in this order: ddp,
+zero1, zero2, fsdp, hsdp, tensor parallelism. Tensor parallelism stays within a machine.
+
+Step times are rough: peak hardware speeds times an efficiency, ring collectives, and communication fully overlapped with computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from finetune.distributed.data_parallel import split_into_buckets
+from finetune.hardware.gpus import EFFICIENCY, Cluster
+from finetune.planning.activation_memory import Activations, Recomputing
+from finetune.planning.memory import FRAGMENTS, GIB, GRADIENT, Arrangement, Memory, Outline, Unit, gathered_bytes, memory, trained_size
+
+HEAVIER: dict[Recomputing, tuple[Recomputing, ...]] = {
+    "none": ("none", "selective", "full"),
+    "selective": ("selective", "full"),
+    "full": ("full",),
+}
+"""Levels of activation checkpointing to try if nothing fits: the configured one, then those with less memory and more time."""
+ALIKE = 1.03
+"""Step times within this ratio count as equal."""
+HOP = 10e-6
+"""Latency of one hop of a ring collective, in seconds. With hundreds of ranks it dominates, however little is sent."""
+TENSOR_SIZES = (2, 4, 8)
+SUMS = 7
+"""All-reduces of the hidden states over a tensor-parallel group, per block and micro-batch, as counted by benchmarks/communication.py:
+after attention and MLP, and in the backward pass one for each of the five matrices that read the same states (query, key, value, gate,
+up)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of one optimizer step."""
+
+    outline: Outline
+    activations: Callable[[Recomputing, int], Activations]
+    """(activation checkpointing, tensor-parallel ranks) → memory of one micro-batch."""
+    micro_tokens: int
+    global_batch_tokens: int
+    compute: int
+    """Bytes per element of the compute type."""
+    recomputing: Recomputing
+    """Activation checkpointing as configured."""
+    refuses_tensor: Callable[[int], str | None] = lambda _: None
+    """Number of tensor-parallel ranks → why this model cannot be split over that many; None if it can."""
+
+    @property
+    def micro_batches(self) -> int:
+        return -(-self.global_batch_tokens // self.micro_tokens)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Estimated duration of one optimizer step."""
+
+    computing: float
+    waiting: float
+    """Communication that does not overlap with computation."""
+
+    @property
+    def total(self) -> float:
+        return self.computing + self.waiting
+
+
+@dataclass(frozen=True)
+class LayoutEstimate:
+    """Estimated memory and step time of a parallel layout."""
+
+    arrangement: Arrangement
+    recomputing: Recomputing
+    memory: Memory
+    budget: float
+    seconds: Seconds
+    groups: int
+    """Data-parallel groups."""
+    busy: float
+    """Fraction of the groups' turns that have a micro-batch."""
+    tokens_per_second: float
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.budget
+
+
+def arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], offload: bool = False) -> Iterator[Arrangement]:
+    """All parallel layouts that this cluster allows, the simplest first. On one rank: only ddp."""
+    ranks = cluster.ranks
+    if ranks == 1:
+        yield Arrangement("ddp", 1, offload=offload)
+        return
+    for strategy in ("ddp", "zero1", "zero2", "fsdp"):
+        yield Arrangement(strategy, ranks, offload=offload)
+    for copies in range(2, cluster.nodes + 1):
+        if cluster.nodes % copies == 0 and ranks > copies:
+            yield Arrangement("hsdp", ranks, replicate=copies, offload=offload)
+    for size in TENSOR_SIZES:
+        if cluster.gpus % size == 0 and refuses_tensor(size) is None:
+            yield Arrangement("fsdp", ranks, tensor=size, offload=offload)
+
+
+def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[LayoutEstimate]:
+    """Estimates of all layouts, the best first, with the configured activation checkpointing, or a stronger one if nothing fits."""
+    verdicts: list[LayoutEstimate] = []
+    for recomputing in HEAVIER[work.recomputing]:
+        new = [judge(work, cluster, arrangement, recomputing) for arrangement in among]
+        verdicts = ranked(new) + [verdict for verdict in verdicts if not any(verdict.arrangement == each.arrangement for each in new)]
+        if verdicts[0].fits:
+            return verdicts
+    return verdicts
+
+
+def ranked(verdicts: list[LayoutEstimate]) -> list[LayoutEstimate]:
+    """Sort: layouts that fit come first, by step time, and by simplicity if times are nearly equal; the rest follow by memory. `verdicts`
+    must have the simplest layout first."""
+    left, order = sorted((verdict for verdict in verdicts if verdict.fits), key=lambda each: each.seconds.total), []
+    while left:
+        alike = [verdict for verdict in left if verdict.seconds.total <= left[0].seconds.total * ALIKE]
+        best = min(alike, key=verdicts.index)
+        order.append(best)
+        left.remove(best)
+    return order + sorted((verdict for verdict in verdicts if not verdict.fits), key=lambda each: each.memory.total)
+
+
+def judge(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: Recomputing) -> LayoutEstimate:
+    """Estimate memory and step time of one layout."""
+    traced = work.activations(recomputing, arrangement.tensor)
+    groups = arrangement.ranks // arrangement.tensor
+    turns = -(-work.micro_batches // groups)
+    return LayoutEstimate(
+        arrangement=arrangement,
+        recomputing=recomputing,
+        memory=memory(work.outline, arrangement, traced, work.compute),
+        budget=cluster.budget,
+        seconds=(seconds := time_of_step(work, cluster, arrangement, traced, turns)),
+        groups=groups,
+        busy=work.micro_batches / (turns * groups),
+        tokens_per_second=work.global_batch_tokens / seconds.total,
+    )
+
+
+def time_of_step(work: Work, cluster: Cluster, arrangement: Arrangement, traced: Activations, turns: int) -> Seconds:
+    """Duration of a step with `turns` micro-batches per rank. A rank without a micro-batch runs a filler, so it takes as long."""
+    once = traced.flops * work.micro_tokens / traced.positions / (cluster.gpu.speed * 1e12 * EFFICIENCY)
+    if arrangement.ranks == 1:
+        return Seconds(turns * once, 0.0)
+    sent, hidden = communication(work, cluster, arrangement, turns, once)
+    between_halves = tensor_traffic(work, cluster, arrangement) * turns
+    return Seconds(turns * once, max(0.0, sent - hidden) + between_halves)
+
+
+def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
+    """Seconds per step for all-gathers and reductions, and seconds of computation with which they can overlap. The sizes and numbers of
+    the collectives are those that benchmarks/communication.py measures on real ranks."""
+    outline, shards, tensor = work.outline, arrangement.shards, arrangement.tensor
+    units = (outline.root, *outline.units)
+
+    def ring(size: float, ranks: int, beside: int) -> float:
+        """Seconds of a ring collective over `size` bytes; `beside` such rings run at the same time."""
+        across = cluster.nodes > 1 and ranks * beside > cluster.gpus
+        # All GPUs of a machine share its network bandwidth, so rings that run at the same time divide it.
+        speed = 1e9 * (min(cluster.gpu.link, cluster.gpu.fabric / beside) if across else cluster.gpu.link)
+        return (ranks - 1) / ranks * size / speed + (ranks - 1) * HOP if size else 0.0
+
+    def beside(unit: Unit) -> int:
+        return tensor if any(weight.in_block for weight in unit.weights) else 1
+
+    def gather(gathered: tuple[Unit, ...]) -> float:
+        return sum(ring(gathered_bytes(unit, tensor), shards // beside(unit), beside(unit)) for unit in gathered)
+
+    def average() -> float:
+        sizes = [weight.size for weight in outline.weights if weight.trained]
+        left = iter(sizes)
+        buckets = [sum(islice(left, count)) for count in split_into_buckets(sizes)]
+        return sum(ring(2 * GRADIENT * size, arrangement.ranks, 1) for size in buckets)
+
+    def copy(ranks: int, groups: int) -> float:
+        return sum(ring(2 * GRADIENT * trained_size(unit, tensor) / shards, ranks, groups) for unit in units)
+
+    reduce = sum(ring(GRADIENT * trained_size(unit, tensor), shards // beside(unit), beside(unit)) for unit in units)
+    match arrangement.strategy:
+        case "ddp":
+            return average() if arrangement.replicated else copy(arrangement.ranks, 1), once * 2 / 3
+        case "zero1":
+            return gather(units) + reduce, once
+        case "zero2":
+            return gather(units) + turns * reduce, once * turns
+    each = gather(units) + gather(outline.units) + reduce  # the root stays gathered for the backward pass
+    return turns * (each + (copy(arrangement.replicate, cluster.gpus) if arrangement.replicate > 1 else 0.0)), once * turns
+
+
+def tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> float:
+    """Seconds per micro-batch for tensor parallelism: `SUMS` all-reduces of the states in each block, which do not overlap."""
+    size, outline = arrangement.tensor, work.outline
+    states = work.micro_tokens * outline.hidden * work.compute
+    return outline.blocks * SUMS * (2 * (size - 1) / size * states / (cluster.gpu.link * 1e9) + (size - 1) * HOP) if size > 1 else 0.0
+
+
+def reason(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
+    """Why a layout was not chosen: it does not fit, or it is slower."""
+    needed = verdict.memory.total / GIB
+    if not verdict.fits:
+        lasting = verdict.memory.lasting / GIB
+        name, size = max(grouped(verdict.memory).items(), key=lambda each: each[1])
+        alone = f"; weights, gradients and optimizer alone take {lasting:.1f} GiB" if lasting > verdict.budget / GIB else ""
+        return f"needs {needed:.1f} of {verdict.budget / GIB:.1f} GiB, most of it for {name}, {size / GIB:.1f} GiB{alone}"
+    if verdict.busy < 0.9 * best.busy:
+        return f"fits in {needed:.1f} GiB, but {1 - verdict.busy:.0%} of the ranks' turns would have no micro-batch"
+    ratio = verdict.seconds.total / best.seconds.total
+    if ratio > ALIKE:
+        return f"fits in {needed:.1f} GiB, but a step takes {ratio:.2f} times as long, with {verdict.seconds.waiting:.2f} s of waiting"
+    if ratio < 1 / ALIKE:
+        return f"fits in {needed:.1f} GiB and is not slower"
+    return f"fits in {needed:.1f} GiB and is not faster"
+
+
+def grouped(memory: Memory) -> dict[str, int]:
+    """Memory terms, grouped by what reduces them."""
+    return {
+        "weights, gradients and optimizer": memory.lasting,
+        "gathered weights": memory.gathered,
+        "full gradients": memory.unreduced + memory.reducing,
+        "activations": memory.activations + memory.working,
+        "the loss": memory.loss,
+    }
+
+
+def largest_micro_batch(work: Work, verdict: LayoutEstimate, half: Activations) -> int:
+    """Largest micro-batch, in positions, that fits; 0 if not even the weights fit. Linear extrapolation from this micro-batch and one of
+    about half its positions (`half`): activation memory is linear in positions unless attention materializes its matrix."""
+    whole = work.activations(verdict.recomputing, verdict.arrangement.tensor)
+    more = (whole.peak - half.peak) / (whole.positions - half.positions)
+    room = verdict.budget - verdict.memory.total
+    return max(0, int(whole.positions + room / (more * (1 + FRAGMENTS))))

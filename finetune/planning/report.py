@@ -1,0 +1,217 @@
+"""Report of `finetune plan`: time and memory of a run on a cluster, the chosen parallelism strategy, and problems before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from finetune.checkpointing import disk_space
+from finetune.config import on_disk
+from finetune.errors import UserError
+from finetune.hardware.gpus import EFFICIENCY, Cluster
+from finetune.modeling import optimizers, quantization
+from finetune.planning.estimate import DataPreview, RunEstimate, has_weights, preview_data
+from finetune.planning.launch_file import keys, kind
+from finetune.planning.memory import GIB, Arrangement, Memory
+from finetune.planning.parallelism_planner import LayoutEstimate, arrangements, choose, judge, largest_micro_batch, reason
+from finetune.recipe import Recipe
+
+BAR = 30
+"""Characters of the largest bar."""
+TERMS = {
+    "frozen": "frozen weights",
+    "masters": "masters (fp32)",
+    "gradients": "gradients (fp32)",
+    "optimizer": "optimizer",
+    "gathered": "gathered weights",
+    "unreduced": "full gradients",
+    "reducing": "reduction buffer",
+    "activations": "activations",
+    "loss": "loss",
+    "working": "backward pass",
+    "overhead": "overhead (est.)",
+}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run on a cluster, with an estimate of each parallel layout."""
+
+    foreseen: RunEstimate
+    cluster: Cluster
+    verdicts: tuple[LayoutEstimate, ...]
+    """The chosen one first: the one that the config sets, or the best."""
+    configured: bool
+    """Whether the config sets the strategy."""
+
+    @property
+    def best(self) -> LayoutEstimate:
+        return self.verdicts[0]
+
+    @cached_property
+    def largest(self) -> int:
+        """Largest micro-batch, in positions, that fits with the chosen strategy; 0 if none fits."""
+        config, best = self.foreseen.config, self.best
+        half = self.foreseen.activations(max(config.train.micro_tokens // 2, 64), best.recomputing, best.arrangement.tensor)
+        return largest_micro_batch(self.foreseen.work, best, half)
+
+    def problems(self, seen: DataPreview | str | None) -> Iterator[str]:
+        """Problems that would stop the run later. `seen`: the result of `look`."""
+        foreseen = self.foreseen
+        base = Path(str(foreseen.config.model.source))
+        if not has_weights(base):
+            yield f"model.source: {base} contains no *.safetensors; download the weights before training"
+        yield from (f"model.source: {misfit}" for misfit in foreseen.misfits[:5])
+        yield from error_messages(lambda: quantization.check(foreseen.config))
+        yield from error_messages(lambda: optimizers.check(foreseen.config))
+        yield from error_messages(lambda: disk_space.check_room(foreseen.config.run.dir, checkpoint_size(foreseen)))
+        if not self.best.fits:
+            yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advice(self)}"
+        yield from [seen] if isinstance(seen, str) else seen.problems if seen else ()
+
+    def look(self, recipe: Recipe) -> DataPreview | str | None:
+        """A preview of the data, the reason why it cannot be read, or None if the file does not exist."""
+        path = on_disk(self.foreseen.config.data.train)
+        if path is None or not path.is_file():
+            return None
+        try:
+            return preview_data(self.foreseen.config, recipe, self.foreseen.processor())
+        except UserError as problem:
+            return str(problem)
+        except (OSError, ValueError) as problem:  # transformers raises these for a missing tokenizer
+            return f"model.source: the tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
+
+
+def plan_run(foreseen: RunEstimate, cluster: Cluster) -> RunPlan:
+    """Estimate every layout that the cluster and the config allow. Raises `UserError` if the config sets an impossible one."""
+    parallel, work = foreseen.config.parallel, foreseen.work
+    among = list(arrangements(cluster, work.refuses_tensor, parallel.offload))
+    ranking = choose(work, cluster, among)
+    if parallel.strategy == "auto" and parallel.tensor == 1:
+        return RunPlan(foreseen, cluster, tuple(ranking), configured=False)
+    strategy = "fsdp" if parallel.strategy == "auto" else parallel.strategy
+    wanted = Arrangement(strategy, cluster.ranks, parallel.replicate, parallel.tensor, parallel.offload)
+    check(wanted, foreseen, cluster)
+    chosen = judge(work, cluster, wanted, work.recomputing)
+    return RunPlan(foreseen, cluster, (chosen, *(each for each in ranking if each.arrangement != wanted)), configured=True)
+
+
+def check(wanted: Arrangement, foreseen: RunEstimate, cluster: Cluster) -> None:
+    """Raises `UserError` for a layout that training would refuse on this cluster."""
+    copies, ranks = wanted.replicate, cluster.ranks
+    if (wanted.strategy == "hsdp") != (copies > 1) or ranks % copies:
+        raise UserError(
+            f"parallel.strategy: {wanted.strategy} with parallel.replicate: {copies} on {ranks} ranks; "
+            "hsdp needs a number above 1 that divides the ranks, and the other strategies need 1"
+        )
+    if wanted.tensor > 1 and (wanted.strategy != "fsdp" or cluster.gpus % wanted.tensor):
+        raise UserError(
+            f"parallel.tensor: {wanted.tensor} with {wanted.strategy} on {cluster.gpus} GPUs per machine; "
+            "it needs fsdp, and must divide the GPUs of a machine"
+        )
+    if wanted.tensor > 1 and (refusal := foreseen.work.refuses_tensor(wanted.tensor)):
+        raise UserError(refusal)
+
+
+def error_messages(check: Callable[[], Any]) -> Iterator[str]:
+    try:
+        check()
+    except UserError as problem:
+        yield str(problem)
+
+
+def advice(prospect: RunPlan) -> str:
+    """What to change when the run does not fit into memory."""
+    memory, config = prospect.best.memory, prospect.foreseen.config
+    if memory.lasting + memory.passing > prospect.best.budget:
+        adapters = "" if config.model.lora else " set --model.lora '{rank: 16}' (frozen weights take 2 bytes a parameter), or"
+        return f"weights, gradients and optimizer state do not fit:{adapters} use more GPUs"
+    return f"set --train.micro_tokens {prospect.largest // 256 * 256}" if prospect.largest else "use more GPUs"
+
+
+def lines(prospect: RunPlan, command: str, seen: DataPreview | str | None, problems: list[str]) -> Iterator[str]:
+    """The plan, line by line."""
+    yield from describe_run(prospect)
+    if isinstance(seen, DataPreview) and not prospect.foreseen.config.train.steps:
+        yield describe_data(prospect, seen)
+    yield ""
+    yield from describe_memory(prospect)
+    yield ""
+    yield from describe_strategy(prospect, command)
+    yield ""
+    yield f"problems to fix before training: {len(problems)}" if problems else "no problems found"
+    yield from (f"  {line}" for problem in problems for line in problem.splitlines())
+
+
+def describe_run(prospect: RunPlan) -> Iterator[str]:
+    """Parameters, steps, checkpoints, time."""
+    foreseen, best = prospect.foreseen, prospect.best
+    of, work, train = foreseen.outline, foreseen.work, foreseen.config.train
+    size = checkpoint_size(foreseen)
+    yield f"{of.total:,} parameters, {of.trained:,} trained"
+    yield f"a step: {work.global_batch_tokens:,} positions, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
+    yield (
+        f"a checkpoint: {size / 1e9:.2f} GB on disk; {foreseen.config.checkpoint.keep} are kept, and the oldest is removed only after the "
+        "next one is written"
+    )
+    if foreseen.config.checkpoint.asynchronous:
+        yield f"host memory for asynchronous saves: {size / prospect.cluster.nodes / 1e9:.2f} GB on each machine"
+    yield (
+        f"estimated time: {best.seconds.total:.2f} s a step, {best.tokens_per_second:,.0f} positions a second, if a GPU reaches "
+        f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and there is no padding"
+    )
+    if train.steps:
+        yield f"{train.steps:,} steps: {hours(train.steps * best.seconds.total)}"
+
+
+def checkpoint_size(foreseen: RunEstimate) -> int:
+    """Size of one checkpoint on disk, in bytes."""
+    return disk_space.checkpoint_bytes(foreseen.outline.trained, foreseen.outline.state_bytes)
+
+
+def describe_data(prospect: RunPlan, found: DataPreview) -> str:
+    """Steps and time, extrapolated from some rows of the data."""
+    train = prospect.foreseen.config.train
+    steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
+    return (
+        f"about {steps:,} steps, {hours(steps * prospect.best.seconds.total)}: {train.epochs} epochs of about {found.positions:,.0f} "
+        f"positions, estimated from {found.looked_at} of {found.rows:,} rows"
+    )
+
+
+def hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
+
+
+def describe_memory(prospect: RunPlan) -> Iterator[str]:
+    """Memory of one GPU, term by term, with bars."""
+    best = prospect.best
+    where = f"{best.arrangement} on {prospect.cluster}"
+    yield f"peak memory of a GPU with {where}, activation checkpointing {best.recomputing}, in GiB:"
+    yield from bars(best.memory)
+    state = "fits" if best.fits else "does not fit"
+    yield f"  {'total':<17}{best.memory.total / GIB:8.2f}  of {prospect.cluster.gpu.memory:g}: {state}"
+    most = prospect.largest
+    yield f"the largest micro-batch that fits: --train.micro_tokens {most}" if most else "no micro-batch fits beside the weights"
+
+
+def bars(memory: Memory) -> Iterator[str]:
+    largest = max(memory.terms.values())
+    for name, size in memory.terms.items():
+        if size:
+            yield f"  {TERMS[name]:<17}{size / GIB:8.2f}  {'█' * max(1, round(BAR * size / largest))}"
+
+
+def describe_strategy(prospect: RunPlan, command: str) -> Iterator[str]:
+    """The chosen strategy, its launch command, and the reasons against the others."""
+    best, *others = prospect.verdicts
+    suffix = ", as configured" if prospect.configured else ""
+    yield f"strategy: {best.arrangement}{suffix}; distributed_type: {kind(best.arrangement)}; --write FILE"
+    yield f"  accelerate launch --config_file FILE finetune/train.py {command}{keys(best)}"
+    if best.recomputing != prospect.foreseen.work.recomputing:
+        yield f"  with activation checkpointing {best.recomputing}: nothing fits with {prospect.foreseen.work.recomputing}"
+    for verdict in others:
+        yield f"  not {verdict.arrangement}: {reason(verdict, best)}"

@@ -1,0 +1,154 @@
+"""Ray cluster: connecting to it, and checks that it has enough resources and the same files and package version on every machine.
+
+All checks take seconds, and run before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import platform
+import secrets
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import finetune
+from finetune.errors import UserError
+from finetune.storage import files
+
+REACH_SECONDS = 5.0
+"""Timeout for connecting to a machine; Ray's own client would try for minutes."""
+LOOK_SECONDS = 60.0
+"""Timeout for each machine to start a process and check a few files."""
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """While open, this process is connected to the cluster at `address`: HOST:PORT, auto (the one that runs on this machine) or local (a
+    new one, until this closes). Default: RAY_ADDRESS, otherwise the one on this machine, otherwise a new one. Raises `UserError` if there
+    is none."""
+    check_installed()
+    address = address or os.environ.get("RAY_ADDRESS")
+    check_address(address)
+    import ray
+
+    try:
+        ray.init(address, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError) as error:
+        raise UserError(f"no Ray cluster at {address or 'this machine'}: {error}; start one with `ray start --head`") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_installed() -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise UserError("Ray is not installed; `pip install 'overtone[ray]'`, on every machine of the cluster")
+
+
+def check_address(address: str | None) -> None:
+    """Raises `UserError` for an address that cannot be reached. Ray's own names (auto, local) are accepted."""
+    if address in (None, "", "auto", "local"):
+        return
+    assert address is not None
+    if address.startswith("ray://"):
+        raise UserError(f"{address}: Ray Client is not supported; run the command on a machine of the cluster, or with `ray job submit`")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"Ray's address {address!r} is not HOST:PORT (6379 is the usual port), auto or local")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+    except OSError as error:
+        raise UserError(f"no Ray cluster at {address}: {error}; start one with `ray start --head` on that machine") from None
+
+
+def require(workers: int, each: Mapping[str, float], flag: str) -> None:
+    """Raises `UserError` if the cluster, even if idle, has too few resources for `workers` that need `each` (CPU, GPU)."""
+    import ray
+
+    there = ray.cluster_resources()
+    for resource, amount in each.items():
+        if workers * amount > there.get(resource, 0.0):
+            raise UserError(
+                f"{flag}: {workers} workers with {amount:g} {resource} each were requested, and the cluster has "
+                f"{there.get(resource, 0.0):g} {resource} on {len(machines())} machine(s); request fewer, or add machines"
+            )
+
+
+def room_for(each: Mapping[str, float]) -> int:
+    """Number of workers, each needing `each`, that fit on the cluster when it is idle."""
+    import ray
+
+    there = ray.cluster_resources()
+    return min(int(there.get(resource, 0.0) / amount) for resource, amount in each.items())
+
+
+def has(resource: str) -> bool:
+    """Whether any machine of the cluster has `resource`, such as GPU."""
+    import ray
+
+    return bool(ray.cluster_resources().get(resource, 0.0))
+
+
+def machines() -> list[dict[str, Any]]:
+    """The machines that are alive."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def check_same_files(shared: Path, needed: Sequence[Path]) -> None:
+    """Raises `UserError` if a machine of the cluster does not see files that this process writes to `shared`, lacks one of the files in
+    `needed`, or has another version of this package."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    mark = files.make_folder(shared) / f".seen-{secrets.token_hex(8)}"
+    files.write_text(mark, platform.node())
+    look = ray.remote(look_around)
+    try:
+        results = {}
+        for node in machines():
+            place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            sent = look.options(num_cpus=0, scheduling_strategy=place, max_retries=0).remote([str(path) for path in (mark, *needed)])
+            results[f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"] = sent
+        for machine, result in results.items():
+            _check_machine(machine, _fetch_result(machine, result), mark)
+    finally:
+        files.discard(mark)
+
+
+def look_around(paths: list[str]) -> dict[str, Any]:
+    """Runs on a machine of the cluster: the paths that it does not see, and its version of this package."""
+    return {"missing": [path for path in paths if not Path(path).exists()], "version": finetune.__version__}
+
+
+def _fetch_result(machine: str, result: Any) -> dict[str, Any]:
+    import ray
+
+    try:
+        return ray.get(result, timeout=LOOK_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        raise UserError(f"{machine} is in the cluster, but started no process within {LOOK_SECONDS:.0f} s; see `ray status`") from None
+    except ray.exceptions.RayError as error:
+        last = str(error).strip().splitlines()[-1]
+        raise UserError(f"{machine} cannot run this package: {last}; it needs the same environment as this machine") from None
+
+
+def _check_machine(machine: str, seen: dict[str, Any], mark: Path) -> None:
+    if str(mark) in seen["missing"]:
+        raise UserError(
+            f"{machine} does not see the files that {platform.node()} writes to {mark.parent}; "
+            "choose a folder that all machines share (--storage)"
+        )
+    if seen["missing"]:
+        raise UserError(
+            f"{machine} does not have {', '.join(seen['missing'])}, which {platform.node()} has; all machines need the same files"
+        )
+    if seen["version"] != finetune.__version__:
+        raise UserError(f"{machine} has version {seen['version']} of this package, {platform.node()} has {finetune.__version__}")

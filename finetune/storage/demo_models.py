@@ -1,0 +1,138 @@
+"""Demo models included in the package: selected by name, and unpacked to a cache at first use.
+
+Each one is a ZIP archive in `finetune/storage/demo_archives/`. They know a few hundred words and synthetic voices. They are used only when selected
+by name, never as a fallback, and print a warning that says what they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+from finetune.errors import UserError
+from finetune.storage import files
+
+HERE = Path(__file__).resolve().parent / "demo_archives"
+CARD, FIGURES = "README.md", "figures.json"
+"""Files of an archive: the model card, and its measurements."""
+BUILT_ON = "built_on.json"
+"""File of an archive: folder → demo model that contains it. Folders that two models share are packaged once."""
+WARNING = (
+    "demo model {name}: knows only a few hundred words and synthetic voices. "
+    "For your own voice use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, and Whisper small or larger"
+)
+
+
+def names() -> list[str]:
+    """Names of all demo models in this installation."""
+    return sorted(path.stem for path in HERE.glob("*.zip"))
+
+
+def is_shipped(name: str) -> bool:
+    """Whether `name` is a demo model."""
+    return name in names()
+
+
+def listing() -> str:
+    """End of an error message that lists the demo models; empty if none are installed."""
+    return f" nor a demo model ({', '.join(names())})" if names() else ""
+
+
+def as_folder(given: str) -> Path:
+    """The folder of a demo model, or `given` as a path; used as argparse type."""
+    return folder_of(given) if is_shipped(given) else Path(given)
+
+
+def warning_entry(model: str) -> dict[str, str]:
+    """Entry of a run's summary with the warning for a demo model; empty for other models."""
+    return {"demo_model": WARNING.format(name=model)} if is_shipped(model) else {}
+
+
+def folder_of(name: str) -> Path:
+    """Folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown name."""
+    if not is_shipped(name):
+        raise UserError(f"{name}: not a demo model; available: {', '.join(names()) or 'none'}")
+    _warn(name)
+    folder = cache() / f"{name}-{_digest(name)}"
+    if not folder.is_dir():
+        _expand(name, folder)
+    return folder
+
+
+@functools.cache
+def _warn(name: str) -> None:
+    """Print the warning, once per process."""
+    print(f"warning: {WARNING.format(name=name)}", file=sys.stderr, flush=True)
+
+
+def cache() -> Path:
+    """Folder to which demo models are unpacked: `$XDG_CACHE_HOME/overtone`, by default `~/.cache/overtone`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "overtone"
+
+
+def _expand(name: str, folder: Path) -> None:
+    temporary = files.fresh_folder(folder.parent, folder.name)
+    for model, part in _parts(name):
+        with _archive(model) as archive:
+            for entry in archive.namelist():
+                if entry.startswith(part):
+                    path = files.resolve_under(temporary, entry)
+                    files.make_folder(path.parent)
+                    files.write_in_place(path, archive.read(entry))
+    try:
+        files.commit_folder(temporary, folder)
+    except (UserError, OSError):
+        files.discard(temporary)
+        if not folder.is_dir():  # otherwise another process was faster, with the same content
+            raise
+
+
+def _parts(name: str) -> list[tuple[str, str]]:
+    """(demo model, prefix of the files to take from its archive), for a model and those whose folders it shares."""
+    with _archive(name) as archive:
+        shared = json.loads(archive.read(BUILT_ON)) if BUILT_ON in archive.namelist() else {}
+    return [(name, ""), *((other, f"{part}/") for part, other in shared.items())]
+
+
+def _digest(name: str) -> str:
+    total = hashlib.sha256()
+    for model, _ in _parts(name):
+        total.update(_file(model).read_bytes())
+    return total.hexdigest()[:16]
+
+
+def _archive(name: str) -> zipfile.ZipFile:
+    return zipfile.ZipFile(_file(name))
+
+
+def _file(name: str) -> Path:
+    """Path of an archive. Raises `UserError` if it is not in this installation."""
+    path = HERE / f"{name}.zip"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; reinstall the package")
+    return path
+
+
+def pack(folder: Path) -> bytes:
+    """Archive of a model's folder, as bytes; reproducible. Raises `UserError` if the folder has no model card."""
+    if not (folder / CARD).is_file():
+        raise UserError(f"{folder} has no {CARD}; a demo model needs a model card, so write it first")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression=zipfile.ZIP_LZMA) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.writestr(_entry(path.relative_to(folder).as_posix()), path.read_bytes())
+    return buffer.getvalue()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """A ZIP entry without time and owner, so that archives are reproducible."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type = zipfile.ZIP_LZMA
+    entry.external_attr = 0o644 << 16
+    return entry

@@ -1,0 +1,322 @@
+"""Safe model loading: a clean copy of every model folder for transformers, so that no code from a model is ever executed.
+
+transformers runs Python files of a model folder if a JSON file in it says so, loads other models that a nested config names, downloads
+kernels, and unpickles weights. `admit` makes a clean copy of the folder: safetensors and tokenizer files as links, and JSON files without
+the keys that lead to code. The model type is checked before any library reads the folder. The only pickles that are read are the weights
+of Whisper and of speaker models, by `load_pickled_weights`, which creates only tensors and plain values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import UserError, printable
+from finetune.storage import files, strict_json
+from finetune.storage.hub_download import commit_of
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SETTINGS = frozenset(
+    {"generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json", "preprocessor_config.json"}
+    | {"processor_config.json", CONFIG}
+)
+"""JSON files that are copied, without keys that lead to code. No others: transformers would follow `audio_tokenizer_config.json`,
+`adapter_config.json` and versioned config files to other folders."""
+DATA = re.compile(r".+\.(safetensors|model|txt|jinja|tiktoken)|tokenizer\.json|vocab\.json|added_tokens\.json|tekken\.json")
+"""Pure data files, which are linked (in JSON that lists tokens, transformers interprets no keys)."""
+DOCUMENTS = re.compile(r"README\.md|(LICENSE|NOTICE|USE_POLICY)[\w.-]*")
+"""Documents that an export also copies."""
+TEMPLATES = "additional_chat_templates"
+CODE_KEYS = frozenset({"trust_remote_code", "auto_map", "auto_class", "custom_pipelines", "custom_generate"})
+"""Keys that make transformers run Python files, at any depth (CVE-2026-5241: `trust_remote_code` in a nested config)."""
+KERNEL_KEYS = re.compile(r"_?(attn|experts|kernels?)_implementation(_internal)?")
+"""Keys whose value may be a hub repository with kernels, which would be executed (CVE-2026-4372)."""
+PLAIN_KERNELS = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+"""Harmless values of these keys. They are dropped without a warning, since the loading code chooses its own."""
+REDIRECTING_KEYS = frozenset(
+    {"configuration_files", "fast_tokenizer_files", "transformers_weights", "attribute_map", "sub_configs", "base_config_key"}
+    | {"audio_tokenizer", "audio_tokenizer_class", "audio_tokenizer_name_or_path", "get_text_config"}
+    | {"backbone", "backbone_config", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"}
+)
+"""Keys that make transformers read unchecked files, load other models, or rename config keys."""
+NAMES_OF_OTHERS = frozenset({"_name_or_path", "name_or_path"})
+"""Keys of a nested config that name another model to load."""
+CLASS_KEYS = frozenset({"tokenizer_class", "processor_class", "feature_extractor_type", "image_processor_type", "video_processor_type"})
+"""Keys whose value is looked up among all names of transformers."""
+CLASS_NAME = re.compile(r"(?!Auto|Rag)\w+(Tokenizer|TokenizerFast|Backend|FeatureExtractor|Processor|ProcessorFast)")
+"""Allowed values of these keys. Auto and Rag classes would open other folders."""
+VOCABULARY_KEYS = re.compile(r"(vocab|merges|tokenizer|spm|sentencepiece|bpe|normalizer)\w*_file")
+"""Keys whose value may be any file on the disk; the folder's own files are found without them."""
+OPENS_OTHERS = frozenset({"edgetam_vision_model", "lightglue", "xcodec"})
+"""Model types whose config class opens another model's config (a test compares this with the installed transformers)."""
+
+
+def no_other(_: str, __: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The models that a loader accepts."""
+
+    name: str
+    """Description for messages, such as "a causal language model of transformers"."""
+    types: Collection[str]
+    """Accepted values of `model_type` in config.json."""
+    nested: Callable[[str, str], bool] = no_other
+    """(type of the model, type of a nested config) → whether that type is accepted in addition to `types`."""
+    parts: Mapping[str, Kind] = field(default_factory=dict)
+    """Subfolders that contain further models; all other subfolders are ignored."""
+
+
+@contextlib.contextmanager
+def admit(folder: Path, kind: Kind) -> Iterator[Path]:
+    """A temporary clean copy of a model folder; weights are linked, not copied.
+
+    Call the library's `from_pretrained` on it, with `trust_remote_code=False` and, for weights, `use_safetensors=True`. Dropped keys are
+    printed to stderr. Raises `UserError` for a model type that `kind` does not accept, and for invalid files.
+    """
+    temporary = files.fresh_folder(Path(tempfile.gettempdir()), "overtone-model", 0o700)
+    try:
+        _copy_clean(folder, kind, temporary)
+        with no_remote_code():
+            yield temporary
+    finally:
+        files.discard(temporary)
+
+
+def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
+    """The clean content of config.json. Raises `UserError` if it is missing, not a JSON object, or of a type that `kind` does not
+    accept."""
+    path = folder / CONFIG
+    config, dropped = cleaned(path)
+    found = config.get("model_type")
+    if not isinstance(found, str) or found not in kind.types:
+        own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
+        raise UserError(
+            f"{path}: model_type {_printable(repr(found))} is not {kind.name}{own_code}; give the folder or name of another model"
+        )
+    for inner in _types_in(config):
+        if not isinstance(inner, str) or inner in OPENS_OTHERS or not (inner in kind.types or kind.nested(found, inner)):
+            raise UserError(
+                f"{path}: contains a config of model_type {_printable(repr(inner))}, which is not a part of {kind.name}, and is refused"
+            )
+    report(path, dropped)
+    return config
+
+
+_watch = threading.RLock()
+_open_contexts = 0
+_library_loader: Any = None
+
+
+@contextlib.contextmanager
+def no_remote_code() -> Iterator[None]:
+    """While open, transformers' loader of Python files raises an error, in case of a key that this module does not know."""
+    global _open_contexts, _library_loader
+    from transformers import dynamic_module_utils
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("code that comes with a model is never run")
+
+    with _watch:
+        if not _open_contexts:
+            _library_loader, dynamic_module_utils.get_class_in_module = dynamic_module_utils.get_class_in_module, refuse
+        _open_contexts += 1
+    try:
+        yield
+    finally:
+        with _watch:
+            _open_contexts -= 1
+            if not _open_contexts:
+                dynamic_module_utils.get_class_in_module = _library_loader
+
+
+def cleaned(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Content of a JSON file without the keys that lead to code, and the dropped keys (`key.key: value`). Raises `UserError`."""
+    document, dropped = read_object(path), list[str]()
+    return _without_code(document, path, "", dropped), dropped
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a model; NaN and infinity are allowed, since published configs hold them. Raises `UserError`."""
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: no model there ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}); download the model again") from error
+    if strict_json.is_deep(found):
+        raise UserError(f"{path} is {strict_json.TOO_DEEP}, so it is not a valid model config; download the model again")
+    if not isinstance(found, dict):
+        raise UserError(f"{path} contains a {type(found).__name__} instead of a JSON object; download the model again")
+    return found
+
+
+def report(path: Path, dropped: list[str]) -> None:
+    """Print the dropped keys of a file to stderr, once per process, and only from local rank 0."""
+    if dropped and os.environ.get("LOCAL_RANK", "0") == "0":
+        _report_once(str(path), ", ".join(dropped))
+
+
+@functools.cache
+def _report_once(path: str, dropped: str) -> None:
+    never = "code that comes with a model is never run, and no other folder is opened for it"
+    print(f"warning: {path}: ignored {dropped}; {never}", file=sys.stderr, flush=True)
+
+
+def _without_code(value: Any, path: Path, at: str, dropped: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_without_code(each, path, f"{at}[{number}]", dropped) for number, each in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for key, child in value.items():
+        place = f"{at}.{key}" if at else key
+        if not _leads_to_code(key, child, nested=bool(at)):
+            kept[key] = _without_code(child, path, place, dropped)
+        elif child not in (None, "", False, *PLAIN_KERNELS):
+            dropped.append(f"{_printable(place)}: {_short(child)}")
+    return kept
+
+
+def _leads_to_code(key: str, value: Any, nested: bool) -> bool:
+    if key in CODE_KEYS or key in REDIRECTING_KEYS or KERNEL_KEYS.fullmatch(key) or (nested and key in NAMES_OF_OTHERS):
+        return True
+    if key in CLASS_KEYS:
+        return value is not None and not (isinstance(value, str) and CLASS_NAME.fullmatch(value))
+    return not nested and VOCABULARY_KEYS.fullmatch(key) is not None
+
+
+def _short(value: Any) -> str:
+    return _printable(json.dumps(value, ensure_ascii=True))
+
+
+def _printable(text: str) -> str:
+    """Text for a message: short, and without terminal control characters."""
+    plain = printable(text).replace("\n", "\\n").replace("\t", "\\t")
+    return plain if len(plain) <= 60 else plain[:57] + "..."
+
+
+def _types_in(value: Any) -> Iterator[Any]:
+    """Every `model_type` at any depth."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _types_in(each)
+    elif isinstance(value, dict):
+        if value.get("model_type") not in (None, ""):
+            yield value["model_type"]
+        for each in value.values():
+            yield from _types_in(each)
+
+
+def _copy_clean(folder: Path, kind: Kind, target: Path) -> None:
+    config = check_config(folder, kind)
+    files.write_in_place(target / CONFIG, _json(config))  # the same document that was checked
+    for path in sorted(folder.iterdir()):
+        if path.name != CONFIG and path.is_file():
+            _admit_file(path, target / path.name)
+    for name, part in kind.parts.items():
+        if (folder / name / CONFIG).is_file():
+            _copy_clean(folder / name, part, files.make_folder(target / name))
+    for path in sorted((folder / TEMPLATES).glob("*.jinja")):
+        files.make_folder(target / TEMPLATES)
+        _admit_file(path, target / TEMPLATES / path.name)
+
+
+def _admit_file(path: Path, target: Path) -> None:
+    if path.name == INDEX:
+        files.write_in_place(target, _json({"metadata": {}, "weight_map": checked_index(path)}))
+    elif path.name in SETTINGS:
+        try:
+            document, dropped = cleaned(path)
+        except UserError as error:  # an invalid file is of no use to a library either
+            report(path, [str(error)])
+            return
+        report(path, dropped)
+        files.write_in_place(target, _json(document))
+    elif DATA.fullmatch(path.name):
+        files.point_at(path.resolve(), target)
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document).encode()  # allows the Infinity of some published configs (mamba2)
+
+
+def checked_index(path: Path) -> dict[str, str]:
+    """Tensor name → file name, of a weights index. Raises `UserError` if it names anything but safetensors files in its folder."""
+    named = read_object(path).get("weight_map")
+    for value in named.values() if isinstance(named, dict) else [named]:
+        if not (isinstance(value, str) and value.endswith(".safetensors") and Path(value).name == value):
+            raise UserError(f"{path}: weight_map names {_short(value)}, which is not a safetensors file here; download the model again")
+    return dict(named or {})
+
+
+def copy_for_export(path: Path, base: Path, target: Path) -> None:
+    """Copy a file of a base model into an export: data files, and JSON without keys that lead to code. Code and pickles are not copied.
+
+    Raises `UserError` for a link to a file outside of the base, which would be published with the export.
+    """
+    if path.name not in SETTINGS and not DATA.fullmatch(path.name) and not DOCUMENTS.fullmatch(path.name):
+        report(path, ["the file, which is not model data"])
+        return
+    homes = [base.resolve(), *([base.parent.parent / "blobs"] if commit_of(base) else [])]  # the hub's cache links to its blobs
+    if not any(path.resolve().is_relative_to(home) for home in homes):
+        raise UserError(f"{path} is a link to {path.resolve()}, outside of the base, and would be exported; replace it by the file itself")
+    if path.name in SETTINGS:
+        document, dropped = cleaned(path)
+        if dropped:
+            report(path, dropped)
+            files.make_folder(target.parent)
+            files.write_in_place(target, json.dumps(document, indent=2, ensure_ascii=False).encode())
+            return
+    files.copy_into(path, target)
+
+
+def require_safetensors(folder: Path, option: str) -> None:
+    """Raises `UserError` for a folder without safetensors weights, with a command that converts pickled ones."""
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = next((path for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in sorted(folder.glob(pattern))), None)
+    if pickled is None:
+        raise UserError(f"{option} {folder}: contains no *.safetensors weights; download the model again")
+    raise UserError(
+        f"{option} {folder}: its weights are pickles ({pickled.name}), which can execute code when loaded, and are refused. "
+        f"{CONVERTING.format(folder=folder, pickled=pickled.name)}"
+    )
+
+
+CONVERTING = (
+    "Convert them: python -c \"import torch; from safetensors.torch import save_file; w = torch.load('{pickled}', weights_only=True); "
+    "save_file({{k: v.clone().contiguous() for k, v in w.items()}}, 'model.safetensors', {{'format': 'pt'}})\", started in {folder}"
+)
+
+
+def load_pickled_weights(path: Path) -> dict[str, Any]:
+    """Content of a `.pt` or `.bin` file, on the CPU: tensors, numbers, strings, lists and dictionaries. Raises `UserError` for all else.
+
+    The only place where a pickle is read, with torch's restricted unpickler for weights, which calls nothing that the file names.
+    """
+    import torch
+
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # a foreign, damaged or hostile file fails in many ways
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{path} does not contain plain weights ({first}); code that comes with a model is never run") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} contains a {type(found).__name__} instead of a dictionary of weights")
+    return found

@@ -1,0 +1,241 @@
+"""The training loop: takes a step's micro-batches, updates, logs, evaluates, saves and stops; and resumes from what it saved."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from finetune import config
+from finetune.checkpointing import checkpoint
+from finetune.checkpointing.remote_copies import bring
+from finetune.config import Config
+from finetune.data import batching
+from finetune.data.batching import Place, Turn
+from finetune.distributed.process_group import once, together
+from finetune.errors import UserError
+from finetune.modeling import optimizers
+from finetune.monitoring.event_log import Events
+from finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
+from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, save_obstacle
+from finetune.training.evaluation import evaluate
+from finetune.training.step import Training, loader_of, train_step
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of training besides weights and optimizer state."""
+
+    step: int = 0
+    place: Place = field(default_factory=Place)
+    validation_loss: float | None = None
+    """Of an evaluation at this very step: a loss of other weights must not decide which checkpoint is the best."""
+    skipped: int = 0
+    """Updates that were not applied, because loss or gradient was not finite, or a spike."""
+    recent: Recent = ()
+    """Loss and gradient norm of the last updates, if `train.spike` is set."""
+
+
+def fit(
+    training: Training,
+    progress: Progress,
+    events: Events,
+    saver: checkpoint.Saver,
+    requests: StopRequests,
+    after_step: Callable[[int], None] = lambda _: None,
+) -> tuple[Progress, str]:
+    """Train to the end or until a stop is requested; returns the progress and why it ended. Collective: call on every rank.
+
+    `after_step` is called with the number of each completed step, when a save that was due is done or in progress.
+    """
+    todo = steps_left(training, progress)
+    stop = None
+    if evaluation_due(training, progress):  # a stop interrupted that evaluation in the previous launch
+        progress, stop = evaluate_or_stop(training, progress, events, requests)
+    if stop is not None:  # all steps are committed; after one more, that evaluation could not be made up for
+        requests.remove_stop_file(stop, training.world)
+        return progress, stop.reason
+    with closing(loader_of(training, training.rows)) as loader:
+        for step, turns in loader.over(todo):
+            progress = take_step(training, progress, events, turns, step.after, saver.before_update)
+            progress, stop = evaluate_or_stop(training, progress, events, requests)
+            unsaved = save_when_due(training, progress, events, saver, stop)
+            after_step(progress.step)
+            if stop is not None:
+                requests.remove_stop_file(stop, training.world)
+                return progress, "; ".join(filter(None, (stop.reason, unsaved)))
+    return progress, "finished"
+
+
+def steps_left(training: Training, progress: Progress) -> Iterator[batching.Step]:
+    """The steps that remain of the run."""
+    train = training.config.train
+    todo = batching.steps(batching.Order.of(training.config), training.rows.lengths, progress.place, None if train.steps else train.epochs)
+    return islice(todo, training.total - progress.step)
+
+
+def evaluate_or_stop(training: Training, progress: Progress, events: Events, requests: StopRequests) -> tuple[Progress, AgreedStop | None]:
+    """Between two steps: agree on a stop that any rank was sent, and evaluate if that is due. Collective: call on every rank."""
+    grace = training.config.checkpoint.grace_seconds
+    stop = agree_to_stop(training.world, requests, grace)
+    if stop is None and evaluation_due(training, progress):
+        progress = run_evaluation(training, progress, events, requests)
+        stop = agree_to_stop(training.world, requests, grace)
+    return progress, stop
+
+
+def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: AgreedStop | None) -> str | None:
+    """Save at a save point, at the end and before a stop; returns why there was no save before a stop. Collective: call on every rank."""
+    last, unsaved = stop is not None or progress.step == training.total, None
+    if last or save_due(training.config, progress.step):
+        try_save(training, events, progress.step, saver.finish)
+        unsaved = None if stop is None else save_obstacle(training.world, stop, saver.seconds)
+        if unsaved is None:
+            try_save(training, events, progress.step, partial(save, training, progress, saver), last)
+    try_save(training, events, progress.step, saver.finish if last else saver.poll, last)
+    return unsaved
+
+
+def save_due(config: Config, step: int) -> bool:
+    """Whether `step` is a save point. Each step of `sample.every` is one too: answers are sampled from a checkpoint of that step."""
+    return any(step % every == 0 for every in (config.checkpoint.every, config.sample.every) if every)
+
+
+def take_step(
+    training: Training, progress: Progress, events: Events, turns: list[Turn], after: Place, before_update: Callable[[], None]
+) -> Progress:
+    """Train one step, or skip its update if that is not finite, or a spike, and the budget allows. Collective: call on every rank."""
+    chosen = training.config
+    reached = replace(progress, step=progress.step + 1, place=after, validation_loss=None)
+    try:
+        numbers = train_step(training, turns, progress.step, progress.recent, before_update)
+    except NotFiniteError as error:
+        if progress.skipped >= chosen.train.skip_nonfinite:
+            raise
+        reached = replace(reached, skipped=progress.skipped + 1)
+        events.say(f"warning: skipped update {reached.skipped} of train.skip_nonfinite: {chosen.train.skip_nonfinite}: {error}")
+        events.note("skipped", reached.step, problem=str(error), skipped=reached.skipped)
+        return reached
+    if chosen.train.spike is not None:
+        reached = replace(reached, recent=append_update(progress.recent, numbers["loss"], numbers["grad_norm"]))
+    if reached.step % chosen.log.every == 0 or reached.step == training.total:
+        events.step(reached.step, numbers)
+    return reached
+
+
+def evaluation_due(training: Training, progress: Progress) -> bool:
+    """Whether these weights are still to be evaluated. An evaluation that a stop interrupted is due again in the next launch."""
+    if training.val is None or progress.step == 0 or progress.validation_loss is not None:
+        return False
+    return progress.step % training.config.eval.every == 0 or progress.step == training.total
+
+
+def run_evaluation(training: Training, progress: Progress, events: Events, requests: StopRequests) -> Progress:
+    """Evaluate and log; returns progress with the validation loss, or unchanged if a stop interrupted. Collective: call on every rank."""
+    assert training.val is not None
+    measured = evaluate(training, training.val, requests)
+    if measured is None:
+        return progress
+    check_validation_loss(progress.step, measured["loss"])
+    events.evaluation(progress.step, measured)
+    return replace(progress, validation_loss=measured["loss"])
+
+
+def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> None:
+    """Start saving a checkpoint. Collective: call on every rank."""
+    if not training.optimizer.state:  # every update so far was skipped
+        optimizers.restore_state(training.optimizer, 0)
+    tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
+    state = {
+        **training.identity,
+        "buffers": sorted(training.loaded.buffers),
+        "place": asdict(progress.place),
+        "optimizer_steps": progress.step - progress.skipped,
+        "skipped": progress.skipped,
+        "recent": progress.recent,
+        "validation_loss": progress.validation_loss,
+        "world": training.world.size,
+        "strategy": training.strategy,
+        "device": training.world.device.type,
+        "validation": None if training.val is None else training.val.digest,
+    }
+    saver.begin(progress.step, tensors, state, config.dump(training.config))
+
+
+def resume(training: Training) -> Progress:
+    """Restore the newest good checkpoint of the run's folder, if there is one. Collective: call on every rank."""
+    newest, passed_over = once(training.world, lambda: newest_checkpoint(training.config))
+    for problem in passed_over if training.world.is_main else []:
+        print(f"warning: passed over {problem}", file=sys.stderr, flush=True)
+    return Progress() if newest is None else together(training.world, lambda: resume_from(training, Path(newest)))
+
+
+def newest_checkpoint(config: Config) -> list[Any]:
+    """The newest good one in the run's folder, else in its remote copies: its path and warnings, as JSON for the other ranks."""
+    path, passed_over = checkpoint.newest_good(config.run.dir)
+    if path is None and config.checkpoint.copy_to is not None:
+        path, more = bring(config.checkpoint.copy_to, config.run.dir)
+        passed_over = [*passed_over, *more]
+    return [None if path is None else str(path), passed_over]
+
+
+def resume_from(training: Training, path: Path) -> Progress:
+    """Load a checkpoint into model and optimizer; returns its progress. Raises `UserError` naming each difference to another run."""
+    state = checkpoint.read_state(path)
+    now = training.identity
+    if state["optimizer"] != now["optimizer"]:
+        raise UserError(
+            f"{path} was saved with train.optimizer: {state['optimizer']}, whose state {now['optimizer']} cannot use; resume with "
+            f"--train.optimizer {state['optimizer']}, or choose another --run.dir (an export of this run can be its model.source)"
+        )
+    if differences := [checkpoint.describe_difference(key, state[key], now[key]) for key in checkpoint.differences(state, now)]:
+        raise UserError(
+            f"{path} belongs to a run with other data, base or order, so this run cannot resume from it:\n  "
+            + "\n  ".join(differences)
+            + "\nUse the settings and files that it was made with, or choose another --run.dir"
+        )
+    if training.total < state["step"]:
+        raise UserError(too_few_steps(training, path, state["step"]))
+    if state["base"]["files"] is None and training.world.is_main:
+        print(
+            f"warning: {path} was saved by an earlier version, which recorded only the weights and config.json of the base: whether "
+            "tokenizer and chat template are unchanged cannot be checked; the next checkpoint will record them",
+            file=sys.stderr,
+            flush=True,
+        )
+    checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
+    recent = tuple((loss, norm) for loss, norm in state["recent"])
+    place = Place(*(state["place"][name] for name in ("epoch", "window", "micro")))
+    return Progress(state["step"], place, state["validation_loss"], state["skipped"], recent)
+
+
+def too_few_steps(training: Training, path: Path, reached: int) -> str:
+    """The error of a run that would end before the checkpoint that it resumes from."""
+    train = training.config.train
+    wanted = f"train.steps: {train.steps}" if train.steps else f"train.epochs: {train.epochs}, which are {training.total:,} steps"
+    earlier = shlex.join(["python", "-m", "finetune", "export", str(training.config.run.dir), "--step", "N", "--to", "FOLDER"])
+    return (
+        f"{wanted}, but {path} is of step {reached:,} already; give --train.steps {reached} or more, export an earlier step "
+        f"({earlier}), or choose another --run.dir"
+    )
+
+
+def try_save(training: Training, events: Events, step: int, part: Callable[[], Path | None], last: bool = False) -> None:
+    """Run one `part` of a save, and log the checkpoint that it committed. If it fails, the run ends, or, with `checkpoint.on_failure:
+    continue`, the next save point tries again; after the `last` there is none. Collective: call on every rank."""
+    try:
+        folder = part()
+    except UserError as error:
+        if last or training.config.checkpoint.on_failure == "stop" or isinstance(error, NotFiniteError):
+            raise
+        events.say(f"warning: {error}; training continues, and the next save point tries again")
+        events.note("save failed", step, problem=str(error))
+        return
+    if folder is not None:
+        events.note("committed", checkpoint.step_of(folder), folder=folder.name)

@@ -1,0 +1,224 @@
+"""The body of `finetune/train.py`: builds or resumes a run, trains it, and records why it ended.
+
+Each context manager below owns one concern of the end of a run: the record in `exit.json`, the saver, the report of a failure.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from finetune.checkpointing import checkpoint
+from finetune.checkpointing.checkpoint import Saver
+from finetune.checkpointing.remote_copies import Copies
+from finetune.config import Config
+from finetune.distributed import process_group as worlds
+from finetune.distributed.process_group import World, idle_gpus, once
+from finetune.errors import ElsewhereError, UserError
+from finetune.modeling import compilation
+from finetune.monitoring.event_log import Events, Listener, draw_curve, nobody
+from finetune.monitoring.heartbeat import Heartbeat, Loss
+from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.stop_requests import SignalListener, StopRequests
+from finetune.recipe import Recipe, built_in_recipes
+from finetune.storage import files
+from finetune.training import out_of_memory
+from finetune.training.generation_during_training import Sampler, bytes_on_gpu
+from finetune.training.loop import fit
+from finetune.training.setup import EXIT_RECORD, build, report_start
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""Signals that end a process outside of the training loop, where no step can react to them."""
+
+
+@dataclass
+class Ending:
+    """Why training ended, as `exit.json` records it."""
+
+    step: int
+    """Where the run started, until it ends in good order."""
+    reason: str = "failed"
+    loss: Loss = field(default_factory=lambda: Loss(""))
+    """What failed first, on any rank."""
+
+
+@contextmanager
+def process_group(config: Config) -> Iterator[World]:
+    """The ranks that the launcher started. Collective: open and close it on every rank.
+
+    After an exception the connections stay: other ranks may still be using them to report the same failure.
+    """
+    yield worlds.join(config.log.trackers, config.run.dir)
+    worlds.leave()
+
+
+def train(world: World, config: Config, recipe: Recipe, requests: StopRequests | None = None, listener: Listener | None = None) -> str:
+    """Build or resume the run, train it, and record why it ended; returns that reason. Collective: call on every rank.
+
+    An engine such as Ray passes its own stop `requests`, and a `listener` to the run's events.
+    """
+    warn_of_idle_gpus(world)
+    requests = requests or StopRequests(config.run.dir, config.run.deadline_minutes)
+    heartbeat, killed = Heartbeat(world), list[str]()
+    requests.end = heartbeat.end_by_signal
+
+    def on_claim(account: str | None) -> None:
+        heartbeat.leave_traces_in(config.run.dir, lambda loss: write_exit_record(config.run.dir, heartbeat.step, loss.reason, loss))
+        killed.extend([account] if account else [])
+
+    # The signals are outermost: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
+    with SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
+        once(world, copies.open)
+        with out_of_memory.explained(config, recipe, world):
+            training, progress = build(config, recipe, world, on_claim)
+        notify = partial(notify_all, (listener or nobody, copies.hear, heartbeat.note_event))
+        events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify)
+        report_killed_launch(killed, events, progress.step)
+        report_start(training, progress, events)
+        copies.catch_up(progress.step)
+        saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
+        needed = partial(bytes_on_gpu, training.loaded.base, recipe.base_folders, len(config.sample.prompts))
+        ending = Ending(progress.step)
+        with (
+            record_ending(ending, world, config.run.dir, events),
+            close_saver(saver),
+            report_failure(ending, world, heartbeat),
+            out_of_memory.explained(config, recipe, world, training),
+            compilation.explained(),
+        ):
+            with Sampler(config, training.total, events, world.is_main, world.device, needed) as sampler, requests:
+                after_step = partial(look_after, sampler, copies, events)
+                progress, reason = fit(training, progress, events, saver, requests, after_step)
+                if reason == "finished":
+                    sampler.finish(requests)
+            once(world, lambda: copies.finish(events))
+            ending.step, ending.reason = progress.step, reason
+    if world.is_main:
+        save_curve(config.run.dir, events)
+    events.say(f"{reason} at step {progress.step}; next: {export_command(config)}")
+    return reason
+
+
+def warn_of_idle_gpus(world: World) -> None:
+    """Collective: call on every rank."""
+    for idle in idle_gpus(world):
+        if world.is_main:
+            print(f"warning: {idle}", file=sys.stderr, flush=True)
+
+
+def report_killed_launch(accounts: list[str], events: Events, step: int) -> None:
+    """Log how the launch before this one ended, if it left no exit record."""
+    for account in accounts:
+        events.say(f"warning: {account}")
+        events.note("killed", step, account=account)
+
+
+def notify_all(listeners: tuple[Listener, ...], kind: str, step: int, facts: dict[str, Any]) -> None:
+    """Several listeners as one."""
+    for listener in listeners:
+        listener(kind, step, facts)
+
+
+def look_after(sampler: Sampler, copies: Copies, events: Events, step: int) -> None:
+    """Between two steps: start and collect what runs beside training. Never waits."""
+    sampler.after_step(step)
+    copies.advance(events)
+
+
+@contextmanager
+def report_failure(ending: Ending, world: World, heartbeat: Heartbeat) -> Iterator[None]:
+    """Report an exception to all ranks, and put into `ending` what failed first in the run.
+
+    A broken collective is raised as the failure of the rank that broke it.
+    """
+    try:
+        yield
+    except NotFiniteError as error:  # raised on all ranks at the same step, so no rank waits for another
+        ending.reason, ending.loss = error.reason, Loss(str(error))
+        raise
+    except BaseException as error:
+        ending.loss = heartbeat.fail(error)  # before anything that may wait: other ranks are inside a collective
+        ending.reason = ending.loss.reason
+        if isinstance(error, RuntimeError) and ending.loss.rank not in (None, world.rank):
+            # That rank may have been killed before it could report; then the main rank does.
+            raise (ElsewhereError if ending.loss.reported or not world.is_main else UserError)(ending.loss.message) from error
+        raise
+
+
+@contextmanager
+def close_saver(saver: Saver) -> Iterator[None]:
+    """Close the saver at the end. A save in progress is committed before a `NotFiniteError` ends the run.
+
+    Collective: open and close it on every rank.
+    """
+    try:
+        yield
+    except NotFiniteError:
+        saver.finish()  # all ranks are here, and what is being written is from before the NaN
+        raise
+    finally:
+        saver.close()
+
+
+@contextmanager
+def record_ending(ending: Ending, world: World, run_dir: Path, events: Events) -> Iterator[None]:
+    """Log that the run stopped, close the log, and write exit.json on rank 0."""
+    try:
+        yield
+    finally:
+        reached = max(ending.step, events.reached)
+        events.note("stopped", reached, reason=ending.reason)
+        events.close()
+        if world.is_main:
+            write_exit_record(run_dir, reached, ending.reason, ending.loss)
+
+
+def write_exit_record(run_dir: Path, step: int, reason: str, loss: Loss) -> None:
+    """Why the run ended, in exit.json: the launcher turns every exit code into 1.
+
+    If several ranks report a failure, the first record is kept. A run that ends in good order replaces any record, which is then from
+    another launch. If the disk refuses the record, a warning is printed, and the run ends as it would have.
+    """
+    committed = checkpoint.steps_in(checkpoint.folder_of(run_dir))
+    record = {
+        **{"reason": reason, "message": loss.message or None, "step": step or None},
+        **{"last_commit": committed[0].name if committed else None, "rank": loss.rank, "signal": loss.signal, "host": platform.node()},
+    }
+    place = run_dir / EXIT_RECORD
+    try:
+        (files.write_first if loss.message else files.write_bytes)(place, files.json_bytes(record))
+    except (OSError, UserError) as error:
+        print(f"warning: {place} cannot be written ({error}); the run: {reason} at step {step}", file=sys.stderr, flush=True)
+
+
+def save_curve(run_dir: Path, events: Events) -> None:
+    """Plot the log to loss.png. A failure is a warning: the log may hold lines that people wrote, and the training is done."""
+    try:
+        draw_curve(events.log_path, run_dir / "loss.png")
+    except Exception as error:
+        events.say(f"warning: no loss.png ({type(error).__name__}: {error})")
+
+
+def export_command(config: Config) -> str:
+    """The command that exports the run. It repeats --recipe for a recipe from outside of the package: no file of a run may choose it."""
+    outside = [] if config.recipe in built_in_recipes() else ["--recipe", config.recipe]
+    return shlex.join(["python", "-m", "finetune", "export", str(config.run.dir), "--to", f"exports/{config.run.dir.name}", *outside])
+
+
+def tracker_settings(config: Config) -> dict[str, Any]:
+    """The config as trackers take it: dotted keys with plain values."""
+
+    def walk(value: Any, prefix: str) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return {key: leaf for name, child in value.items() for key, leaf in walk(child, f"{prefix}.{name}" if prefix else name).items()}
+        return {prefix: value if isinstance(value, int | float | bool) else str(value)}
+
+    return walk(config.model_dump(mode="json"), "")

@@ -1,0 +1,189 @@
+"""Builds a run from its resolved config: base model, data, sharded model, optimizer, and the checkpoint to resume from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from finetune.checkpointing import checkpoint, disk_space
+from finetune.config import Config, on_disk
+from finetune.config_diff import Change, changes, flatten
+from finetune.config_sources import read_layer
+from finetune.data import batching, length_index, load_balance
+from finetune.data.batching import Order
+from finetune.data.jsonl_dataset import Rows, discard_others
+from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
+from finetune.distributed.process_group import World, once, together
+from finetune.errors import UserError
+from finetune.modeling import loading, optimizers, quantization
+from finetune.modeling.compilation import compile_blocks, decide, fixed_positions
+from finetune.modeling.trained_parameters import choose_trained
+from finetune.monitoring.event_log import Events
+from finetune.monitoring.vital_signs import FOLDER as SIGNS
+from finetune.monitoring.vital_signs import account_of_killed
+from finetune.recipe import Loaded, Recipe
+from finetune.storage import files
+from finetune.storage.hub_download import commit_of
+from finetune.training.loop import Progress, resume
+from finetune.training.step import Training
+
+EXIT_RECORD = "exit.json"
+"""In a run's folder: why the last launch ended. Absent while a launch is running."""
+
+
+def build(
+    config: Config, recipe: Recipe, world: World, on_claim: Callable[[str | None], None] = lambda _: None
+) -> tuple[Training, Progress]:
+    """The model, sharded and loaded, with data and optimizer, and the progress of the checkpoint that it resumes from.
+
+    `on_claim` is called when this run has locked its folder, with an account of the previous launch if that left no exit record.
+    Collective: call on every rank.
+    """
+    strategy = together(world, lambda: check(config, recipe, world))
+    world = replace(world, tensor=config.parallel.tensor)
+    on_claim(once(world, lambda: claim(config.run.dir)))
+    disk_space.check_shared(config.run.dir, world)
+    local = length_index.localised(config, world)
+    base_files = once(world, lambda: prepare(config, local, recipe))
+    loaded = together(world, lambda: load_shape(config, local, recipe))
+    rows, val = open_data(config, local, recipe, loaded, world)
+    together(world, lambda: choose_trained_with_room(loaded, recipe, config))
+    total = config.train.steps or batching.count_steps(Order.of(config), rows.lengths, config.train.epochs)
+    compiled = decide(config, loaded, world, total)
+    fixed = fixed_positions(config, recipe) if compiled.on else None
+    activation_checkpointing.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
+    layout = sharding.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
+    home = sharding.home_of_shards(config, world)
+    together(world, lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
+    sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
+    verify(loaded, config, recipe, world)
+    if compiled.on:
+        compile_blocks(loaded.model, loaded.blocks, fixed is not None)
+    loaded = replace(loaded, remarks=(*loaded.remarks, *filter(None, [compiled.remark])))
+    optimizer = together(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
+    identity = identify(config, rows, base_files, loaded)
+    training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed)
+    return training, resume(training)
+
+
+def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
+    """Everything that can be checked without model and data; returns the strategy. Raises `UserError`."""
+    strategy = sharding.choose_strategy(config, os.environ)
+    sharding.check_plan(strategy, config, world)
+    length_index.check_batching(config, recipe)
+    quantization.check(config)
+    optimizers.check(config)
+    return strategy
+
+
+def prepare(config: Config, local: Config, recipe: Recipe) -> dict[str, str]:
+    """On rank 0: run the recipe's `prepare`; returns the digest of each of the base's files (`models.file_digests`).
+
+    `local` is the config with data files that are on this machine.
+    """
+    base_files = loading.file_digests(loading.resolve_source(config.model.source, config.model.revision), recipe.base_folders)
+    recipe.prepare(local)
+    return base_files
+
+
+def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
+    """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it."""
+    loaded = recipe.load(local)
+    tensor_parallel.check_model(loaded.model, loaded.blocks, config, loaded.tensor_plans)
+    return loaded
+
+
+def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World) -> tuple[Rows, Rows | None]:
+    """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
+    cache = config.run.dir / "cache"
+    key = once(world, lambda: length_index.data_key(config, loaded))
+    paths = (on_disk(local.data.train), on_disk(local.data.val))
+    rows, val = (length_index.open_data(path, cache, key, recipe, loaded, config, world) for path in paths)
+    assert rows is not None  # train.check_inputs refused the config otherwise
+    once(world, lambda: discard_others(cache, filter(None, paths)))
+    return rows, val
+
+
+def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> None:
+    """`choose_trained`. Raises `UserError` if the disk has no room for checkpoints of what is trained."""
+    choose_trained(loaded, recipe, config)
+    disk_space.check_room(config.run.dir, disk_space.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks))
+
+
+def verify(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:
+    """Run the recipe's own checks of the loaded model, and leave the model in training mode. Collective: call on every rank."""
+    loaded.model.eval()
+    together(world, lambda: recipe.verify(loaded.model, loaded, config))
+    sharding.reshard(loaded.model)
+    loaded.model.train()
+
+
+def claim(run_dir: Path) -> str | None:
+    """Lock the run's folder for this run and remove the unfinished files of a killed launch; returns an account of that launch if it left
+    no exit record."""
+    files.own(run_dir)
+    with files.no_writing_explained(run_dir):
+        account = None if (run_dir / EXIT_RECORD).exists() else account_of_killed(run_dir)
+        files.discard(run_dir / SIGNS)  # before the record: signs without a record mean a killed launch
+        files.discard(run_dir / EXIT_RECORD)
+        files.sweep(run_dir, EXIT_RECORD)
+        files.make_folder(run_dir / "cache")
+        files.sweep(files.make_folder(checkpoint.folder_of(run_dir)))
+    return account
+
+
+def identify(config: Config, rows: Rows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
+    """What must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
+    revision = commit_of(loaded.base) or config.model.revision
+    base = {"source": config.model.source, "revision": revision, "digest": loading.content_digest(base_files)}
+    return {
+        "recipe": config.recipe,
+        "data": {"digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum())},
+        "base": {**base, "files": base_files},
+        "order": Order.of(config).as_json(),
+        "lora": None if config.model.lora is None else config.model.lora.model_dump(),
+        "quantization": config.model.quantization,
+        "optimizer": config.train.optimizer,
+        "recipe_state": loaded.state,
+    }
+
+
+def report_start(training: Training, progress: Progress, events: Events) -> None:
+    """Print and log what is about to be trained, and where it resumes from."""
+    world, config = training.world, training.config
+    trained = sum(parameter.numel() for parameter in training.model.parameters() if parameter.requires_grad)
+    everything = sum(parameter.numel() for parameter in training.model.parameters())
+    start = f"resuming from step {progress.step}" if progress.step else f"a fresh start in {config.run.dir}"
+    events.say(
+        f"{config.recipe}: {trained:,} of {everything:,} parameters train, {training.strategy} on {world.size} × {world.device.type}, "
+        f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
+    )
+    accounts = [text for rows in (training.rows, training.val) if rows is not None for text in length_index.account(rows)]
+    balance = load_balance.advice(Order.of(config), training.rows.lengths, world.data_size)
+    for text in filter(None, (*training.loaded.remarks, optimizers.account(training.optimizer), *accounts, balance)):
+        events.say(text)
+    facts = {"world": world.size, "strategy": training.strategy, "total": training.total}
+    if progress.step:
+        try:
+            found = changes_since(training, progress.step)
+        except UserError as error:
+            events.say(f"warning: changes of the configuration since step {progress.step} are not known: {error}")
+            found = []
+        events.resumed(progress.step, found, facts)
+    else:
+        events.note("started", 0, **facts)
+
+
+def changes_since(training: Training, step: int) -> list[Change]:
+    """Changes of configuration and launch since the checkpoint of `step` was saved."""
+    path, config = checkpoint.folder_of(training.config.run.dir) / f"step-{step:08d}", training.config
+    state, was = checkpoint.read_state(path), read_layer(path / "config.yaml").values
+    launched = {"ranks": training.world.size, "strategy": training.strategy, "device": training.world.device.type}
+    before = {"ranks": state["world"], "strategy": state["strategy"], "device": state["device"] or training.world.device.type}
+    if state["validation"] is not None and training.val is not None:
+        launched["validation_data"], before["validation_data"] = training.val.digest, state["validation"]
+    chosen = flatten(config.model_dump(mode="json", exclude_defaults=True))
+    return changes({**was, "launch": before}, {**config.model_dump(mode="json"), "launch": launched}, chosen)

@@ -1,0 +1,151 @@
+"""One optimizer step, independent of the number of ranks and of the micro-batches: global sums divided by global counts."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finetune.config import Config
+from finetune.data.batching import Loader, Turn
+from finetune.data.jsonl_dataset import Rows
+from finetune.distributed import sharding
+from finetune.distributed.process_group import World, data_sums, gather
+from finetune.modeling import optimizers
+from finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
+from finetune.recipe import Batch, Loaded, Recipe, Term
+
+
+@dataclass(frozen=True)
+class Training:
+    """The parts of a run that do not change while it trains."""
+
+    world: World
+    config: Config
+    recipe: Recipe
+    loaded: Loaded
+    model: nn.Module
+    strategy: sharding.Strategy
+    optimizer: torch.optim.AdamW
+    rows: Rows
+    val: Rows | None
+    total: int
+    """Optimizer steps of the whole run."""
+    identity: dict[str, Any]
+    """Keys and values that a checkpoint must share to be of this run (data, base, order, recipe)."""
+    fixed: int | None = None
+    """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
+
+
+def train_step(
+    training: Training, turns: list[Turn], step: int, recent: Recent = (), before_update: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """One optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
+    depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank.
+
+    `before_update` is called when weights and optimizer state are about to change.
+
+    Raises `NotFiniteError`, on all ranks and before anything has changed, if the loss or the gradient is not finite, or, under
+    `train.spike`, far beyond the `recent` ones.
+    """
+    started, world, train = time.perf_counter(), training.world, training.config.train
+    counts = global_counts(world, turns)
+    totals, weights = accumulate(training, turns, counts)
+    if not training.optimizer.state:
+        check_gradients_exist([sharding.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
+    gradients = sharding.by_layout(parameter.grad for parameter, _ in optimizers.pairs(training.optimizer) if parameter.grad is not None)
+    own_sums, norm = fetch(list(totals.values()), sharding.gradient_norm(gradients))
+    own_tokens = float(sum(turn.micro.tokens for turn in turns if turn.counts))
+    *summed, tokens = data_sums(world, [*own_sums, own_tokens])
+    numbers = means(dict(zip(totals, summed, strict=True)), counts, weights)
+    if not is_finite(numbers["loss"], norm):
+        training.model.zero_grad(set_to_none=True)
+        raise not_finite_error(step + 1, numbers["loss"], norm, rows_of(training, turns))
+    if problem := find_spike(numbers["loss"], norm, recent, train.spike):
+        training.model.zero_grad(set_to_none=True)
+        raise spike_error(step + 1, problem, rows_of(training, turns))
+    sharding.clip_gradients(gradients, norm, train.clip)
+    rate = optimizers.learning_rate(step, training.total, train)
+    before_update()
+    optimizers.update(training.optimizer, rate)
+    speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
+    return {**training.recipe.report(numbers), "grad_norm": norm, "lr": rate, **speed}
+
+
+def global_counts(world: World, turns: list[Turn]) -> dict[str, float]:
+    """Number of targets of each loss term over all ranks and micro-batches of a step. Collective: call on every rank."""
+    names = sorted(turns[0].batch.targets)
+    own = [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]
+    return dict(zip(names, data_sums(world, own), strict=True))
+
+
+def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Forward and backward of this rank's turns: each term's sum over them (scalar), and its weight. Collective: call on every rank."""
+    world = training.world
+    totals = {name: torch.zeros((), device=world.device) for name in counts}
+    weights: dict[str, float] = {}
+    for number, turn in enumerate(turns):
+        sharding.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
+        seed(turn.micro.key, world.device)
+        terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
+        weights = {name: term.weight for name, term in terms.items()}
+        # Gradients are averaged over the data-parallel ranks; multiplied by their number, the average is the sum.
+        (objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
+        for name in counts if turn.counts else ():
+            totals[name] += terms[name].sum.detach()
+    return totals, weights
+
+
+def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
+    """The exact values of scalar tensors. This is the only place in a step where the host waits for the device.
+
+    `totals` are on the run's device; `norm` is where the gradients are, which `parallel.offload` keeps on the host.
+    """
+    there = torch.stack([total.double() for total in totals]).to(norm.device)
+    *values, value = torch.cat([there, norm.double().unsqueeze(0)]).tolist()
+    return values, value
+
+
+def seed(key: int, device: torch.device) -> None:
+    """As `torch.manual_seed`, for the generators that a step uses. Without a GPU, torch's own formats a stack trace at each call."""
+    torch.default_generator.manual_seed(key)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(key)
+
+
+def rows_of(training: Training, turns: list[Turn]) -> list[str]:
+    """File and line of the rows of this step, on all ranks. Collective: call on every rank."""
+    own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
+    return [row for rows in gather(training.world, own)[:: training.world.tensor] for row in rows]
+
+
+def objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
+    """Σ weight · sum / count over the loss terms (scalar). Without any targets in this step it is zero, but still has a graph."""
+    parts = [term.weight * term.sum / max(counts[name], 1.0) for name, term in terms.items() if term.weight]
+    return torch.stack(parts).sum()
+
+
+def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+    """Each term's mean, and the weighted total as `loss`."""
+    each = {name: summed[name] / max(counts[name], 1.0) for name in summed}
+    return {"loss": sum(weights[name] * each[name] for name in each), **each}
+
+
+def loader_of(training: Training, rows: Rows) -> Loader:
+    world = training.world
+    return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned=world.device.type == "cuda", fixed=training.fixed)
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    return replace(batch, tensors={name: tensor.to(device, non_blocking=True) for name, tensor in batch.tensors.items()})
+
+
+def memory_gib(device: torch.device) -> float:
+    """Peak memory so far of this process, in GiB: the allocator's on a GPU, resident on a CPU."""
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak / 2**30

@@ -1,0 +1,26 @@
+"""Tensor-parallel plans of decoder blocks: how the ranks of a group share the modules of each (`finetune/distributed/tensor_parallel.py`).
+
+They are the plans of transformers (`base_model_tp_plan`), and the norms of attention heads, which those leave out.
+"""
+
+from __future__ import annotations
+
+from finetune.distributed.tensor_parallel import Cut
+
+LLAMA: dict[str, Cut] = {
+    "self_attn.q_proj": "outputs",
+    "self_attn.k_proj": "outputs",
+    "self_attn.v_proj": "outputs",
+    "self_attn.o_proj": "inputs",
+    "mlp.gate_proj": "outputs",
+    "mlp.up_proj": "outputs",
+    "mlp.down_proj": "inputs",
+}
+# Without the norms, each rank would keep the gradient of its own heads alone, and the copies would drift apart without an error.
+QWEN3: dict[str, Cut] = {**LLAMA, "self_attn.q_norm": "heads", "self_attn.k_norm": "heads"}
+
+PLANS: dict[str, dict[str, Cut]] = {
+    "transformers.models.llama.modeling_llama.LlamaDecoderLayer": LLAMA,
+    "transformers.models.qwen3.modeling_qwen3.Qwen3DecoderLayer": QWEN3,
+}
+"""Class of the block → plan. Add one together with its cases in tests/launch/test_covering.py, which prove its gradients."""

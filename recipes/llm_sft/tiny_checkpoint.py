@@ -1,0 +1,105 @@
+"""A small Qwen3 with random weights, as a folder that AutoModelForCausalLM and AutoTokenizer load.
+
+    python -m recipes.llm_sft.tiny_checkpoint FOLDER [--seed 0]
+
+For tests and for the demo: it goes through every line of code that a released model goes through, in seconds and without a download.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import UserError, exit_code
+from finetune.storage import files
+
+TOKENIZER = Path(__file__).resolve().parent / "tiny_tokenizer"
+"""What make_tokenizer.py made."""
+WIDTH, LAYERS, HEADS = 96, 3, 4
+"""Reversing takes two layers (what stood before which letter; who is that letter); a third halves the steps until it is found."""
+SPREAD = 0.05
+"""Standard deviation of fresh weights: at the usual 0.02, a model this narrow starts with logits that are all alike."""
+
+
+def build(folder: Path, seed: int = 0) -> Path:
+    """Write model and tokenizer into a folder that does not exist yet. The same seed, the same bytes.
+
+    Raises `UserError` if the folder exists.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} exists already; remove it or choose another name")
+    shipped = {path.name: path.read_bytes() for path in sorted(TOKENIZER.iterdir()) if path.is_file()}
+    config = shape(json.loads(shipped["tokenizer.json"]))
+    ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
+    contents = {
+        **shipped,
+        "config.json": files.json_bytes(config),
+        "generation_config.json": files.json_bytes(ends),
+        "model.safetensors": weights(config, seed),
+    }
+    temporary = files.fresh_folder(folder.parent, folder.name)
+    for name, content in contents.items():
+        files.write_in_place(temporary / name, content)
+    files.commit_folder(temporary, folder)
+    return folder
+
+
+def shape(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """`config.json`, with a place for every token of a tokenizer.json. As in Qwen3's base models, texts end with their own token."""
+    end = next(added["id"] for added in tokenizer["added_tokens"] if added["content"] == "<|endoftext|>")
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"]),
+        "hidden_size": WIDTH,
+        "intermediate_size": 2 * WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS // 2,
+        "head_dim": WIDTH // HEADS,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 512,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": True,
+        "initializer_range": SPREAD,
+        "bos_token_id": None,
+        "eos_token_id": end,
+        "pad_token_id": end,
+        "torch_dtype": "float32",
+    }
+
+
+def weights(config: dict[str, Any], seed: int) -> bytes:
+    """`model.safetensors` of a model with this `config.json`: norms of one, everything else drawn in the order of the names, so that no
+    release of transformers changes a bit of it."""
+    import torch
+    from safetensors.torch import save
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    chance = torch.Generator().manual_seed(seed)
+    shapes = {name: parameter.shape for name, parameter in sorted(model.named_parameters(), key=lambda each: each[0])}
+    tensors = {name: torch.ones(size) if len(size) == 1 else SPREAD * torch.randn(size, generator=chance) for name, size in shapes.items()}
+    return save(tensors, metadata={"format": "pt"})
+
+
+def main(argv: list[str]) -> int:
+    """Body of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.llm_sft.tiny_checkpoint", description="Build a small random Qwen3.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    build(arguments.folder, arguments.seed)
+    print(f"{arguments.folder}: a random model; it answers noise until it is trained")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What speech recipes share: the `Voice` protocol, evaluation, serving. No recipe itself."""

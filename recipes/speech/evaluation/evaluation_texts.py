@@ -1,0 +1,150 @@
+"""The texts that a voice is evaluated on: rows of voice data, with or without a recording, seen or unseen in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from data_prep import manifest
+from data_prep.clips.measurements import WORD
+from finetune.data.jsonl_dataset import SHOWN_PROBLEMS
+from finetune.errors import UserError
+from finetune.storage import files
+from finetune.storage.strict_json import loads_object
+
+SEEN, UNSEEN, ALL = "seen", "unseen", "all"
+"""Groups of items: texts of the training data, other texts, and, where the training data is not given, all texts."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One text to speak in one voice."""
+
+    key: str
+    """Unique within an evaluation; names its files."""
+    text: str
+    speaker: str
+    """Lower-case."""
+    language: str
+    """Lower-case English name, or `auto`."""
+    recording: Path | None = None
+    """The speaker's own recording of the text."""
+    reference: Path | None = None
+    """Another clip of the speaker, to clone from."""
+    reference_text: str | None = None
+    """Transcript of that clip: with it the clip's manner is cloned too, without it only its voice."""
+    group: str = ALL
+    """`seen`, `unseen`, or `all` where that is unknown."""
+
+
+Check = Callable[[Item], None]
+"""Raises `UserError` for an item that a model cannot speak."""
+
+
+def read_items(data: Path, speaker: str | None, reference: Path | None, check: Check) -> list[Item]:
+    """The rows of `data` as items. `speaker` and `reference` are for rows that name none.
+
+    Raises `UserError` with file and line for every row without a text or a speaker, with a clip that is missing or outside of the folder,
+    or that `check` refuses.
+    """
+    items: list[Item] = []
+
+    def add(row: dict[str, Any]) -> None:
+        item = _parse_item(f"{data.stem}-{len(items) + 1:04d}", row, data.parent, speaker, reference)
+        items.append(item)
+        check(item)
+
+    visit(data, add)
+    return items
+
+
+def visit(path: Path, look: Callable[[dict[str, Any]], None]) -> None:
+    """Call `look` with every row of a JSONL file. Raises one `UserError` with the file and line of each row that `look` refuses."""
+    problems, rows = [], 0
+    try:
+        lines = path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; `python -m data_prep voice RECORDINGS --out FOLDER` makes such a file") from None
+    with lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            rows += 1
+            try:
+                look(loads_object(line))
+            except UserError as error:
+                problems.append(f"{path}:{number}: {error}")
+    if problems:
+        more = f"\n  … and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
+        raise UserError(f"{len(problems)} bad rows:\n  " + "\n  ".join(problems[:SHOWN_PROBLEMS]) + more)
+    if not rows:
+        raise UserError(f"{path} holds no rows; `python -m data_prep voice RECORDINGS --out FOLDER` makes some")
+
+
+def mark_seen(items: Sequence[Item], training: Sequence[Item]) -> list[Item]:
+    """The items as seen or unseen; then as many rows of the training data, evenly picked from those not in `items`, as seen ones are short.
+
+    A text is seen if the training data has the same words, whatever their case and punctuation.
+    """
+    trained = {normalize(item.text) for item in training}
+    marked = [replace(item, group=SEEN if normalize(item.text) in trained else UNSEEN) for item in items]
+    wanted = sum(item.group == UNSEEN for item in marked) - sum(item.group == SEEN for item in marked)
+    given = {normalize(item.text) for item in items}
+    others = [replace(item, key=f"seen-{item.key}", group=SEEN) for item in training if normalize(item.text) not in given]
+    return [*marked, *pick_evenly(others, max(wanted, 0))]
+
+
+def limit_groups(items: Sequence[Item], most: int | None) -> list[Item]:
+    """At most `most` items of each group, evenly picked: the beginning of a file may be one recording."""
+    if most is None:
+        return list(items)
+    return [item for group in groups_of(items) for item in pick_evenly([one for one in items if one.group == group], most)]
+
+
+def groups_of(items: Iterable[Item]) -> list[str]:
+    """The groups that occur, unseen texts first: they are what a voice is for."""
+    found = {item.group for item in items}
+    return [group for group in (UNSEEN, SEEN, ALL) if group in found]
+
+
+def pick_evenly(items: Sequence[Item], count: int) -> list[Item]:
+    """`count` items at equal distances, or all."""
+    if count >= len(items):
+        return list(items)
+    return [items[at * len(items) // count] for at in range(count)]
+
+
+def normalize(text: str) -> str:
+    """The words of a text, without case and punctuation: texts with equal words count as the same."""
+    return " ".join(WORD.findall(text.casefold()))
+
+
+def _parse_item(key: str, row: dict[str, Any], root: Path, speaker: str | None, reference: Path | None) -> Item:
+    text, name = row.get("text"), row.get("speaker") or speaker
+    if not isinstance(text, str) or not text.strip():
+        raise UserError('the row has no text to speak; add "text" to it, or remove it')
+    if not normalize(text):
+        raise UserError(f"text {text!r} has no word in it; correct it, or remove the row")
+    if not isinstance(name, str):
+        raise UserError('the row names no speaker; add "speaker" to it, or give --speaker NAME for all such rows')
+    return Item(
+        key=key,
+        text=text,
+        speaker=manifest.speaker_name(name),
+        language=manifest.language_name(row.get("language") or manifest.AUTO),
+        recording=_find_clip(root, row, "audio"),
+        reference=_find_clip(root, row, "ref_audio") or reference,
+        reference_text=row.get("ref_text") or None,
+    )
+
+
+def _find_clip(root: Path, row: dict[str, Any], column: str) -> Path | None:
+    name = row.get(column)
+    if not name:
+        return None
+    path = files.resolve_under(root, str(name))
+    if not path.is_file():
+        raise UserError(f"{column} {name}: no such file; restore it, or take the column out of the row")
+    return path

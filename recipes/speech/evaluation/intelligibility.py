@@ -1,0 +1,125 @@
+"""Intelligibility: Whisper's transcript of a clip against the text that was to be spoken (WER, CER).
+
+Texts are compared after Whisper's normalisation (Radford et al. 2022, https://huggingface.co/papers/2212.04356, appendix C; whisper's own
+code): for English it unifies spelling, numbers and contractions, for other languages it removes case and punctuation. Chinese and Japanese
+are compared character by character, because they have no spaces between words.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import soxr
+
+from data_prep import manifest
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples
+from data_prep.parallel.devices import choose_device
+from data_prep.segmentation import vad
+from data_prep.segmentation.vad import Region
+from data_prep.transcription import faster_whisper_engine, whisper_engine, whisper_languages
+from finetune.errors import UserError
+
+WITHOUT_SPACES = frozenset({"chinese", "japanese"})
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Substitutions, deletions and insertions in one text, and the length of the expected text. Rates are computed from sums of these,
+    not as means of rates, in which a short text would weigh as much as a long one."""
+
+    words: int
+    wrong_words: int
+    characters: int
+    wrong_characters: int
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A recogniser's output for one clip."""
+
+    text: str
+    problem: str = ""
+    """Why the recogniser failed; the text is then unusable."""
+
+
+def compare(expected: str, transcript: str, language: str) -> Errors | None:
+    """Errors of a transcript; None if nothing is left of the expected text after normalisation."""
+    import jiwer
+
+    expected, transcript = normalize(expected, language), normalize(transcript, language)
+    if not expected:
+        return None
+    by_word, by_character = jiwer.process_words(expected, transcript), jiwer.process_characters(expected, transcript)
+    return Errors(
+        words=len(expected.split()),
+        wrong_words=by_word.substitutions + by_word.deletions + by_word.insertions,
+        characters=len(expected),
+        wrong_characters=by_character.substitutions + by_character.deletions + by_character.insertions,
+    )
+
+
+def word_error_rate(model: Any, clips: Iterable[tuple[str, Samples]], language: str) -> float:
+    """WER of clips: pairs of (expected text, samples [n] at 24 kHz)."""
+    return share_of_wrong_words([(text, listen(model, samples, language).text) for text, samples in clips], language)
+
+
+def share_of_wrong_words(transcripts: Iterable[tuple[str, str]], language: str) -> float:
+    """WER of transcripts: pairs of (expected text, transcript)."""
+    errors = [one for text, transcript in transcripts if (one := compare(text, transcript, language))]
+    return sum(one.wrong_words for one in errors) / sum(one.words for one in errors)
+
+
+def normalize(text: str, language: str) -> str:
+    """The words of a text as they are compared, separated by one space. `language`: lower-case English name, or `auto`."""
+    return " ".join(_normalizer(language)(text).split())
+
+
+@functools.cache
+def _normalizer(language: str) -> Callable[[str], str]:
+    from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
+
+    if language == "english":
+        return EnglishTextNormalizer()
+    return BasicTextNormalizer(split_letters=language in WITHOUT_SPACES)
+
+
+def check(name: str) -> None:
+    """Raise `UserError` if there is no Whisper of that name. Downloads a published one; loads nothing."""
+    try:
+        if faster_whisper_engine.is_faster_whisper(name):
+            faster_whisper_engine.check_device(name, choose_device(None))
+        else:
+            whisper_engine.weights_digest(name)
+        whisper_engine.fetch(name)
+    except UserError as error:
+        raise UserError(str(error).replace("--whisper", "--asr")) from None
+
+
+def load(name: str) -> Any:
+    """Load a Whisper, by its published name or from a .pt file."""
+    return whisper_engine.load_whisper(name, choose_device(None))
+
+
+def require_languages(model: Any, spoken: Iterable[str]) -> None:
+    """Raise `UserError` for a language that the model does not know."""
+    for language in sorted(spoken):
+        whisper_languages.whisper_code(None if language == manifest.AUTO else language, whisper_engine.is_multilingual(model))
+
+
+def language_of(model: Any, language: str) -> str:
+    """The language for transcribing and comparing a row's text: the row's own, or English for `auto` if the model knows no other."""
+    return "english" if language == manifest.AUTO and not whisper_engine.is_multilingual(model) else language
+
+
+def listen(model: Any, samples: Samples, language: str) -> Transcript:
+    """Transcribe `samples` [n] at 24 kHz; `auto` detects the language. Raises `UserError` for a language that the model does not know."""
+    if not len(samples):
+        return Transcript("")
+    speech = Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
+    windows = vad.windows([Region(0, len(samples))], Audio(samples, MASTER_RATE))
+    units = whisper_engine.transcribe(model, speech, windows, None if language == manifest.AUTO else language)
+    problem = next((unit.error for unit in units if unit.error), "")
+    return Transcript("".join(unit.text for unit in units).strip(), problem)

@@ -1,0 +1,157 @@
+"""The documents of an evaluation: JSON and Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from data_prep.pages.report_charts import format_number
+from finetune import __version__
+from recipes.speech.evaluation.metrics import Scored, metric_value
+from recipes.speech.evaluation.results import (
+    SET_TITLES,
+    Comparison,
+    Evaluation,
+    SimilarityScale,
+    compare_with_base,
+    describe_pace_drifts,
+    similarity_scales,
+)
+
+
+def build_record(evaluation: Evaluation) -> dict[str, Any]:
+    """Everything, with every clip, for JSON. Unknown values are None."""
+    return {
+        "overtone": __version__,
+        "settings": dict(evaluation.settings),
+        "notes": [*evaluation.notes, *describe_pace_drifts(evaluation)],
+        "figures": {name: _metrics(evaluation, name) for name in evaluation.names},
+        "similarity": {one.encoder: _without_name(one) for one in similarity_scales(evaluation)},
+        "compared": [_comparison(row) for row in compare_with_base(evaluation)],
+        "clips": [_clip(name, clip) for name in evaluation.names for clip in evaluation.clips[name]],
+    }
+
+
+def render_markdown(evaluation: Evaluation) -> str:
+    """Markdown that is readable in a terminal too."""
+    parts = ["# Evaluation", *verdicts(evaluation)]
+    for group in evaluation.groups:
+        parts += [f"## {SET_TITLES[group]}", _table(evaluation, group)]
+    parts += [_similarity_table(evaluation)] if evaluation.encoders else []
+    notes = [*describe_pace_drifts(evaluation), *evaluation.notes]
+    parts += ["## Notes", "\n".join(f"- {note}" for note in notes)] if notes else []
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def verdicts(evaluation: Evaluation) -> list[str]:
+    """Whether training helped: a sentence for each metric that is not zero on both sides; of several checkpoints, for the last one."""
+    rows = compare_with_base(evaluation)
+    if not rows:
+        return ["Whether training helped is not known: there is no base to compare with (--base FOLDER), or too few texts."]
+    last = rows[-1].system
+    return [format_verdict(row) for row in rows if row.system == last and (row.before or row.after)]
+
+
+def format_verdict(row: Comparison) -> str:
+    """`WER, unseen texts: better than the base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
+    found = row.difference
+    against = {
+        "better": f"better than {row.base}",
+        "worse": f"worse than {row.base}",
+        "no clear difference": f"no clear difference to {row.base}",
+        "too few texts": f"too few texts to compare with {row.base}",
+    }[found.verdict]
+    return (
+        f"{row.metric.title}, {row.group} texts: **{against}**. {format_value(row.before)} → {format_value(row.after)} {row.metric.unit} "
+        f"({format_value(found.change)}; 95 % interval {format_value(found.low)} to {format_value(found.high)}; {found.texts} texts)"
+    )
+
+
+def format_value(value: float | None) -> str:
+    """Three digits; a dash for an unknown value."""
+    return "–" if value is None else format_number(value)
+
+
+def column_titles(evaluation: Evaluation) -> list[str]:
+    """Titles over the cells of `table_rows`."""
+    return ["texts", *(f"{metric.title} ({metric.unit})" for metric in evaluation.metrics)]
+
+
+def table_rows(evaluation: Evaluation, group: str) -> list[tuple[str, list[str]]]:
+    """(system, cells): the number of texts that it spoke, and its metrics, as text."""
+    spoken = [(name, evaluation.of(name, group)) for name in evaluation.names]
+    return [
+        (name, [str(len(clips)), *(format_value(metric_value(metric, clips)) for metric in evaluation.metrics)]) for name, clips in spoken
+    ]
+
+
+def _table(evaluation: Evaluation, group: str) -> str:
+    return _markdown_table(["", *column_titles(evaluation)], [[name, *cells] for name, cells in table_rows(evaluation, group)])
+
+
+def _similarity_table(evaluation: Evaluation) -> str:
+    head = ["encoder", "another speaker", "the speaker", *(f"{name}: place" for name in evaluation.names)]
+    rows = [
+        [
+            one.encoder,
+            format_value(one.stranger),
+            format_value(one.same),
+            *(format_value(one.places.get(name)) for name in evaluation.names),
+        ]
+        for one in similarity_scales(evaluation)
+    ]
+    return (
+        "## What similarity means here\n\nReal clips against other speakers' clips, and against their own speaker's other clips; "
+        "a place of 0 is a stranger, 1 is the speaker.\n\n" + _markdown_table(head, rows)
+    )
+
+
+def _markdown_table(head: list[str], rows: list[list[str]]) -> str:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
+
+
+def _metrics(evaluation: Evaluation, name: str) -> dict[str, Any]:
+    return {
+        group: {
+            "texts": len(clips := evaluation.of(name, group)),
+            **{metric.key: metric_value(metric, clips) for metric in evaluation.metrics},
+        }
+        for group in evaluation.groups
+    }
+
+
+def _without_name(one: SimilarityScale) -> dict[str, Any]:
+    return {"another speaker": one.stranger, "the speaker": one.same, "places": dict(one.places)}
+
+
+def _comparison(row: Comparison) -> dict[str, Any]:
+    return {
+        "system": row.system,
+        "base": row.base,
+        "set": row.group,
+        "metric": row.metric.key,
+        "before": row.before,
+        "after": row.after,
+        **dataclasses.asdict(row.difference),
+    }
+
+
+def _clip(name: str, clip: Scored) -> dict[str, Any]:
+    item = clip.item
+    return {
+        "system": name,
+        "key": item.key,
+        "set": item.group,
+        "speaker": item.speaker,
+        "language": item.language,
+        "text": item.text,
+        "heard": clip.transcript,
+        "ended": clip.ended,
+        **dataclasses.asdict(clip.sound),
+        "real_seconds": clip.real_seconds,
+        "errors": None if clip.errors is None else dataclasses.asdict(clip.errors),
+        "likeness": dict(clip.similarities),
+    }

@@ -1,0 +1,175 @@
+"""The systems of an evaluation: exported voices, checkpoints of a run, the untrained base that clones from a clip; and their speech."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from data_prep.audio.waveform import MASTER_RATE, Audio, flac
+from finetune.checkpointing import checkpoint
+from finetune.errors import UserError
+from finetune.exporting import export
+from finetune.modeling import loading
+from finetune.storage import files
+from finetune.storage.strict_json import read_object
+from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
+
+RECORDINGS = "real recordings"
+"""Name of the system that the speaker's own recordings make up."""
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to speak a text."""
+
+    name: str
+    folder: Path
+    """An exported folder, or a checkpoint."""
+    way: Literal["named", "cloned"]
+    """By a speaker that the model knows by name, or by cloning the item's reference clip."""
+    step: int | None = None
+    """Of a checkpoint; None for an exported folder."""
+
+    def request(self, item: Item) -> SpeechRequest:
+        """What to ask of the model for an item."""
+        language = None if item.language == "auto" else item.language
+        if self.way == "cloned":
+            return SpeechRequest(item.text, None, language, item.reference, item.reference_text)
+        return SpeechRequest(item.text, speaker=item.speaker, language=language)
+
+
+@dataclass(frozen=True)
+class Take:
+    """One item spoken by one system, as a file."""
+
+    item: Item
+    path: Path
+    ended: bool
+    """False: the speech was cut off at the time limit."""
+
+
+def find_systems(recipe: SpeechRecipe, model: Path, steps: str | None) -> list[System]:
+    """The systems that `--model` and `--checkpoints` name, by step. Raises `UserError`, which lists what exists."""
+    if not is_run(model):
+        if steps is not None:
+            raise UserError(f"--checkpoints {steps}: {model} is one exported model; give the folder of a run to --model")
+        recipe.inspect(model)
+        return [System(model.name, model, "named")]
+    return [System(f"step {checkpoint.step_of(path)}", path, "named", checkpoint.step_of(path)) for path in _find_checkpoints(model, steps)]
+
+
+def is_run(model: Path) -> bool:
+    """Whether a folder is a run, or one of its checkpoints."""
+    return checkpoint.folder_of(model).is_dir() or checkpoint.STEP_FOLDER.fullmatch(model.name) is not None
+
+
+def untrained_system(recipe: SpeechRecipe, base: Path) -> System:
+    """The base before training, which clones from a clip. Raises `UserError` for a model that cannot clone."""
+    if not recipe.inspect(base).can_clone:
+        raise UserError(f"--base {base}: this model cannot clone from a clip; give the Base model that was trained on")
+    return System(f"{base.name}, zero-shot", base, "cloned")
+
+
+def check_item(recipe: SpeechRecipe, system: System, item: Item) -> None:
+    """Raise `UserError`, which lists what exists, for an item that a system cannot speak. Reads no weights."""
+    if system.way == "cloned" and item.reference is None:
+        raise UserError('the row has no reference audio to clone from; add "ref_audio" to it, or give --reference CLIP for all such rows')
+    if system.step is None:
+        _inspect(recipe, system.folder).check(system.request(item))
+        return
+    known = recipe.trained_speakers(_read_state(system)["recipe_state"])
+    if item.speaker not in known:
+        raise UserError(f"speaker {item.speaker!r}: {system.folder} was not trained on that voice; it has {', '.join(sorted(known))}")
+
+
+@functools.cache
+def _inspect(recipe: SpeechRecipe, folder: Path) -> VoiceFolder:
+    """Cached, because it may hold the tokenizer that every text goes through."""
+    return recipe.inspect(folder)
+
+
+@functools.cache
+def _read_state(system: System) -> dict[str, Any]:
+    """`state.json` of a checkpoint. Cached, because every text is checked against it."""
+    return checkpoint.read_state(system.folder)
+
+
+@contextlib.contextmanager
+def open_export(recipe: SpeechRecipe, system: System, workspace: Path) -> Iterator[Path]:
+    """The system as an exported folder. A checkpoint is exported into `workspace`, and the export removed at the end."""
+    if system.step is None:
+        yield system.folder
+        return
+    exported = export.export(system.folder, workspace / f"export-{system.step}", recipe=recipe.name)
+    try:
+        yield exported
+    finally:
+        files.discard(exported)
+
+
+def speak(
+    recipe: SpeechRecipe, system: System, folder: Path, items: Sequence[Item], sampling: SpeechSampling, batch: int, out: Path
+) -> Iterator[Take]:
+    """Speak all items, each into a FLAC file in `out`; the longest texts first, so that a lack of memory shows early."""
+    ordered = sorted(items, key=lambda item: (-len(item.text), item.key))
+    with contextlib.closing(recipe.inspect(folder).open()) as voice:
+        for start in range(0, len(ordered), batch):
+            part = ordered[start : start + batch]
+            results = voice.speak([system.request(item) for item in part], sampling)
+            for item, result in zip(part, results, strict=True):
+                yield Take(item, _write_clip(out / f"{item.key}.flac", result.wave, result.rate), result.ended)
+
+
+def slug(name: str) -> str:
+    """A system's name as that of a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _write_clip(path: Path, wave: Any, rate: int) -> Path:
+    """Write `wave` [samples] at 24 kHz, the rate at which all clips are measured."""
+    import numpy as np
+    import soxr
+
+    samples = np.asarray(wave, np.float32)
+    if rate != MASTER_RATE:
+        samples = soxr.resample(samples, rate, MASTER_RATE, quality="VHQ")
+    files.make_folder(path.parent)
+    files.write_bytes(path, flac(Audio(samples, MASTER_RATE)))
+    return path
+
+
+def find_encoder_folder(recipe: SpeechRecipe, system: System) -> Path:
+    """The base model whose speaker encoder a system's voices came from. Raises `UserError` if it is unknown or missing."""
+    if system.step is not None:
+        return export.find_base(_read_state(system), recipe.base_folders)
+    if _inspect(recipe, system.folder).can_clone:
+        return system.folder
+    try:
+        base = read_object(system.folder / export.CARD)["base"]
+        return loading.resolve_source(str(base["source"]), base["revision"])
+    except (UserError, KeyError, TypeError) as error:
+        raise UserError(f"{system.folder}: the base in {export.CARD} cannot be used ({error}); give --base FOLDER") from None
+
+
+def _find_checkpoints(run: Path, steps: str | None) -> list[Path]:
+    if checkpoint.STEP_FOLDER.fullmatch(run.name) or steps is None:
+        return [checkpoint.find(run)]
+    existing = checkpoint.steps_in(checkpoint.folder_of(run))
+    if steps == "all":
+        return sorted(existing)
+    return [checkpoint.find(run, step) for step in sorted(_parse_steps(steps, existing))]
+
+
+def _parse_steps(steps: str, existing: Iterable[Path]) -> set[int]:
+    known = sorted(checkpoint.step_of(path) for path in existing)
+    wanted = steps.split(",")
+    if not all(step.strip().isdigit() and int(step) in known for step in wanted):
+        listed = ", ".join(map(str, known)) or "none"
+        raise UserError(f"--checkpoints {steps}: give all, or steps with commas between them; there are {listed}")
+    return {int(step) for step in wanted}

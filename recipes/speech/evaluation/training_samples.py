@@ -1,0 +1,64 @@
+"""Speech while a run trains: a snapshot of it speaks the sentences of `sample.prompts`, with the measures that need no transcription."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+
+from data_prep import manifest
+from data_prep.audio.waveform import MASTER_RATE, Audio, flac
+from data_prep.pages.report_audio import spectrogram
+from finetune.errors import UserError
+from finetune.recipe import Answer
+from recipes.speech.evaluation import audio_measures
+from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
+
+MAX_SECONDS = 12.0
+"""Longest speech: it may be generated on one core beside the run, and what has not ended by then will not end."""
+
+
+def speak_prompts(recipe: SpeechRecipe, folder: Path, prompts: list[str]) -> list[Answer]:
+    """An answer to each prompt, `text` or `speaker|text`; the first trained speaker speaks those that name none. The seed is fixed."""
+    exported = recipe.inspect(folder)
+    requests = [parse_prompt(prompt, exported.first_speaker) for prompt in prompts]
+    with closing(exported.open()) as voice:
+        results = voice.speak(requests, SpeechSampling(max_seconds=MAX_SECONDS))
+    return [make_answer(request, result) for request, result in zip(requests, results, strict=True)]
+
+
+def check_prompts(prompts: Collection[str], speakers: Collection[str]) -> None:
+    """Raise `UserError` for a prompt without words, or with a speaker who is not trained, before the run starts."""
+    for prompt in prompts:
+        request = parse_prompt(prompt, None)
+        if not request.text:
+            raise UserError(f"sample.prompts: {prompt!r} holds no text to speak; write the words, or speaker|words")
+        if request.speaker is not None and request.speaker not in speakers:
+            raise UserError(f"sample.prompts: {prompt!r} names a speaker who is not in the data; there are {', '.join(sorted(speakers))}")
+
+
+def parse_prompt(prompt: str, speaker: str | None) -> SpeechRequest:
+    """`bert|Good day.` is a text for bert; one without `|` is for `speaker`."""
+    name, mark, text = prompt.partition("|")
+    return SpeechRequest(text.strip(), manifest.speaker_name(name)) if mark else SpeechRequest(prompt.strip(), speaker)
+
+
+def make_answer(request: SpeechRequest, result: SpeechResult) -> Answer:
+    """The speech as a FLAC file, its spectrogram, and its pace: a pace that rises from sample to sample means shifted labels."""
+    if result.rate != MASTER_RATE:
+        raise ValueError(f"the model's sample rate is {result.rate} Hz; {MASTER_RATE} Hz is expected")
+    sound = audio_measures.measure(result.wave)
+    pace = len(request.text) / sound.voiced_seconds if result.ended and sound.voiced_seconds > 0 else None
+    numbers = {"seconds": sound.seconds, "silence": sound.silent_seconds / max(sound.seconds, 1e-9), "ended": float(result.ended)}
+    numbers |= {} if pace is None else {"characters_per_second": pace}
+    summary = f"{request.speaker or 'the only voice'}, {sound.seconds:.2f} s, {describe_pace(result.ended, pace)}"
+    if not len(result.wave):
+        return Answer(summary, numbers=numbers)  # TensorBoard fails on audio without samples
+    return Answer(summary, flac(Audio(result.wave, result.rate)), spectrogram(result.wave), numbers)
+
+
+def describe_pace(ended: bool, pace: float | None) -> str:
+    """`14.2 characters a second`, or why there is no such figure."""
+    if not ended:
+        return "cut off, it did not end by itself"
+    return "silent" if pace is None else f"{pace:.1f} characters a second"

@@ -1,0 +1,56 @@
+"""Error responses in the format of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from data_prep.pages.request_guard import Rejected
+
+RETRY_AFTER = 2
+"""Seconds after which a client retries when the queue was full."""
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+LOGIN = {"www-authenticate": 'Basic realm="overtone", charset="UTF-8"'}
+"""Header that makes a browser ask for the token."""
+
+
+class Refusal(HTTPException):
+    """An error response."""
+
+    def __init__(
+        self, status: int, message: str, code: str | None = None, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`param`: the field of the request that is wrong."""
+        super().__init__(status, message, {401: LOGIN, 429: {"retry-after": str(RETRY_AFTER)}}.get(status, {}) | dict(headers or {}))
+        self.code, self.param = code, param
+
+    def response(self) -> JSONResponse:
+        kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
+        # Some messages quote the client, and a lone surrogate cannot be encoded as UTF-8.
+        error = {"message": _encodable(self.detail), "type": kind, "param": self.param and _encodable(self.param), "code": self.code}
+        return JSONResponse({"error": error}, self.status_code, self.headers)
+
+
+def to_refusal(rejected: HTTPException) -> Refusal:
+    """Another HTTP error in this format."""
+    if isinstance(rejected, Refusal):
+        return rejected
+    code = rejected.code if isinstance(rejected, Rejected) else None
+    return Refusal(rejected.status_code, rejected.detail, code, headers=rejected.headers)
+
+
+def validation_refusal(problems: Sequence[Any]) -> Refusal:
+    """All validation errors of a request; `param` is the field of the first."""
+    messages = [f"{_field_of(problem)}: {problem['msg']}" for problem in problems]
+    return Refusal(400, "; ".join(messages), "invalid_value", _field_of(problems[0]))
+
+
+def _field_of(problem: Any) -> str:
+    return ".".join(str(part) for part in problem["loc"] if part != "body") or "body"
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,145 @@
+"""Audio encoders that work while speech is generated: each takes chunks of samples and returns the bytes that are ready."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+
+from data_prep.audio.waveform import Audio, flac
+from finetune.errors import UserError
+
+UNKNOWN = 0xFFFFFFFF
+"""Length field of a WAV header for audio of unknown length: readers read to the end of the data."""
+
+
+class Encoder(Protocol):
+    """From chunks of samples to the bytes of a file."""
+
+    def feed(self, wave: np.ndarray) -> bytes:
+        """Bytes that are ready after these samples, [samples] float32 within ±1; may be empty."""
+
+    def finish(self) -> bytes:
+        """The remaining bytes."""
+
+
+@dataclass(frozen=True)
+class AudioFormat:
+    """A format's names in HTTP and FFmpeg."""
+
+    media_type: str
+    codec: str = ""
+    """FFmpeg's encoder; empty: not encoded by FFmpeg."""
+    container: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    """Options of the container."""
+
+
+FORMATS = {
+    "mp3": AudioFormat("audio/mpeg", "libmp3lame", "mp3"),
+    "opus": AudioFormat("audio/ogg", "libopus", "ogg", (("page_duration", "200000"),)),
+    "aac": AudioFormat("audio/aac", "aac", "adts"),
+    "flac": AudioFormat("audio/flac"),
+    "wav": AudioFormat("audio/wav"),
+    "pcm": AudioFormat("audio/pcm"),
+}
+"""In the order of OpenAI's own list, the default first. Ogg's pages last a second by default; `page_duration` is in µs."""
+
+
+def available() -> tuple[str, ...]:
+    """The formats that can be written here: a custom build of PyAV may lack an encoder."""
+    import av
+
+    return tuple(name for name, format in FORMATS.items() if not format.codec or format.codec in av.codecs_available)
+
+
+def encoder(name: str, rate: int) -> Encoder:
+    """An encoder of mono speech at `rate` Hz. Raises `UserError` for a format that cannot be written here."""
+    if name not in available():
+        raise UserError(f"response_format {name!r} is not supported; available: {', '.join(available())}")
+    if name in ("wav", "pcm"):
+        return Plain(wav_header(rate) if name == "wav" else b"")
+    return Flac(rate) if name == "flac" else Compressed(FORMATS[name], rate)
+
+
+def pcm(wave: np.ndarray) -> bytes:
+    """Samples [n] float32 as 16-bit little-endian PCM."""
+    return (np.clip(wave, -1, 1) * 32767).round().astype("<i2").tobytes()
+
+
+def wav_header(rate: int) -> bytes:
+    """44 bytes for 16-bit mono PCM of unknown length (RIFF WAVE of Microsoft and IBM, Multimedia Programming Interface 1.0, 1991)."""
+    fields = struct.pack("<IHHIIHH", 16, 1, 1, rate, rate * 2, 2, 16)
+    return b"RIFF" + struct.pack("<I", UNKNOWN) + b"WAVEfmt " + fields + b"data" + struct.pack("<I", UNKNOWN)
+
+
+class Plain:
+    """PCM samples after a header."""
+
+    def __init__(self, header: bytes) -> None:
+        self._header = header
+
+    def feed(self, wave: np.ndarray) -> bytes:
+        header, self._header = self._header, b""
+        return header + pcm(wave)
+
+    def finish(self) -> bytes:
+        return self._header
+
+
+class Flac:
+    """The whole file at the end: its header holds the number of samples, which readers rely on."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate, self._waves = rate, [np.zeros(0, np.float32)]
+
+    def feed(self, wave: np.ndarray) -> bytes:
+        self._waves.append(wave)
+        return b""
+
+    def finish(self) -> bytes:
+        return flac(Audio(np.concatenate(self._waves), self._rate))
+
+
+class Compressed:
+    """Owns an FFmpeg encoder and its container, which is written into memory."""
+
+    def __init__(self, format: AudioFormat, rate: int) -> None:
+        import av
+
+        self._rate, self._done, self._out = rate, 0, _Sink()
+        self._container = av.open(self._out, "w", format=format.container, options=dict(format.options))
+        self._stream = self._container.add_stream(format.codec, rate=rate, layout="mono")
+
+    def feed(self, wave: np.ndarray) -> bytes:
+        from av import AudioFrame
+
+        if len(wave):
+            frame = AudioFrame.from_ndarray(np.clip(wave, -1, 1).astype(np.float32)[None], format="flt", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = self._rate, self._done, Fraction(1, self._rate)
+            self._done += len(wave)
+            self._container.mux(self._stream.encode(frame))
+        return self._out.take()
+
+    def finish(self) -> bytes:
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._out.take()
+
+
+class _Sink:
+    """The file that FFmpeg writes to. It cannot seek, so bytes that were sent never change."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._bytes += data
+        return len(data)
+
+    def take(self) -> bytes:
+        taken, self._bytes = bytes(self._bytes), bytearray()
+        return taken

@@ -1,0 +1,145 @@
+"""The server of exported voices: a page to listen on, and OpenAI's API for speech.
+
+python -m finetune serve --model exports/me --model exports/me-longer
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_prep.pages import web_server
+from finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from recipes.speech.serving.access_control import AccessPolicy
+    from recipes.speech.serving.openai_api import Limits
+    from recipes.speech.serving.reference_clips import Clips
+    from recipes.speech.serving.request_queue import SpeechQueue
+    from recipes.speech.voice import VoiceFolder
+
+
+@dataclass(frozen=True)
+class Address:
+    """Host and port of the server."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: list[str]) -> int:
+    """Body of the verb. Raises `UserError` before a model is loaded. Blocks until SIGTERM or Ctrl-C.
+
+    `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
+    """
+    args = parse(argv)
+    require_packages()
+    from recipes.speech.serving.access_control import load_access_policy
+    from recipes.speech.serving.openai_api import Limits
+    from recipes.speech.serving.reference_clips import Clips
+
+    exports = inspect_folders(inspect, [*folders, *([args.base] if args.base else [])])
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
+    web_server.require_free_port(address.port, address.host)
+    with ExitStack() as opened:
+        folder = opened.enter_context(web_server.private_folder(f"overtone-serve-{address.host}-{address.port}"))
+        clips = Clips(folder / "clips")
+        opened.callback(clips.close)
+        speech = load_models(exports, args.queue)
+        opened.callback(speech.close)
+        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
+        guarded = ", behind its token" if policy.token else ""
+        announcement = f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)"
+        web_server.run(app, address.host, address.port, announcement)
+    print("serve: ended", flush=True)
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The verb's own arguments."""
+    parser = argparse.ArgumentParser(prog="python -m finetune serve --model FOLDER", description="Serve exported voices.")
+    parser.add_argument("--base", type=Path, help="the model that they were trained from, or another, to compare them with")
+    parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: this machine only)")
+    parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
+    parser.add_argument("--token-file", type=Path, help="file with the token that clients must send; or set OVERTONE_TOKEN")
+    parser.add_argument("--queue", type=int, default=16, help="most requests that wait while one is spoken (default %(default)s)")
+    parser.add_argument("--max-chars", type=int, default=4096, help="longest text (default %(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=60.0, help="longest speech (default %(default)g)")
+    args = parser.parse_args(argv)
+    web_server.require_port(args.port)
+    for option in ("queue", "max_chars", "max_seconds"):
+        if getattr(args, option) < (0 if option == "queue" else 1):
+            raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too little; leave it out for the default")
+    return args
+
+
+def require_packages() -> None:
+    """Raises `UserError` if the extra is not installed."""
+    missing = [name for name in ("gradio", "fastapi", "uvicorn", "av") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"serve needs {', '.join(missing)}, not installed here; install with: pip install 'overtone[voice,serve]'")
+
+
+def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Path]) -> dict[str, VoiceFolder]:
+    """The folders by their names. Raises `UserError` for one that cannot speak, and for two of the same name."""
+    found: dict[str, VoiceFolder] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
+        exported, name = inspect(folder), folder.resolve().name
+        if name in found:
+            raise UserError(f"{folder} and {found[name].folder} would both be called {name}; rename one of the folders")
+        found[name] = exported
+    return found
+
+
+def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
+    """The models, loaded, behind a queue for `room` requests."""
+    from recipes.speech.serving.request_queue import SpeechQueue
+
+    models = {}
+    for name, exported in exports.items():
+        print(f"serve: loading {name} from {exported.folder}", flush=True)
+        models[name] = exported.open()
+    return SpeechQueue(models, room)
+
+
+def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
+    """API and page in one app, behind access control."""
+    import gradio
+    from fastapi import FastAPI
+    from starlette.middleware import Middleware
+
+    from data_prep.pages.gradio_routes import add_files, page_routes
+    from data_prep.pages.request_guard import guard
+    from recipes.speech.serving import openai_api, uploads
+    from recipes.speech.serving.access_control import AccessControl
+    from recipes.speech.serving.api_errors import to_refusal
+    from recipes.speech.serving.listening_page import STYLE, Controls, build_page
+
+    warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its own dependencies
+    page = build_page(Controls(speech, limits, clips))
+    routes = (*openai_api.ROUTES, *uploads.ROUTES, *page_routes(page, clips.find))
+    middleware = [
+        Middleware(web_server.add_security_headers),
+        Middleware(guard, routes=routes, admit=AccessControl(policy).admit, answer=lambda rejected: to_refusal(rejected).response()),
+    ]
+    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
+    openai_api.add_to(app, speech, limits)
+    app.include_router(uploads.upload_routes(clips))
+    add_files(app, clips.find)
+    return gradio.mount_gradio_app(
+        app, page, "/", footer_links=[], ssr_mode=False, theme=web_server.theme(), css_paths=STYLE, show_error=True
+    )

@@ -1,0 +1,244 @@
+"""The page of `serve`: one text in one voice or in two side by side, to listen to and to see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data_prep.audio.waveform import Audio, flac
+from data_prep.pages.report_audio import data_uri, spectrogram
+from finetune.errors import UserError
+from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
+from recipes.speech.serving.reference_clips import Clips
+from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
+from recipes.speech.voice import SpeechRequest, SpeechSampling
+
+if TYPE_CHECKING:
+    import gradio
+
+STYLE = Path(__file__).with_suffix(".css")
+NOBODY = "– nobody –"
+"""Choice of no second voice."""
+CLIP = "the reference clip"
+"""Choice of the voice of the reference clip, for models that can clone."""
+TRAINED = "as trained"
+"""Choice of the language that the speaker was trained with."""
+HIGHEST_TEMPERATURE = 1.5
+HEAD = '<h1 class="head">Overtone</h1><p class="head">Hear what was learned: one voice, or two beside each other on the same text.</p>'
+EXAMPLE = "The morning train leaves at seven, and it is never late."
+
+
+@dataclass(frozen=True)
+class SideRequest:
+    """What one side of the page has to speak."""
+
+    title: str
+    model: str
+    request: SpeechRequest
+
+
+@dataclass(frozen=True)
+class Player:
+    """Generated speech, as the browser plays and shows it."""
+
+    title: str
+    seconds: float
+    cut: bool
+    """Whether the speech was cut off at the time limit."""
+    sound: str
+    """Data URI, as `picture`: speech is never written to the disk, and no other client can request it."""
+    picture: str
+
+
+class Controls:
+    """The actions of the page's controls."""
+
+    def __init__(self, speech: SpeechQueue, limits: Limits, clips: Clips) -> None:
+        self.speech, self.limits, self.clips = speech, limits, clips
+
+    def voices(self, model: str) -> list[str]:
+        """The choices of a voice for a model."""
+        voice = self.speech.models.get(model)
+        return [] if voice is None else [*voice.speakers, *([CLIP] if voice.can_clone else [])]
+
+    def only_clones(self, model: str) -> bool:
+        """Whether a model has no speaker by name."""
+        return self.voices(model) == [CLIP]
+
+    async def speak(
+        self,
+        text: str,
+        model: str,
+        voice: str | None,
+        other_model: str,
+        other_voice: str | None,
+        clip: str | None,
+        clip_text: str,
+        language: str,
+        temperature: float,
+        greedy: bool,
+        seed: float,
+    ) -> AsyncGenerator[list[str], None]:
+        """HTML of the two sides, updated while they are spoken one after the other."""
+        from gradio import Error  # the page shows it as a message
+
+        try:
+            sampling = self._parse_sampling(temperature, greedy, seed)
+            chosen = [(model, voice), *([(other_model, other_voice)] if other_model != NOBODY else [])]
+            self._check_texts(text, clip_text)
+            reference = await self._decode_reference(chosen, clip)
+            tasks = [await asyncio.to_thread(self._make_task, text, *side, reference, clip_text, language) for side in chosen]
+            async with aclosing(self._run(tasks, sampling)) as updates:
+                async for sides in updates:
+                    yield sides
+        except (UserError, QueueFullError, ServerClosedError) as error:
+            raise Error(str(error), print_exception=False) from error
+
+    def _parse_sampling(self, temperature: float, greedy: bool, seed: float) -> SpeechSampling:
+        """Raises `UserError` for settings that the page's controls cannot send."""
+        if not isinstance(seed, int | float) or not 0 <= seed <= LARGEST_SEED:
+            raise UserError(f"the seed {seed!r} is not a number from 0 to {LARGEST_SEED}")
+        if not isinstance(temperature, int | float) or not 0 < temperature <= HIGHEST_TEMPERATURE:
+            raise UserError(f"the temperature {temperature!r} is not above 0 and at most {HIGHEST_TEMPERATURE:g}")
+        return SpeechSampling(greedy=bool(greedy), temperature=temperature, seed=int(seed), max_seconds=self.limits.seconds)
+
+    def _check_texts(self, text: str, clip_text: str) -> None:
+        """Raises `UserError` for an empty text, and for one that is too long."""
+        if not isinstance(text, str) or not text.strip():
+            raise UserError("write the text to speak")
+        for name, written in (("text", text), ("text of the clip", clip_text or "")):
+            if len(written) > self.limits.chars:
+                raise UserError(f"the {name} has {len(written)} characters; at most {self.limits.chars} are accepted")
+
+    async def _decode_reference(self, chosen: Sequence[tuple[str, str | None]], clip: str | None) -> Path | None:
+        """The decoded clip, if one of the two sides (model, voice) clones it. Raises `UserError`."""
+        for model, voice in chosen:
+            if voice not in self.voices(model):
+                raise UserError(f"{model} has no voice {voice!r}; choose one of its own")
+        if not any(voice == CLIP for _, voice in chosen):
+            return None
+        if clip is None:
+            raise UserError("record or upload a reference clip first, below the voices, or choose a voice by name")
+        return await self.clips.decode(clip)
+
+    def _make_task(self, text: str, model: str, voice: str | None, reference: Path | None, clip_text: str, language: str) -> SideRequest:
+        """Raises `UserError` for a request that the model cannot speak."""
+        spoken_language = None if language == TRAINED else language
+        if voice == CLIP:
+            request = SpeechRequest(text, None, spoken_language, reference, (clip_text or "").strip() or None)
+        else:
+            request = SpeechRequest(text, voice, spoken_language)
+        self.speech.models[model].check(request)
+        return SideRequest(f"{model} · {voice}", model, request)
+
+    async def _run(self, tasks: Sequence[SideRequest], sampling: SpeechSampling) -> AsyncGenerator[list[str], None]:
+        done: list[Player] = []
+        for task in tasks:
+            yield render_sides(done, f"{task.title} waits its turn")
+            voice, waves = self.speech.models[task.model], list[np.ndarray]()
+            async with aclosing(self.speech.speak(task.model, task.request, sampling)) as chunks:
+                async for wave in chunks:
+                    waves.append(wave)
+                    yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
+            shortest_cut = sampling.max_seconds - 1 / voice.frame_rate  # speech grows by whole frames
+            # In a thread: drawing the spectrogram would block all other requests.
+            done.append(await asyncio.to_thread(make_player, task.title, np.concatenate(waves), voice.rate, shortest_cut))
+        yield render_sides(done)
+
+
+def make_player(title: str, wave: np.ndarray, rate: int, shortest_cut: float) -> Player:
+    """Player and spectrogram of a wave [samples] at `rate` Hz; one of `shortest_cut` seconds or more was cut off."""
+    seconds, sound = len(wave) / rate, flac(Audio(wave, rate))
+    picture = data_uri("image/png", spectrogram(wave)) if len(wave) else ""
+    return Player(title, seconds, seconds >= shortest_cut, data_uri("audio/flac", sound), picture)
+
+
+def render_sides(done: Sequence[Player], working: str = "") -> list[str]:
+    """HTML of both sides; `working` is shown in the first one that is not done."""
+    longest = max((one.seconds for one in done), default=0.0)
+    cards = [render_card(one, longest) for one in done]
+    return [*cards, *([f'<p class="working">{escape(working)}</p>'] if working else []), "", ""][:2]
+
+
+def render_card(one: Player, longest: float) -> str:
+    """HTML of player and spectrogram, whose width is its duration relative to `longest`. A line moves over the picture while it plays."""
+    width = 100 * one.seconds / longest if longest else 100
+    cut = " · cut off, it did not end by itself" if one.cut else ""
+    follow = "this.closest('.heard').style.setProperty('--at', this.currentTime / this.duration)"
+    return (
+        f'<figure class="heard"><figcaption><b>{escape(one.title)}</b><span>{one.seconds:.2f} s{cut}</span></figcaption>'
+        f'<div class="sight" style="width: {width:.1f}%"><img src="{one.picture}" alt="spectrogram up to 12 kHz"></div>'
+        f'<audio controls preload="auto" src="{one.sound}" ontimeupdate="{follow}"></audio></figure>'
+    )
+
+
+def build_page(controls: Controls) -> gradio.Blocks:
+    """The page without its server."""
+    import gradio
+
+    models = list(controls.speech.models)
+    room = controls.speech.room
+    with gradio.Blocks(title="Overtone", analytics_enabled=False) as page:
+        gradio.HTML(HEAD)
+        text = gradio.Textbox(EXAMPLE, label="Text", lines=2, elem_id="text", max_length=controls.limits.chars)
+        with gradio.Row():
+            chosen = [
+                _side_inputs(gradio, controls, "A", models, models[0]),
+                _side_inputs(gradio, controls, "B", [NOBODY, *models], (*models, NOBODY)[1]),
+            ]
+        clip = _reference_inputs(gradio, controls.only_clones(models[0]))
+        chosen_settings = setting_inputs(gradio, controls)
+        with gradio.Row():
+            speak = gradio.Button("Speak", variant="primary", elem_id="speak", scale=5)
+            stop = gradio.Button("Stop", elem_id="stop", scale=1)
+        with gradio.Row(equal_height=False):
+            cards = [gradio.HTML(elem_id="heard-a"), gradio.HTML(elem_id="heard-b")]
+        inputs = [text, *chosen[0], *chosen[1], *clip, *chosen_settings]
+        speaking = gradio.on(
+            [speak.click, text.submit], controls.speak, inputs, cards, api_name="speak", concurrency_limit=room + 1, show_progress="hidden"
+        )
+        stop.click(None, cancels=[speaking])
+    page.queue(max_size=room + 1)
+    return page
+
+
+def _side_inputs(gradio: Any, controls: Controls, name: str, models: Sequence[str], first: str) -> list[Any]:
+    """The dropdowns of a model and its voice."""
+
+    def change(model: str, voice: str | None) -> Any:
+        known = controls.voices(model)
+        return gradio.Dropdown(known, value=voice if voice in known else next(iter(known), None))
+
+    with gradio.Group():
+        known = controls.voices(first)
+        model = gradio.Dropdown(models, value=first, label=f"Model {name}", filterable=False, elem_id=f"model-{name.lower()}")
+        voice = gradio.Dropdown(known, value=next(iter(known), None), label=f"Voice {name}", elem_id=f"voice-{name.lower()}")
+    model.change(change, [model, voice], voice, show_progress="hidden", api_name=f"voices_{name.lower()}")
+    return [model, voice]
+
+
+def _reference_inputs(gradio: Any, needed: bool) -> list[Any]:
+    """The inputs of a clip and its transcript; open at once if the first model can only clone."""
+    with gradio.Accordion("Reference clip: a voice to clone with a base export", open=needed):
+        clip = gradio.Audio(label="Record or upload 5 to 15 s", sources=["upload", "microphone"], type="filepath", elem_id="clip")
+        transcript = gradio.Textbox(label="What the clip says", placeholder="left empty, only the sound of the voice is taken")
+    return [clip, transcript]
+
+
+def setting_inputs(gradio: Any, controls: Controls) -> list[Any]:
+    """The inputs of language, temperature, greedy decoding and seed."""
+    languages = sorted({name for voice in controls.speech.models.values() for name in voice.languages})
+    with gradio.Accordion("Settings", open=False), gradio.Row():
+        language = gradio.Dropdown([TRAINED, *languages], value=TRAINED, label="Language")
+        first = next(iter(controls.speech.models.values()))
+        temperature = gradio.Slider(0.1, HIGHEST_TEMPERATURE, first.default_temperature, step=0.05, label="Temperature")
+        seed = gradio.Number(0, precision=0, label="Seed")
+        greedy = gradio.Checkbox(not first.samples_by_default, label="always the most likely code")
+    return [language, temperature, greedy, seed]

@@ -1,0 +1,84 @@
+"""The queue of requests: one thread speaks them in their order, a bounded number waits, and those whose client has left are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from recipes.speech.voice import SpeechRequest, SpeechSampling, Voice
+
+Piece = np.ndarray | Exception | None
+"""A chunk of samples [n], an error, or None at the end."""
+
+
+class QueueFullError(Exception):
+    """The queue is full."""
+
+
+class ServerClosedError(Exception):
+    """The server is shutting down; the speech is incomplete."""
+
+
+class SpeechQueue:
+    """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
+
+    def __init__(self, models: Mapping[str, Voice], room: int) -> None:
+        """`room`: most requests that wait while another is spoken. `pending` counts those that wait or are spoken."""
+        self.models, self.room, self.pending = models, room, 0
+        self._closing = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "speech")  # two at once would share the model's caches, and each other's time
+
+    async def speak(self, model: str, request: SpeechRequest, sampling: SpeechSampling) -> AsyncGenerator[np.ndarray, None]:
+        """Samples [n] float32 as they are generated. Closing or cancelling the iterator stops generation at its next chunk.
+
+        Raises `QueueFullError` at the first step if the queue is full, and every error of the model.
+        """
+        if self.pending > self.room:
+            raise QueueFullError(f"Queue full ({self.pending} pending); retry in a few seconds")
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+
+        def put(piece: Piece) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it every client
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        self.pending += 1
+        try:
+            job = self._thread.submit(self._generate, self.models[model], request, sampling, put, cancelled)
+            while (piece := await pieces.get()) is not None:
+                if isinstance(piece, Exception):
+                    raise piece
+                yield piece
+        finally:
+            cancelled.set()
+            job.cancel()
+            self.pending -= 1
+
+    def _generate(
+        self, voice: Voice, request: SpeechRequest, sampling: SpeechSampling, put: Callable[[Piece], None], cancelled: threading.Event
+    ) -> None:
+        """Runs in the thread. Chunks are not held back for a slow client: all others would wait for it too."""
+        try:
+            for wave in voice.stream(request, sampling):
+                put(wave)
+                if cancelled.is_set():
+                    return
+                if self._closing.is_set():
+                    raise ServerClosedError("the server is closing")
+            put(None)
+        except Exception as error:
+            put(error)
+
+    def close(self) -> None:
+        """Stop the current request at its next chunk, drop those that wait, free the models' memory."""
+        self._closing.set()
+        self._thread.shutdown(cancel_futures=True)
+        for voice in self.models.values():
+            voice.close()

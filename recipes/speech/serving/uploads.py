@@ -1,0 +1,67 @@
+"""The page's upload routes, in place of gradio's own: one file of bounded size in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from data_prep.pages.request_guard import BODY_SECONDS, Rejected, Route
+from finetune.errors import UserError
+from recipes.speech.serving.reference_clips import LARGEST
+
+if TYPE_CHECKING:
+    from recipes.speech.serving.reference_clips import Clips
+
+CONCURRENT_UPLOADS = 4
+"""Uploads that are read at a time; further ones wait unread."""
+FORM_OVERHEAD = 2**12
+"""Bytes of a form beside its file."""
+
+ROUTES = (
+    Route("POST", "/gradio_api/upload", largest=LARGEST + FORM_OVERHEAD),
+    Route("GET", "/gradio_api/upload_progress"),
+)
+
+
+def upload_routes(clips: Clips) -> APIRouter:
+    """The router; include it before gradio is mounted, so that it takes precedence."""
+    router, turns = APIRouter(prefix="/gradio_api"), asyncio.Semaphore(CONCURRENT_UPLOADS)
+
+    @router.post("/upload")
+    async def upload(request: Request) -> list[str]:
+        async with turns:
+            data, name = await read_form(request)
+            try:
+                return [str(await asyncio.to_thread(clips.keep, data, name))]
+            except UserError as error:
+                raise Rejected(503, f"the clip cannot be kept: {error}", "no_room") from error
+
+    @router.get("/upload_progress")
+    async def progress() -> Response:
+        return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")  # the page shows a progress bar and needs a response
+
+    return router
+
+
+async def read_form(request: Request) -> tuple[bytes, str]:
+    """(content, name) of the one file of a form. Raises `Rejected` for anything else."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=0) as form:
+            file = form.get("files")
+            if not isinstance(file, UploadFile):
+                raise Rejected(400, "a form with one file under the name `files` is expected", "invalid_upload")
+            if (file.size or 0) > LARGEST:
+                raise Rejected(413, f"the file is larger than {LARGEST} bytes", "request_too_large")
+            return await file.read(), file.filename or ""
+    except TimeoutError as error:
+        raise Rejected(408, f"the file did not arrive within {BODY_SECONDS:g} s", "timeout") from error
+    except Rejected:
+        raise
+    except HTTPException as error:
+        raise Rejected(400, f"the upload cannot be read ({error.detail})", "invalid_upload") from error

@@ -1,0 +1,1 @@
+"""`finetune generate` for a voice: texts in, audio files out."""

@@ -1,0 +1,91 @@
+"""make demo: from raw recordings of a voice that is new to the base model to that voice speaking new sentences, on a CPU.
+
+It runs the commands of the README. The models are small and know the words of one grammar (`studio/README.md`); everything else is real.
+The result is measured against the voice's own recordings and against the base before training: runs/demo/summary.json.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from finetune.storage import demo_models, files
+from recipes import demo_runner
+
+HERE = Path(__file__).resolve().parent
+NEW_VOICE = HERE.parent / "studio" / "corpus" / "new_voice"
+SPEAKER = "rms"
+WHISPER, CODEC, BASE = "whisper-demo-en", "codec-demo", "qwen3-tts-demo-base"
+TEXTS = (
+    "Sophie always remembers seven windows.",
+    "The dark sailor protects the old bottle near the school.",
+    "Where is the quiet captain?",
+)
+"""The grammar holds them out: no model was trained on any of them."""
+LINES = "lines.txt"
+"""In the demo's folder: `TEXTS`."""
+
+
+def main() -> int:
+    """Run all stages in runs/demo, which is emptied first, and print the result; 1 if it is not what the README promises."""
+    home = Path("runs/demo")
+    return demo_runner.run_demo(home, commands(home), finish, {LINES: "\n".join(TEXTS) + "\n"})
+
+
+def commands(home: Path) -> dict[str, list[str]]:
+    """What a user runs: voice, codes, train, export, generate, eval-voice."""
+    python, data, export = [sys.executable, "-m"], home / "data", home / "export"
+    on_cpu = ["--gpu_ids=-1,-1"]  # which any machine has: two processes would need two GPUs
+    rows = ["--data.train", data / "train.jsonl", "--data.val", data / "val.jsonl", "--run.dir", home / "run"]
+    training = ["--recipe", "voice_clone", "--config", HERE / "demo.yaml", *rows]
+    transcription = ["--whisper", WHISPER, "--speaker-from", "folder", "--language", "en", "--target", "4"]
+    speech = ["--text-file", home / LINES, "--max-seconds", "12", "--out", home / "spoken"]
+    stages: dict[str, list[Any]] = {
+        "voice": [*python, "data_prep", "voice", NEW_VOICE / "recordings", "--out", data, *transcription],
+        "codes": [*python, "data_prep", "codes", data, "--model", CODEC],
+        "train": demo_runner.training_command("fsdp2.yaml", on_cpu, training),
+        "export": [*python, "finetune", "export", home / "run", "--to", export],
+        "generate": [*python, "finetune", "generate", "--model", export, "--speaker", SPEAKER, *speech],
+        "evaluate": [
+            *(*python, "finetune", "eval-voice", "--model", export, "--data", NEW_VOICE / "held_out.jsonl"),
+            *("--base", BASE, "--asr", WHISPER, "--max-seconds", "12", "--out", home / "evaluation"),
+        ],
+    }
+    return {stage: [str(word) for word in command] for stage, command in stages.items()}
+
+
+def finish(home: Path, seconds: demo_runner.Seconds) -> int:
+    """Measure the result, write it to summary.json, print it; 1 if it is not what the README promises."""
+    from recipes.speech.evaluation.systems import RECORDINGS
+
+    from . import comparison_clips, final_results, picture
+    from .comparison_clips import THROUGH_CODEC
+
+    seconds = dict(seconds)
+    with demo_runner.timed(seconds, "measure"):
+        spoken = comparison_clips.read(home / "evaluation", NEW_VOICE)
+        coded = comparison_clips.through_codec(spoken[RECORDINGS], CODEC, WHISPER, home / "through_codec")
+        outcome = final_results.measure(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
+        files.write_bytes(home / "spectrograms.png", picture.picture(spoken))
+    seconds = demo_runner.with_total(seconds)
+    warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]
+    files.write_json(home / demo_runner.SUMMARY, {"demo_models": warnings, "seconds": seconds, **outcome.record()})
+    text = f"{outcome.table()}\n\n{seconds['all']:.0f} s in all. To listen to, and to look at:"
+    demo_runner.print_result(text, places(home))
+    broken = outcome.broken()
+    for complaint in broken:
+        print(f"error: {complaint}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def places(home: Path) -> dict[str, Path]:
+    """What there is to listen to and to look at."""
+    return {
+        "new sentences": home / "spoken",
+        "the evaluation": home / "evaluation" / "evaluation.html",
+        "before and after": home / "spectrograms.png",
+        "the data": home / "data" / "summary.json",
+        "the loss curve": home / "run" / "loss.png",
+        "all figures": home / demo_runner.SUMMARY,
+    }

@@ -1,0 +1,1 @@
+"""Speech from an exported model, with a static key/value cache, streaming."""

@@ -1,0 +1,1 @@
+"""The synthetic corpus that the demo models are trained on."""

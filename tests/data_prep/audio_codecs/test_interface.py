@@ -1,0 +1,25 @@
+"""The adapters have everything that the protocols name. What it does is tested with each adapter."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from data_prep.audio_codecs import interface
+from data_prep.audio_codecs.qwen3_tts import LoadedQwenCodec, QwenCodec
+from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder, QwenSpeakerEncoder
+
+
+@pytest.mark.parametrize(
+    ("adapter", "protocol"),
+    [
+        (QwenCodec, interface.Codec),
+        (LoadedQwenCodec, interface.LoadedCodec),
+        (QwenSpeakerEncoder, interface.SpeakerEncoder),
+        (LoadedQwenSpeakerEncoder, interface.LoadedSpeakerEncoder),
+    ],
+)
+def test_an_adapter_has_what_its_protocol_names(adapter: type, protocol: type) -> None:
+    required = {name for name in vars(protocol) if not name.startswith("_")}
+    assert required and required <= {*dir(adapter), *(field.name for field in fields(adapter))}

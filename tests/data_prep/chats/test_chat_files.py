@@ -1,0 +1,111 @@
+"""Every file is found once, by a name that no other has, and what is not read is counted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_prep.chats.chat_files import AGAIN, FoundSources, find_sources
+from finetune.errors import UserError
+from tests.data_prep import make_saved_by_datasets as saved
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(path))
+
+
+def names(gathered: FoundSources) -> list[str]:
+    return [source.name for source in gathered.sources]
+
+
+def test_folders_are_read_by_name_in_the_order_given_and_what_is_not_read_is_counted(tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    touch(*(more / name for name in ("b.jsonl", "a/z.csv", ".hidden.jsonl", "notes.txt", "LICENSE", "x.jsonl/y.JSON", "c.jsonl.zst")))
+    touch(more / "old.parquet.gz", more / "d.tsv.gz", tmp_path / "first.json")
+    os.mkfifo(more / "pipe.jsonl")
+    found = find_sources([tmp_path / "first.json", more])
+    assert names(found) == ["first.json", "more/a/z.csv", "more/b.jsonl", "more/d.tsv.gz", "more/x.jsonl/y.JSON"]
+    others = {"hidden": 1, ".txt": 1, "without a suffix": 1, ".jsonl.zst": 1, ".parquet.gz": 1, "neither file nor folder": 1}
+    assert found.passed_over == others
+
+
+def test_a_file_is_read_once_however_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "chats" / "a.jsonl")
+    (tmp_path / "chats" / "same.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "chats" / "same").symlink_to(".")
+    monkeypatch.chdir(tmp_path / "chats")
+    found = find_sources([tmp_path / "chats" / "a.jsonl", tmp_path / "chats", Path(), Path("..", "chats", "a.jsonl")])
+    assert names(found) == ["a.jsonl"] and found.passed_over == {AGAIN: 5}
+    assert names(find_sources([saved.HERE / "splits" / "test", saved.HERE / "splits"])) == ["test", "splits/train"]
+
+
+def test_two_files_have_two_names(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name / "chats" / "a.jsonl" for name in ("one", "two", "b/two"))
+    touch(one, two, three, one.parent / "b.jsonl")
+    assert names(find_sources([one.parent, two.parent])) == ["one/chats/a.jsonl", "chats/b.jsonl", "two/chats/a.jsonl"]
+    assert names(find_sources([one, two.parent])) == ["one/chats/a.jsonl", "two/chats/a.jsonl"], "a.jsonl alone could be either"
+    assert names(find_sources([two, three])) == [f"{tmp_path.name}/two/chats/a.jsonl", "b/two/chats/a.jsonl"]
+
+
+def test_a_link_is_called_and_read_by_its_own_name(tmp_path: Path) -> None:
+    """So a hub's cache holds what it has loaded."""
+    blob, data = tmp_path / "blobs" / "0a1b2c", tmp_path / "snapshots" / "f00" / "data"
+    touch(blob, tmp_path / "snapshots" / "f00" / "README.md")
+    data.mkdir()
+    (data / "train.parquet").symlink_to("../../../blobs/0a1b2c")
+    (tmp_path / "mine").symlink_to(data)
+    assert names(find_sources([tmp_path / "snapshots" / "f00"])) == ["f00/data/train.parquet"]
+    assert names(find_sources([tmp_path / "mine"])) == ["mine/train.parquet"]
+    assert names(find_sources([data / "train.parquet"])) == ["train.parquet"]
+    whole = find_sources([tmp_path])
+    assert names(whole) == [f"{tmp_path.name}/mine/train.parquet"]
+    assert whole.passed_over == {"without a suffix": 1, ".md": 1, AGAIN: 1}
+    assert whole.sources[0].kind == "parquet"
+
+
+@pytest.mark.timeout(20)
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    folders = [tmp_path / f"n{number}" for number in range(12)]
+    for folder in folders:
+        touch(folder / "a.jsonl")
+        for other in folders:
+            (folder / f"to_{other.name}").symlink_to(other)
+    (tmp_path / "self.jsonl").symlink_to("self.jsonl")
+    assert len(names(find_sources([tmp_path]))) == 13, "every file once, and the broken link, of which its reading tells"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("absent.jsonl", "absent.jsonl does not exist; give files"),
+        ("a.txt", "a.txt holds nothing to read; known are .jsonl"),
+        ("a.jsonl.zst", "decompress it first"),
+        ("folder", r"folder holds nothing to read \(1 .txt\); known are"),
+        ("x" * 300, "does not exist|cannot be read"),
+        ("a.txt/b.jsonl", "does not exist|cannot be read"),
+    ],
+)
+def test_a_place_without_conversations_is_named(tmp_path: Path, name: str, told: str) -> None:
+    touch(tmp_path / "a.txt", tmp_path / "a.jsonl.zst", tmp_path / "folder" / "b.txt")
+    with pytest.raises(UserError, match=told):
+        find_sources([tmp_path / name])
+
+
+def test_a_folder_that_must_not_be_looked_into_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", closed)  # the tests may run as one to whom no folder is closed
+    with pytest.raises(UserError, match=rf"{tmp_path} cannot be read \(Permission denied\)"):
+        find_sources([tmp_path])
+
+
+def test_names_that_are_not_utf_8_can_be_told(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.jsonl")
+    shutil.copy(__file__, path)
+    assert names(find_sources([path])) == [r"\xff.jsonl"]

@@ -1,0 +1,63 @@
+"""What must not be trained on is refused with its reason, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data_prep.chats.conversation_checks import check, strip_answer_newlines
+from finetune.errors import UserError
+
+
+def chat(*turns: tuple[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}
+USER, ANSWER, TOOL = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}, {"role": "tool", "content": ""}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        chat(("user", "u"), ("assistant", "a")),
+        chat(("system", "s"), ("user", "u"), ("assistant", "a"), ("user", "u"), ("assistant", "a")),
+        chat(("assistant", "Welcome."), ("user", "u"), ("assistant", "a"), ("user", "and?")),
+        chat(("user", [{"type": "text", "text": "u"}]), ("assistant", "a")),
+        {"messages": [USER, CALL, TOOL, TOOL, ANSWER]},
+        {"prompt": "", "completion": "once upon"},
+        {"prompt": [USER], "completion": [ANSWER]},
+    ],
+)
+def test_what_is_sound_passes(row: dict[str, Any]) -> None:
+    check(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (chat(("user", "u")), "no message is the assistant's"),
+        (chat(("user", "u"), ("assistant", " \n")), r"message 2 \(assistant\) is empty"),
+        (chat(("user", None), ("assistant", "a")), r"message 1 \(user\) is empty"),
+        (chat(("user", "u"), ("user", "v"), ("assistant", "a")), "messages 1 and 2 are both the user's"),
+        (chat(("user", "u"), ("assistant", "a"), ("assistant", "b")), "messages 2 and 3 are both the assistant's"),
+        (chat(("user", "u"), ("system", "s"), ("assistant", "a")), "a system message that is not the first"),
+        (chat(("system", "s"), ("system", "t"), ("assistant", "a")), "a system message that is not the first"),
+        (chat(("user", "u"), ("tool", "t"), ("assistant", "a")), "message 2 is a tool's, and no call stands before it"),
+        (chat(("user", 3), ("assistant", "a")), "the content of message 1 is no text"),
+        (chat(("user", [{"type": "image"}]), ("assistant", "a")), "message 1 holds something other than text"),
+        (chat(("user", "u\0"), ("assistant", "a")), "a NUL or half a surrogate pair"),
+        (chat(("user", "u"), ("assistant", "\ud83d")), "a NUL or half a surrogate pair"),
+        ({"prompt": "p", "completion": "  "}, "an empty completion"),
+    ],
+)
+def test_what_is_not_is_told_why(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        check(row)
+
+
+def test_only_line_breaks_before_answers_are_taken_off() -> None:
+    row = chat(("user", "\nu"), ("assistant", "\n\r\n a\n"))
+    assert strip_answer_newlines(row) and [turn["content"] for turn in row["messages"]] == ["\nu", " a\n"]
+    assert not strip_answer_newlines(row) and not strip_answer_newlines({"prompt": "p", "completion": "\nc"})

@@ -1,0 +1,120 @@
+"""Four shapes in, one shape out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from data_prep.chats.conversation_formats import SHAPES, normalise, shape_of, unread_keys
+from finetune.errors import UserError
+
+ASKED, ANSWERED = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
+SYSTEM = {"role": "system", "content": "Be brief."}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("messages", {"messages": [ASKED, ANSWERED], "id": 7}, {"messages": [ASKED, ANSWERED]}),
+    ("messages", {"messages": json.dumps([ASKED, ANSWERED]), "tools": json.dumps(TOOLS)}, {"messages": [ASKED, ANSWERED], "tools": TOOLS}),
+    ("messages", {"messages": [ASKED, {**ANSWERED, "name": None}], "tools": []}, {"messages": [ASKED, ANSWERED]}),
+    (
+        "sharegpt",
+        {"system": "Be brief.", "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]},
+        {"messages": [SYSTEM, ASKED, ANSWERED]},
+    ),
+    (
+        "sharegpt",
+        {
+            "conversations": [
+                {"from": "human", "value": "Why?"},
+                {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Oslo"}}'},
+                {"from": "observation", "value": "rain"},
+                {"from": "gpt", "value": "Because."},
+            ]
+        },
+        {
+            "messages": [
+                ASKED,
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}],
+                },
+                {"role": "tool", "content": "rain"},
+                ANSWERED,
+            ]
+        },
+    ),
+    ("alpaca", {"instruction": "Why?", "input": "", "output": "Because."}, {"messages": [ASKED, ANSWERED]}),
+    (
+        "alpaca",
+        {"instruction": "Sum up.", "input": "A text.", "output": "Because.", "system": "Be brief.", "history": [["Why?", "Because."]]},
+        {"messages": [SYSTEM, ASKED, ANSWERED, {"role": "user", "content": "Sum up.\n\nA text."}, ANSWERED]},
+    ),
+    ("completion", {"prompt": "1, 2, ", "completion": "3"}, {"prompt": "1, 2, ", "completion": "3"}),
+    ("completion", {"prompt": [ASKED], "completion": [ANSWERED]}, {"prompt": [ASKED], "completion": [ANSWERED]}),
+]
+
+
+@pytest.mark.parametrize(("shape", "row", "expected"), CASES)
+def test_a_shape_is_known_by_its_keys_and_becomes_the_one(shape: str, row: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert {case[0] for case in CASES} == set(SHAPES)
+    assert shape_of(row) == shape
+    assert normalise(row, shape) == expected
+    again = normalise(expected, shape_of(expected))
+    assert again == expected, "what is normal stays as it is"
+
+
+def test_what_a_message_carries_besides_passes_through() -> None:
+    turn = {"role": "assistant", "content": "No.", "reasoning_content": "Think.", "tool_calls": json.dumps([{"function": {"name": "f"}}])}
+    (found,) = normalise({"messages": [turn]}, "messages")["messages"]
+    assert found == {**turn, "tool_calls": [{"function": {"name": "f"}}]}
+
+
+def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
+    with pytest.raises(UserError, match=r"^no known shape \(messages: messages; .*\); its keys are text, id$"):
+        shape_of({"text": "x", "id": 1})
+    both = {"messages": [ASKED], "prompt": "a", "completion": "b"}
+    with pytest.raises(UserError, match=r"^more than one known shape \(messages, completion\), so choose one with --shape"):
+        shape_of(both)
+    assert normalise(both, "completion") == {"prompt": "a", "completion": "b"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "row", "told"),
+    [
+        ("messages", {"text": 1}, "no messages, which shape messages has; its keys are text"),
+        ("messages", {"messages": "hello"}, "messages is a text that is not JSON"),
+        ("messages", {"messages": []}, "messages must be a list of messages"),
+        ("messages", {"messages": ["hi"]}, r"messages\[0\] must be an object"),
+        ("messages", {"messages": [{"role": "narrator", "content": "x"}]}, r"messages\[0\] has the role 'narrator'; known are user, human"),
+        ("sharegpt", {"conversations": [{"value": "x"}]}, r"conversations\[0\] has the role None"),
+        ("sharegpt", {"conversations": [{"from": "function_call", "value": "{}"}]}, "must hold calls with a function's name"),
+        ("alpaca", {"instruction": 3, "output": "x"}, "instruction must be text, found 3"),
+        ("messages", {"messages": [ASKED], "tools": "{"}, "tools is a text that is not JSON"),
+    ],
+)
+def test_what_is_malformed_is_named(shape: str, row: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        normalise(row, shape)
+
+
+def test_keys_that_hold_something_and_are_not_read_are_named() -> None:
+    row = {
+        "instruction": "a",
+        "output": "b",
+        "input": "",
+        "history": [],
+        "topic": "c",
+        "note": "",
+        "score": 0,
+        "text": None,
+        "messages": [],
+    }
+    assert unread_keys(row, "alpaca") == ["topic", "score", "messages"]
+    assert unread_keys({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
+
+
+def test_an_empty_list_of_calls_is_none() -> None:
+    for empty in ([], "[]", "", None):
+        assert normalise({"messages": [ASKED, {**ANSWERED, "tool_calls": empty}]}, "messages") == {"messages": [ASKED, ANSWERED]}

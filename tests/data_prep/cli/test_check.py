@@ -1,0 +1,202 @@
+"""The verb: datasets that are fit, datasets that are not, and what it says about them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.audio_codecs.qwen3_tts import codec_digest
+from data_prep.audio_codecs.qwen_tts_import import CODEC_TYPE
+from data_prep.cli import check
+
+ROOT = Path(__file__).resolve().parents[3]
+CODES = [[1] * 16] * 13
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def tone(path: Path, seed: int, rate: int = MASTER_RATE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, np.random.default_rng(seed).uniform(-0.3, 0.3, rate), rate)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Three clips of a second each to train on, one to validate on."""
+    folder = tmp_path / "data"
+    for seed, name in enumerate("abcd"):
+        tone(folder / "clips" / f"{name}.flac", seed)
+    rows = [row(name) for name in "abcd"]
+    write(folder / "train.jsonl", *rows[:3])
+    write(folder / "val.jsonl", *rows[3:])
+    return folder
+
+
+def row(name: str, **more: object) -> dict[str, object]:
+    plain = {"id": name, "audio": f"clips/{name}.flac", "text": f"Text {name}.", "speaker": "me", "language": "english", "duration": 1.0}
+    return {**plain, "ref_audio": "clips/a.flac", "source": f"{name}.wav", "start": 0.0, "end": 1.0, **more}
+
+
+def run(*argv: object) -> int:
+    return check.main([str(one) for one in argv])
+
+
+def test_a_fit_dataset_is_told_in_clips_hours_speakers_and_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    assert run(data) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "train.jsonl                    3 clips     0:00:03.0",
+        "val.jsonl                      1 clips     0:00:01.0",
+        "speaker me                     4 clips     0:00:04.0",
+        "language english               4 clips     0:00:04.0",
+        f"next: python -m data_prep codes {data} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base",
+    ]
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+def test_with_codes_the_next_command_trains(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "abc"))
+    write(data / "val.jsonl", row("d", audio_codes=CODES))
+    assert run(data) == 0
+    assert capsys.readouterr().out.endswith(f"--recipe voice_clone --data.train {data / 'train.jsonl'}\n")
+
+
+def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "clips" / "bad.flac").write_bytes(b"fLaC" + bytes(100))
+    tone(data / "clips" / "fast.flac", 9, 44_100)
+    write(
+        data / "train.jsonl",
+        '{"audio": ',
+        row("a", text=""),
+        row("b", audio="../b.flac"),
+        row("c", duration=1.5, audio_codes=CODES),
+        row("bad"),
+        row("e"),
+        row("c", id="f", audio_codes=CODES[1:]),
+        *(row("g", id=f"g{n}") for n in range(4)),
+        row("fast", language="klingon", ref_audio="gone.wav", audio_codes=CODES),
+        row("d", start=0.5),
+    )
+    assert run(data) == 1
+    told = capsys.readouterr().out
+    for line in (
+        "1 lines that are not a JSON object in UTF-8\n    train.jsonl:1: ",
+        "1 rows without audio or text, or with a wrong field type\n    train.jsonl:2: text: String should have at least 1 character\n",
+        "1 paths that lead out of the folder\n    train.jsonl:3: ../b.flac is not under ",
+        "5 clips that do not exist\n    train.jsonl:6: clips/e.flac: there is no such file\n    train.jsonl:8: ",
+        "    … and 2 more\n",
+        "1 clips that cannot be decoded\n    train.jsonl:5: clips/bad.flac: ",
+        "1 rows whose duration differs from the clip\n    train.jsonl:4: ",
+        "1 languages that the model does not support\n    train.jsonl:12: 'klingon'",
+        "1 reference clips that cannot be used\n    train.jsonl:12: gone.wav: no_file",
+        "1 audio_codes that do not fit the clip\n    train.jsonl:7: 12 frames for 24000 samples",
+        "1 clips identical to that of an earlier row\n    train.jsonl:7: clips/c.flac: as in train.jsonl:4\n",
+        "1 ids of an earlier row\n    val.jsonl:1: d: as in train.jsonl:13\n",
+        "1 validation clips that are also training clips\n    val.jsonl:1: clips/d.flac: as in train.jsonl:13\n",
+        "1 validation clips that overlap training clips of the same recording\n    val.jsonl:1: d.wav from 0.5 s",
+        "note: 1 clips not at 24000 Hz: they are resampled when used\n    train.jsonl:12: clips/fast.flac: 44100 Hz\n",
+        "language klingon ",
+        "problems in 14 of 14 lines; correct or remove these lines, then check again\n",
+    ):
+        assert line in told
+    assert "next:" not in told
+
+
+def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    codec = tmp_path / "model" / "speech_tokenizer"
+    codec.mkdir(parents=True)
+    (codec / "config.json").write_text(json.dumps({"model_type": CODEC_TYPE, "encoder_config": {"codebook_size": 64}}))
+    (codec / "model.safetensors").write_bytes(b"weights")
+    write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "ab"), row("c", audio_codes=[[64] * 16] * 13))
+    write(data / "val.jsonl", row("d", audio_codes=CODES))
+    (data / "codes").mkdir()
+    (data / "codes" / "summary.json").write_text(json.dumps({"codec_digest": codec_digest(codec)}))
+    assert run(data) == 0
+    assert run(data, "--model", codec.parent) == 1
+    assert "1 audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, expected 0 to 63" in capsys.readouterr().out
+    (codec / "model.safetensors").write_bytes(b"other weights")
+    assert run(data, "--model", codec.parent) == 1
+    assert f"    codes/summary.json: run: python -m data_prep codes {data} --model {codec.parent}\n" in capsys.readouterr().out
+    (codec / "config.json").write_text(json.dumps({"model_type": CODEC_TYPE}))
+    assert run(data, "--model", codec.parent) == 2
+    assert "no encoder_config.codebook_size" in capsys.readouterr().err
+
+
+def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tone(tmp_path / "wavs" / "a.wav", 0)
+    tone(tmp_path / "wavs" / "ref.wav", 1, 44_100)
+    official = {"audio": "wavs/a.wav", "text": "A.", "ref_audio": str(tmp_path / "wavs" / "ref.wav")}
+    path = write(tmp_path / "train_raw.jsonl", official)
+    assert run(path) == 0
+    told = capsys.readouterr().out
+    assert "note: 1 reference clips not at 24000 Hz" in told
+    assert "note: 1 rows without a speaker: use --speaker NAME" in told
+    assert told.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
+    (tmp_path / "lists").mkdir()
+    elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
+    assert run(elsewhere) == 1
+    assert "use --root FOLDER" in capsys.readouterr().out
+    assert run(elsewhere, "--root", tmp_path) == 0
+    assert f"export {elsewhere} --root {tmp_path} --as voice --to FOLDER" in capsys.readouterr().out
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["clips/a.flac", "..", "/", "\ud800", "x\0"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(
+    ["audio", "text", "id", "duration", "ref_audio", "audio_codes", "language", "speaker", "start", "end", "source", "split"]
+)
+
+
+@given(st.lists(st.dictionaries(FIELDS, VALUES, max_size=4), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_a_row_is_a_problem_or_none(data: Path, lines: list[dict[str, object]]) -> None:
+    write(data / "train.jsonl", *({"audio": "clips/b.flac", "text": "It was late.", **fields} for fields in lines))
+    assert run(data) in (0, 1)
+
+
+def test_names_that_a_terminal_would_obey_are_shown_instead(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(data / "train.jsonl", row("a", audio="clips/\n\x1b[31m.flac", speaker="\x1b[2J"))
+    assert run(data) == 1
+    told = capsys.readouterr().out
+    assert "train.jsonl:1: clips/\\n\\x1b[31m.flac: there is no such file" in told and "\x1b" not in told
+
+
+def test_lines_that_break_a_parser_are_problems_too(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "train.jsonl").write_bytes(b"[" * 100_000 + b"\n" + b"9" * 5000 + b"\n\xff\n\x00\n")
+    assert run(data) == 1
+    assert "4 lines that are not a JSON object in UTF-8" in capsys.readouterr().out
+
+
+def test_requests_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "absent") == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert run(write(tmp_path / "train.jsonl")) == 2
+    assert "has no rows; create some with" in capsys.readouterr().err
+    assert run(write(tmp_path / "chats.jsonl", {"messages": []})) == 2
+    assert "python -m data_prep text" in capsys.readouterr().err
+
+
+def test_as_a_script_and_as_a_module_it_is_the_same_verb(data: Path) -> None:
+    for command in (["-m", "data_prep", "check"],):
+        done = subprocess.run([sys.executable, *command, str(data)], cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.count("clips")) == (0, 4), done.stderr

@@ -1,0 +1,302 @@
+"""Codes into the manifests, with a tiny model's real tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_prep.audio.librosa_import import import_librosa
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.audio_codecs.qwen3_tts import LoadedQwenCodec, QwenCodec
+from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from data_prep.cli import codes, export
+from finetune.storage import demo_models, files
+
+ROOT = Path(__file__).resolve().parents[3]
+FRAMES = {"a": 1, "b": 13, "c": 13, "d": 32}
+SAMPLES = {"a": 1900, "b": 24_000, "c": 24_960, "d": 60_001}
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_rows(path: Path, lines: list[dict]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """Three clips to train on and one to validate."""
+    folder = tmp_path / "data"
+    (folder / "clips").mkdir(parents=True)
+    for seed, (name, length) in enumerate(SAMPLES.items()):
+        samples = np.random.default_rng(seed).uniform(-0.3, 0.3, length)
+        soundfile.write(folder / "clips" / f"{name}.flac", samples, MASTER_RATE)
+    lines = [{"id": name, "audio": f"clips/{name}.flac", "text": f"Text {name}.", "speaker": "me", "mood": "calm"} for name in SAMPLES]
+    write_rows(folder / "train.jsonl", lines[:3])
+    write_rows(folder / "val.jsonl", lines[3:])
+    return folder
+
+
+def run(data: Path, nano: Path, *more: object) -> int:
+    return codes.main([str(data), "--model", str(nano), "--device", "cpu", "--workers", "0", *map(str, more)])
+
+
+def told_run(data: Path) -> dict:
+    return json.loads((data / "codes" / "run.json").read_text())
+
+
+def test_every_row_gets_its_codes_and_keeps_the_rest(data, nano) -> None:
+    before = {row["id"]: row for row in rows(data / "train.jsonl") + rows(data / "val.jsonl")}
+    assert run(data, nano) == 0
+    assert [row["id"] for row in rows(data / "train.jsonl")] == ["a", "b", "c"]
+    assert [row["id"] for row in rows(data / "val.jsonl")] == ["d"]
+    for row in rows(data / "train.jsonl") + rows(data / "val.jsonl"):
+        found = np.array(row.pop("audio_codes"))
+        assert found.shape == (FRAMES[row["id"]], 16)
+        assert found.min() >= 0
+        assert found.max() < 64
+        assert row.pop("language") == "auto"
+        assert row == before[row["id"]]
+    summary = json.loads((data / "codes" / "summary.json").read_text())
+    assert (summary["clips"], summary["frames"], summary["rejected"]) == (4, sum(FRAMES.values()), 0)
+    assert told_run(data) == {"encoded": 4, "reused": 0}
+    assert not (data / "rejects.jsonl").exists()
+
+
+def test_a_demo_model_is_told_in_the_summary(data, nano, tmp_path, monkeypatch, capsys) -> None:
+    made = tmp_path / "toy"
+    shutil.copytree(nano / "speech_tokenizer", made / "speech_tokenizer")
+    (made / "README.md").write_text("# toy\n")
+    (tmp_path / "toy.zip").write_bytes(demo_models.pack(made))
+    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    demo_models._warn.cache_clear()  # another test of this process may have used the name
+    assert codes.main([str(data), "--model", "toy", "--device", "cpu"]) == 0
+    assert "synthetic voices" in json.loads((data / "codes" / "summary.json").read_text())["demo_model"]
+    assert "warning: demo model toy" in capsys.readouterr().err
+
+
+def test_again_nothing_is_encoded_and_the_bytes_stay(data, nano, monkeypatch) -> None:
+    assert run(data, nano) == 0
+    before = (data / "train.jsonl").read_bytes()
+    monkeypatch.setattr(QwenCodec, "load", lambda *_: pytest.fail("the codec was loaded"))
+    assert run(data, nano) == 0
+    assert (data / "train.jsonl").read_bytes() == before
+    assert told_run(data) == {"encoded": 0, "reused": 4}
+
+
+def test_only_a_changed_clip_is_encoded_again(data, nano) -> None:
+    assert run(data, nano) == 0
+    before = {row["id"]: row["audio_codes"] for row in rows(data / "train.jsonl")}
+    soundfile.write(data / "clips" / "b.flac", np.random.default_rng(9).uniform(-0.3, 0.3, 24_000), MASTER_RATE)
+    assert run(data, nano) == 0
+    after = {row["id"]: row["audio_codes"] for row in rows(data / "train.jsonl")}
+    assert told_run(data) == {"encoded": 1, "reused": 3}
+    assert {name for name in after if after[name] != before[name]} == {"b"}
+
+
+def test_batches_change_nothing_and_progress_is_told(data, nano, tmp_path, capsys) -> None:
+    other = shutil.copytree(data, tmp_path / "other")
+    assert run(data, nano) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("[4/4] clips encoded · ") and "× real time, " in first and first.endswith(" left")
+    for seconds in (0.1, 2.1):
+        assert run(other, nano, "--batch-seconds", seconds) == 0
+        assert (other / "train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
+        shutil.rmtree(other / "codes")
+
+
+def test_ctrl_c_finishes_the_batch_in_hand_and_a_second_run_goes_on(data, nano, capsys) -> None:
+    before = (data / "train.jsonl").read_bytes()
+    stored = 0
+
+    def press(operation: str, path: Path) -> None:
+        nonlocal stored
+        stored += operation == "rename" and path.suffix == ".npy"
+        if stored == 1:
+            stored += 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with files.watch(press):
+        assert run(data, nano, "--batch-seconds", 2.1) == 130  # a and b are the first batch
+    told = capsys.readouterr()
+    assert "[2/4]" in told.out and "[4/4]" not in told.out
+    assert "stopped: 2 of 4 clips are encoded; completed work is kept: run the same command again to resume" in told.err
+    assert (data / "train.jsonl").read_bytes() == before
+    assert run(data, nano) == 0
+    assert told_run(data) == {"encoded": 2, "reused": 2}
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_only_the_missing_is_encoded(data, nano, tmp_path) -> None:
+    for seed in range(24):
+        soundfile.write(data / "clips" / f"{seed}.flac", np.random.default_rng(100 + seed).uniform(-0.3, 0.3, 48_000), MASTER_RATE)
+    write_rows(data / "train.jsonl", [{"audio": f"clips/{seed}.flac", "text": "It was late.", "speaker": "me"} for seed in range(24)])
+    whole = shutil.copytree(data, tmp_path / "whole")
+    assert run(whole, nano) == 0
+    command = [sys.executable, "-m", "data_prep", "codes", str(data), "--model", str(nano), "--device", "cpu", "--batch-seconds", "0.1"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if line.startswith("[2/25]"))
+        running.kill()
+    stored = len(list(data.glob("codes/*/*.npy")))
+    assert 2 <= stored < 25
+    assert run(data, nano) == 0
+    assert told_run(data) == {"encoded": 25 - stored, "reused": stored}
+    assert (data / "train.jsonl").read_bytes() == (whole / "train.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("step", range(1, 9))
+def test_interrupted_at_any_change_of_the_disk_a_second_run_completes_it(step, data, nano, tmp_path) -> None:
+    whole = shutil.copytree(data, tmp_path / "whole")
+    assert run(whole, nano) == 0
+    seen = 0
+
+    def die(operation: str, path: Path) -> None:
+        nonlocal seen
+        seen += operation == "rename"
+        if seen == step:
+            raise KeyboardInterrupt
+
+    with files.watch(die):
+        assert run(data, nano) == 130
+    stored = len(list(data.glob("codes/*/*.npy")))
+    assert run(data, nano) == 0
+    assert told_run(data) == {"encoded": 4 - stored, "reused": stored}
+    for name in ("train.jsonl", "val.jsonl", "codes/summary.json"):
+        assert (data / name).read_bytes() == (whole / name).read_bytes()
+    assert not [path for path in data.rglob(".*") if ".tmp-" in path.name]
+
+
+def test_a_bad_clip_goes_to_the_rejects_and_comes_back_when_it_is_mended(data, nano, capsys) -> None:
+    earlier = {"source": "x.wav", "stage": "clip", "reasons": ["noisy"]}
+    write_rows(data / "rejects.jsonl", [earlier])
+    good = (data / "clips" / "b.flac").read_bytes()
+    (data / "clips" / "b.flac").write_bytes(bytes(range(256)) * 40)
+    (data / "clips" / "d.flac").unlink()
+    assert run(data, nano) == 0
+    assert "rejected clips/b.flac: unreadable" in capsys.readouterr().err
+    assert [row["id"] for row in rows(data / "train.jsonl")] == ["a", "c"]
+    assert rows(data / "val.jsonl") == []
+    kept, b, d = rows(data / "rejects.jsonl")
+    assert kept["reasons"] == ["noisy"]
+    assert (b["stage"], b["reasons"], b["row"]["text"]) == ("codes", ["unreadable"], "Text b.")
+    assert d["row"]["id"] == "d"
+    (data / "clips" / "b.flac").write_bytes(good)
+    assert run(data, nano) == 0
+    assert sorted(row["id"] for row in rows(data / "train.jsonl")) == ["a", "b", "c"]
+    assert all(row["audio_codes"] and row["mood"] == "calm" for row in rows(data / "train.jsonl"))
+    assert [reject.get("row", {}).get("id") for reject in rows(data / "rejects.jsonl")] == [None, "d"]
+
+
+def test_a_clip_that_fails_in_the_tokenizer_takes_no_other_with_it(data, nano, monkeypatch) -> None:
+    encode = LoadedQwenCodec.encode
+
+    def fails_for_c(codec, clips):
+        if any(len(one) == SAMPLES["c"] for one in clips):
+            raise RuntimeError("out of memory")
+        return encode(codec, clips)
+
+    monkeypatch.setattr(LoadedQwenCodec, "encode", fails_for_c)
+    assert run(data, nano) == 0
+    assert [row["id"] for row in rows(data / "train.jsonl")] == ["a", "b"]
+    (reject,) = rows(data / "rejects.jsonl")
+    assert (reject["reasons"], reject["detail"]) == (["codec_error"], "RuntimeError: out of memory")
+
+
+def test_if_no_clip_can_be_used_nothing_is_changed(data, nano, capsys) -> None:
+    before = (data / "train.jsonl").read_bytes()
+    shutil.rmtree(data / "clips")
+    assert run(data, nano) == 2
+    error = capsys.readouterr().err
+    assert "nothing was changed; first: clips/a.flac: no_file" in error
+    assert (data / "train.jsonl").read_bytes() == before
+    assert not (data / "rejects.jsonl").exists()
+
+
+def test_files_of_the_official_script_are_taken_at_any_rate(data, nano, tmp_path) -> None:
+    for name in ("a", "b"):
+        soundfile.write(data / f"{name}.wav", np.random.default_rng(1).uniform(-0.3, 0.3, 44_100), 44_100)
+    write_rows(data / "train.jsonl", [{"audio": f"{name}.wav", "text": name, "ref_audio": "a.wav"} for name in ("a", "b")])
+    (data / "val.jsonl").unlink()
+    assert run(data, nano, "--speaker", "me") == 0
+    for row in rows(data / "train.jsonl"):
+        assert (row["speaker"], row["ref_audio"], len(row["audio_codes"])) == ("me", "a.wav", 13)
+    assert told_run(data)["encoded"] == 1  # the same sound twice
+
+
+def test_the_official_script_reads_the_export_and_finds_the_same_codes(data, nano, tmp_path, monkeypatch) -> None:
+    """As its finetuning/prepare_data.py and dataset.py do: paths as they stand, references at 24 kHz whose mels can be joined."""
+    import torch
+
+    assert run(data, nano) == 0
+    assert export.main([str(data), "--as", "qwen", "--to", str(tmp_path / "official")]) == 0
+    monkeypatch.chdir(tmp_path / "official")
+    tokenizer = import_qwen_tts().Qwen3TTSTokenizer.from_pretrained(str(nano / "speech_tokenizer"), dtype=torch.float32)
+    from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
+
+    mels = []
+    for row in rows(Path("train.jsonl")):
+        whole = len(import_librosa().load(row["audio"], sr=None)[0]) // 1920  # it pads no clip, so that a partial last frame is another
+        assert tokenizer.encode([row["audio"]]).audio_codes[0].tolist()[:whole] == row["audio_codes"][:whole]
+        wave, rate = import_librosa().load(row["ref_audio"], sr=None, mono=True)
+        assert rate == 24_000
+        settings = {"n_fft": 1024, "num_mels": 128, "sampling_rate": rate, "hop_size": 256, "win_size": 1024, "fmin": 0, "fmax": 12_000}
+        mels.append(mel_spectrogram(torch.from_numpy(wave)[None], **settings).transpose(1, 2))
+    assert torch.cat(mels, dim=0).shape[0] == 3
+
+
+def test_another_file_in_the_folder_keeps_its_rows_and_its_rejects(data, nano) -> None:
+    """Official files bear any name, and lie several in one folder."""
+    raw = data / "train_raw.jsonl"
+    write_rows(raw, [{"audio": str(data / "clips" / "a.flac"), "text": "a"}, {"audio": "clips/gone.flac", "text": "gone"}])
+    assert run(raw, nano, "--speaker", "me") == 0
+    (row,) = rows(raw)
+    assert (row["text"], len(row["audio_codes"])) == ("a", FRAMES["a"])
+    assert not any("audio_codes" in row for row in rows(data / "train.jsonl"))
+    assert run(data, nano) == 0
+    assert told_run(data) == {"encoded": 3, "reused": 1}
+    assert [reject["manifest"] for reject in rows(data / "rejects.jsonl")] == ["train_raw.jsonl"]
+    assert len(rows(raw)) == 1
+    shutil.copy(data / "clips" / "b.flac", data / "clips" / "gone.flac")
+    assert run(raw, nano, "--speaker", "me") == 0
+    assert [row["text"] for row in rows(raw)] == ["a", "gone"]
+    assert rows(data / "rejects.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"audio": ', "train.jsonl:4: not a JSON object"),
+        ('{"audio": "../x.wav", "text": "a", "speaker": "me"}', "train.jsonl:4: audio: '../x.wav' leads outside"),
+        ('{"audio": "clips/a.flac", "text": "a"}', "train.jsonl:4: the row names no speaker"),
+    ],
+)
+def test_bad_lines_stop_before_anything_is_changed(line, message, data, nano, capsys) -> None:
+    with (data / "train.jsonl").open("a") as file:
+        file.write(line + "\n")
+    before = (data / "train.jsonl").read_bytes()
+    assert run(data, nano) == 2
+    assert message in capsys.readouterr().err
+    assert (data / "train.jsonl").read_bytes() == before
+    assert not (data / "codes").exists()
+
+
+def test_bad_requests_name_the_thing(data, nano, tmp_path, capsys) -> None:
+    assert run(data, tmp_path / "absent") == 2
+    assert "absent: there is no such folder" in capsys.readouterr().err
+    assert run(tmp_path, nano) == 2
+    assert "no train.jsonl in it; give a dataset's folder" in capsys.readouterr().err
+    assert run(data, nano, "--batch-seconds", 0) == 2
+    assert "--batch-seconds 0.0" in capsys.readouterr().err

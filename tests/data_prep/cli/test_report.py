@@ -1,0 +1,151 @@
+"""The report of a real dataset, as people make it, and as a browser shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_prep import __main__
+from tests.data_prep.conftest import MARKUP
+from tests.data_prep.page import Page
+
+ROOT = Path(__file__).resolve().parents[3]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+FAINT = """() => {
+  const light = (colour) => {
+    const linear = (c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = colour.match(/[\\d.]+/g).map((part) => linear(part / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (one) => [one, ...ancestors(one)].map((e) => getComputedStyle(e).backgroundColor).find((c) => c !== "rgba(0, 0, 0, 0)");
+  const ancestors = (one) => (one.parentElement ? [one.parentElement, ...ancestors(one.parentElement)] : []);
+  const contrast = (one) => {
+    const [low, high] = [light(getComputedStyle(one).color), light(ground(one))].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const speaks = (one) => !one.closest("svg") && [...one.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.textContent.trim());
+  const texts = [...document.querySelectorAll("body *:not(script)")].filter(speaks);
+  return [texts.length, texts.filter((one) => contrast(one) < 4.5).map((one) => one.textContent)];
+}"""
+"""How many texts there are, and those with less contrast than WCAG 2 (AA) asks of small text."""
+
+
+@pytest.fixture(scope="module")
+def made(mixed_dataset, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "page.html"
+    assert __main__.main(["report", str(mixed_dataset), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(made) -> Page:
+    return Page(made.read_text(encoding="utf-8"))
+
+
+def test_every_second_of_the_summary_is_in_the_funnel(page, mixed_dataset) -> None:
+    summary = json.loads((mixed_dataset / "summary.json").read_text())
+    steps = [(row["class"], float(row["data-seconds"])) for row in page.all("tr") if "data-seconds" in row]
+    seconds = {kind: sum(value for name, value in steps if name == kind) for kind in ("input", "silence", "lost", "kept")}
+    assert seconds["input"] == summary["input_seconds"]
+    assert seconds["silence"] == summary["non_speech_seconds"]
+    assert seconds["lost"] == pytest.approx(summary["rejected_seconds"], abs=1e-4) != 0
+    assert seconds["kept"] == pytest.approx(summary["kept_seconds"], abs=1e-4)
+    assert seconds["silence"] + seconds["lost"] + seconds["kept"] == pytest.approx(seconds["input"], abs=1e-4)
+
+
+def test_the_recordings_and_their_losses_are_told(page, mixed_dataset) -> None:
+    text = page.text()
+    sources = [one["source"] for one in json.loads((mixed_dataset / "summary.json").read_text())["sources"]]
+    assert sorted(sources) == sorted([f"{MARKUP}.wav", "broken.mp3", "harbour.flac"])
+    assert all(source in text for source in sources)
+    for told in ("unreadable: ", "too fast", "noisy", "Convert it to WAV or FLAC", "</script><script>alert(2)</script>"):
+        assert told in text
+
+
+def test_every_clip_of_a_small_dataset_has_its_player_and_its_picture(page, mixed_dataset) -> None:
+    rejects = [json.loads(line) for line in (mixed_dataset / "rejects.jsonl").read_text().splitlines()]
+    kept = json.loads((mixed_dataset / "summary.json").read_text())["clips"]
+    measured = [reject["id"] for reject in rejects if reject.get("audio") and {"noisy", "too_fast"} & set(reject["reasons"])]
+    assert kept >= 4
+    assert len(measured) == 2
+    assert len(page.all("audio")) == len(page.all("img")) == kept + len(measured)
+    assert {f"clip-{id}" for id in measured} < {item.get("id") for item in page.all("li")}
+    assert all(player["src"].startswith("data:audio/flac;base64,") for player in page.all("audio"))
+    assert len(page.all("script")) == 1
+
+
+def test_the_same_dataset_gives_the_same_bytes_in_another_process(made, mixed_dataset) -> None:
+    before = sorted(path.name for path in mixed_dataset.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-m", "data_prep", "report", mixed_dataset],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf"{mixed_dataset}/report.html: \d\.\d MB\n", done.stdout)
+    written = mixed_dataset / "report.html"
+    assert written.read_bytes() == made.read_bytes()
+    written.unlink()
+    assert sorted(path.name for path in mixed_dataset.iterdir()) == before, "nothing else was written"
+
+
+def test_a_folder_that_is_no_dataset_is_refused(tmp_path, capsys) -> None:
+    assert __main__.main(["report", str(tmp_path)]) == 2
+    assert "summary.json does not exist" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_summary_that_no_longer_fits_is_warned_of(mixed_dataset, tmp_path, capsys) -> None:
+    shutil.copytree(mixed_dataset, tmp_path / "ds")
+    lines = (tmp_path / "ds" / "train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "ds" / "train.jsonl").write_text("".join(lines[1:]))
+    assert __main__.main(["report", str(tmp_path / "ds")]) == 0
+    assert "and its summary differ by" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the report in one")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_it_without_an_error_and_without_a_request(made, scheme) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
+        view = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme).new_page()
+        troubles: list[str] = []
+        requests: list[str] = []
+        view.on("console", lambda message: troubles.append(message.text))
+        view.on("pageerror", lambda error: troubles.append(str(error)))
+        view.on("request", lambda request: requests.append(request.url[:40]))
+        view.goto(made.as_uri())
+        view.wait_for_function("[...document.querySelectorAll('audio')].every((one) => one.duration > 0.5)")
+        assert view.evaluate("document.documentElement.scrollWidth") <= 400, "the page is as narrow as a telephone"
+        texts, faint = view.evaluate(FAINT)
+        assert texts > 100 and faint == []
+        heads = view.locator("table.sortable thead button")
+        first = "table.sortable tbody tr:first-child th"
+        heads.nth(2).click()
+        assert view.locator(first).text_content() == "harbour.flac"
+        assert view.locator("table.sortable thead th").nth(2).get_attribute("aria-sort") == "descending"
+        heads.nth(2).click()
+        assert view.locator(first).text_content() == "broken.mp3"
+        heads.nth(0).click()
+        assert [one.strip() for one in view.locator("table.sortable tbody th").all_text_contents()] == [
+            f"{MARKUP}.wav",
+            "broken.mp3",
+            "harbour.flac",
+        ]
+        browser.close()
+    assert troubles == []
+    assert [url for url in requests if not url.startswith("data:")] == [made.as_uri()[:40]]

@@ -1,0 +1,64 @@
+"""The verb `review` up to its server (which test_review_server.py drives)."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from data_prep import __main__
+from data_prep.clips.review_decisions import REVIEW
+from tests.data_prep.cli.test_report import ROOT
+from tests.data_prep.example_clips import clip, dataset
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A dataset with nothing to listen to."""
+    for name in ("train.jsonl", "val.jsonl", "rejects.jsonl"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "summary.json").write_text(dataset(tmp_path, [clip("a")], []).summary.model_dump_json())
+    return tmp_path
+
+
+def fails(capsys, *argv: object) -> str:
+    assert __main__.main(["review", *map(str, argv)]) == 2
+    return capsys.readouterr().err
+
+
+def test_bad_requests_name_the_thing_and_the_way_out(folder, tmp_path, capsys) -> None:
+    assert "--port 0: expected a port from 1 to 65535" in fails(capsys, folder, "--port", 0)
+    assert "is not a folder; create a dataset with" in fails(capsys, tmp_path / "absent")
+    (folder / REVIEW).write_text("{}\n")
+    assert "review.jsonl:1: id: Field required" in fails(capsys, folder)
+
+
+def test_without_gradio_it_says_what_to_install(folder, capsys, monkeypatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gradio" else found(name, *rest))
+    assert "pip install 'overtone[review]'" in fails(capsys, folder)
+
+
+def test_a_dataset_with_nothing_to_hear_and_a_taken_port_are_told(folder, capsys) -> None:
+    assert "has no clips with audio" in fails(capsys, folder)
+    (folder / "clips").mkdir()
+    (folder / "clips" / "a.flac").write_bytes(b"")
+    (folder / "train.jsonl").write_text('{"id": "a", "audio": "clips/a.flac", "text": "Hello."}\n')
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert "cannot be opened (Address already in use); choose another" in fails(capsys, folder, "--port", taken.getsockname()[1])
+
+
+def test_help_comes_without_what_takes_seconds_to_load() -> None:
+    for verb in ("report", "review"):
+        code = (
+            f"import sys\nfrom data_prep.__main__ import main\ntry: main(['{verb}', '--help'])\nexcept SystemExit: pass\n"
+            "assert not {'torch', 'gradio', 'librosa'} & set(sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "dataset folder of data_prep voice" in done.stdout

@@ -1,0 +1,258 @@
+"""The whole verb: every row is accounted for, the same files give the same bytes, and a folder appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.chats import chat_files
+from data_prep.cli import text
+from finetune.storage import files
+from tests.data_prep.chats.test_conversation_reader import write
+
+
+def chats(count: int, start: int = 0) -> list[dict[str, Any]]:
+    return [
+        {"messages": [{"role": "user", "content": f"What is {number} + 1?"}, {"role": "assistant", "content": str(number + 1)}]}
+        for number in range(start, start + count)
+    ]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def run(*arguments: object) -> int:
+    return text.main([str(word) for word in arguments])
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_every_row_is_kept_or_rejected_with_place_and_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = chats(40)
+    bad: list[Any] = [{"messages": [{"role": "user", "content": "?"}]}, {"text": "lost"}, good[3], {**good[4], "id": 9}]
+    path = write(tmp_path / "chats.jsonl", [*good, *bad])
+    assert run(path, "--out", tmp_path / "out", "--val-share", "0.3") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["read"] == 44 == summary["train"] + summary["val"] + summary["rejected"] and summary["rejected"] == 4
+    train, val, rejects = (lines(tmp_path / "out" / f"{name}.jsonl") for name in ("train", "val", "rejects"))
+    assert (len(train), len(val)) == (summary["train"], summary["val"]) and 4 <= len(val) <= 20
+    assert [each["source"] for each in rejects] == [f"chats.jsonl:{line}" for line in (41, 42, 43, 44)]
+    assert rejects[0]["reason"] == "no message is the assistant's" and rejects[2]["reason"] == "the same as chats.jsonl:4"
+    assert rejects[3]["reason"] == "the same as chats.jsonl:5", "an id beside the messages makes no other conversation"
+    assert sorted(json.dumps(row["messages"]) for row in train + val) == sorted(json.dumps(row["messages"]) for row in good)
+    told = capsys.readouterr().out
+    assert "rejected 2: the same as another" in told and "rejected 1: no known shape" in told
+    made = tmp_path / "out"
+    assert told.splitlines()[-1].endswith(f"--data.train {made / 'train.jsonl'} --data.val {made / 'val.jsonl'}")
+
+
+def test_the_same_files_give_the_same_bytes_and_added_rows_move_no_other(tmp_path: Path) -> None:
+    path = write(tmp_path / "chats.jsonl", chats(60))
+    for name in ("one", "two"):
+        assert run(path, "--out", tmp_path / name, "--val-share", "0.2") == 0
+    assert everything(tmp_path / "one") == everything(tmp_path / "two")
+    assert run(write(tmp_path / "chats.jsonl", chats(90)), "--out", tmp_path / "two", "--val-share", "0.2") == 0
+    before, after = ({row["source"] for row in lines(tmp_path / name / "val.jsonl")} for name in ("one", "two"))
+    assert before and before == {place for place in after if int(place.partition(":")[2]) <= 60}
+
+
+def test_conversations_that_begin_alike_are_on_one_side(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Q{number // 4}", "completion": str(number)} for number in range(80)]
+    assert run(write(tmp_path / "a.csv", rows), "--out", tmp_path / "out", "--val-share", "0.4") == 0
+    train, val = ({row["prompt"] for row in lines(tmp_path / "out" / f"{name}.jsonl")} for name in ("train", "val"))
+    assert train and val and not train & val
+
+
+def test_a_file_of_another_kind_is_refused_with_its_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, other = write(tmp_path / "a.jsonl", chats(3)), write(tmp_path / "b.jsonl", [{"question": "x", "answer": "y"}] * 3)
+    other.write_text(other.read_text() + "broken\n")
+    assert run(good, other, "--out", tmp_path / "out") == 2
+    assert "b.jsonl: its rows have no known shape" in (told := capsys.readouterr().err) and "its keys are question, answer" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
+
+
+def test_nothing_to_train_on_is_an_error_with_the_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", [{"messages": [{"role": "user", "content": str(number)}]} for number in range(3)])
+    assert run(path, "--out", tmp_path / "out") == 2
+    assert "no training rows among 3 rows: 3 no message is the assistant's" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_small_data_may_leave_nothing_to_validate_on_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write(tmp_path / "a.jsonl", chats(2)), "--out", tmp_path / "out", "--val-share", "0.001") == 0
+    assert "there is no val.jsonl" in capsys.readouterr().out and not (tmp_path / "out" / "val.jsonl").exists()
+
+
+def test_only_what_it_made_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", chats(5))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letters.txt").write_text("dear")
+    assert run(path, "--out", tmp_path / "mine") == 2
+    assert "was not created by data_prep text" in capsys.readouterr().err and (tmp_path / "mine" / "letters.txt").read_text() == "dear"
+    assert run(path, "--out", tmp_path / "out") == 0 and run(path, "--out", tmp_path / "out") == 0
+
+
+def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", chats(5))
+    assert run(path, "--out", tmp_path / "out") == 0
+    before = everything(tmp_path / "out")
+
+    def full(operation: str, at: Path) -> None:
+        if at.name == "summary.json":
+            raise OSError(28, "No space left on device")
+
+    with files.watch(full), pytest.raises(OSError, match="No space"):
+        text.write(chat_files.find_sources([path]), tmp_path / "out", text.TextOptions())
+    assert everything(tmp_path / "out") == before and sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "out"]
+
+
+def test_killed_in_the_middle_it_leaves_nothing_that_looks_done_and_runs_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "many.jsonl", chats(20_000))
+    command = [sys.executable, "-m", "data_prep", "text", str(path), "--out", str(tmp_path / "out")]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not [each for each in tmp_path.glob(".out.tmp-*/*") if each.stat().st_size] and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(started.pid, signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL and not (tmp_path / "out").exists()
+    assert run(path, "--out", tmp_path / "out") == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["many.jsonl", "out"], "what was left is swept away"
+
+
+@pytest.mark.parametrize(("option", "value"), [("--val-share", "-0.1"), ("--val-share", "1"), ("--val-share", "nan"), ("--val-rows", "-1")])
+def test_an_amount_to_validate_on_is_possible(tmp_path: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write(tmp_path / "a.jsonl", chats(2)), "--out", tmp_path / "out", option, value) == 2
+    assert f"{option} {value}" in capsys.readouterr().err
+
+
+def test_a_number_of_rows_to_validate_on_is_met_and_is_the_same_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alike = [{"prompt": "Always this", "completion": str(number)} for number in range(30)]
+    path = write(tmp_path / "a.jsonl", [*chats(50), *alike])
+    for name in ("one", "two"):
+        assert run(path, write(tmp_path / "again.jsonl", chats(50)), "--out", tmp_path / name, "--val-rows", 7) == 0
+    assert everything(tmp_path / "one") == everything(tmp_path / "two")
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+    assert (summary["val"], summary["train"], summary["rejected"], summary["val_rows"]) == (7, 73, 50, 7) and "val_share" not in summary
+    assert len(lines(tmp_path / "one" / "val.jsonl")) == 7
+    assert {row["prompt"] for row in lines(tmp_path / "one" / "train.jsonl") if "prompt" in row} == {"Always this"}
+    capsys.readouterr()
+    assert run(write(tmp_path / "b.jsonl", alike), "--out", tmp_path / "two", "--val-rows", 7) == 0
+    assert "all that begin alike are more than 7 rows, so there is no val.jsonl" in capsys.readouterr().out
+    assert run(path, "--out", tmp_path / "two", "--val-rows", 100) == 2
+    assert "no training rows left: all 80 rows went to validation" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        run(path, "--out", tmp_path / "two", "--val-rows", 7, "--val-share", 0.1)
+
+
+def test_a_row_there_twice_is_one_row_whatever_its_file_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (write(tmp_path / name / "chats" / "a.jsonl", chats(5)) for name in ("one", "two"))
+    assert run(one, one, one.parent, two.parent, "--out", tmp_path / "out", "--val-share", 0) == 0
+    assert [row["source"] for row in lines(tmp_path / "out" / "train.jsonl")] == [f"one/chats/a.jsonl:{line}" for line in range(1, 6)]
+    rejects = lines(tmp_path / "out" / "rejects.jsonl")
+    assert [(row["source"], row["reason"]) for row in rejects] == [
+        (f"two/chats/a.jsonl:{line}", f"the same as one/chats/a.jsonl:{line}") for line in range(1, 6)
+    ]
+    told = capsys.readouterr().out
+    assert "from one/chats/a.jsonl (5), two/chats/a.jsonl (5)" in told and "passed over: 2 that had been read already" in told
+
+
+def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "id": number, "topic": "" if number else "sums", "note": None} for number, row in enumerate(chats(5))]
+    write(tmp_path / "chats" / "a.jsonl", rows)
+    (tmp_path / "chats" / "empty.jsonl").write_text("")
+    (tmp_path / "chats" / "README.md").write_text("Chats.")
+    (tmp_path / "chats" / "b.jsonl.zst").write_text("")
+    assert run(tmp_path / "chats", "--out", tmp_path / "out") == 0
+    told = capsys.readouterr().out
+    assert "without any row: chats/empty.jsonl" in told and "passed over: 1 .jsonl.zst, 1 .md" in told
+    assert "keys of rows that no shape reads, left out: id (5 rows), topic (1 rows)" in told
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["keys_left_out"] == {"id": 5, "topic": 1} and summary["passed_over"] == {".jsonl.zst": 1, ".md": 1}
+    assert summary["sources"] == {"chats/a.jsonl": 5, "chats/empty.jsonl": 0}
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("chats/out", "is inside the source .*chats, so the next run would read this output"),
+        ("chats", "would overwrite the source"),
+        (".", "would overwrite the source"),
+        ("link", "would overwrite the source"),
+        ("chats/a.jsonl", "is inside|would overwrite the source"),
+        ("other.txt", "exists and was not created by data_prep text"),
+        ("other.txt/out", "cannot be created .*; choose another folder"),
+        ("x" * 300, "cannot be created .File name too long"),
+    ],
+)
+def test_a_place_where_nothing_may_be_written_is_refused(tmp_path: Path, out: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "chats" / "a.jsonl", chats(5))
+    (tmp_path / "other.txt").write_text("dear")
+    (tmp_path / "link").symlink_to("chats")
+    before = sorted(tmp_path.rglob("*"))
+    assert run(tmp_path / "chats", "--out", tmp_path / out) == 2
+    assert re.search(told, capsys.readouterr().err) and sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_was_made_is_not_replaced_by_a_run_that_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write(tmp_path / "a.jsonl", chats(5)), "--out", tmp_path / "out") == 0
+    before = everything(tmp_path / "out")
+    assert run(tmp_path / "out" / "train.jsonl", "--out", tmp_path / "out") == 2
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "old.jsonl").symlink_to("../out/train.jsonl")
+    assert run(tmp_path / "more", "--out", tmp_path / "out") == 2
+    assert capsys.readouterr().err.count("would overwrite the source") == 2 and everything(tmp_path / "out") == before
+
+
+def test_an_empty_folder_and_a_link_to_a_folder_can_be_filled(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", chats(5))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    for _ in range(2):
+        assert run(path, "--out", tmp_path / "out") == 0
+        assert (tmp_path / "out").is_symlink() and lines(tmp_path / "disk" / "train.jsonl")
+
+
+@pytest.mark.parametrize("other", [chats(51), chats(49), chats(50, start=1), [{"messages": []}] * 50])
+def test_files_that_change_while_they_are_read_are_told(tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", chats(50))
+
+    def change(operation: str, at: Path) -> None:
+        if at.name == "train.jsonl" and operation == "rename":
+            write(path, other)
+
+    with files.watch(change):
+        assert run(path, "--out", tmp_path / "out", "--val-share", 0.3) == 2
+    assert "the input files changed while they were being read" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_conversation_with_tools_passes_through_whole(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+    messages = [
+        {"role": "user", "content": "Rain in Oslo?"},
+        {"role": "assistant", "content": "", "reasoning_content": "I had better look.", "tool_calls": [call]},
+        {"role": "tool", "content": "dry", "tool_call_id": "c1", "name": "weather"},
+        {"role": "assistant", "content": "No."},
+    ]
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"default": None}}}]
+    empty = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi.", "tool_calls": [], "name": None}]
+    path = write(tmp_path / "a.jsonl", [{"messages": messages, "tools": tools}, {"messages": empty, "tools": []}])
+    assert run(path, "--out", tmp_path / "out", "--val-share", 0) == 0
+    first, second = lines(tmp_path / "out" / "train.jsonl")
+    assert first == {"messages": messages, "tools": tools, "source": "a.jsonl:1"}
+    assert second == {"messages": chat_of(empty), "source": "a.jsonl:2"}, "an empty list of calls is none: some templates ask for the key"
+
+
+def chat_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in message.items() if value} for message in messages]

@@ -1,0 +1,309 @@
+"""The verb as people run it, on the embedded sample and on files made here."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from data_prep.audio.waveform import MASTER_RATE, load, probe
+from data_prep.cli import voice
+from data_prep.clips import review_decisions
+from data_prep.clips.review_decisions import Decision
+from tests.data_prep.conftest import peak_frequency
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDINGS = 4
+SENTENCES = 35
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def clips(out: Path) -> list[dict]:
+    return sorted(rows(out / "train.jsonl") + rows(out / "val.jsonl"), key=lambda row: (row["source"], row["start"]))
+
+
+def run(*argv: object, workers: int = 0) -> int:
+    return voice.main([*(str(one) for one in argv), "--workers", str(workers)])
+
+
+def told(out: Path, name: str) -> dict:
+    return json.loads((out / name).read_text())
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """What a run promises to repeat byte by byte."""
+    named = [*out.glob("*.jsonl"), out / "summary.json", *out.glob("clips/*/*"), *out.glob("refs/*")]
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in named}
+
+
+@pytest.fixture(scope="module")
+def prepared(sample, tmp_path_factory) -> Path:
+    """The sample, prepared without interruption."""
+    out = tmp_path_factory.mktemp("prepared") / "out"
+    assert run(sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en") == 0
+    return out
+
+
+def test_the_sample_becomes_one_clip_a_sentence(prepared, sample) -> None:
+    made = clips(prepared)
+    assert len(made) == SENTENCES
+    assert rows(prepared / "rejects.jsonl") == []
+    assert {row["speaker"] for row in made} == {"rms", "slt"}
+    assert {row["language"] for row in made} == {"english"}
+    transcripts = {path.name.split(".")[0]: json.loads(path.read_text()) for path in sample.rglob("*.transcript.json")}
+    for stem, said in transcripts.items():
+        assert [row["text"] for row in made if f"/{stem}." in row["source"]] == [one["text"] for one in said]
+
+
+def test_no_word_of_the_sample_is_cut(prepared, sample) -> None:
+    """Inside each sentence's known times, whatever is not in its clip is as quiet as the room."""
+    checked = 0
+    for source in sorted({row["source"] for row in clips(prepared)}):
+        path = sample / source
+        samples = load(path, probe(path), MASTER_RATE)[0].samples.astype(np.float64)
+        said = json.loads(path.with_name(f"{path.stem}.transcript.json").read_text())
+        made = [row for row in clips(prepared) if row["source"] == source]
+        room = np.median([loudness(samples, one["end"] + 0.05, other["start"] - 0.05) for one, other in pairwise(said)])
+        for sentence, clip in zip(said, made, strict=True):
+            allowed = max(room + 9, loudness(samples, sentence["start"], sentence["end"]) - 35)
+            for start, stop in ((sentence["start"], clip["start"]), (clip["end"], sentence["end"])):
+                for moment in np.arange(start, stop - 0.01, 0.01):
+                    assert loudness(samples, moment, moment + 0.01) < allowed
+            others = [one for one in said if one is not sentence]
+            assert all(clip["end"] <= one["start"] + 0.01 or clip["start"] >= one["end"] - 0.01 for one in others)
+            checked += 1
+    assert checked == SENTENCES
+
+
+def loudness(samples: np.ndarray, start: float, stop: float) -> float:
+    part = samples[int(start * MASTER_RATE) : int(stop * MASTER_RATE)]
+    return 10 * np.log10(np.square(part).mean() + 1e-12)
+
+
+def test_clips_are_24_khz_mono_and_exactly_as_long_as_they_say(prepared) -> None:
+    for row in clips(prepared):
+        info = soundfile.info(prepared / row["audio"])
+        assert (info.samplerate, info.channels, info.subtype, info.format) == (MASTER_RATE, 1, "PCM_16", "FLAC")
+        assert info.frames == round(row["duration"] * MASTER_RATE) == round((row["end"] - row["start"]) * MASTER_RATE)
+        assert max(row["quality"]["edge_energy_db"]) < -20
+        assert (prepared / row["ref_audio"]).is_file()
+
+
+def test_the_summary_accounts_for_every_sample(prepared) -> None:
+    summary = told(prepared, "summary.json")
+    assert summary["recordings"] == RECORDINGS
+    assert len(summary["sources"]) == RECORDINGS
+    for source in summary["sources"]:
+        assert source["kept"] + source["rejected"] + source["non_speech"] == source["total"]
+    assert summary["kept_seconds"] == pytest.approx(sum(row["duration"] for row in clips(prepared)), abs=1e-3)
+    assert summary["train"] + summary["val"] == summary["clips"] == SENTENCES
+    assert summary["val"] == 2  # the last sentence of one recording of each speaker
+    assert told(prepared, "run.json")["model_loads"] == {"vad": 1}
+
+
+def test_a_second_run_does_nothing_and_one_more_recording_costs_one(prepared, sample, tmp_path) -> None:
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(sample, recordings)
+    shutil.copytree(prepared, out)
+    before = contents(out)
+    options = (recordings, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en")
+    assert run(*options) == 0
+    assert contents(out) == before
+    assert told(out, "run.json")["computed"] == {}
+    assert told(out, "run.json")["model_loads"] == {}
+    samples, rate = soundfile.read(recordings / "slt" / "harbour.flac", frames=44100 * 5)
+    soundfile.write(recordings / "slt" / "more.wav", samples, rate)
+    (recordings / "slt" / "more.txt").write_text("The harbour wakes up, long before the first ferry leaves.")
+    assert run(*options) == 0
+    assert told(out, "run.json")["computed"] == {"speech": 1, "clips": 1}
+    assert len(clips(out)) == SENTENCES + 1
+    (recordings / "slt" / "more.wav").unlink()
+    assert run(*options) == 0
+    assert contents(out) == before
+
+
+def test_codes_that_were_made_stay_while_the_rows_stay(prepared, sample, tmp_path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(prepared, out)
+    for name in ("train.jsonl", "val.jsonl"):
+        with_codes = [row | {"audio_codes": [[1] * 16]} for row in rows(out / name)]
+        (out / name).write_text("".join(json.dumps(row) + "\n" for row in with_codes))
+    before = contents(out)
+    options = (sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en")
+    assert run(*options) == 0
+    assert contents(out) == before
+    assert run(*options, "--val-share", 0.2) == 0
+    assert not any("audio_codes" in row for row in clips(out))
+
+
+def test_two_workers_give_the_same_bytes_as_none(prepared, sample, tmp_path) -> None:
+    out = tmp_path / "out"
+    assert run(sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en", workers=2) == 0
+    assert contents(out) == contents(prepared)
+    assert told(out, "run.json")["computed"] == {"speech": RECORDINGS, "clips": RECORDINGS}
+    assert told(out, "run.json")["model_loads"]["vad"] <= 2
+
+
+@pytest.mark.parametrize("rate", [16000, 22050, 44100, 48000])
+def test_440_hertz_come_out_as_440_hertz(rate, one_sentence, tmp_path) -> None:
+    """A tone under real speech goes through the whole chain, detector included; and the times do not depend on the rate."""
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    speech = soxr.resample(one_sentence.samples, MASTER_RATE, rate, quality="VHQ")
+    soundfile.write(recordings / "take.wav", speech + 0.02 * np.sin(2 * np.pi * 440 * np.arange(len(speech)) / rate), rate)
+    (recordings / "take.txt").write_text("The night train to the north leaves from platform seven.")
+    assert run(recordings, "--out", out, "--transcripts", "--speaker", "me") == 0
+    (row,) = clips(out)
+    samples, out_rate = soundfile.read(out / row["audio"])
+    assert out_rate == MASTER_RATE
+    assert peak_frequency(samples, out_rate, 440) == pytest.approx(440, abs=0.5)
+    assert len(samples) == round((row["end"] - row["start"]) * MASTER_RATE)
+    assert row["start"] == pytest.approx(0.39, abs=0.06)
+    assert row["end"] == pytest.approx(4.01, abs=0.06)
+
+
+def test_bad_recordings_are_reported_and_the_others_go_on(one_sentence, railway, said, tmp_path, write_sound, capsys) -> None:
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    text = "The night train to the north leaves from platform seven."
+    good = one_sentence.samples
+    second, third = (railway.samples[int((one["start"] - 0.2) * MASTER_RATE) : int((one["end"] + 0.2) * MASTER_RATE)] for one in said[1:3])
+    broken = good.copy()
+    broken[100] = np.nan
+    for name, samples in {'it\'s "good" 声音.wav': good, "nan.wav": broken, "empty.wav": good[:0], "silent.flac": good * 0}.items():
+        write_sound(recordings / name, samples, MASTER_RATE)
+    for name, data in {"garbage.mp3": b"\x01\x02" * 999, "nothing.m4a": b""}.items():
+        (recordings / name).write_bytes(data)
+    write_sound(recordings / "apple.m4a", second, MASTER_RATE)
+    write_sound(recordings / "cut.wav", np.concatenate([third, third]), MASTER_RATE)
+    (recordings / "cut.wav").write_bytes((recordings / "cut.wav").read_bytes()[: len(third) * 2])
+    shutil.copy(recordings / 'it\'s "good" 声音.wav', recordings / "twin.wav")
+    for path in sorted(recordings.iterdir()):
+        path.with_suffix(".txt").write_text(text)
+    write_sound(recordings / "untold.wav", good * 0.8, MASTER_RATE)
+    assert run(recordings, "--out", out, "--transcripts", "--speaker", "me") == 0
+    assert {row["source"] for row in clips(out)} == {'it\'s "good" 声音.wav', "apple.m4a", "cut.wav"}
+    assert {row["source"]: row["reasons"] for row in rows(out / "rejects.jsonl")} == {
+        "nan.wav": ["nan"],
+        "empty.wav": ["empty"],
+        "silent.flac": ["silent"],
+        "garbage.mp3": ["unreadable"],
+        "nothing.m4a": ["unreadable"],
+        "twin.wav": ["duplicate"],
+        "untold.wav": ["no_transcript"],
+    }
+    printed = capsys.readouterr().out
+    assert "nan.wav: rejected, nan: a sample that is not a number at 0.004 s" in printed
+    assert f"warning: cut.wav: truncated: the file declares {2 * len(third) / MASTER_RATE:.2f} s" in printed
+
+
+def test_whisper_writes_the_text(one_sentence, whisper_that_says, tmp_path) -> None:
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    soundfile.write(recordings / "take.flac", one_sentence.samples, MASTER_RATE)
+    text = "The night train to the north leaves from platform seven."
+    options = (recordings, "--out", out, "--whisper", whisper_that_says(text), "--speaker", "Me")
+    assert run(*options) == 0
+    (row,) = clips(out)
+    assert (row["text"], row["language"], row["speaker"]) == (text, "english", "me")
+    assert told(out, "run.json")["model_loads"] == {"vad": 1, "whisper": 1}
+    assert run(*options) == 0
+    assert told(out, "run.json")["model_loads"] == {}
+
+
+def test_presets_and_decisions_change_what_is_kept_without_hearing_anything_again(one_sentence, random_whisper, tmp_path, capsys) -> None:
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    soundfile.write(recordings / "take.flac", one_sentence.samples, MASTER_RATE)
+    options = (recordings, "--out", out, "--whisper", random_whisper)
+    assert run(*options, "--dry-run") == 0
+    assert "--preset keep-all  keeps 1 of 1 clips" in capsys.readouterr().out
+    assert not (out / "train.jsonl").exists()
+    assert run(*options, "--preset", "keep-all") == 0
+    assert told(out, "run.json")["computed"] == {}
+    assert run(*options) == 2
+    (reject,) = rows(out / "rejects.jsonl")
+    review_decisions.add(out, Decision(id=reject["id"], action="keep", text="What is really said."))
+    review_decisions.add(out, Decision(id="gone", action="keep"))
+    assert run(*options) == 0
+    assert [(row["id"], row["audio"], row["text"]) for row in clips(out)] == [(reject["id"], reject["audio"], "What is really said.")]
+    assert told(out, "run.json")["computed"] == {}
+    assert "1 review decisions refer to clips that no longer exist" in capsys.readouterr().err
+
+
+def test_babble_is_rejected_and_accounted_for(one_sentence, random_whisper, tmp_path, capsys) -> None:
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    soundfile.write(recordings / "take.flac", one_sentence.samples, MASTER_RATE)
+    assert run(recordings, "--out", out, "--whisper", random_whisper) == 2
+    assert "no clip was kept; most frequent reasons: " in capsys.readouterr().err
+    (reject,) = rows(out / "rejects.jsonl")
+    assert "unfinished_text" in reject["reasons"]
+    summary = told(out, "summary.json")
+    assert summary["rejected_seconds"] == pytest.approx(reject["end"] - reject["start"], abs=1e-5)
+    assert summary["kept_seconds"] == 0
+
+
+def fails(capsys, *argv: object) -> str:
+    assert run(*argv) == 2
+    return capsys.readouterr().err
+
+
+def test_bad_requests_name_the_thing_and_the_way_out(tmp_path, capsys, one_sentence) -> None:
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    common = (recordings, "--out", out)
+    assert "looked for .aac, .aif" in fails(capsys, *common, "--transcripts")
+    assert "is not a folder" in fails(capsys, tmp_path / "absent", "--out", out, "--transcripts")
+    soundfile.write(recordings / "take.wav", one_sentence.samples, MASTER_RATE)
+    assert "no recording has a transcript next to it" in fails(capsys, *common, "--transcripts")
+    assert "take.wav lies in no sub-folder" in fails(capsys, *common, "--transcripts", "--speaker-from", "folder")
+    assert "neither a file nor one of" in fails(capsys, *common, "--whisper", "smal")
+    assert "--language xx: unknown" in fails(capsys, *common, "--whisper", "small", "--language", "xx")
+    assert "--val-share 1.0" in fails(capsys, *common, "--whisper", "small", "--val-share", "1")
+    assert "expected 0 < shortest <= target <= longest" in fails(capsys, *common, "--whisper", "small", "--longest", "3")
+    assert "Whisper does not identify speakers" in fails(capsys, *common, "--whisper", "small", "--speaker-from", "transcript")
+    (recordings / "metadata.csv").write_text("take|anna|It was late.\nb|bob|Who would come?\nc|anna|Nobody.\nd|bob|Nobody at all?\n")
+    soundfile.write(recordings / "b.wav", one_sentence.samples, MASTER_RATE)
+    assert "the transcripts name 2 speakers (anna, bob)" in fails(capsys, *common, "--transcripts")
+    (recordings / "take.json").write_text("[{]")
+    assert "take.json:1: not JSON" in fails(capsys, *common, "--transcripts")
+    assert not (out / "train.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["--transcripts", "--whisper", "small"], ["--transcripts", "--speaker", "a", "--speaker-from", "folder"]]
+)
+def test_contradictions_are_refused(argv, tmp_path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        voice.main([str(tmp_path), "--out", str(tmp_path), *argv])
+    assert stopped.value.code == 2
+
+
+def test_as_a_script_and_as_a_module_it_is_the_same_verb(tmp_path) -> None:
+    for command in (["-m", "data_prep", "voice"],):
+        done = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "--speaker-from" in done.stdout
+        done = subprocess.run(
+            [sys.executable, *command, str(tmp_path), "--out", "x", "--transcripts"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+
+
+def test_flac_reads_back_what_the_header_promises(prepared) -> None:
+    data = (prepared / clips(prepared)[0]["audio"]).read_bytes()
+    samples, _ = soundfile.read(io.BytesIO(data))
+    assert samples[0] == samples[-1] == 0

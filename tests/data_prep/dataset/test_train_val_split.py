@@ -1,0 +1,86 @@
+"""Validation by recording where possible, by a block at the end otherwise; the same clips give the same answer."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.dataset.train_val_split import assign_splits
+from data_prep.manifest import Quality, Row
+
+
+def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me", snr: float = 30.0) -> Row:
+    quality = Quality(chars_per_second=12, speech_share=0.9, peak_dbfs=-3, clipped_share=0, snr_db=snr, edge_energy_db=(-40, -40))
+    identity = f"{recording}_{round(start * 1000):08d}"
+    return Row(
+        id=identity,
+        audio=f"clips/{identity}.flac",
+        text="a",
+        speaker=speaker,
+        duration=seconds,
+        start=start,
+        end=start + seconds,
+        quality=quality,
+    )
+
+
+def validation(rows: list[Row], share: float) -> list[str]:
+    return sorted(row.id for row in assign_splits(rows, share)[0] if row.split == "val")
+
+
+def test_one_recording_gives_a_block_at_its_end() -> None:
+    rows = [clip("aa", 6.0 * index) for index in range(40)]
+    assert validation(rows, 0.05) == [row.id for row in rows[-2:]]
+    assert validation(rows, 0.001) == [rows[-1].id]
+    assert validation(rows, 0.0) == []
+
+
+def test_whole_recordings_where_they_are_small_enough() -> None:
+    rows = [clip(f"{number:02x}", 6.0 * index) for number in range(40) for index in range(3)]
+    chosen = validation(rows, 0.1)
+    recordings = {identity.split("_")[0] for identity in chosen}
+    assert all(sum(identity.startswith(recording) for identity in chosen) == 3 for recording in recordings)
+    assert 0.05 < len(chosen) / len(rows) <= 0.15
+
+
+def test_two_large_recordings_are_not_halved() -> None:
+    rows = [clip(recording, 6.0 * index) for recording in ("aa", "bb") for index in range(20)]
+    chosen = validation(rows, 0.05)
+    assert chosen == ["aa_00108000", "aa_00114000"]
+
+
+def test_every_speaker_keeps_something_to_train_on_and_has_a_reference() -> None:
+    rows = [clip("aa", 0, speaker="one"), *(clip("bb", 6.0 * index, speaker="two") for index in range(4))]
+    result = {row.id: row for row in assign_splits(rows, 0.5)[0]}
+    assert result["aa_00000000"].split == "train"
+    assert {row.speaker: row.ref_audio for row in result.values()} == {"one": "refs/one.wav", "two": "refs/two.wav"}
+
+
+def test_in_an_only_recording_five_seconds_lie_between_what_trains_and_what_validates() -> None:
+    rows = [clip("aa", 2.0 * index, seconds=1.9) for index in range(80)]
+    kept, between = assign_splits(rows, 0.025)
+    begin = min(row.start for row in kept if row.split == "val")
+    assert begin == 156
+    assert [row.start for row in between] == [150.0, 152.0, 154.0]
+    assert all(row.end <= begin - 5 for row in kept if row.split == "train")
+    several = [*rows, *(clip("bb", 2.0 * index, seconds=1.9) for index in range(80))]
+    assert assign_splits(several, 0.0125)[1] == []
+    assert assign_splits(rows, 0.0)[1] == []
+    few = rows[:50]  # of these, three are more than a twentieth
+    assert assign_splits(few, 0.025)[1] == []
+
+
+PLACES = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 50)), min_size=1, max_size=60, unique=True)
+
+
+@given(PLACES, st.floats(0, 0.9), st.randoms())
+def test_the_order_does_not_matter_and_nothing_is_lost(places, share, shuffler: random.Random) -> None:
+    rows = [clip(recording, float(start), speaker="me" if recording < "c" else "you") for recording, start in places]
+    shuffled = shuffler.sample(rows, len(rows))
+    assert validation(rows, share) == validation(shuffled, share)
+    result, between = assign_splits(rows, share)
+    assert sorted(row.id for row in (*result, *between)) == sorted(row.id for row in rows)
+    for speaker in {row.speaker for row in rows}:
+        assert any(row.split == "train" for row in result if row.speaker == speaker)

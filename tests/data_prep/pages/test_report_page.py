@@ -1,0 +1,107 @@
+"""The page: complete, escaped, closed to the network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+
+import pytest
+
+from data_prep.pages import report_page
+from data_prep.pages.report_page import funnel, render
+from tests.data_prep.example_clips import clip, dataset, whole
+from tests.data_prep.page import Page
+
+NASTY = "\"><script>alert(1)</script><img src=x onerror=alert(2)>&amp;'</title></style>"
+
+
+def some(folder):
+    kept = [clip(f"c{at}", snr_db=16.0 + at, source=f"{at % 3}.wav", loudness_lufs=-20.0 - at) for at in range(9)]
+    rejected = [
+        clip("r0", ("noisy", "clipped"), snr_db=3.0, clipped_share=0.1, seconds=7.0),
+        clip("r1", ("clipped",), clipped_share=0.2, source="1.wav"),
+        whole("b.mp3", "unreadable", detail="garbage"),
+        whole("c.wav", "duplicate", 12.0, "the same bytes as 1.wav"),
+    ]
+    return dataset(folder, kept, rejected, silent=5.5)
+
+
+def test_the_funnel_adds_up_to_the_input(tmp_path) -> None:
+    made = some(tmp_path)
+    first, *parts = funnel(made)
+    assert (first.name, first.seconds) == ("input", made.summary.input_seconds)
+    assert sum(step.seconds for step in parts) == pytest.approx(first.seconds, abs=1e-9)
+    assert [(step.name, step.seconds, step.count) for step in parts] == [
+        ("no speech", 5.5, None),
+        ("duplicate", 12.0, 1),
+        ("noisy", 7.0, 1),
+        ("clipped", 4.0, 1),
+        ("unreadable", 0.0, 1),
+        ("kept", 36.0, 9),
+    ]
+    for before, step in zip([1.0, *(step.before for step in parts)], parts, strict=False):
+        assert step.before + step.share == pytest.approx(before, abs=1e-9), "each bar ends where the one above it begins"
+
+
+def test_a_dataset_that_was_changed_afterwards_is_told(tmp_path) -> None:
+    made = some(tmp_path)
+    assert "was changed after the summary" not in render(made)
+    assert "differ by 4.0\u00a0s" in render(replace(made, kept=made.kept[1:]))
+
+
+def test_an_empty_dataset_has_a_page_too(tmp_path) -> None:
+    page = Page(render(dataset(tmp_path, [], [whole("b.mp3", "unreadable", detail="garbage")], silent=0.0)))
+    assert "unreadable: garbage" in page.text()
+    assert page.all("audio") == []
+
+
+def named(folder, name: str):
+    """A dataset in which every text that others chose is `name`."""
+    said = {"text": name, "speaker": name, "source": name, "language": name}
+    kept = [clip(f"c{at}{name}", snr_db=16.0 + at, audio="x", **said) for at in range(4)]
+    rejected = [clip(f"r{name}", (name, "noisy"), snr_db=1.0, audio="y", **said), whole(name, name, 1.0, name)]
+    return dataset(folder / name.replace("/", "∕"), kept, rejected, preset=name)
+
+
+def test_names_and_texts_can_say_anything(tmp_path) -> None:
+    page, plain = (Page(render(named(tmp_path, name))) for name in (NASTY, "plain"))
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
+    assert [list(attributes) for _, attributes in page.tags] == [list(attributes) for _, attributes in plain.tags]
+    assert page.text().replace("∕", "/").count(NASTY) == plain.text().count("plain") >= 20
+
+
+def test_the_page_reaches_for_nothing(tmp_path) -> None:
+    source = render(some(tmp_path))
+    page = Page(source)
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", source)
+    links = [attributes[key] for _, attributes in page.tags for key in ("src", "href", "xlink:href", "action") if key in attributes]
+    assert len(links) >= 5
+    assert all(link.startswith(("data:", "#")) for link in links)
+    (policy,) = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    (script,) = [text for tag, text in page.texts if tag == "script"]
+    raw = source.split("<script>")[1].split("</script>")[0]
+    assert script in raw
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(raw.encode()).digest()).decode()}'" in policy
+
+
+def test_each_rule_has_its_curve_or_its_line(tmp_path) -> None:
+    text = Page(render(some(tmp_path))).text()
+    for reason in ("no text", "too short", "noisy", "clipped", "cut in sound", "unsure text", "narrow band"):
+        assert reason in text
+    assert "not in this preset" in text
+
+
+def test_the_settings_of_the_run_are_told(tmp_path) -> None:
+    made = dataset(tmp_path, [clip("a")], [], text={"model": "small"}, decisions=3)
+    lines = Page(render(made)).text().splitlines()
+    for key, value in (("lengths target", "6.0"), ("text model", "small"), ("decisions", "3"), ("preset", "default")):
+        assert lines[lines.index(key) + 1] == value
+
+
+def test_a_long_table_is_cut_and_says_so(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(report_page, "MOST_RECORDINGS", 2)
+    page = Page(render(some(tmp_path)))
+    assert "The 2 of 6 with most rejected speech; all are in summary.json." in page.text()

@@ -1,0 +1,102 @@
+"""What is shown for review, in which order, and what a button writes down."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.clips.review_decisions import Decision
+from data_prep.pages.review_queue import (
+    ALL,
+    DECIDED,
+    IN_ORDER,
+    KEPT,
+    LONGEST,
+    OPEN,
+    REJECTED,
+    SHORTEST,
+    WORST,
+    ReviewQueue,
+    build_queue,
+    list_views,
+    make_decision,
+    select,
+    step_from,
+)
+from finetune.errors import UserError
+from tests.data_prep.example_clips import clip, dataset, whole
+
+CLIPS = [
+    clip("a", snr_db=30.0, seconds=3.0, start=9.0, text="The Ärzte sing."),
+    clip("b", snr_db=16.0, seconds=5.0, source="b.wav"),
+    clip("c", ("noisy", "too_fast"), snr_db=5.0, seconds=4.0, start=1.0, text="Über den Dächern."),
+    clip("d", snr_db=40.0, seconds=9.0, speaker="bob", source="c.wav"),
+]
+
+
+@pytest.fixture
+def queue(tmp_path) -> ReviewQueue:
+    (tmp_path / "clips").mkdir()
+    for one in CLIPS:
+        (tmp_path / one.audio).write_bytes(b"")
+    kept, lost = ([one for one in CLIPS if bool(one.reasons) == rejected] for rejected in (False, True))
+    lost += [whole("x.mp3", "unreadable"), clip("mute", ("no_text",), audio=""), clip("gone", ("noisy",))]
+    return build_queue(dataset(tmp_path, kept, lost))
+
+
+def test_only_what_can_be_heard_is_in_it(queue) -> None:
+    assert sorted(queue.clips) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(("order", "ids"), [(WORST, "cbad"), (IN_ORDER, "cabd"), (SHORTEST, "acbd"), (LONGEST, "dbca")])
+def test_orders(queue, order, ids) -> None:
+    assert select(queue, {}, ALL, order, "") == list(ids)
+
+
+@pytest.mark.parametrize(
+    ("view", "ids"), [(ALL, "cabd"), (KEPT, "abd"), (REJECTED, "c"), (OPEN, "cad"), (DECIDED, "b"), ("too_fast", "c"), ("clipped", "")]
+)
+def test_views(queue, view, ids) -> None:
+    assert select(queue, {"b": Decision(id="b", action="keep")}, view, IN_ORDER, "") == list(ids)
+
+
+def test_the_views_are_those_that_occur(queue) -> None:
+    assert list_views(queue) == [ALL, KEPT, REJECTED, OPEN, DECIDED, "noisy", "too_fast"]
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"), [("ärzte", "a"), ("DÄCHERN über", "c"), ("bob", "d"), ("b.wav", "b"), ("nobody", ""), ("  ", "cabd")]
+)
+def test_search_is_for_all_words_in_any_case(queue, words, ids) -> None:
+    assert select(queue, {}, ALL, IN_ORDER, words) == list(ids)
+
+
+def test_going_on_ends_at_the_ends() -> None:
+    assert [step_from(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list("bcaax")
+
+
+def test_a_dataset_without_clips_is_refused(tmp_path) -> None:
+    with pytest.raises(UserError, match="has no clips with audio; create it with"):
+        build_queue(dataset(tmp_path, [], [whole("x.mp3", "unreadable")]))
+
+
+def test_what_a_button_writes() -> None:
+    said = clip("a", text="Hello there.")
+    assert make_decision(said, None, "keep", "Hello there.", " ") == Decision(id="a", action="keep")
+    assert make_decision(said, None, "keep", "Hello  you.\n", "fine") == Decision(id="a", action="keep", text="Hello you.", note="fine")
+    assert make_decision(said, None, "text", "Hello there.", "") == Decision(id="a", action="text", text="Hello there.")
+    assert make_decision(said, None, "reject", "", "") == Decision(id="a", action="reject")
+    assert make_decision(said, Decision(id="a", action="keep"), "undo", "whatever", "") == Decision(id="a", action="undo")
+    with pytest.raises(UserError, match="enter the transcript"):
+        make_decision(said, None, "text", "  ", "")
+
+
+@given(st.lists(st.sampled_from(["keep", "reject", "text"]), min_size=1, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_a_corrected_text_stays_whatever_is_decided_later(actions) -> None:
+    """A run applies the correction, so the dataset comes to hold it: that must not make later decisions forget it."""
+    decision = make_decision(clip("a", text="Wrong."), None, "text", "Right.", "")
+    for action in actions:
+        decision = make_decision(clip("a", text="Right."), decision, action, "Right.", "")
+    assert decision.text == "Right."

@@ -1,0 +1,85 @@
+"""What the pages share: the address, the policy. (That a browser reaches for nothing else is seen where a page is driven.)"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from data_prep.pages import web_server
+from finetune.errors import UserError
+
+
+def test_a_taken_port_and_a_foreign_address_are_told() -> None:
+    with socket.socket() as taken:
+        taken.bind((web_server.LOOPBACK, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"--port {port} cannot be opened .*; choose another, as --port {port + 1}"):
+            web_server.require_free_port(port)
+    web_server.require_free_port(port)
+    for host in ("no.such.host.invalid", "203.0.113.1"):
+        with pytest.raises(UserError, match=f"--host {host} is not an address of this machine"):
+            web_server.require_free_port(port, host)
+
+
+def test_every_answer_tells_the_browser_to_stay_here() -> None:
+    sent: list[dict] = []
+
+    async def app(scope: dict, receive: object, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    asyncio.run(web_server.add_security_headers(app)({"type": "http"}, None, send))
+    assert sent[0]["headers"] == [(b"x-own", b"1"), *web_server.HEADERS]
+    assert sent[1] == {"type": "http.response.body", "body": b"hello"}
+    assert "http" not in web_server.POLICY and "frame-ancestors 'self'" in web_server.POLICY
+
+
+OWNER = """
+import sys, tempfile
+from pathlib import Path
+from data_prep import web
+with web.private_folder("overtone-test-1"):
+    tempfile.NamedTemporaryFile(delete=False).write(b"left behind")
+    print(tempfile.gettempdir(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_temporary_files_go_with_the_process(ending: signal.Signals, tmp_path: Path) -> None:
+    """Those of every library in it, at whatever point of its work it is ended."""
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(web_server.__file__).parents[1])}
+    (tmp_path / f".overtone-test-1-{os.getuid()}.tmp-dead").mkdir()  # of one that was killed
+    (tmp_path / ".overtone-test-2.tmp-other").mkdir()
+    process = subprocess.Popen([sys.executable, "-c", OWNER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().strip())
+    assert folder.parent == tmp_path and folder.stat().st_mode & 0o077 == 0 and len(list(folder.iterdir())) == 1
+    process.send_signal(ending)
+    process.communicate(timeout=60)
+    assert [path.name for path in tmp_path.iterdir()] == [".overtone-test-2.tmp-other"]
+
+
+def test_a_folder_that_someone_else_made_under_that_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    before = signal.getsignal(signal.SIGTERM)
+    (tmp_path / "precious").mkdir()
+    link = tmp_path / f".overtone-test-1-{os.getuid()}.tmp-link"
+    link.symlink_to(tmp_path / "precious")
+    with web_server.private_folder("overtone-test-1") as folder:
+        assert tempfile.gettempdir() == str(folder) == os.environ["GRADIO_TEMP_DIR"]
+    assert (tmp_path / "precious").is_dir() and link.is_symlink() and not folder.exists()
+    assert tempfile.gettempdir() == str(tmp_path) and signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,93 @@
+import os
+
+import psutil
+import pytest
+import torch
+
+from data_prep.parallel import devices
+from data_prep.parallel.devices import (
+    assign_devices,
+    choose_device,
+    free_memory,
+    make_current,
+    one_thread,
+    restore_thread_count,
+    without_tf32,
+)
+from finetune.errors import UserError
+
+
+def test_what_was_asked_for_or_what_is_there(monkeypatch) -> None:
+    cases = [(False, None, "cpu"), (False, "cpu", "cpu"), (True, None, "cuda"), (True, "cpu", "cpu"), (True, "cuda", "cuda")]
+    for there, asked, chosen in cases:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert choose_device(asked) == chosen
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_the_way_out(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="--device cpu"):
+        choose_device("cuda")
+
+
+def test_the_number_of_threads_is_put_back_even_after_a_failure() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError), restore_thread_count():
+        torch.set_num_threads(before + 1)
+        raise RuntimeError
+    assert torch.get_num_threads() == before
+
+
+def test_one_worker_for_each_core_or_gpu(monkeypatch) -> None:
+    assert assign_devices("cpu", None, 1) == ["cpu"] * len(os.sched_getaffinity(0))
+    assert assign_devices("cpu", None, 1 << 50) == ["cpu"]
+    assert assign_devices("cpu", 3, 1 << 50) == ["cpu"] * 3
+    assert assign_devices("cpu", 0, 1) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert assign_devices("cuda", None, 1 << 50) == ["cuda:0", "cuda:1"]
+    assert assign_devices("cuda", 3, 1) == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_a_gpu_is_made_current_and_the_cpu_is_not(monkeypatch) -> None:
+    current = []
+    # torch's own check of what it is given, which refuses a device without an index.
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: current.append(torch.cuda._utils._get_device_index(device)))
+    for name in ("cpu", "cuda:1", "cuda"):  # the last is Ray's, whose workers see their own GPU alone
+        make_current(name)
+    assert current == [1, 0]
+
+
+def test_memory_is_what_machine_and_container_leave(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(devices, "GROUP", tmp_path)
+    whole = free_memory()
+    assert psutil.virtual_memory().available == pytest.approx(whole, rel=0.2)
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory() == pytest.approx(whole, rel=0.2)
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert free_memory() == 4000
+
+
+def test_a_worker_computes_with_one_thread_and_puts_it_back() -> None:
+    before = torch.get_num_threads()
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def tf32() -> tuple[bool, bool, str]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
+
+
+@pytest.mark.parametrize("precision", ["high", "medium", "highest"])
+def test_without_tf32_products_are_fp32_and_the_flags_are_put_back_even_after_a_failure(precision: str) -> None:
+    torch.set_float32_matmul_precision(precision)
+    try:
+        before = tf32()
+        assert before == (True, precision != "highest", precision)
+        with pytest.raises(RuntimeError), without_tf32():
+            assert tf32() == (False, False, "highest")
+            raise RuntimeError
+        assert tf32() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")

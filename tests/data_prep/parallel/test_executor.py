@@ -1,0 +1,95 @@
+"""The options for workers, for both verbs that have them; the sharing out. Ray's are tried in test_ray_engine.py."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data_prep.cli import codes
+from data_prep.parallel import devices, executor
+from data_prep.parallel.executor import WorkerOptions
+from data_prep.parallel.process_pool import StopSignal
+from finetune.errors import UserError
+
+
+@contextlib.contextmanager
+def on(place: str) -> Iterator[Callable[[int], str]]:
+    yield lambda item: f"{item} on {place}"
+
+
+def test_without_other_processes_one_device_does_all() -> None:
+    with StopSignal() as stop:
+        found = dict(executor.distribute([5, 6, 7], on, WorkerOptions(0, "cpu"), 1, stop))
+    assert found == {0: "5 on cpu", 1: "6 on cpu", 2: "7 on cpu"}
+
+
+def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise Whisper's kernels of worker 1 are launched on GPU 0, where its tensors are not."""
+    current = ["cuda:0"]
+    seen: list[tuple[str, str]] = []
+
+    @contextlib.contextmanager
+    def loading(place: str) -> Iterator[Callable[[int], int]]:
+        seen.append((place, current[-1]))
+        yield lambda item: item
+
+    def in_workers(_items: object, make: Callable[[int], Any], count: int, _stop: StopSignal) -> Iterator[Any]:
+        for number in range(count):
+            with make(number):
+                pass
+        return iter(())
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(executor.pool, "run", in_workers)
+    with StopSignal() as stop:
+        list(executor.distribute([5, 6, 7], loading, WorkerOptions(3), 1, stop))
+    assert seen == [("cuda:0", "cuda:0"), ("cuda:1", "cuda:1"), ("cuda:0", "cuda:0")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "items", "processes"),
+    [(WorkerOptions(0, "cpu"), 3, 0), (WorkerOptions(5, "cpu"), 3, 3), (WorkerOptions(2, "cpu"), 3, 2), (WorkerOptions(), 9, 4)],
+)
+def test_so_many_processes_share(asked: WorkerOptions, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr(executor.pool, "run", lambda _, __, count, ___: started.append(count) or iter(()))
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(devices, "free_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr(executor, "choose_device", lambda asked: asked or "cpu")
+    with StopSignal() as stop:
+        assert dict(executor.distribute(range(items), on, asked, 2**30, stop)) == {}
+    assert started == [processes]
+
+
+def test_what_was_asked_for() -> None:
+    options = argparse.ArgumentParser()
+    executor.add_options(options, "the model")
+    with executor.open_workers(options.parse_args([]), Path(), []) as nothing_asked:
+        assert nothing_asked == WorkerOptions(None, None, None)
+    with executor.open_workers(options.parse_args(["--workers", "3", "--device", "cpu"]), Path(), []) as asked:
+        assert asked == WorkerOptions(3, "cpu", None)
+    with pytest.raises(UserError, match="--workers -1: expected a number of processes"):
+        executor.check_options(options.parse_args(["--workers", "-1"]))
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker need --engine ray"),
+        (["--engine", "ray", "--device", "cuda"], "--engine ray: use --gpus-per-worker (0 or more) instead of --device"),
+        (["--engine", "ray", "--workers", "0"], "and at least 1 for --workers"),
+    ],
+)
+def test_a_slip_in_codes_is_told_before_a_clip_is_read(
+    argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert codes.main([str(tmp_path / "none"), "--model", "none", *argv]) == 2
+    assert told in capsys.readouterr().err

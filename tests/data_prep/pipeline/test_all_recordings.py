@@ -1,0 +1,88 @@
+"""Several recordings: shared out, recalled, doubled and lost."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import soundfile
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.parallel.executor import WorkerOptions
+from data_prep.parallel.process_pool import Failure, StopSignal
+from data_prep.parallel.ray_pool import RayWorkers
+from data_prep.pipeline import all_recordings
+from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
+from data_prep.pipeline.one_recording import Job
+from data_prep.recordings.recording_files import scan
+from data_prep.recordings.user_transcripts import Transcript
+from data_prep.segmentation.segment import Lengths
+from tests.data_prep.pipeline.test_clip_selection import STANDARD
+
+TEXT = Transcript(text="The night train to the north leaves from platform seven.")
+
+
+@pytest.fixture
+def tasks(tmp_path, one_sentence) -> list[RecordingTask]:
+    """Two recordings and a copy of the first, of which only the copy has a transcript, and something that cannot be read."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    soundfile.write(folder / "a.wav", one_sentence.samples, MASTER_RATE)
+    shutil.copy(folder / "a.wav", folder / "copy.wav")
+    soundfile.write(folder / "long.wav", one_sentence.samples[20_000:].repeat(1), MASTER_RATE)
+    (folder / "lost.wav").symlink_to("nowhere")
+    return [RecordingTask(source, TEXT if source.name != "a.wav" else None) for source in scan(folder, "me", tmp_path / "out")]
+
+
+@pytest.fixture
+def setup(tmp_path) -> WorkerSetup:
+    return WorkerSetup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, WorkerOptions(0))
+
+
+def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_said(tasks, setup, capsys) -> None:
+    with StopSignal() as stop:
+        recordings, work = process_recordings(tasks, setup, STANDARD, stop)
+    assert [(one.source.name, one.refused) for one in recordings] == [
+        ("a.wav", "duplicate"),
+        ("copy.wav", ""),
+        ("long.wav", ""),
+        ("lost.wav", "unreadable"),
+    ]
+    assert recordings[0].detail == "the same bytes as copy.wav"
+    assert recordings[0].total == recordings[1].total > 0
+    assert dict(work.computed) == {"speech": 2, "clips": 2}
+    assert dict(work.model_loads) == {"vad": 1}
+    assert "1 of 3 recordings were processed in earlier runs\n" in capsys.readouterr().out  # that which cannot be read
+    with StopSignal() as stop:
+        again, work = process_recordings(tasks, setup, STANDARD, stop)
+    assert again == recordings
+    assert (work.computed, dict(work.reused), work.model_loads) == ({}, {"speech": 2, "clips": 2}, {})
+
+
+def test_a_stop_is_told_with_what_is_done(tasks, setup) -> None:
+    with StopSignal() as stop:
+        stop.requested = True
+        with pytest.raises(StoppedError, match="1 of 3 recordings are processed"):
+            process_recordings(tasks, setup, STANDARD, stop)
+
+
+def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_known(tasks, setup, monkeypatch) -> None:
+    """The failure itself is `test_pool`'s."""
+    lost = all_recordings._reject_crashed(tasks[2], setup, Failure("its process was killed by SIGKILL"))
+    assert (lost.refused, lost.total) == ("crashed", 0)
+    assert lost.detail == "processing failed twice, the second time alone: its process was killed by SIGKILL"
+    elsewhere = replace(setup, workers=WorkerOptions(remote=RayWorkers(2, 0.0, setup.stages)))
+    assert (
+        all_recordings._reject_crashed(tasks[2], elsewhere, Failure("its workers died")).detail
+        == "processing failed repeatedly: its workers died"
+    )
+    with StopSignal() as stop:
+        heard, _ = process_recordings(tasks[2:3], setup, STANDARD, stop)
+    assert all_recordings._reject_crashed(tasks[2], setup, Failure("")).total == heard[0].total > 0
+
+
+def test_lengths_are_guessed_from_sizes(tasks) -> None:
+    task = tasks[1]
+    assert task.estimated_seconds == pytest.approx(4.3 / 2, rel=0.1)  # 24 kHz in 16 bit is half of what is usual
+    assert replace(task, source=replace(task.source, path=task.source.path.with_name("nothing.mp3"))).estimated_seconds == 0

@@ -1,0 +1,148 @@
+"""Rules, usual paces and a person's word over clips that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.clips.extraction import MeasuredClip
+from data_prep.clips.quality_rules import PRESETS
+from data_prep.clips.review_decisions import Decision
+from data_prep.manifest import Quality
+from data_prep.pipeline import clip_selection
+from data_prep.pipeline.clip_selection import SelectionCriteria
+from data_prep.pipeline.one_recording import PreparedRecording, refuse_recording
+from data_prep.recordings.recording_files import RecordingSource
+from data_prep.segmentation.segment import Lengths
+
+QUALITY = Quality(
+    chars_per_second=12.0,
+    speech_share=0.8,
+    peak_dbfs=-3.0,
+    clipped_share=0.0,
+    snr_db=40.0,
+    edge_energy_db=(-40.0, -40.0),
+    avg_logprob=-0.2,
+    compression_ratio=1.3,
+    no_speech_prob=0.01,
+    text_complete=True,
+)
+TEXT = "A sentence of some length that takes five seconds."
+STANDARD = SelectionCriteria(PRESETS["default"], Lengths())
+
+
+def clip(number: int = 0, text: str = TEXT, **measures: object) -> MeasuredClip:
+    start = number * 6 * MASTER_RATE
+    identity = f"aa_{number}"
+    audio = f"clips/aa/{identity}.flac" if text else None
+    quality = QUALITY.model_copy(update=measures)
+    return MeasuredClip(
+        id=identity, audio=audio, start=start, stop=start + 5 * MASTER_RATE, text=text, language="english", quality=quality, gain_db=1.5
+    )
+
+
+def recording(*clips: MeasuredClip, speaker: str = "me") -> PreparedRecording:
+    return PreparedRecording(RecordingSource(Path("a.wav"), "a.wav", "aa", speaker), 600 * MASTER_RATE, clips=clips)
+
+
+def reasons(clips: list[MeasuredClip], *decisions: Decision, standard: SelectionCriteria = STANDARD) -> list[tuple[str, ...]]:
+    standard = replace(standard, decisions={decision.id: decision for decision in decisions})
+    return [one.reasons for one in clip_selection.apply_rules([recording(*clips)], standard)]
+
+
+def test_rules_of_the_preset_decide_and_all_reasons_are_kept() -> None:
+    clips = [clip(0), clip(1, snr_db=17.0), clip(2, snr_db=3.0, clipped_share=0.5)]
+    assert reasons(clips) == [(), (), ("clipped", "noisy")]
+    assert reasons(clips, standard=SelectionCriteria(PRESETS["clean"], Lengths())) == [(), ("noisy",), ("clipped", "noisy")]
+    assert reasons(clips, standard=SelectionCriteria(PRESETS["keep-all"], Lengths())) == [(), (), ()]
+    assert reasons(clips, standard=SelectionCriteria(PRESETS["keep-all"], Lengths(longest=4.0)))[0] == ("too_long",)
+
+
+def test_what_is_usual_for_a_speaker_comes_from_all_of_their_recordings() -> None:
+    steady = [clip(number, chars_per_second=12.0 + number % 3) for number in range(12)]
+    hasty = clip(12, chars_per_second=24.0)
+    assert reasons([hasty]) == [()]
+    judged = clip_selection.apply_rules([recording(*steady), recording(hasty)], STANDARD)
+    assert [one.reasons for one in judged] == [()] * 12 + [("too_fast",)]
+    judged = clip_selection.apply_rules([recording(*steady), recording(hasty, speaker="somebody else")], STANDARD)
+    assert not any(one.reasons for one in judged)
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"),
+    [
+        (Decision(id="aa_0", action="keep"), ()),
+        (Decision(id="aa_0", action="reject"), ("review",)),
+        (Decision(id="aa_0", action="text", text=TEXT), ("noisy",)),  # a typed text does not make the room quieter
+        (Decision(id="other", action="keep"), ("unsure_text", "noisy")),
+    ],
+)
+def test_a_persons_word_stands_above_the_rules(decision, expected) -> None:
+    assert reasons([clip(snr_db=3.0, avg_logprob=-2.0)], decision) == [expected]
+
+
+def test_a_text_that_a_person_wrote_replaces_what_was_heard_and_is_judged_anew() -> None:
+    heard = clip(text="Thanks for watching!", avg_logprob=-2.0, repeated_share=0.9, language_prob=0.1, outside_speech_share=0.5)
+    assert reasons([heard]) != [()]
+    (judged,) = clip_selection.apply_rules(
+        [recording(heard)], replace(STANDARD, decisions={"aa_0": Decision(id="aa_0", action="text", text=TEXT)})
+    )
+    assert (judged.clip.text, judged.reasons) == (TEXT, ())
+    assert judged.clip.quality.chars_per_second == pytest.approx(len(TEXT) / 4.0, abs=0.01)  # speech is 0.8 of 5 s
+    assert judged.clip.quality.avg_logprob is None
+    assert judged.clip.quality.snr_db == 40.0
+    assert reasons([heard], Decision(id="aa_0", action="text", text="No.")) == [("too_slow",)]
+
+
+def test_what_nobody_wrote_down_has_no_file_and_cannot_be_kept() -> None:
+    silent = clip(text="")
+    assert "no_text" in reasons([silent], Decision(id="aa_0", action="keep"))[0]
+    assert clip_selection.find_stale_decisions(
+        [recording(silent, clip(1))], {name: Decision(id=name, action="keep") for name in ("aa_0", "aa_1", "x")}
+    ) == [
+        "aa_0",
+        "x",
+    ]
+
+
+def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
+    recordings = [
+        recording(clip(0), clip(1, snr_db=3.0)),
+        refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000),
+    ]
+    judged = clip_selection.apply_rules(recordings, STANDARD)
+    (row,) = clip_selection.kept(judged)
+    assert row.gain_db == 1.5
+    assert (row.id, row.audio, row.text, row.speaker, row.duration, row.start, row.end) == (
+        "aa_0",
+        "clips/aa/aa_0.flac",
+        TEXT,
+        "me",
+        5,
+        0,
+        5,
+    )
+    of_clip, whole = clip_selection.rejected(judged, recordings)
+    assert (of_clip.id, of_clip.audio, of_clip.reasons, of_clip.stage) == ("aa_1", "clips/aa/aa_1.flac", ["noisy"], "clip")
+    assert (of_clip.text, of_clip.quality.snr_db, of_clip.start, of_clip.end) == (TEXT, 3.0, 6, 11)
+    assert (whole.source, whole.stage, whole.reasons, whole.detail, whole.end) == ("b.wav", "recording", ["nan"], "at 0.1 s", 2)
+
+
+def test_what_another_clip_says_already_is_left_out_unless_a_person_wants_it() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (2, 5 * MASTER_RATE)).astype(np.float32)
+    sounds = {"aa_0": noise[0], "aa_1": noise[0], "aa_2": noise[1], "aa_3": noise[0]}
+    clips = [clip(0), clip(1), clip(2, text="Something else that is said."), clip(3, snr_db=3.0)]
+    judged = clip_selection.judge([recording(*clips)], STANDARD, lambda clip: sounds[clip.id])
+    assert [one.reasons for one in judged] == [(), ("duplicate",), (), ("noisy",)]
+    assert clip_selection.rejected(judged, [])[0].detail == "says the same as aa_0"
+    wanted = replace(STANDARD, decisions={"aa_1": Decision(id="aa_1", action="keep")})
+    assert [one.reasons for one in clip_selection.judge([recording(*clips)], wanted, lambda clip: sounds[clip.id])] == [
+        (),
+        (),
+        (),
+        ("noisy",),
+    ]

@@ -1,0 +1,37 @@
+"""The table shows each rule with what it would remove, and what it alone would."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.clips.quality_rules import PRESETS
+from data_prep.clips.review_decisions import Decision
+from data_prep.pipeline import dry_run
+from data_prep.segmentation.segment import Lengths
+from tests.data_prep.pipeline.test_clip_selection import TEXT, clip, recording
+
+
+def cells(line: str) -> list[str]:
+    return line.split()[:5]
+
+
+def test_a_line_for_each_rule_and_for_each_preset() -> None:
+    measures = [{}, {"snr_db": 17.0}, {"snr_db": 3.0}, {"snr_db": 3.0, "clipped_share": 0.5}, {}, {}]
+    clips = [clip(number, text=f"{TEXT} {number}", **measured) for number, measured in enumerate(measures)]
+    sounds = {f"aa_{number}": np.full(5 * MASTER_RATE, 0.1 * (number % 5), np.float32) for number in range(6)}  # the last is the first
+    decisions = {"aa_4": Decision(id="aa_4", action="reject")}
+    lines = dry_run.table([recording(*clips)], "default", Lengths(), decisions, lambda clip: sounds[clip.id]).splitlines()
+    assert len(lines) == 1 + len(PRESETS["default"]) + 2 + len(PRESETS)
+    by_rule = {line.split()[0]: cells(line) for line in lines[1:]}
+    assert by_rule["noisy"] == ["noisy", "2", "0:00:10", "1", "0:00:05"]
+    assert by_rule["clipped"] == ["clipped", "1", "0:00:05", "0", "0:00:00"]
+    assert by_rule["too_long"] == ["too_long", "0", "0:00:00", "0", "0:00:00"]
+    assert by_rule["duplicate"] == ["duplicate", "1", "0:00:05", "1", "0:00:05"]
+    assert by_rule["review"] == ["review", "1", "0:00:05", "1", "0:00:05"]
+    assert lines[-3:] == [
+        "--preset clean     keeps 1 of 6 clips, 0:00:05 of 0:00:30",
+        "--preset default   keeps 2 of 6 clips, 0:00:10 of 0:00:30",
+        "--preset keep-all  keeps 4 of 6 clips, 0:00:20 of 0:00:30",
+    ]
+    assert "(from 15; dB)" in next(line for line in lines if line.startswith("noisy"))

@@ -1,0 +1,70 @@
+"""Hours, speed, time left and reasons, as a line that can be read."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import Counter
+from pathlib import Path
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.pipeline.one_recording import refuse_recording
+from data_prep.pipeline.progress import RecordingProgress, describe_result, format_progress
+from data_prep.recordings.recording_files import RecordingSource
+from tests.data_prep.pipeline.test_clip_selection import clip, recording
+
+HOUR = 3600
+
+
+def test_the_figures_of_a_run_that_is_half_done() -> None:
+    line = format_progress(done=2 * HOUR, total=4 * HOUR, elapsed=180.0, reasons=Counter(noisy=3, no_text=2, a=1, b=1, c=1))
+    assert line == "2:00:00 of about 4:00:00, 40.0× real time, 0:03:00 left · rejected for: noisy 3, no_text 2, a 1, b 1"
+    assert format_progress(0.0, HOUR, 5.0, Counter()) == "0:00:00 of about 1:00:00, 0.0× real time, ? left"
+
+
+def test_what_became_of_a_recording() -> None:
+    assert describe_result(recording(clip(0), clip(1))) == "2 clips"
+    assert (
+        describe_result(refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 0))
+        == "rejected, nan: at 0.1 s"
+    )
+
+
+def test_without_a_terminal_each_recording_has_its_line_and_guesses_are_corrected(capsys) -> None:
+    with RecordingProgress(2, estimated_seconds=1200.0) as progress:  # each was taken for 600 s and lasts as long
+        progress.update(recording(clip(0)), 600.0, ["noisy"])
+        progress.update(
+            refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "silent", "all of it", 1200 * MASTER_RATE), 600.0, []
+        )
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("[1/2] a.wav: 1 clips · 0:10:00 of about 0:20:00, ")
+    assert first.endswith("· rejected for: noisy 1")
+    assert second.startswith("[2/2] b.wav: rejected, silent: all of it · 0:30:00 of about 0:30:00, ")
+    assert "0:00:00 left" in second
+
+
+def test_a_name_of_two_lines_leaves_the_log_one_line_a_recording(capsys) -> None:
+    with RecordingProgress(1, estimated_seconds=600.0) as progress:
+        progress.update(refuse_recording(RecordingSource(Path("a\nb.wav"), "a\nb.wav", "bb", "me"), "silent", "all of it", 0), 600.0, [])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("[1/1] a b.wav: rejected, silent: all of it · ")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_line_stays_and_only_what_was_refused_is_told(monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    with RecordingProgress(3, estimated_seconds=1800.0) as progress:
+        progress.update(recording(clip(0)), 600.0, ["noisy"])
+        progress.update(refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "silent", "all of it", 0), 600.0, [])
+    shown = sys.stdout.getvalue()
+    assert "b.wav: rejected, silent: all of it\n" in shown
+    assert "a.wav" not in shown
+    assert "2/3" in shown
+    assert "0:10:00 of about" in shown
+    assert "rejected for: noisy 1" in shown

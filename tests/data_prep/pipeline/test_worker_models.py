@@ -1,0 +1,44 @@
+"""Models and decoder come when they are asked for, once, and go at the end."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+import soundfile
+
+from data_prep.audio.reader import AudioError
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
+from data_prep.pipeline.worker_models import LazyAudio, Models
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_each_model_is_loaded_once_when_it_is_needed(random_whisper, tmp_path) -> None:
+    with Models(str(random_whisper), "cpu", tmp_path) as models:
+        assert models.loads == {}
+        assert models.vad is models.vad
+        assert models.loads == {"vad": 1}
+        assert models.whisper is models.whisper
+        assert models.loads == {"vad": 1, "whisper": 1}
+
+
+def test_the_decoder_leaves_with_the_models(tmp_path, one_sentence) -> None:
+    before = children()
+    soundfile.write(tmp_path / "take.wav", one_sentence.samples, MASTER_RATE)
+    with Models(None, "cpu", tmp_path / "sound") as models:
+        assert children() == before
+        sound = LazyAudio(tmp_path / "take.wav", models)
+        assert (sound.master.rate, sound.hearing.rate) == (MASTER_RATE, SPEECH_RATE)
+        assert len(sound.master.samples) == sound.track.length == len(one_sentence.samples)
+        assert sound.master is sound.master
+        assert len(children() - before) == 1
+    assert children() == before
+
+
+def test_a_sound_that_cannot_be_read_says_so_when_it_is_asked_for(tmp_path) -> None:
+    with Models(None, "cpu", tmp_path) as models:
+        sound = LazyAudio(tmp_path / "absent.wav", models)
+        with pytest.raises(AudioError, match="unreadable"):
+            _ = sound.track

@@ -1,0 +1,122 @@
+"""Which files count as recordings, in which order, and whose they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from data_prep.audio.waveform import EXTENSIONS
+from data_prep.recordings.recording_files import count_ignored, format_counts, scan
+from finetune.errors import UserError
+
+
+def make(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return folder
+
+
+def test_recordings_are_found_in_sub_folders_sorted_and_by_any_case(tmp_path) -> None:
+    folder = make(tmp_path / "in", "b.wav", "a/c.MP3", "a/d e'f.flac", "notes.txt", ".hidden/x.wav", "a/.y.wav", "ü/声.m4a")
+    found = scan(folder, "Me", skip=tmp_path / "out")
+    assert [source.name for source in found] == ["a/c.MP3", "a/d e'f.flac", "b.wav", "ü/声.m4a"]
+    assert {source.speaker for source in found} == {"me"}
+    assert found[0].digest == hashlib.sha256(b"a/c.MP3").hexdigest()
+
+
+def test_a_name_that_is_not_text_is_read_and_reported(tmp_path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
+    (source,) = scan(tmp_path, "me", skip=tmp_path / "out")
+    assert source.name == "caf\\xe9.wav"
+    assert source.path.read_bytes() == b"x"
+
+
+def test_the_output_is_no_input(tmp_path) -> None:
+    folder = make(tmp_path / "in", "a.wav", "out/clips/b.flac")
+    assert [source.name for source in scan(folder, "me", skip=folder / "out")] == ["a.wav"]
+
+
+def test_folders_name_speakers(tmp_path) -> None:
+    folder = make(tmp_path / "in", "Anna/a.wav", "Bo/deep/b.wav")
+    assert [source.speaker for source in scan(folder, None, skip=tmp_path / "out")] == ["anna", "bo"]
+    make(folder, "nobody.wav")
+    with pytest.raises(UserError, match=r"nobody\.wav is not in a sub-folder"):
+        scan(folder, None, skip=tmp_path / "out")
+
+
+def test_no_recordings_lists_what_was_looked_for(tmp_path) -> None:
+    make(tmp_path, "readme.txt")
+    with pytest.raises(UserError) as caught:
+        scan(tmp_path, "me", skip=tmp_path / "out")
+    assert len(EXTENSIONS) >= 10
+    assert all(ending in str(caught.value) for ending in EXTENSIONS)
+    with pytest.raises(UserError, match="is not a folder"):
+        scan(tmp_path / "absent", "me", skip=tmp_path / "out")
+    with pytest.raises(UserError, match=r"sub-folders; found 1 \.txt$"):
+        scan(tmp_path, "me", skip=tmp_path / "out")
+
+
+def test_what_is_no_recording_is_counted_by_its_ending(tmp_path) -> None:
+    folder = make(tmp_path / "in", "a.wav", "a.txt", "deep/b.TXT", "b.docx", "README", ".hidden.wav", ".git/x", "out/x.json")
+    counts = count_ignored(folder, skip=folder / "out")
+    assert counts == {".txt": 2, ".docx": 1, "without an ending": 1, "hidden": 2}
+    assert format_counts(counts) == "2 .txt, 2 hidden, 1 .docx, 1 without an ending"
+
+
+def test_links_are_followed_once_around(tmp_path) -> None:
+    folder = make(tmp_path / "in", "anna/a.wav")
+    make(tmp_path / "elsewhere", "b.wav")
+    (folder / "bo").symlink_to(tmp_path / "elsewhere")
+    (folder / "anna" / "again").symlink_to(folder)
+    (folder / "anna" / "c.wav").symlink_to(tmp_path / "elsewhere" / "b.wav")
+    found = {source.name: source for source in scan(folder, None, skip=tmp_path / "out")}
+    assert list(found) == ["anna/a.wav", "anna/again", "anna/c.wav", "bo/b.wav"]
+    assert found["anna/again"].problem == "a link to a parent folder (a loop)"
+    assert found["anna/c.wav"].digest == found["bo/b.wav"].digest != ""
+
+
+def test_what_cannot_be_read_is_a_recording_with_a_problem(tmp_path) -> None:
+    folder = make(tmp_path / "in", "good.wav", "folder.wav/inside.wav")
+    (folder / "circle.wav").symlink_to(folder / "circle.wav")
+    (folder / "gone.mp3").symlink_to("../nowhere.mp3")
+    (folder / "memory.wav").symlink_to("/proc/self/mem")  # a file that the system will not read, even to its owner
+    os.mkfifo(folder / "pipe.wav")
+    found = {source.name: source for source in scan(folder, "me", skip=tmp_path / "out")}
+    assert {name: source.problem for name, source in found.items() if source.problem} == {
+        "circle.wav": f"a link to '{folder}/circle.wav': cannot be read: Too many levels of symbolic links",
+        "folder.wav": "a folder, despite its name; its contents are read",
+        "gone.mp3": "a link to '../nowhere.mp3': cannot be read: No such file or directory",
+        "memory.wav": "a link to '/proc/self/mem': cannot be read: Input/output error",
+        "pipe.wav": "not a regular file but a pipe, a socket or a device",
+    }
+    assert {name for name, source in found.items() if source.digest} == {"good.wav", "folder.wav/inside.wav"}
+
+
+@pytest.fixture
+def without_privileges():
+    """Nothing is forbidden to root: as nobody, then, for the length of a test."""
+    owner = os.geteuid()
+    if owner == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(owner)
+
+
+def test_what_is_forbidden_is_told(tmp_path, monkeypatch, request) -> None:
+    folder = make(tmp_path / "in", "shut/a.wav", "shut.wav", "good.wav")
+    for name in ("shut", "shut.wav"):
+        (folder / name).chmod(0)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # the folders above stay closed to nobody
+    request.getfixturevalue("without_privileges")
+    found = {source.name: source.problem for source in scan(Path("in"), "me", skip=Path("out"))}
+    assert found == {
+        "good.wav": "",
+        "shut": "the folder cannot be listed: Permission denied",
+        "shut.wav": "cannot be read: Permission denied",
+    }

@@ -1,0 +1,169 @@
+"""Which transcript belongs to which recording, in each of its forms, and what is said about broken ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data_prep.recordings.user_transcripts import find_transcript, find_transcripts
+from finetune.errors import UserError
+
+TIMED = [{"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4.0, "text": " Second. "}]
+
+
+def texts(folder: Path, *, language: str = "english") -> list[str]:
+    transcript = find_transcript(folder / "talk.wav")
+    assert transcript is not None
+    return [unit.text for unit in transcript.units(240_000, language)]
+
+
+@pytest.mark.parametrize("name", ["talk.transcript.json", "talk.json"])
+def test_utterances_with_times(name, tmp_path) -> None:
+    (tmp_path / name).write_text(json.dumps(TIMED))
+    transcript = find_transcript(tmp_path / "talk.wav")
+    units = transcript.units(240_000, "english")
+    assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000), (" Second.", 60_000, 96_000)]
+    assert [unit.text for unit in transcript.units(240_000, "chinese")] == ["First.", "Second."]
+
+
+def test_one_text_for_a_short_recording(tmp_path) -> None:
+    (tmp_path / "talk.txt").write_text("\ufeffOne  line\nand another.\n", encoding="utf-8")
+    assert texts(tmp_path) == ["One line and another."]
+
+
+@pytest.mark.parametrize(("line", "text"), [("talk|Plain.", "Plain."), ("talk|Dr. A.|Doctor A.", "Doctor A.")])
+def test_a_table_beside_the_clips_or_above_wavs(line, text, tmp_path) -> None:
+    (tmp_path / "metadata.csv").write_text(f"other|x\n{line}\n\n")
+    assert texts(tmp_path) == [text]
+    for name in ("wavs", "wav"):
+        (tmp_path / name).mkdir()
+        assert texts(tmp_path / name) == [text]
+    (tmp_path / "takes").mkdir()
+    assert find_transcript(tmp_path / "takes" / "talk.wav") is None
+    assert find_transcript(tmp_path / "absent.wav") is None
+
+
+def test_times_win_over_plain_text(tmp_path) -> None:
+    (tmp_path / "talk.transcript.json").write_text(json.dumps(TIMED))
+    (tmp_path / "talk.txt").write_text("ignored")
+    assert texts(tmp_path) == [" First.", " Second."]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("talk.json", "[{]", "talk.json:1: not JSON"),
+        ("talk.json", '{"start": 0}', "talk.json: top level"),
+        ("talk.json", "[]", "has no utterance"),
+        ("talk.json", '[{"start": 0, "end": 1}]', "talk.json: 0.text"),
+        ("talk.json", '[{"start": -1, "end": 1, "text": "a"}]', "talk.json: 0.start"),
+        ("talk.json", '[{"start": NaN, "end": 1, "text": "a"}]', "talk.json: unusable JSON (NaN is not JSON"),
+        ("talk.json", '[{"start": 2, "end": 1, "text": "a"}]', "talk.json: 0: end 1.0 is not after start 2.0"),
+        ("talk.json", '[{"start": 2, "end": 3, "text": "a"}, {"start": 1, "end": 2, "text": "b"}]', "talk.json: 1: starts at 1.0"),
+        ("talk.txt", " \n", "talk.txt is empty"),
+        ("talk.txt", "\xff\xfe", "talk.txt is not UTF-8"),
+        ("metadata.csv", "talk", "metadata.csv:1: expected id|text"),
+        ("metadata.csv", "a|b\ntalk|", "metadata.csv:2"),
+        ("metadata.csv", "a|b\na|c", "metadata.csv:2: duplicate id 'a'"),
+    ],
+)
+def test_a_broken_transcript_names_its_place(name, content, message, tmp_path) -> None:
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError) as caught:
+        find_transcript(tmp_path / "talk.wav")
+    assert message in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+SRT = "1\n00:00:00,500 --> 00:00:02,000\nFirst.\n\n2\n00:00:02,500 --> 00:00:04,000\n[music]\n"
+
+
+@pytest.mark.parametrize("name", ["talk.srt", "talk.en.srt", "talk.pt-BR.srt", "talk.SRT"])
+def test_subtitles(name, tmp_path) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + SRT.replace("\n", "\r\n").encode())
+    found = find_transcripts([tmp_path / "talk.wav"])
+    units = found.by_recording[tmp_path / "talk.wav"].units(240_000, "english")
+    assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000)]
+    assert found.notes == [f"{tmp_path / name}: 1 cues without speech, such as [music], are ignored"]
+
+
+def test_subtitles_in_several_languages_are_refused(tmp_path) -> None:
+    (tmp_path / "talk.en.srt").write_text(SRT)
+    (tmp_path / "talk.de.srt").write_text(SRT)
+    with pytest.raises(UserError, match=r"several languages \(talk.de.srt, talk.en.srt\); keep only"):
+        find_transcript(tmp_path / "talk.wav")
+    (tmp_path / "talk.srt").write_text(SRT)
+    assert texts(tmp_path) == [" First."]
+
+
+@pytest.mark.parametrize("name", ["talk.lab", "talk.txt"])
+def test_a_label_track_is_told_from_a_text(name, tmp_path) -> None:
+    (tmp_path / name).write_text("0.5\t2.0\tFirst.\n2.5\t4.0\tSecond.\n")
+    assert texts(tmp_path) == [" First.", " Second."]
+    (tmp_path / name).write_text("All of it.\n")
+    assert texts(tmp_path) == ["All of it."]
+
+
+def test_a_table_may_name_speakers(tmp_path) -> None:
+    (tmp_path / "metadata.csv").write_text("talk|anna|The train was late.\nwalk|anna|We waited for an hour.\n")
+    found = find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+    assert [(text.speaker, text.text) for text in found.by_recording.values()] == [
+        ("anna", "The train was late."),
+        ("anna", "We waited for an hour."),
+    ]
+    assert found.notes == []
+
+
+def test_texts_of_clips_to_validate_on_are_read_too(tmp_path) -> None:
+    """As the export to LJSpeech leaves them."""
+    (tmp_path / "metadata.csv").write_text("talk|First.\n")
+    (tmp_path / "metadata_val.csv").write_text("walk|Second.\ntalk|Another.\n")
+    found = find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+    assert [text.text for text in found.by_recording.values()] == ["First.", "Second."]
+
+
+def test_which_of_several_is_used_and_which_belong_to_no_recording_is_said(tmp_path) -> None:
+    for name in ("talk.txt", "talk.lab", "lost.txt", "walk.txt"):
+        (tmp_path / name).write_text("Some text.")
+    (tmp_path / "talk.srt").write_text(SRT)
+    (tmp_path / "metadata.csv").write_text("walk|a text\nrun|another one\nfly|a third one\n")
+    found = find_transcripts([tmp_path / f"{name}.wav" for name in ("talk", "walk", "run", "swim")])
+    assert [bool(text) for text in found.by_recording.values()] == [True, True, True, False]
+    assert found.notes[1:] == [
+        f"{tmp_path}: 2 recordings with several transcripts: talk.srt is used, not talk.lab, talk.txt; "
+        "walk.txt is used, not metadata.csv:1",
+        f"{tmp_path}: 2 transcripts without a recording: lost.txt; metadata.csv:3 (fly)",
+    ]
+
+
+def test_a_table_that_nobody_needs_is_not_read(tmp_path) -> None:
+    (tmp_path / "talk.txt").write_text("Some text.")
+    (tmp_path / "metadata.csv").write_text("file_name,transcription\n")
+    assert texts(tmp_path) == ["Some text."]
+    with pytest.raises(UserError, match="metadata.csv:1: expected id"):
+        find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
+
+
+def clock(seconds: float) -> str:
+    return f"00:00:{seconds:06.3f}"
+
+
+FORMS = {
+    "railway.srt": lambda n, one: f"{n}\n{clock(one['start'])} --> {clock(one['end'])}\n<i>{one['text']}</i>\n\n".replace(".", ",", 2),
+    "railway.vtt": lambda n, one: f"{'WEBVTT' * (n == 1)}\n\n{clock(one['start'])[3:]} --> {clock(one['end'])[3:]} line:0\n{one['text']}\n",
+    "railway.txt": lambda n, one: f"{one['start']:.6f}\t{one['end']:.6f}\t{one['text']}\n",
+    "railway.lab": lambda n, one: f"{round(one['start'] * 1e7)} {round(one['end'] * 1e7)} {one['text']}\n",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_one_transcript_in_every_form_gives_the_same_units(name, said, tmp_path) -> None:
+    (tmp_path / name).write_text("".join(FORMS[name](n, one) for n, one in enumerate(said, start=1)))
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "railway.json").write_text(json.dumps(said))
+    ours, other = (find_transcript(folder / "railway.ogg").units(10**6, "english") for folder in (tmp_path / "json", tmp_path))
+    assert len(said) == 8
+    assert [unit.text for unit in other] == [unit.text for unit in ours]
+    assert all(abs(a.start - b.start) <= 24 and abs(a.stop - b.stop) <= 24 for a, b in zip(ours, other, strict=True))  # a millisecond

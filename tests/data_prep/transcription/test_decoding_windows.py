@@ -1,0 +1,75 @@
+"""How windows become packs, where words of a pack lie in the recording, and what becomes of packs that cannot be heard."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.vad import Region
+from data_prep.transcription import decoding_windows
+from data_prep.transcription.decoding_windows import locate_word, pack, seconds_of
+
+TWO = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
+"""2 s and 3 s, with 48 s between them."""
+
+
+def test_a_word_that_seems_to_span_a_pause_lies_where_its_middle_is() -> None:
+    places = [locate_word(TWO, *times) for times in ((0.5, 1.0), (1.5, 2.3), (1.8, 2.5), (2.5, 3.0), (4.5, 6.0))]
+    seconds = [(one.start / MASTER_RATE, one.stop / MASTER_RATE) for one in places]
+    assert seconds == [(0.5, 1.0), (1.5, 2.0), (50.0, 50.5), (50.5, 51.0), (52.5, 53.0)]
+
+
+def test_the_sound_of_a_pack_is_that_of_its_stretches() -> None:
+    audio = Audio(np.arange(60 * SPEECH_RATE, dtype=np.float32), SPEECH_RATE)
+    sound = decoding_windows.pack_samples(audio, TWO)
+    assert len(sound) == 5 * SPEECH_RATE == seconds_of(TWO) * SPEECH_RATE
+    assert (sound[2 * SPEECH_RATE - 1], sound[2 * SPEECH_RATE]) == (2 * SPEECH_RATE - 1, 50 * SPEECH_RATE)
+    with pytest.raises(ValueError, match="16000 Hz, not 24000"):
+        decoding_windows.pack_samples(Audio(audio.samples, MASTER_RATE), TWO)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40_000), st.integers(1, 29 * MASTER_RATE)), max_size=12))
+def test_packs_hold_every_window_once_in_order_and_fit_into_whispers_30_s(steps) -> None:
+    edges = list(itertools.accumulate(itertools.chain.from_iterable(steps)))
+    windows = [Region(start, stop) for start, stop in zip(edges[::2], edges[1::2])]
+    stretches = [stretch for one in pack(windows) for stretch in one]
+    assert len(stretches) == len(windows)
+    assert all(outer.start <= inner.start < inner.stop <= outer.stop for outer, inner in zip(stretches, windows, strict=True))
+    assert all(one.stop <= other.start for one, other in itertools.pairwise(stretches))
+    assert all(seconds_of(one) < 30 for one in pack(windows))
+
+
+@given(st.lists(st.integers(1, 28), min_size=1, max_size=60), st.sets(st.integers(0, 59), max_size=4))
+def test_a_pack_that_fails_takes_no_other_with_it(lengths, bad) -> None:
+    """Windows 10 s apart; the packs with a number in `bad` raise, alone and in every batch."""
+    starts = [sum(lengths[:index]) + 10 * index for index in range(len(lengths))]
+    windows = [Region(start * MASTER_RATE, (start + length) * MASTER_RATE) for start, length in zip(starts, lengths, strict=True)]
+    every = pack(windows)
+    broken = [one for index, one in enumerate(every) if index in bad]
+
+    def listen(batch: list[decoding_windows.Pack]) -> list[TextUnit]:
+        assert len(batch) <= decoding_windows.BATCH
+        if any(one in broken for one in batch):
+            raise RuntimeError("no\nmore")
+        return [TextUnit(text=" word", start=one[0].start, stop=one[0].stop) for one in batch]
+
+    units = decoding_windows.transcribe_windows(windows, listen)
+    assert [unit.start for unit in units] == sorted(unit.start for unit in units)
+    assert sum(unit.text == " word" for unit in units) == len(every) - len(broken)
+    assert [(unit.start, unit.stop) for unit in units if unit.error == "RuntimeError: no"] == [
+        tuple(stretch) for one in broken for stretch in one
+    ]
+
+
+def test_the_longest_come_first_in_batches_that_do_not_exceed_16() -> None:
+    windows = [Region(40 * index * MASTER_RATE, (40 * index + 28) * MASTER_RATE - index) for index in range(40)]
+    heard: list[list[decoding_windows.Pack]] = []
+    decoding_windows.transcribe_windows(windows, lambda batch: heard.append(batch) or [])
+    assert [len(batch) for batch in heard] == [16, 16, 8]
+    assert [one for batch in heard for one in batch] == [(window,) for window in windows]

@@ -1,0 +1,260 @@
+"""faster-whisper on a checkpoint of one layer that always says the same, converted by CTranslate2's own converter."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import itertools
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from data_prep.cli import voice
+from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.vad import Region
+from data_prep.transcription import decoding_windows, faster_whisper_engine, whisper_engine
+from finetune.errors import UserError
+
+TEXT = "The night train to the north leaves from platform seven."
+WINDOW = Region(MASTER_RATE // 4, 4 * MASTER_RATE)
+FULL = [Region(start * MASTER_RATE, (start + 15) * MASTER_RATE) for start in range(0, 48, 16)]
+"""Windows of which no two go into one pack."""
+needs_faster_whisper = pytest.mark.skipif(
+    importlib.util.find_spec("faster_whisper") is None, reason="faster-whisper is not installed: pip install '.[faster-whisper]'"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The converted checkpoint."""
+    from ctranslate2.converters import TransformersConverter
+
+    made, converted = tmp_path_factory.mktemp("transformers"), tmp_path_factory.mktemp("converted") / "model"
+    _tokenizer().save_pretrained(made)
+    (made / "preprocessor_config.json").write_text('{"feature_size": 80, "feature_extractor_type": "WhisperFeatureExtractor"}')
+    _saying(TEXT).save_pretrained(made)
+    TransformersConverter(str(made), copy_files=["tokenizer.json", "preprocessor_config.json"]).convert(str(converted))
+    config = json.loads((converted / "config.json").read_text())
+    languages = list(_whispers_own().all_language_tokens)  # the converter takes them from published models only
+    (converted / "config.json").write_text(json.dumps(config | {"lang_ids": languages}))
+    return converted
+
+
+def _whispers_own():
+    from whisper.tokenizer import get_tokenizer
+
+    return get_tokenizer(True, num_languages=99, language="en", task="transcribe")
+
+
+def _tokenizer():
+    """Whisper's vocabulary, without the merges that only long texts to be encoded need."""
+    import whisper
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import WhisperTokenizerFast
+    from transformers.models.whisper.tokenization_whisper import bytes_to_unicode
+
+    letters = bytes_to_unicode()
+    lines = (Path(whisper.__file__).parent / "assets" / "multilingual.tiktoken").read_text().splitlines()
+    words = {"".join(letters[byte] for byte in base64.b64decode(word)): int(rank) for word, rank in (line.split() for line in lines)}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = _whispers_own().encoding._special_tokens
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in sorted(special, key=special.get)])
+    end = "<|endoftext|>"
+    return WhisperTokenizerFast(tokenizer_object=tokenizer, unk_token=end, bos_token=end, eos_token=end)
+
+
+def _saying(text: str):
+    """Each text position's embedding points at the next token, and the layers add nothing."""
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    torch.manual_seed(0)
+    layers = {f"{side}_{what}": 1 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    widths = {"encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "d_model": 64}
+    model = WhisperForConditionalGeneration(WhisperConfig(vocab_size=51865, **layers, **widths))
+    own = _whispers_own()
+    says = [own.to_language_token("en"), own.transcribe, own.no_timestamps, *own.encode(" " + text)]
+    decoder = model.model.decoder
+    with torch.no_grad():
+        torch.nn.init.normal_(decoder.embed_tokens.weight)
+        for name, value in decoder.layers.named_parameters():
+            if "out_proj" in name or "fc2" in name:
+                value.zero_()
+        positions = decoder.embed_positions.weight
+        positions.copy_(10 * decoder.embed_tokens.weight[says + [own.eot] * (len(positions) - len(says))])
+    model.generation_config.update(alignment_heads=[[0, 0]], suppress_tokens=[], begin_suppress_tokens=[220, own.eot])
+    return model
+
+
+@pytest.fixture(scope="module")
+def speaking(folder):
+    return whisper_engine.load_whisper(f"faster-whisper:{folder}", "cpu")
+
+
+@pytest.fixture(scope="module")
+def talk(one_sentence) -> Audio:
+    """50 s."""
+    samples = soxr.resample(one_sentence.samples, MASTER_RATE, SPEECH_RATE)
+    return Audio(np.tile(samples, 13)[: 50 * SPEECH_RATE], SPEECH_RATE)
+
+
+def said(units: list[TextUnit]) -> str:
+    return "".join(unit.text for unit in units).strip()
+
+
+@needs_faster_whisper
+def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, talk) -> None:
+    units = whisper_engine.transcribe(speaking, talk, [WINDOW], None)
+    assert said(units) == TEXT and len(units) == len(TEXT.split())
+    assert all(WINDOW.start <= unit.start <= unit.stop <= WINDOW.stop for unit in units)
+    assert all(one.start <= other.start for one, other in itertools.pairwise(units))
+    assert {unit.heard.language for unit in units} == {"english"}
+    assert all(unit.heard.avg_logprob > -0.1 and unit.heard.complete and unit.heard.language_prob == 1 for unit in units)
+
+
+@needs_faster_whisper
+def test_each_pack_of_a_batch_says_its_words_in_its_place(speaking, talk) -> None:
+    units = whisper_engine.transcribe(speaking, talk, FULL, "english")
+    assert [said([unit for unit in units if one.start <= unit.start and unit.stop <= one.stop]) for one in FULL] == [TEXT] * 3
+    assert len(units) == 3 * len(TEXT.split()) and all(unit.heard.language_prob is None for unit in units)
+
+
+@needs_faster_whisper
+def test_pauses_between_the_stretches_of_a_pack_are_left_out(speaking, talk) -> None:
+    windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 20, 40)]
+    (packed,) = decoding_windows.pack(windows)
+    units = whisper_engine.transcribe(speaking, talk, windows, "english")
+    assert said(units) == TEXT
+    assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
+
+
+@needs_faster_whisper
+def test_the_verb_takes_it_by_name(folder, one_sentence, tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
+    asked = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--whisper", f"faster-whisper:{folder}", "--workers", "0"]
+    assert voice.main([*asked, "--language", "en", "--val-share", "0"]) == 0
+    (row,) = (json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines())
+    assert row["text"] == TEXT
+
+
+@needs_faster_whisper
+def test_a_text_that_runs_into_the_limit_says_so(speaking, talk, monkeypatch) -> None:
+    monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 5)
+    units = whisper_engine.transcribe(speaking, talk, [WINDOW], "english")
+    assert TEXT.startswith(said(units)) and not any(unit.heard.complete for unit in units)
+
+
+@needs_faster_whisper
+def test_what_it_cannot_hear_says_why(speaking, talk, monkeypatch) -> None:
+    monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 1000)
+    monkeypatch.setattr(decoding_windows, "TOKENS_PER_SECOND", 100)
+    (unit,) = whisper_engine.transcribe(speaking, talk, [FULL[0]], "english")
+    assert unit.text == "" and unit.error.startswith("ValueError: The length of the prompt is")
+
+
+@needs_faster_whisper
+def test_weights_are_known_by_content_and_a_foreign_folder_is_named(folder, tmp_path, monkeypatch) -> None:
+    assert whisper_engine.fetch(f"faster-whisper:{folder}") == folder / "model.bin"
+    assert len(whisper_engine.settings(f"faster-whisper:{folder}", None)["weights"]) == 64
+    assert whisper_engine.settings("faster-whisper:small", None) != whisper_engine.settings("faster-whisper:small", "english")
+    with pytest.raises(UserError, match="neither a folder with model.bin nor downloadable weights .*tiny"):
+        whisper_engine.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
+    (tmp_path / "model.bin").write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match="not a CTranslate2 Whisper model"):
+        whisper_engine.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
+
+
+def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
+    monkeypatch.setattr(faster_whisper_engine, "find_spec", lambda _name: None)
+    for ask in (
+        lambda name: whisper_engine.load_whisper(name, "cpu"),
+        lambda name: whisper_engine.settings(name, None),
+        whisper_engine.fetch,
+    ):
+        with pytest.raises(UserError, match=r"pip install 'overtone\[faster-whisper\]'"):
+            ask("faster-whisper:small")
+    assert not faster_whisper_engine.is_faster_whisper("small")
+
+
+@needs_faster_whisper
+def test_ctranslate2_opens_the_library_that_is_looked_for_and_no_other_of_cuda() -> None:
+    """By the names in its binaries: another release may want another version, or cuDNN."""
+    import ctranslate2
+
+    package = Path(ctranslate2.__file__).parent
+    binaries = [*package.glob("*.so"), *package.with_name("ctranslate2.libs").glob("*.so*")]
+    named = {name for path in binaries for name in re.findall(rb"lib(?:cublas|cudnn|cudart|curand)\w*\.so[.\d]*", path.read_bytes())}
+    assert named == {faster_whisper_engine.CUBLAS.encode()}
+
+
+def no_library(_path: str) -> None:
+    raise OSError("libcublas.so.12: cannot open shared object file")
+
+
+def test_without_the_library_of_a_gpu_the_package_is_named_before_anything_is_fetched(monkeypatch) -> None:
+    monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(faster_whisper_engine, "files_of", lambda _package: None)
+    monkeypatch.setattr(faster_whisper_engine, "fetch", lambda _name: pytest.fail("nothing is fetched"))
+    with pytest.raises(UserError, match="--whisper faster-whisper:small: .*libcublas.so.12.*pip install nvidia-cublas-cu12; or use"):
+        faster_whisper_engine.check_device("faster-whisper:small", "cuda:1")
+    faster_whisper_engine.check_device("faster-whisper:small", "cpu")
+
+
+def test_a_library_that_only_its_package_knows_is_opened_from_there(tmp_path, monkeypatch) -> None:
+    """The loader does not look into site-packages; once open, the library is found by its name."""
+    opened = []
+
+    def open_library(path: str) -> None:
+        opened.append(path)
+        if path == faster_whisper_engine.CUBLAS:
+            no_library(path)
+
+    inside = SimpleNamespace(name=faster_whisper_engine.CUBLAS, locate=lambda: tmp_path / faster_whisper_engine.CUBLAS)
+    monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", open_library)
+    monkeypatch.setattr(faster_whisper_engine, "files_of", lambda _package: [SimpleNamespace(name="LICENSE"), inside])
+    faster_whisper_engine.check_device("faster-whisper:small", "cuda")
+    assert opened == [faster_whisper_engine.CUBLAS, str(tmp_path / faster_whisper_engine.CUBLAS)]
+    monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", no_library)
+    with pytest.raises(UserError, match="install nvidia-cublas-cu12 again"):
+        faster_whisper_engine.check_device("faster-whisper:small", "cuda")
+
+
+@needs_faster_whisper
+def test_the_verb_looks_for_it_before_a_recording_is_read(folder, one_sentence, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
+    monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(faster_whisper_engine, "files_of", lambda _package: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(voice, "hear_all", lambda *_: pytest.fail("a recording is read"))
+    asked = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--whisper", f"faster-whisper:{folder}", "--device", "cuda"]
+    assert voice.main(asked) == 2
+    assert "pip install nvidia-cublas-cu12" in capsys.readouterr().err
+
+
+@needs_faster_whisper
+def test_each_worker_has_its_gpu(folder, monkeypatch) -> None:
+    """torch says `cuda:1` in one word, CTranslate2 in two; what it does with them cannot be tried without a GPU."""
+    import faster_whisper
+
+    asked = []
+    monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", lambda _library: None)
+    monkeypatch.setattr(faster_whisper, "WhisperModel", lambda *_args, **options: asked.append(options))
+    for device in ("cpu", "cuda", "cuda:1"):
+        faster_whisper_engine.load(f"{faster_whisper_engine.PREFIX}{folder}", device)
+    assert [(one["device"], one["device_index"]) for one in asked] == [("cpu", 0), ("cuda", 0), ("cuda", 1)]
+
+
+@needs_faster_whisper
+def test_another_rate_is_refused(speaking, one_sentence) -> None:
+    with pytest.raises(ValueError, match="16000 Hz, not 24000"):
+        whisper_engine.transcribe(speaking, one_sentence, [WINDOW], None)

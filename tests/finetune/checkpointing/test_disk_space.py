@@ -1,0 +1,80 @@
+"""A disk without room for two checkpoints, or that not all machines see, is told before a weight is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from finetune.checkpointing.disk_space import check_room, check_shared, checkpoint_bytes, checkpoint_bytes_of, see_mark
+from finetune.distributed.process_group import World, join, leave
+from finetune.errors import UserError
+from finetune.modeling.optimizers import Rule
+from finetune.storage import files
+from tests.finetune import tiny
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_a_checkpoint_takes_is_what_was_said(tmp_path: Path, optimizer: Rule) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "1"), ("checkpoint.asynchronous", "false"), ("train.optimizer", optimizer))
+    training, _ = tiny.trained(join((), tmp_path), config)
+    leave()
+    trained = sum(parameter.numel() for parameter in training.model.parameters())
+    in_blocks = sum(parameter.numel() for parameter in training.model.blocks.parameters() if parameter.dim() == 2)  # type: ignore[union-attr, operator]
+    (folder,) = (tmp_path / "run" / "checkpoints").iterdir()
+    (found,) = (load_file(path).values() for path in folder.rglob("*.safetensors"))
+    planned = checkpoint_bytes_of(training.model, optimizer, training.loaded.blocks)
+    assert planned == checkpoint_bytes(trained, 8 * trained - (4 * in_blocks if optimizer == "muon" else 0))
+    assert sum(tensor.numel() * tensor.element_size() for tensor in found) == planned + 4, "and a buffer"
+
+
+def test_room_for_two_or_for_the_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda _: 12_000)
+    check_room(tmp_path, 6_000)
+    with pytest.raises(UserError, match=r"room for 2 more of this run's checkpoints needs 24,000 bytes .* 12,000 are free"):
+        check_room(tmp_path, 12_000)
+    for step in (1, 2):
+        (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    check_room(tmp_path, 12_000)
+
+
+def test_training_asks_before_it_reads_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config_in(tmp_path)
+    monkeypatch.setattr(files, "free_bytes", lambda folder: 10**9 if folder.name == "cache" else 10)
+    monkeypatch.setattr("finetune.modeling.loading.materialise", lambda *_: pytest.fail("weights were read"))
+    try:
+        with pytest.raises(UserError, match="more of this run's checkpoints"):
+            tiny.built(join((), tmp_path), config)
+    finally:
+        leave()
+
+
+def test_a_folder_that_this_machine_does_not_see(world: World, tmp_path: Path) -> None:
+    check_shared(tmp_path, world)
+    assert list(tmp_path.iterdir()) == [], "the mark is gone"
+    with pytest.raises(
+        UserError, match=rf"^run.dir: .* \(rank 3\) does not see the files that rank 0 writes to {tmp_path}; choose a --run.dir on a file"
+    ):
+        see_mark(tmp_path / ".seen-1", 3)
+
+
+ELSEWHERE = """
+import os, sys
+from pathlib import Path
+from finetune import models, train
+
+folder = Path(FOLDER, os.environ["RANK"])
+folder.mkdir()
+models.file_digests = lambda *_: sys.exit("weights were read")
+sys.exit(0 if train.main([*ARGUMENTS, "--run.dir", "/proc/self/cwd/run"] if not os.chdir(folder) else []) == 2 else 1)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_machines_without_a_common_folder_ends_before_it_begins(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config_in(tmp_path)
+    own = ["--recipe", str(tiny.FOLDER), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
+    tiny.ranks(ELSEWHERE.replace("FOLDER", repr(str(tmp_path))).replace("ARGUMENTS", repr(own)))
+    said = capfd.readouterr().err
+    assert said.count("(rank 1) does not see the files that rank 0 writes to /proc/self/cwd/run; choose a --run.dir") == 1, said

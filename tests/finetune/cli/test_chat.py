@@ -1,0 +1,38 @@
+"""The verb finds the folder's recipe, and says so if that does not converse."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from finetune.cli import chat
+from finetune.exporting.export import CARD
+from tests.finetune import tiny
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / CARD).write_text(json.dumps({"recipe": str(tiny.FOLDER)}))
+    return tmp_path
+
+
+def test_a_recipe_that_does_not_converse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat.main(["--model", str(folder)]) == 2
+    assert f"has no chat; use `python -m finetune generate --model {folder}`" in capsys.readouterr().err
+
+
+def test_the_rest_goes_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Path, list[str]]] = []
+    talking = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, chat=lambda model, argv: seen.append((model, argv)) or 5))  # type: ignore[func-returns-value]  # note, then 5
+    monkeypatch.setattr(chat, "load_recipe", lambda _: talking)
+    assert chat.main(["--model", str(folder), "--system", "Be brief.", "--help"]) == 5
+    assert seen == [(folder, ["--system", "Be brief.", "--help"])]
+
+
+def test_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat.main(["--help"]) == 0
+    assert "--model FOLDER" in capsys.readouterr().out
+    assert chat.main([]) == 2

@@ -1,0 +1,89 @@
+"""An exported folder knows its recipe, and everything else on the command line is the recipe's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from finetune.cli import generate
+from finetune.distributed.process_group import join, leave
+from finetune.exporting.export import CARD
+from finetune.storage import demo_models
+from tests.finetune import tiny
+
+
+def exported(folder: Path, card: object) -> Path:
+    folder.mkdir()
+    (folder / CARD).write_text(card if isinstance(card, str) else json.dumps(card))
+    return folder
+
+
+def test_the_folder_names_its_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = exported(tmp_path / "voice", {"recipe": str(tiny.FOLDER)})
+    assert generate.main(["--model", str(folder)]) == 0
+    assert capsys.readouterr().out == "voice says nothing\n"
+
+
+def test_a_demo_model_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    made = exported(tmp_path / "made", {"recipe": str(tiny.FOLDER)})
+    (made / demo_models.CARD).write_text("# toy\n")
+    (tmp_path / "toy.zip").write_bytes(demo_models.pack(made))
+    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert generate.main(["--model", "toy"]) == 0
+    assert capsys.readouterr().out == f"{demo_models.folder_of('toy').name} says nothing\n"
+
+
+def test_another_tools_folder_needs_the_recipes_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "voice").mkdir()
+    assert generate.main(["--model", str(tmp_path / "voice")]) == 2
+    assert (
+        "is no exported model (overtone.json is missing or unreadable); export one, or name its recipe with --recipe"
+        in capsys.readouterr().err
+    )
+    assert generate.main(["--model", str(tmp_path / "voice"), "--recipe", str(tiny.FOLDER)]) == 0
+
+
+@pytest.mark.parametrize("card", ["{", "{}", "[]", '"text"', "\x00"])
+def test_a_card_that_can_not_be_read(tmp_path: Path, card: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--model", str(exported(tmp_path / "voice", card))]) == 2
+    assert "is no exported model" in capsys.readouterr().err
+
+
+def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Path, list[str]]] = []
+    speaking = replace(
+        tiny.RECIPE, inference=replace(tiny.RECIPE.inference, generate=lambda folder, argv: seen.append((folder, argv)) or 7)
+    )  # type: ignore[func-returns-value]  # note, then 7
+    monkeypatch.setattr(generate, "load_recipe", lambda _: speaking)
+    folder = exported(tmp_path / "voice", {"recipe": str(tiny.FOLDER)})
+    rest = ["--text", "--model-like words", "--mode", "fast", "--rec", "on", "--help", "file.wav"]
+    assert generate.main(["--model", str(folder), *rest]) == 7
+    assert seen == [(folder, rest)], "and --mode is not short for --model"
+
+
+def test_a_run_speaks_through_an_export_in_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the newest checkpoint or of the given one, made once for each."""
+    tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, *tiny.FULL, ("train.steps", "2"), ("checkpoint.every", "1")))
+    leave()
+    capsys.readouterr()
+    run, cache = tmp_path / "run", tmp_path / "run" / "cache" / "exports"
+    assert generate.main(["--model", str(run)]) == 0
+    (newest,) = cache.iterdir()
+    assert newest.name.startswith("step-00000002-") and capsys.readouterr().out == f"{newest.name} says nothing\n"
+    assert json.loads((newest / CARD).read_text())["step"] == 2
+    before = (newest / CARD).stat().st_mtime_ns
+    assert generate.main(["--model", str(run / "checkpoints" / "step-00000002")]) == 0
+    assert (newest / CARD).stat().st_mtime_ns == before and list(cache.iterdir()) == [newest]
+    assert generate.main(["--model", str(run / "checkpoints" / "step-00000001")]) == 0
+    assert sorted(path.name[:14] for path in cache.iterdir()) == ["step-00000001-", "step-00000002-"]
+
+
+def test_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main([]) == 2
+    assert "which model? give --model FOLDER" in capsys.readouterr().err
+    assert generate.main(["--help"]) == 0
+    assert "--model FOLDER" in capsys.readouterr().out

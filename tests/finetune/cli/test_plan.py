@@ -1,0 +1,137 @@
+"""`finetune plan` shows the settings with their origins, and the samples that a run trains on first, without reading a weight."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from finetune.cli import plan
+from finetune.config import resolve
+from finetune.config_sources import parse_arguments
+from finetune.data.batching import Order, micro_batches
+from finetune.data.jsonl_dataset import index_path
+from finetune.distributed.process_group import join, leave
+from finetune.storage import files
+from finetune.training import setup
+from tests.finetune import tiny
+
+ROOT = Path(__file__).parents[3]
+SHOWING = replace(tiny.RECIPE, show=lambda sample, processor: f"«{bytes(sample['ids'].tolist()).decode()}» for {processor}")
+
+
+def argv_in(folder: Path, *more: str) -> list[str]:
+    config = tiny.config_in(folder)
+    own = ["--run.dir", str(config.run.dir), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
+    return ["--recipe", str(tiny.FOLDER), *own, *more]
+
+
+def test_every_value_with_its_origin_and_all_of_it_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    extra = tmp_path / "extra.yaml"
+    extra.write_text("train:\n  lr: 2e-3\nmodel: {lora: {rank: 4}}\n")
+    argv = argv_in(tmp_path, "--config", str(extra), "--train.beta1", "0.8", "--log.trackers", "[]")
+    assert plan.main(argv) == 0
+    out = capsys.readouterr().out
+    lines = {line.split(":")[0].strip(): line for line in out.splitlines()}
+    assert lines["lr"].endswith(f"# {extra}:2") and "lr: 0.002 " in lines["lr"]
+    assert lines["rank"].endswith(f"# {extra}:3") and lines["alpha"].endswith("# default")
+    assert lines["beta1"].endswith("# --train.beta1") and lines["beta2"].endswith("# default")
+    assert lines["micro_tokens"].endswith("byte_model/config.yaml:2")
+    arguments = parse_arguments(argv)
+    told = resolve(arguments.recipe or "", tiny.RECIPE.Options, [tiny.FOLDER / "config.yaml", *arguments.files], arguments.overrides)
+    assert yaml.safe_load(out)["train"]["lr"] == 0.002
+    (tmp_path / "again.yaml").write_text(out)
+    assert resolve(str(tiny.FOLDER), tiny.RECIPE.Options, [tmp_path / "again.yaml"], []).model_dump() == told.model_dump()
+
+
+def test_a_plan_leaves_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.yaml"
+    argv = argv_in(tmp_path, "--gpus", "2", "--gpu", "a100-40gb", "--write", str(mine))
+    assert plan.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "ddp on 2 × a100-40gb" in out and "  not zero1: " in out and f"# wrote {mine}" in out
+    values = yaml.safe_load(mine.read_text(encoding="utf-8"))
+    assert (values["num_processes"], values["distributed_type"]) == (2, "MULTI_GPU")
+    assert plan.main(argv) == 2 and "already exists" in capsys.readouterr().err
+    assert plan.main(argv_in(tmp_path, "--gpus", "many")) == 2 and "expected a number" in capsys.readouterr().err
+
+
+def test_a_value_that_yaml_would_break_over_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "a: 'text' # that " * 20 + "\nhas two lines"
+    assert plan.main(argv_in(tmp_path, "--settings", "--model.revision", json.dumps(long))) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["revision"] == long
+
+
+def test_the_first_batch_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
+    weights = tmp_path / "base" / "model.safetensors"
+    argv = argv_in(tmp_path, "--show-batch", "--data.too_long", "drop", "--data.sequence_length", "30")
+    files.write_bytes(weights, b"no weights at all")
+    assert plan.main(argv) == 0
+    out = capsys.readouterr().out
+    config = tiny.config_in(tmp_path, ("data.too_long", "drop"), ("data.sequence_length", "30"))
+    kept = [(line, text) for line, text in enumerate(tiny.texts(), start=1) if len(text) <= 30]
+    assert 0 < len(kept) < 20 and "dropped" in out.split("the first micro-batch")[0]
+    tiny.write_base(tmp_path / "base")
+    world = join((), tmp_path)
+    training, _ = tiny.built(world, config)
+    leave()
+    first = micro_batches(Order.of(config), training.rows.lengths, 0, 0)[0]
+    assert f"the first micro-batch: {len(first.ids)} of {len(kept)} rows, {first.tokens} positions" in out
+    expected = [f"── {config.data.train}:{kept[row][0]}\n«{kept[row][1]}» for None" for row in first.ids]
+    assert out.split("\n\n")[-len(expected) :] == [*expected[:-1], expected[-1] + "\n"]
+
+
+def test_the_index_serves_the_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
+    assert plan.main(argv_in(tmp_path, "--show-batch")) == 0
+    config = tiny.config_in(tmp_path)
+    assert config.data.train is not None
+    made = index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns
+    assert not (config.run.dir / setup.EXIT_RECORD).exists() and not (config.run.dir / "checkpoints").exists()
+    tiny.built(join((), tmp_path), config)
+    leave()
+    assert index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns == made
+
+
+def test_bad_rows_are_told_before_a_gpu_is_booked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
+    tiny.write_rows(tmp_path / "train.jsonl", ["fine", "x"])
+    assert plan.main(argv_in(tmp_path, "--show-batch")) == 2
+    assert "train.jsonl:2: text must hold" in capsys.readouterr().err
+
+
+def test_a_recipe_that_cannot_show_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(argv_in(tmp_path, "--show-batch")) == 2
+    assert "does not define `show`" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists(), "before anything is read"
+
+
+def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
+    script = "import sys; from finetune import plan; code = plan.main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
+    recipe = tmp_path / "light" / "recipe.py"
+    recipe.parent.mkdir()
+    recipe.write_text(
+        "from finetune.config import Section\nfrom finetune.recipe import Inference, Recipe\n\n\nclass Options(Section):\n    pass\n\n\n"
+        "RECIPE = Recipe(Options, *[None] * 6, ('plain',), Inference(print))\n"
+    )
+    (recipe.parent / "config.yaml").write_text("train: {steps: 3}\n")
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    for more in (["--help"], ["--settings", "--data.train", str(tmp_path / "rows.jsonl")]):
+        argv = [sys.executable, "-c", script, "--recipe", str(recipe.parent), *more]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert ("--show-batch" in done.stdout) == (more == ["--help"]) and "steps" in done.stdout
+
+
+def test_it_is_a_script_too(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "finetune", "plan", *argv_in(tmp_path, "--settings")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith(f"recipe: {tiny.FOLDER}"), done.stderr

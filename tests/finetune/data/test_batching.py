@@ -1,0 +1,248 @@
+"""The order of training: computed from the place alone, every row once an epoch, the same on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data import batching, sample_cache
+from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
+from finetune.data.jsonl_dataset import DataFile, Measured, Rows, SamplesFile, build_index, checksum_of, open_rows
+from finetune.errors import UserError
+from tests.finetune import tiny
+
+orders = st.builds(
+    Order,
+    seed=st.integers(0, 2**40),
+    window=st.integers(1, 40),
+    micro_tokens=st.integers(1, 120),
+    global_batch_tokens=st.integers(1, 400),
+    packing=st.booleans(),
+)
+lengths_of_rows = st.lists(st.integers(1, 100), min_size=1, max_size=90).map(lambda values: np.array(values, dtype=np.int64))
+
+
+# --- the permutation
+
+
+@given(size=st.integers(1, 3000), key=st.integers(0, 2**63 - 1))
+def test_permute_visits_every_position_once(size: int, key: int) -> None:
+    image = batching.permute(np.arange(size), size, key)
+    assert np.array_equal(np.sort(image), np.arange(size))
+
+
+@pytest.mark.parametrize("size", [2**20, 2**20 + 1, 2**31 + 5, 10**12])
+def test_permute_of_a_sample_of_many_stays_inside_and_apart(size: int) -> None:
+    positions = np.unique(np.random.default_rng(0).integers(0, size, 20000))
+    image = batching.permute(positions, size, 5)
+    assert image.min() >= 0 and image.max() < size and len(np.unique(image)) == len(positions)
+    assert abs(float(np.mean(image)) / size - 0.5) < 0.02, "spread over the whole range"
+
+
+def test_permute_of_a_place_does_not_need_its_neighbours() -> None:
+    whole = batching.permute(np.arange(1000), 1000, 3)
+    assert [int(batching.permute(np.array([place]), 1000, 3)[0]) for place in (0, 1, 500, 999)] == whole[[0, 1, 500, 999]].tolist()
+
+
+def test_keys_and_epochs_give_other_orders() -> None:
+    images = {key: tuple(batching.permute(np.arange(500), 500, key)) for key in range(50)}
+    assert len(set(images.values())) == 50
+    assert max(sum(image[place] == place for place in range(500)) for image in images.values()) < 12, "no key leaves rows where they were"
+    followers = Counter(b - a for image in images.values() for a, b in itertools.pairwise(image))
+    assert max(followers.values()) < 0.01 * sum(followers.values()), "no stride is preferred"
+
+
+def test_keys_of_integers_do_not_collide() -> None:
+    keys = {batching.keyed(*parts) for parts in [(1, 23), (12, 3), (1, 2, 3), (123,), (1,), (2,), (1, 0), (0, 1)]}
+    assert len(keys) == 8 and all(0 <= key < 2**63 for key in keys)
+
+
+def test_the_order_is_pinned() -> None:
+    """A changed order would silently repeat and skip rows in every run that goes on from an older checkpoint."""
+    assert batching.permute(np.arange(8), 8, batching.keyed(0, 0)).tolist() == [5, 1, 7, 4, 2, 6, 3, 0]
+    (micro,) = batching.micro_batches(Order(0, 8, 100, 1), np.ones(8, dtype=np.int64), 0, 0)
+    assert list(micro.ids) == [5, 1, 7, 4, 2, 6, 3, 0] and micro.key == batching.keyed(0, 0, 0, 0) == 6090696550242238203
+
+
+# --- micro-batches and steps
+
+
+@given(lengths_of_rows, st.integers(1, 300))
+def test_fill_cuts_at_the_padded_size_and_no_earlier(lengths: np.ndarray, largest: int) -> None:
+    lengths = np.sort(lengths)
+    groups = batching.fill(np.arange(len(lengths)), lengths, largest)
+    assert np.array_equal(np.concatenate(groups), np.arange(len(lengths)))
+    for group, following in itertools.pairwise([*groups, None]):
+        assert len(group) == 1 or len(group) * lengths[group].max() <= largest
+        if following is not None:
+            assert (len(group) + 1) * lengths[following[0]] > largest, "the next row would have fitted"
+
+
+@settings(max_examples=150)
+@given(orders, lengths_of_rows, st.integers(1, 3))
+def test_steps_cover_every_row_once_an_epoch(order: Order, lengths: np.ndarray, epochs: int) -> None:
+    found = list(batching.steps(order, lengths, Place(), epochs))
+    assert batching.count_steps(order, lengths, epochs) == len(found)
+    assert {step.after.epoch for step in found} <= set(range(epochs + 1))
+    rows = Counter(row for step in found for micro in step.micros for row in micro.ids)
+    assert rows == dict.fromkeys(range(len(lengths)), epochs)
+    by_epoch: dict[int, list[int]] = {}
+    for place, step in zip([Place(), *(step.after for step in found)], found, strict=False):
+        by_epoch.setdefault(epoch_of(place, order, lengths), []).extend(row for micro in step.micros for row in micro.ids)
+    assert all(sorted(rows) == list(range(len(lengths))) for rows in by_epoch.values()) and len(by_epoch) == epochs
+    for step in found:
+        assert step.tokens == sum(int(lengths[list(micro.ids)].sum()) for micro in step.micros)
+        assert step.tokens - step.micros[-1].tokens < order.global_batch_tokens, "a step ends as soon as it is full"
+        for micro in step.micros:
+            held = lengths[list(micro.ids)]
+            assert len(held) == 1 or (held.sum() if order.packing else len(held) * held.max()) <= order.micro_tokens
+    keys = [micro.key for step in found for micro in step.micros]
+    assert len(set(keys)) == len(keys), "no two micro-batches draw the same dropout"
+
+
+def epoch_of(place: Place, order: Order, lengths: np.ndarray) -> int:
+    """The epoch that the next step is of: a step may end exactly where its epoch does."""
+    last = -(-len(lengths) // order.window) - 1
+    at_end = place.window == last and place.micro == len(batching.micro_batches(order, lengths, place.epoch, last))
+    return place.epoch + at_end
+
+
+@settings(max_examples=100)
+@given(orders, lengths_of_rows, st.data())
+def test_going_on_from_any_step_is_going_on(order: Order, lengths: np.ndarray, data: st.DataObject) -> None:
+    found = list(batching.steps(order, lengths, Place(), 2))
+    stop = data.draw(st.integers(0, len(found) - 1))
+    assert list(batching.steps(order, lengths, found[stop].after, 2)) == found[stop + 1 :]
+    endless = batching.steps(order, lengths, Place(), None)
+    assert list(itertools.islice(endless, len(found))) == found and next(endless).after.epoch >= 2
+
+
+@given(orders, st.lists(st.integers(1, 100), min_size=25, max_size=60).map(np.array))
+def test_epochs_and_seeds_differ(order: Order, lengths: np.ndarray) -> None:
+    first, second = (order_of(order, lengths, epoch) for epoch in (0, 1))
+    assert first != second and sorted(first) == sorted(second)
+    assert order_of(replace(order, seed=order.seed + 1), lengths, 0) != first
+
+
+def order_of(order: Order, lengths: np.ndarray, epoch: int) -> list[int]:
+    windows = range(-(-len(lengths) // order.window))
+    return [row for window in windows for micro in batching.micro_batches(order, lengths, epoch, window) for row in micro.ids]
+
+
+def turns_of(order: Order, lengths: np.ndarray, epoch: int, window: int) -> tuple[int, ...]:
+    """For each turn of a window, which of its micro-batches it trains, counted from the shortest."""
+    tokens = [micro.tokens for micro in batching.micro_batches(order, lengths, epoch, window)]
+    assert len(set(tokens)) == len(tokens), "sizes that are equal would hide who takes which turn"
+    return tuple(np.argsort(np.argsort(tokens)).tolist())
+
+
+def test_micro_batches_take_turns_differently_in_every_epoch_and_window_and_with_every_seed() -> None:
+    """Rows of as many lengths as there are rows lie in the same micro-batches in every epoch: only their turns can differ."""
+    lengths = np.arange(1, 41)
+    order = Order(seed=0, window=40, micro_tokens=1, global_batch_tokens=1)  # a micro-batch for each row
+    assert len({turns_of(order, lengths, epoch, 0) for epoch in range(20)}) == 20
+    assert len({turns_of(replace(order, seed=seed), lengths, 0, 0) for seed in range(20)}) == 20
+    windows = replace(order, window=20)
+    assert len({turns_of(windows, np.arange(1, 401), 0, window) for window in range(20)}) == 20
+
+
+def test_a_window_is_not_trained_from_short_to_long() -> None:
+    lengths = np.arange(1, 1001)
+    micros = batching.micro_batches(Order(0, 1000, 4000, 1), lengths, 0, 0)
+    means = [micro.tokens / len(micro.ids) for micro in micros]
+    assert len(means) > 50 and abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+
+
+# --- ranks
+
+
+@settings(max_examples=60)
+@given(orders, st.lists(st.integers(3, 30), min_size=1, max_size=30), st.integers(1, 4))
+def test_ranks_share_each_step_exactly(order: Order, lengths: list[int], size: int) -> None:
+    step = next(batching.steps(replace(order, packing=False), np.array(lengths), Place(), 1))
+    rows = rows_in_memory(["x" * length for length in lengths])
+    loaders = [Loader(rows, tiny.RECIPE, rank, size) for rank in range(size)]
+    shares = [loader.turns(step.micros) for loader in loaders]
+    for loader in loaders:
+        loader.close()
+    assert len({len(share) for share in shares}) == 1, "every rank takes part in every collective"
+    in_turn = [turn for turns in zip(*shares, strict=True) for turn in turns]
+    assert tuple(turn.micro for turn in in_turn if turn.counts) == step.micros
+    fillers = [turn for turn in in_turn if not turn.counts]
+    assert len(fillers) < size and all(turn.micro.tokens == 0 and len(turn.micro.ids) == 1 for turn in fillers)
+    assert sum(turn.batch.targets["next"] for turn in in_turn if turn.counts) == step.tokens - sum(len(micro.ids) for micro in step.micros)
+
+
+def rows_in_memory(texts: list[str]) -> Rows:
+    lines = [json.dumps({"text": text}).encode() for text in texts]
+    records = [sample_cache.encode(tiny.RECIPE.read({"text": text}, None)) for text in texts]
+    numbers = zip(placed(lines), texts, range(len(texts)), placed(records), strict=True)
+    index = np.array([[*row[:2], len(text), number + 1, row[2], *record] for row, text, number, record in numbers])
+    with tempfile.NamedTemporaryFile() as file, tempfile.NamedTemporaryFile() as cached:
+        for place, parts in ((file, lines), (cached, records)):
+            place.write(b"".join(parts))
+            place.flush()
+        return Rows(Path("memory.jsonl"), DataFile(Path(file.name)), index, "", SamplesFile(Path(cached.name)))
+
+
+def placed(parts: list[bytes]) -> list[tuple[int, int, int]]:
+    """(offset, bytes, checksum) of each of the parts, laid end to end."""
+    starts = np.cumsum([0, *map(len, parts)])[:-1].tolist()
+    return [(start, len(part), checksum_of(part)) for start, part in zip(starts, parts, strict=True)]
+
+
+def test_the_loader_reads_one_step_ahead_and_in_order() -> None:
+    rows, read = rows_in_memory(tiny.texts(12)), []
+    loader = Loader(rows, tiny.RECIPE, 0, 1)
+    todo = [Step((MicroBatch((row,), 3, row),), Place(0, 0, row + 1)) for row in range(12)]
+
+    def asked() -> Iterator[Step]:
+        for step in todo:
+            read.append(step)
+            yield step
+
+    seen = []
+    for step, turns in loader.over(asked()):
+        seen.append((step, turns[0].micro.ids[0]))
+        assert len(read) <= len(seen) + 1, "a longer queue would hold batches in memory"
+    loader.close()
+    assert seen == [(step, number) for number, step in enumerate(todo)]
+    assert list(loader_over_nothing(rows)) == []
+
+
+def loader_over_nothing(rows: Rows) -> Iterator[object]:
+    loader = Loader(rows, tiny.RECIPE, 0, 1)
+    yield from loader.over(iter([]))
+    loader.close()
+
+
+def test_a_cached_sample_that_can_not_be_read_is_named_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "abcdef"}\n\n{"text": "ghi"}\n{"text": "jkl"}\n')
+    records = {"abcdef": sample_cache.encode({"ids": torch.arange(6)}), "ghi": b"[]\nno tensor", "jkl": b"[" * 200 + b"]" * 200 + b"\n"}
+    build_index(path, tmp_path / "cache", "key", lambda row: Measured(len(row["text"]), sample=records[row["text"]]))
+    loader = Loader(open_rows(path, tmp_path / "cache"), tiny.RECIPE, 0, 1)
+    assert loader.sample(0)["ids"].tolist() == [*range(6)]
+    for row, words in (
+        (1, r"rows\.jsonl:3: its cached .*its tensors take 3 bytes, and it has 12"),
+        (2, r"rows\.jsonl:4: .*nested.*delete .*samples"),
+    ):
+        with pytest.raises(UserError, match=words):
+            list(loader.over(iter([Step((MicroBatch((row,), 1, 0),), Place())])))
+    loader.close()
+
+
+def test_the_order_of_a_config_holds_all_that_decides_it(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path, ("run.seed", "3"), ("data.window", "5"))
+    assert Order.of(config).as_json() == {"seed": 3, "window": 5, "micro_tokens": 100, "global_batch_tokens": 300, "packing": False}

@@ -1,0 +1,137 @@
+"""Several processes make the same index and cache as one, and whatever becomes of one of them, the row is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from finetune.data import index_workers, jsonl_dataset, length_index
+from finetune.data.index_workers import IndexWorkers
+from finetune.data.jsonl_dataset import Measured
+from finetune.errors import UserError
+from finetune.recipe import Recipe, load_recipe
+from tests.finetune import tiny
+from tests.reliability import victims
+
+LIMIT = length_index.LengthLimit(100, "train.micro_tokens", "error")
+assert victims.SERVER  # its fork server has torch imported
+
+
+def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
+    """As `intake.measure_for_cache`, but some texts have their way with the process. `folder` is where the processor would be."""
+    text = row["text"]
+    if text == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if text == "kill once" and not (folder / "was").exists():
+        (folder / "was").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if text == "leave":
+        os._exit(3)
+    if text == "fault":
+        raise KeyError("a fault")
+    return length_index.measure_for_cache(LIMIT, recipe, None, row)
+
+
+def made(path: Path, cache: Path, count: int, measure: Callable[..., Any] = odd, processor: Any = None) -> tuple[bytes, bytes]:
+    """Index and cache of a file, by so many processes."""
+    workers = IndexWorkers(path, tiny.FOLDER, processor or path.parent, measure)
+    jsonl_dataset.build_index(
+        path, cache, "key", partial(measure, tiny.RECIPE, path.parent), partial(workers.scan_all, count) if count else None
+    )
+    place = jsonl_dataset.index_path(path, cache)
+    return place.read_bytes(), jsonl_dataset.samples_path(place).read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", 150)
+
+
+def test_processes_make_the_same_bytes_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(60))
+    assert len([*jsonl_dataset.blocks_of(path.open("rb"))]) > 8
+    assert made(path, tmp_path / "many", 3) == made(path, tmp_path / "one", 0)
+    assert capsys.readouterr().err.startswith(f"indexing {path} in 3 processes\n")
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_once_is_replaced(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "kill once", *tiny.texts(20)])
+    many = made(path, tmp_path / "many", 2)
+    assert (tmp_path / "was").exists() and many == made(path, tmp_path / "one", 0)
+
+
+@pytest.mark.parametrize(("text", "how"), [("kill", "SIGKILL"), pytest.param("leave", "exit code 3", marks=pytest.mark.slow)])
+def test_a_row_that_ends_its_process_is_named(text: str, how: str, tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), text, *tiny.texts(20)])
+    with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row killed its process twice \({how}\)"):
+        made(path, tmp_path / "cache", 2)
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK], "nothing of it is adopted"
+
+
+def test_a_process_that_dies_while_it_answers_is_one_that_died() -> None:
+    worker = index_workers._Worker.__new__(index_workers._Worker)
+    worker._line = mock.Mock(recv=mock.Mock(side_effect=OSError("got end of file during message")))
+    assert worker._answer(jsonl_dataset.Block(b"{}", 0, 1)) is None
+
+
+def test_a_process_that_cannot_be_started_again_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "kill", *tiny.texts(20)])
+    monkeypatch.setattr(index_workers._Worker, "_restart", lambda _: "OSError: no process is left")
+    with pytest.raises(UserError, match=r"rows\.jsonl: a process that reads its rows has ended, and .* again: OSError: no process is left"):
+        made(path, tmp_path / "cache", 2)
+
+
+def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "x", *tiny.texts(20), "y"])
+    with pytest.raises(UserError, match=r"(?s)^2 invalid rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
+        made(path, tmp_path / "cache", 2)
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "fault", *tiny.texts(20)])
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*KeyError: 'a fault'.*while reading .*rows\.jsonl:21"):
+        made(path, tmp_path / "cache", 2)
+
+
+def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
+    many = made(path, tmp_path / "many", 2, partial(length_index.measure_for_cache, LIMIT), processor=lambda: None)
+    assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
+    assert many == made(path, tmp_path / "one", 0)
+
+
+def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
+    workers = IndexWorkers(path, tiny.FOLDER, None, odd)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    assert workers.when_worth_it() is None
+    monkeypatch.setattr(index_workers, "WORTH_BYTES", path.stat().st_size // 3)
+    chosen = workers.when_worth_it()
+    assert isinstance(chosen, partial) and chosen.args == (3,)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
+    assert workers.when_worth_it() is None
+
+
+def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any]], tmp_path: Path) -> None:
+    """That two processes, to which the processor was sent, read rows as this one does: for the tests of recipes."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in data * 8))
+    measure = partial(length_index.measure_for_cache, length_index.LengthLimit(10**6, "train.micro_tokens", "error"))
+    workers = IndexWorkers(path, folder, processor, measure)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 5)
+        jsonl_dataset.build_index(
+            path, tmp_path / "many", "key", partial(measure, load_recipe(folder), processor), partial(workers.scan_all, 2)
+        )
+    jsonl_dataset.build_index(path, tmp_path / "one", "key", partial(measure, load_recipe(folder), processor))
+    many, one = (jsonl_dataset.index_path(path, tmp_path / name) for name in ("many", "one"))
+    assert (
+        many.read_bytes() == one.read_bytes()
+        and jsonl_dataset.samples_path(many).read_bytes() == jsonl_dataset.samples_path(one).read_bytes()
+    )

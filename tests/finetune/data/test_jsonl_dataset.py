@@ -1,0 +1,420 @@
+"""Rows are found by number, and what is not trained on is known with its reason."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finetune.data import jsonl_dataset
+from finetune.data.jsonl_dataset import Measured, Rows
+from finetune.errors import UserError
+from finetune.storage import files
+from tests.finetune import tiny
+
+
+def measure(row: dict[str, Any]) -> Measured:
+    if not isinstance(row.get("text"), str):
+        raise UserError("no text in it")
+    return Measured(len(row["text"]), sample=f"record of {row['text']}".encode())
+
+
+def opened(path: Path, cache: Path, key: str = "key") -> Rows:
+    jsonl_dataset.build_index(path, cache, key, measure)
+    return jsonl_dataset.open_rows(path, cache)
+
+
+def test_rows_are_read_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes('{"text": "one"}\n\n   \n{"text": "Ærø"}\r\n{"text": "last, without a line end"}'.encode())
+    found = opened(path, tmp_path / "cache")
+    assert [found.read(row)["text"] for row in range(len(found))] == ["one", "Ærø", "last, without a line end"]
+    assert found.lengths.tolist() == [3, 3, 24]
+    assert [found.where(row) for row in range(3)] == [f"{path}:1", f"{path}:4", f"{path}:5"]
+    assert found.digest == files.digest(path)
+
+
+def test_what_the_rows_say_is_not_open_to_other_users(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(0o755)
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}')
+    opened(tmp_path / "rows.jsonl", tmp_path / "cache")
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+
+
+def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": 3}\n\nnot json\n[1]\n"text"\n')
+    with pytest.raises(UserError) as caught:
+        opened(path, tmp_path / "cache")
+    first, *others = str(caught.value).splitlines()
+    told = ("2: no text in it", "4: not a line of JSON (", "5: expected an object in braces, found list", "6: expected an object in braces")
+    assert first == "4 invalid rows:" and len(others) == 4
+    assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, told, strict=True))
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK]
+
+
+def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n" * 25)
+    with pytest.raises(UserError, match=r"(?s)^25 invalid rows:.*:10: no text in it\n  … and 15 more$"):
+        opened(path, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_file_without_rows_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(UserError, match=r"rows\.jsonl: no rows; there is nothing to train on"):
+        opened(tmp_path / "rows.jsonl", tmp_path / "cache")
+
+
+def test_a_file_that_is_missing_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"rows\.jsonl: no such file; .*data_prep"):
+        opened(tmp_path / "rows.jsonl", tmp_path / "cache")
+
+
+def test_an_index_is_used_again_until_file_or_key_change(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    measured: list[str] = []
+
+    def build(key: str) -> list[int]:
+        measured.clear()
+        jsonl_dataset.build_index(path, cache, key, lambda row: measured.append(row["text"]) or measure(row))  # type: ignore[func-returns-value]  # append, then measure
+        return jsonl_dataset.open_rows(path, cache).lengths.tolist()
+
+    assert build("a") == [3, 4] and len(measured) == 2
+    assert build("a") == [3, 4] and measured == []
+    assert build("b") == [3, 4] and len(measured) == 2
+    before = path.stat()
+    tiny.write_rows(path, ["abcd", "efg"])
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert build("b") == [4, 3] and len(measured) == 2, "the same size and time, other content"
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert build("b") == [4, 3] and measured == [], "the same content, another time"
+    tiny.write_rows(path, ["abcd", "efg", "hij"])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert build("b") == [4, 3, 3], "the same time, another size"
+
+
+def test_two_files_of_one_name_do_not_share_an_index(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = opened(tiny.write_rows(tmp_path / "a" / "train.jsonl", ["abc"]), cache)
+    second = opened(tiny.write_rows(tmp_path / "b" / "train.jsonl", ["defg"]), cache)
+    assert first.read(0) == {"text": "abc"} and second.read(0) == {"text": "defg"}
+    assert jsonl_dataset.open_rows(tmp_path / "a" / "train.jsonl", cache).lengths.tolist() == [3]
+
+
+def test_a_file_too_large_to_digest_counts_as_the_same_while_its_times_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    monkeypatch.setattr(jsonl_dataset, "DIGESTED_BYTES", 10)
+    digested: list[Path] = []
+    whole = files.digest
+    monkeypatch.setattr(jsonl_dataset.files, "digest", lambda path: digested.append(path) or whole(path))
+    opened(path, cache)
+    opened(path, cache)
+    assert digested == []
+    before = path.stat()
+    tiny.write_rows(path, ["abcd", "efg"])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert opened(path, cache).lengths.tolist() == [4, 3] and digested == [path], "its change time gave it away"
+
+
+def of_an_older_format(place: Path) -> None:
+    """As it was before: four columns, no checksums."""
+    head, begins = jsonl_dataset.read_head(place)
+    numbers = np.frombuffer(place.read_bytes()[begins:], np.int64).reshape(-1, jsonl_dataset.COLUMNS)[:, :4]
+    old = json.dumps({key: value for key, value in head.items() if key not in ("format", "changed_ns", "index_digest")})
+    place.write_bytes(f"{old}{' ' * (-(len(old) + 1) % 8)}\n".encode() + numbers.tobytes())
+
+
+def with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(place: Path) -> None:
+        place.write_bytes(change(place.read_bytes()))
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "empty": (with_bytes(lambda _: b""), "cannot be read (Expecting value"),
+    "cut in its numbers": (with_bytes(lambda data: data[:-20]), "does not match its digest"),
+    "cut in its head": (with_bytes(lambda data: data[:40]), "cannot be read ("),
+    "garbage": (with_bytes(lambda data: bytes(range(256)) * 4), "cannot be read ("),
+    "zeros": (with_bytes(lambda data: bytes(len(data))), "cannot be read ("),
+    "brackets": (with_bytes(lambda data: b"[" * 100_000), "cannot be read (nested more than 100 deep)"),
+    "a list": (with_bytes(lambda data: b"[]\n"), "cannot be read (its first line is not a JSON object)"),
+    "no keys": (with_bytes(lambda data: b'{"format": 3}\n'), "cannot be read ('index_digest')"),
+    "a number changed": (with_bytes(lambda data: data[:-33] + bytes([data[-33] ^ 1]) + data[-32:]), "does not match its digest"),
+    "its head changed": (with_bytes(lambda data: data.replace(b'"cut": 0', b'"cut": 1')), "does not match its digest"),
+    "another format": (of_an_older_format, "has the format of another program version"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_index_is_made_again_and_that_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    opened(path, cache)
+    place = jsonl_dataset.index_path(path, cache)
+    sound = place.read_bytes()
+    assert capsys.readouterr().err == ""
+    damage, reason = DAMAGES[name]
+    damage(place)
+    assert place.read_bytes() != sound
+    found = opened(path, cache)
+    assert [found.read(row)["text"] for row in (0, 1)] == ["abc", "defg"] and found.lengths.tolist() == [3, 4] and found.cut == 0
+    assert place.read_bytes() == sound
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"indexing {path} again: its index ") and reason in printed and printed.count("\n") == 1
+
+
+def test_a_made_up_index_that_lacks_a_key_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    opened(path, cache)
+    place = jsonl_dataset.index_path(path, cache)
+    head, begins = jsonl_dataset.read_head(place)
+    del head["key"], head["index_digest"]
+    numbers = place.read_bytes()[begins:]
+    line = json.dumps({**head, "index_digest": jsonl_dataset._digest_of_index(head, [numbers])}).encode()
+    place.write_bytes(line + b" " * (-(len(line) + 1) % 8) + b"\n" + numbers)
+    assert opened(path, cache).lengths.tolist() == [3, 4]
+    assert "again: the recipe, its options" in capsys.readouterr().err
+
+
+CACHE_DAMAGES: dict[str, Callable[[Path], None]] = {
+    "gone": Path.unlink,
+    "cut": with_bytes(lambda data: data[:-1]),
+    "longer": with_bytes(lambda data: data + b"x"),
+    "a byte changed": with_bytes(lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+}
+
+
+@pytest.mark.parametrize("name", CACHE_DAMAGES)
+def test_damaged_samples_are_made_again_and_that_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    opened(path, cache)
+    cached = jsonl_dataset.samples_path(jsonl_dataset.index_path(path, cache))
+    assert cached.read_bytes() == b"record of abcrecord of defg"
+    CACHE_DAMAGES[name](cached)
+    found = opened(path, cache)
+    assert [bytes(found.sample(row)) for row in (0, 1)] == [b"record of abc", b"record of defg"]
+    assert capsys.readouterr().err == f"indexing {path} again: its cached samples {cached} are missing or damaged\n"
+
+
+def test_a_sample_that_changes_during_the_run_is_refused(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    found, cached = opened(path, cache), jsonl_dataset.samples_path(jsonl_dataset.index_path(path, cache))
+    found.announce(range(2))
+    with_bytes(lambda data: data.replace(b"defg", b"dEfg"))(cached)
+    assert found.sample(0) == b"record of abc"
+    with pytest.raises(UserError, match=rf"its cached sample was changed after it was written; delete {cached} and run the same command"):
+        found.sample(1)
+    os.truncate(cached, 3)
+    with pytest.raises(UserError, match=rf"{cached} was truncated after it was written; delete {cached} and run the same command"):
+        found.announce(range(2))
+
+
+def test_a_checksum_is_that_of_the_whole(tmp_path: Path) -> None:
+    for size in (0, 1, jsonl_dataset.HASHED_AT_ONCE, jsonl_dataset.HASHED_AT_ONCE + 1, 10_000):
+        raw = bytes(range(256)) * 40
+        whole = hashlib.blake2b(raw[:size], digest_size=8).digest()
+        assert jsonl_dataset.checksum_of(raw[:size]) == int.from_bytes(whole, "little", signed=True)
+
+
+@pytest.mark.parametrize("column", [1, 6])
+@pytest.mark.parametrize("number", [-5, 2**40, 2**62])
+def test_sizes_and_places_of_a_made_up_index_are_refused(column: int, number: int, tmp_path: Path) -> None:
+    found = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache")
+    for wrong in (column, column - 1):
+        index = np.array(found.index)
+        index[0, wrong] = number
+        with pytest.raises(UserError, match=r"cannot be read|truncated|changed|not the one"):
+            (replace(found, index=index).read if column == 1 else replace(found, index=index).sample)(0)
+
+
+def test_blocks_come_to_the_same_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    ends = [b"\n", b"\r\n", b"\n\n"]
+    path.write_bytes(b"".join(b'{"text": "%s"}%s' % (text.encode(), ends[row % 3]) for row, text in enumerate(tiny.texts(40))))
+    whole = [opened(path, tmp_path / "whole"), jsonl_dataset.index_path(path, tmp_path / "whole").read_bytes()]
+    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", 50)
+    parts = [opened(path, tmp_path / "parts"), jsonl_dataset.index_path(path, tmp_path / "parts").read_bytes()]
+    assert len([*jsonl_dataset.blocks_of(path.open("rb"))]) > 10 and parts[1] == whole[1]
+    assert [parts[0].sample(row) for row in range(40)] == [whole[0].sample(row) for row in range(40)]
+    assert [parts[0].read(row)["text"] for row in range(40)] == tiny.texts(40)
+
+
+def test_a_disk_without_room_is_named_once_the_first_rows_show_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(40))
+    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", 100)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 3000)
+    with pytest.raises(UserError, match=r"the cache of the samples of .*rows\.jsonl needs 3,\d\d\d bytes at .*cache, and 3,000 are free"):
+        opened(path, tmp_path / "cache")
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK]
+
+
+def test_a_long_pass_reports_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(40))
+    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 4)
+    monkeypatch.setattr(jsonl_dataset, "SECONDS_BETWEEN_REPORTS", -1.0)
+    opened(path, tmp_path / "cache")
+    shares = [int(line.split(": ")[1].split(" %")[0].split("%")[0]) for line in capsys.readouterr().err.splitlines()]
+    assert len(shares) == 4 and 20 < shares[0] < 40 and shares == sorted(shares) and shares[-1] == 100
+
+
+def test_what_a_killed_process_left_is_cleared_and_never_used(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
+    pid = os.fork()
+    if not pid:  # killed when all samples are written and none is adopted
+        with files.watch(lambda operation, place: operation == "rename" and os.kill(os.getpid(), signal.SIGKILL)):
+            jsonl_dataset.build_index(path, cache, "key", measure)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+    assert [files.TEMPORARY in place.name for place in cache.iterdir() if place.name != jsonl_dataset.LOCK] == [True]
+    found = opened(path, cache)
+    assert found.sample(1) == b"record of defg"
+    place = jsonl_dataset.index_path(path, cache)
+    assert sorted(cache.iterdir()) == sorted([cache / jsonl_dataset.LOCK, place, jsonl_dataset.samples_path(place)])
+    place.unlink()  # as if it was killed between the two
+    jsonl_dataset.samples_path(place).write_bytes(b"of another run")
+    assert opened(path, cache).sample(1) == b"record of defg"
+
+
+def test_a_process_that_finds_another_one_at_it_waits_and_uses_what_that_made(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache"
+    began, measured = threading.Event(), list[str]()
+
+    def slowly(row: dict[str, Any]) -> Measured:
+        measured.append(row["text"])
+        began.set()
+        assert waiting.wait(20)
+        return measure(row)
+
+    waiting = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(jsonl_dataset.build_index, path, cache, "key", slowly)
+        assert began.wait(20)
+        second = threads.submit(jsonl_dataset.build_index, path, cache, "key", slowly)
+        waiting.set()
+        assert first.result(20) == second.result(20)
+    assert measured == ["abc"]
+
+
+def test_caches_of_other_files_are_deleted(tmp_path: Path) -> None:
+    cache, paths = tmp_path / "cache", [tiny.write_rows(tmp_path / f"{name}.jsonl", ["abc"]) for name in ("train", "val", "old")]
+    for path in paths:
+        opened(path, cache)
+    jsonl_dataset.discard_others(cache, paths[:2])
+    assert len([*cache.glob("*.index")]) == len([*cache.glob("*.samples")]) == 2
+    assert [jsonl_dataset.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
+
+
+def test_what_a_killed_process_left_of_another_file_is_deleted_too(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "train.jsonl", ["abc"]), tmp_path / "cache"
+    opened(path, cache)
+    kept = {place.name for place in cache.iterdir()} | {f".speakers.json{files.TEMPORARY}00"}  # nobody else's
+    for name in (f".old-1.samples{files.TEMPORARY}01", f".old-1.samples{files.TRASH}02", f".old-1.index{files.TEMPORARY}03", *kept):
+        (cache / name).touch()
+    jsonl_dataset.discard_others(cache, [path])
+    assert {place.name for place in cache.iterdir()} == kept
+
+
+def test_an_index_that_another_process_has_made_since_is_refused(tmp_path: Path) -> None:
+    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache"
+    built = jsonl_dataset.build_index(path, cache, "key", measure)
+    assert jsonl_dataset.build_index(path, cache, "key", measure) == built and len(jsonl_dataset.open_rows(path, cache, built)) == 1
+    jsonl_dataset.build_index(path, cache, "another key", lambda row: Measured(1))
+    with pytest.raises(UserError, match=r"another process, such as `finetune plan` .* has just indexed .*rows\.jsonl again"):
+        jsonl_dataset.open_rows(path, cache, built)
+
+
+def test_a_fault_of_the_recipe_carries_the_place_of_its_row(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"])
+    with pytest.raises(ZeroDivisionError) as caught:
+        jsonl_dataset.build_index(path, tmp_path / "cache", "key", lambda row: Measured(1 // (len(row["text"]) - 4)))
+    assert caught.value.__notes__ == [f"while reading {path}:2"]
+
+
+def test_an_index_that_is_gone_before_it_is_opened_is_named(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"])
+    jsonl_dataset.build_index(path, tmp_path / "cache", "key", measure)
+    jsonl_dataset.index_path(path, tmp_path / "cache").unlink()
+    with pytest.raises(UserError, match=r"rows\.jsonl or its index .*\.index cannot be read \(No such file .*on a disk that all"):
+        jsonl_dataset.open_rows(path, tmp_path / "cache")
+
+
+def test_a_row_that_is_rewritten_during_the_run_is_refused(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg", "hij"])
+    found, before = opened(path, tmp_path / "cache"), path.stat()
+    tiny.write_rows(path, ["abc", "dEfg", "hij"])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (found.read(0), found.read(2)) == ({"text": "abc"}, {"text": "hij"})
+    with pytest.raises(UserError, match="not the one that was indexed: the file was rewritten .*Restore the file .*another --run.dir"):
+        found.read(1)
+
+
+@pytest.mark.parametrize(("left", "words"), [(30, r"16 bytes from byte 16 on, 14 are left"), (3, "16 bytes from byte 16 on, 0 are left")])
+def test_a_row_that_is_cut_off_during_the_run_is_refused(left: int, words: str, tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "def"])
+    found = opened(path, tmp_path / "cache")
+    os.truncate(path, left)
+    with pytest.raises(UserError, match=f"the file was truncated after it was indexed: of this row, {words}; nothing was trained on it"):
+        found.read(1)
+
+
+def test_a_file_that_grows_or_is_replaced_during_the_run_is_read_as_it_was(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "def"])
+    found = opened(path, tmp_path / "cache")
+    with path.open("a") as file:
+        file.write('{"text": "more"}\n')
+    assert len(found) == 2 and found.read(1) == {"text": "def"}
+    tiny.write_rows(tmp_path / "other.jsonl", ["xyz", "uvw"]).replace(path)
+    assert found.read(1) == {"text": "def"}, "the descriptor holds the old file"
+    assert opened(path, tmp_path / "cache").read(1) == {"text": "uvw"}, "the next start finds the new one"
+
+
+def test_a_disk_that_fails_names_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache")
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(UserError, match=r"this row cannot be read any more \(Stale file handle\); nothing was trained on it"):
+        found.read(0)
+
+
+def test_a_read_that_comes_in_parts_is_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, whole = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defghi"]), tmp_path / "cache"), os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: whole(descriptor, min(size, 4), offset))
+    assert found.read(1) == {"text": "defghi"}
+
+
+def test_descriptors_are_closed_with_their_rows(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"])
+    held = opened(path, tmp_path / "cache")
+    assert len(descriptors_of(path)) == 1
+    for _ in range(5):
+        opened(path, tmp_path / "cache")
+    assert len(descriptors_of(path)) == 1
+    del held
+    assert descriptors_of(path) == []
+
+
+def descriptors_of(path: Path) -> list[str]:
+    """This process's open descriptors of a file. Others come and go with what earlier tests left to the garbage collector."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            found += [descriptor.name] if descriptor.readlink() == path else []
+    return found

@@ -1,0 +1,175 @@
+"""Rows that are too long are refused, left out or cut, as the config says, and all of it is told before the first step."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from finetune.config import on_disk
+from finetune.data import length_index
+from finetune.data.batching import Loader, MicroBatch
+from finetune.data.jsonl_dataset import Measured, Rows
+from finetune.distributed.process_group import World
+from finetune.errors import UserError
+from finetune.monitoring.event_log import Events
+from finetune.recipe import Batch, Sample
+from finetune.training import setup
+from tests.finetune import tiny
+
+CUTTING = replace(tiny.RECIPE, truncate=lambda sample, positions: {"ids": sample["ids"][:positions]})
+TEXTS = ["a" * 30, "b" * 9, "c" * 31, "d" * 50, "e" * 12]
+
+
+def test_too_long_is_an_error_that_names_the_row_and_the_way_out(tmp_path: Path) -> None:
+    for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
+        config = tiny.config_in(tmp_path, *given)
+        with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or set data.too_long: drop"):
+            length_index.measure(config, tiny.RECIPE, None, {"text": "x" * 101})
+    assert length_index.measure(config, tiny.RECIPE, None, {"text": "x" * 30}) == Measured(30)
+
+
+def test_left_out_rows_are_counted_with_their_lines_and_training_never_sees_them(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "drop"))
+    training, progress = tiny.built(world, config)
+    assert training.rows.lengths.tolist() == [30, 9, 12]
+    assert training.rows.left_out == {"longer than 30 positions": [3, 4]}
+    events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
+    setup.report_start(training, progress, events)
+    events.close()
+    assert "dropped 2 of 5 rows, longer than 30 positions (lines 3, 4)" in capsys.readouterr().out
+
+
+def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "truncate"))
+    rows = opened(path, tmp_path / "cache", config)
+    assert rows.lengths.tolist() == [30, 9, 30, 30, 12] and rows.cut == 2
+    assert length_index.account(rows) == [f"{path}: truncated 2 of 5 rows"]
+    loader = Loader(rows, CUTTING, 0, 1)
+    turn = loader.turns((MicroBatch((3, 1), 39, 0),))[0]
+    loader.close()
+    assert turn.batch.tensors["ids"].shape == (2, 30)
+
+
+def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:
+    url = f"file://{tiny.write_rows(tmp_path / 'elsewhere' / 'rows.jsonl', TEXTS)}"
+    config = tiny.config_in(tmp_path, ("data.train", url))
+    local = length_index.localised(config, world)
+    assert config.data.train == url and local.data.val is None
+    assert isinstance(local.data.train, Path) and local.data.train.is_relative_to(tmp_path / "run" / "cache")
+    training, _ = tiny.built(world, config)
+    assert training.rows.path == local.data.train and len(training.rows) == len(TEXTS) and training.config.data.train == url
+
+
+def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
+    from finetune.data.jsonl_dataset import build_index, open_rows
+
+    build_index(path, cache, "key", partial(length_index.measure_for_cache, length_index.LengthLimit.of(config), CUTTING, None))
+    return open_rows(path, cache)
+
+
+def test_a_row_of_which_nothing_remains_to_be_learned_is_left_out(tmp_path: Path) -> None:
+    def collate(samples: list[Sample]) -> Batch:
+        return Batch({}, {"next": sum(int((sample["ids"] == ord("!")).sum()) for sample in samples)})
+
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "5"), ("data.too_long", "truncate"))
+    recipe = replace(CUTTING, collate=collate)
+    assert length_index.measure(config, recipe, None, {"text": "ab!cdefg"}) == Measured(5, cut=True)
+    assert length_index.measure(config, recipe, None, {"text": "abcdefg!"}) == Measured(
+        0, left_out="no training targets in the first 5 positions"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("data.packing", "true", "does not support packing"),
+        ("data.too_long", "truncate", "does not support truncation"),
+        ("data.sequence_length", "101", "larger than a micro-batch"),
+    ],
+)
+def test_what_recipe_or_config_cannot_do_is_refused(tmp_path: Path, key: str, value: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        length_index.check_batching(tiny.config_in(tmp_path, (key, value)), tiny.RECIPE)
+    length_index.check_batching(tiny.config_in(tmp_path), tiny.RECIPE)
+
+
+def test_packed_micro_batches_go_through_pack(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    packing = replace(CUTTING, pack=lambda samples: Batch({"ids": torch.cat([sample["ids"] for sample in samples])}, {"next": 1}))
+    rows = opened(path, tmp_path / "cache", tiny.config_in(tmp_path))
+    loader = Loader(rows, packing, 0, 2)
+    turns = loader.turns((MicroBatch((0, 1), 39, 0, packed=True),))
+    loader.close()
+    assert [turn.batch.tensors["ids"].shape for turn in turns] == [(39,)]
+
+
+def test_lengths_depend_on_the_tokenizer_and_not_on_the_weights(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path)
+    keys = [length_index.data_key(config, tiny.RECIPE.load(config))]
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"other weights")
+    assert [length_index.data_key(config, tiny.RECIPE.load(config))] == keys
+    for name in ("tokenizer.json", "chat_template.jinja", "config.json"):
+        (tmp_path / "base" / name).write_text('{"edited": true}')
+        keys.append(length_index.data_key(config, tiny.RECIPE.load(config)))
+    keys.append(length_index.data_key(config, replace(tiny.RECIPE.load(config), state={"chat_template": "{{ messages }}"})))
+    assert len(set(keys)) == 5
+
+
+def test_samples_depend_on_the_code_that_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, outside = tiny.config_in(tmp_path), shutil.copytree(tiny.FOLDER, tmp_path / "my_recipe")
+    loaded, found = tiny.RECIPE.load(config), [length_index.code_version(outside)]
+    assert length_index.code_version(outside) == found[0]
+    (outside / "reading.py").write_text("SEPARATOR = 0\n")
+    found.append(length_index.code_version(outside))
+    keys = [length_index.data_key(config, loaded)]
+    monkeypatch.setattr(length_index, "version", lambda name: "of another time")
+    found.append(length_index.code_version(outside))
+    keys.append(length_index.data_key(config, loaded))
+    assert len(set(found)) == 3 and len(set(keys)) == 2
+
+
+def test_another_tokenizer_has_the_samples_made_again(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config_in(tmp_path)
+    loaded = tiny.RECIPE.load(config)
+    read = list[str]()
+    recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row["text"]) or tiny.RECIPE.read(row, processor))  # type: ignore[func-returns-value]  # append, then read
+
+    def opened_again() -> int:
+        read.clear()
+        rows = length_index.open_data(
+            on_disk(config.data.train), tmp_path / "cache", length_index.data_key(config, loaded), recipe, loaded, config, world
+        )
+        assert rows is not None and len(rows) == 20
+        return len(read)
+
+    assert [opened_again(), opened_again()] == [20, 0]
+    (tmp_path / "base" / "tokenizer.json").write_text("{}")
+    assert [opened_again(), opened_again()] == [20, 0]
+    assert "indexing" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_of_several_ranks_one_reads_the_rows_and_all_have_the_samples(tmp_path: Path) -> None:
+    tiny.config_in(tmp_path)
+    work = f"""
+config, read, processes = tiny.config_in(Path({str(tmp_path)!r})), [], world.join((), Path({str(tmp_path)!r}))
+loaded = tiny.RECIPE.load(config)
+recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row) or tiny.RECIPE.read(row, processor))
+rows = intake.open_data(config.data.train, config.run.dir / "cache", "key", recipe, loaded, config, processes)
+print(len(read), rows.digest, [bytes(rows.sample(row)).hex()[-8:] for row in range(len(rows))])
+world.leave()
+"""
+    imports = (
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom finetune import intake, world\nfrom tests.finetune import tiny\n"
+    )
+    lines = sorted(line.split(" ", 1) for line in tiny.forked(imports, work, 2))
+    assert [count for count, _ in lines] == ["0", "20"] and lines[0][1] == lines[1][1]

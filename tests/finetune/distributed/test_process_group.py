@@ -1,0 +1,186 @@
+"""Agreements of ranks: what one knows all know, and the failure of one is the failure of all, on time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from finetune.distributed.process_group import (
+    World,
+    backends,
+    check_world,
+    data_sums,
+    gather,
+    idle_gpus,
+    join,
+    leave,
+    once,
+    share,
+    sums,
+    together,
+)
+from finetune.errors import ElsewhereError, UserError
+from tests.finetune import tiny
+
+TWO_RANKS = """
+import json, os, sys, tempfile
+from pathlib import Path
+from finetune.errors import UserError
+from finetune.distributed.process_group import gather, join, leave, once, share, sums, together
+
+world = join((), Path(tempfile.mkdtemp()))
+rank = world.rank
+
+def told(agree, action):
+    try:
+        return agree(world, action)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def failing(where, error):
+    def action():
+        if rank == where:
+            raise error
+        return rank
+    return action
+
+seen = {
+    "size": world.size, "main": world.is_main, "device": str(world.device),
+    "sums": sums(world, [rank + 1.0, 0.1]),
+    "share": share(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
+    "gather": gather(world, "long" * rank),
+    "together": told(together, lambda: rank),
+    "user error on 1": told(together, failing(1, UserError("the disk is full"))),
+    "defect on 0": told(together, failing(0, KeyError("ours"))),
+    "once": told(once, lambda: ["computed on", rank]),
+    "once fails": told(once, failing(0, UserError("no such file"))),
+    "afterwards": sums(world, [1.0]),
+}
+sys.stdout.write(json.dumps(seen) + chr(10))
+leave()
+"""
+
+
+def test_a_world_of_one_agrees_with_itself(world: World) -> None:
+    assert (world.rank, world.size, world.is_main) == (0, 1, True)
+    assert dist.get_world_size() == 1
+    assert sums(world, [1.5, -2.0]) == [1.5, -2.0]
+    assert share(world, {"a": [1, None, "Æ"]}) == {"a": [1, None, "Æ"]}
+    assert gather(world, 3) == [3]
+    assert together(world, lambda: 4) == 4 and once(world, lambda: [5]) == [5]
+    with pytest.raises(KeyError, match="ours"):
+        together(world, lambda: {}["ours"])
+
+
+def test_gpus_that_stay_idle_are_named_machine_by_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {"a": (8, 2), "b": (4, 4), "c": (1, 1), "d": (2, 1), "cpu": (0, 3)}
+    ranks = [[machine, gpus] for machine, (gpus, processes) in seen.items() for _ in range(processes)]
+    monkeypatch.setattr("finetune.distributed.process_group.gather", lambda *_: ranks)
+    first, second = idle_gpus(world)
+    assert first.startswith("6 of the 8 visible GPUs of a stay idle: 2 of the run's processes are there; configs/fsdp2.yaml and ddp.yaml ")
+    assert second.startswith("1 of the 2 visible GPUs of d stay idle: 1 of the run's processes are there; ")
+
+
+def test_a_process_alone_sees_what_stays_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert idle_gpus(world) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    (line,) = idle_gpus(world)
+    assert line.startswith(f"7 of the 8 visible GPUs of {platform.node()} stay idle")
+
+
+def test_sums_are_exact_for_counts_beyond_single_precision(world: World) -> None:
+    assert sums(world, [float(2**53 - 1)]) == [2**53 - 1]
+
+
+def test_leaving_ends_the_group_and_one_can_join_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert join((), tmp_path).size == 1
+        leave()
+        assert not dist.is_initialized()
+    leave()
+
+
+def test_a_launcher_that_fell_back_to_lone_processes_is_refused() -> None:
+    check_world(1, {})
+    check_world(4, {"WORLD_SIZE": "4"})
+    with pytest.raises(UserError, match=r"4 processes were launched \(WORLD_SIZE\), but the process group has 1; start with configs"):
+        check_world(1, {"WORLD_SIZE": "4"})
+
+
+def test_nothing_is_pickled_in_an_agreement(world: World) -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        share(world, {"tensor": torch.ones(1)})
+
+
+def test_two_ranks_agree_and_fail_together() -> None:
+    first, second = (json.loads(output) for output in tiny.ranks(TWO_RANKS))
+    assert (first["main"], second["main"]) == (True, False) and first["size"] == second["size"] == 2
+    assert first["sums"] == second["sums"] == [3.0, 0.2]
+    assert first["share"] == second["share"] == {"from": 0, "text": "Æ", "nothing": None, "list": [[]]}
+    assert first["gather"] == second["gather"] == ["", "long"]
+    assert (first["together"], second["together"]) == (0, 1)
+    assert second["user error on 1"] == "UserError: the disk is full"
+    assert first["user error on 1"] == "ElsewhereError: rank 1 failed: the disk is full"
+    assert first["defect on 0"] == "KeyError: 'ours'" and second["defect on 0"] == "RuntimeError: rank 0 failed: KeyError: 'ours'"
+    assert first["once"] == second["once"] == ["computed on", 0]
+    assert "no such file" in first["once fails"] and second["once fails"].startswith("ElsewhereError: rank 0 failed")
+    assert first["afterwards"] == second["afterwards"] == [2.0], "a failure leaves the ranks in step"
+
+
+def test_what_carries_collectives() -> None:
+    """With nccl alone, a sum over gradients that are kept in host memory fails."""
+    assert backends("cpu") == "gloo"
+    assert backends("cuda") == "cpu:gloo,cuda:nccl"
+
+
+@pytest.mark.parametrize(("environ", "begun"), [({"LOCAL_RANK": "3"}, [(3, "cpu:gloo,cuda:nccl")]), ({}, [])])
+def test_on_gpus_both_backends_start_before_accelerate_would_start_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environ: dict[str, str], begun: list[tuple[int, str]]
+) -> None:
+    found: list[tuple[int, str]] = []
+    chosen: list[int] = []
+
+    class ReachedError(Exception):
+        pass
+
+    def accelerate(**_: object) -> None:
+        raise ReachedError
+
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for key, value in environ.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend: found.append((chosen[-1], backend)))
+    monkeypatch.setattr("finetune.distributed.process_group.Accelerator", accelerate)
+    with pytest.raises(ReachedError):
+        join((), tmp_path)
+    assert found == begun
+
+
+def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before it joins any other, so that nothing waits and nothing is loaded; of many that are too many, one says it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for rank, kind in ((2, UserError), (3, ElsewhereError)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        with pytest.raises(UserError, match=rf"^more processes than GPUs .* has 2, and this is its process number {rank + 1}; ") as told:
+            join((), tmp_path)
+        assert type(told.value) is kind
+    assert not dist.is_initialized()
+
+
+def test_ranks_that_share_matrices_are_one_share_of_the_data(world: World) -> None:
+    of_eight = [dataclasses.replace(world, rank=rank, size=8, tensor=2) for rank in range(8)]
+    assert [(each.data_rank, each.data_size) for each in of_eight] == [(rank // 2, 4) for rank in range(8)]
+    assert (world.data_rank, world.data_size) == (0, 1)
+    assert data_sums(world, [3.0, 0.5]) == [3.0, 0.5]
+    assert data_sums(of_eight[0], [3.0]) == [1.5], "what a group holds alike counts once"

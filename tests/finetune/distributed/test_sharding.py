@@ -1,0 +1,468 @@
+"""Config and launch file agree or say so, and what was asked of the sharding is what is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+from finetune.config import Config
+from finetune.distributed import activation_checkpointing, sharding
+from finetune.distributed.process_group import World
+from finetune.distributed.sharding import Layout, check_sharding, choose_strategy, make_layout, plain_name, shard
+from finetune.errors import UserError
+from tests.finetune import tiny
+
+HERE = torch.device("cpu")
+FSDP = {"ACCELERATE_USE_FSDP": "true"}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.forwards = 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.forwards += 1
+        return torch.tanh(self.linear(hidden))
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden)
+
+
+def config(tmp_path: Path, *overrides: tuple[str, str]) -> Config:
+    return tiny.config_in(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "chosen"),
+    [
+        ("auto", {}, "ddp"),
+        ("auto", FSDP, "fsdp"),
+        ("auto", {"ACCELERATE_USE_FSDP": "False"}, "ddp"),
+        ("fsdp", {}, "fsdp"),
+        ("fsdp", FSDP, "fsdp"),
+        ("ddp", {}, "ddp"),
+    ],
+)
+def test_the_strategy_on_which_both_agree(tmp_path: Path, asked: str, environ: dict[str, str], chosen: str) -> None:
+    assert choose_strategy(config(tmp_path, ("parallel.strategy", asked)), environ) == chosen
+
+
+@pytest.mark.parametrize(
+    ("overrides", "environ", "told"),
+    [
+        ([("parallel.strategy", "ddp")], FSDP, ["parallel.strategy is ddp", "sets FSDP", "configs/ddp.yaml"]),
+        ([], {"ACCELERATE_MIXED_PRECISION": "bf16"}, ["mixed_precision: bf16", "train.precision: fp32"]),
+        ([("train.precision", "bf16")], {"ACCELERATE_MIXED_PRECISION": "fp16"}, ["mixed_precision: fp16", "train.precision: bf16"]),
+        ([], {"ACCELERATE_MIXED_PRECISION": "fp8"}, ["mixed_precision: fp8", "train.precision: fp32"]),
+        (
+            [],
+            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"},
+            ["gradient_accumulation_steps: 4", "train.global_batch_tokens: 300", "train.micro_tokens: 100"],
+        ),
+        ([], {**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, ["fsdp_offload_params", "set it to false"]),
+    ],
+)
+def test_a_contradiction_names_both_sides(
+    tmp_path: Path, overrides: list[tuple[str, str]], environ: dict[str, str], told: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        choose_strategy(config(tmp_path, *overrides), environ)
+    assert [words for words in told if words not in str(caught.value)] == []
+
+
+def test_a_launch_file_that_says_the_same_is_fine(tmp_path: Path) -> None:
+    environ = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1", "FSDP_OFFLOAD_PARAMS": "false"}
+    assert choose_strategy(config(tmp_path, ("train.precision", "bf16")), environ) == "ddp"
+    assert choose_strategy(config(tmp_path), {"ACCELERATE_MIXED_PRECISION": "no"}) == "ddp"
+
+
+def test_the_type_of_computation(tmp_path: Path) -> None:
+    assert sharding.compute_dtype(config(tmp_path, ("train.precision", "bf16"))) == torch.bfloat16
+    assert sharding.compute_dtype(config(tmp_path, ("train.precision", "fp32"))) == torch.float32
+
+
+STRATEGIES: tuple[sharding.Strategy, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicate", "layout"),
+    [
+        ("ddp", "1", {"replicate": 8, "shard": 1}),
+        ("zero1", "1", {"shard": 8}),
+        ("zero2", "1", {"shard": 8}),
+        ("fsdp", "1", {"shard": 8}),
+        ("hsdp", "2", {"replicate": 2, "shard": 4}),
+        ("hsdp", "8", {"replicate": 8, "shard": 1}),
+    ],
+)
+def test_the_mesh_of_a_strategy(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, strategy: sharding.Strategy, replicate: str, layout: dict[str, int]
+) -> None:
+    def recorded(device: str, shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]) -> dict[str, int]:
+        assert device == "cpu"
+        return dict(zip(mesh_dim_names, shape, strict=True))
+
+    monkeypatch.setattr(sharding, "init_device_mesh", recorded)
+    found = make_layout(strategy, config(tmp_path, ("parallel.replicate", replicate)), dataclasses.replace(world, size=8))
+    assert found == Layout(layout, layout)  # type: ignore[arg-type]
+
+
+def test_neighbours_share_matrices_and_groups_share_the_rest(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
+
+    def recorded(device: str, shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]) -> dict[str, str]:
+        made.append((shape, mesh_dim_names))
+        return {name: f"{name} of {len(shape)}" for name in mesh_dim_names}
+
+    monkeypatch.setattr(sharding, "init_device_mesh", recorded)
+    found = make_layout("fsdp", config(tmp_path, ("parallel.tensor", "2")), dataclasses.replace(world, size=8))
+    assert made == [((8,), ("shard",)), ((4, 2), ("shard", "tensor"))], "the last axis is that of neighbours"
+    assert found == Layout({"shard": "shard of 1"}, "shard of 2", {"shard": "shard of 2", "tensor": "tensor of 2"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size", "overrides", "told"),
+    [
+        ("hsdp", 4, [], ["hsdp on 4 ranks", "parallel.replicate: 1", "divides 4", "parallel.strategy: fsdp"]),
+        ("hsdp", 4, [("parallel.replicate", "3")], ["hsdp on 4 ranks", "parallel.replicate: 3", "divides 4"]),
+        ("hsdp", 1, [("parallel.replicate", "2")], ["hsdp on 1 ranks", "parallel.replicate: 2"]),
+        ("fsdp", 4, [("parallel.replicate", "2")], ["parallel.replicate: 2", "parallel.strategy: hsdp"]),
+        ("fsdp", 4, [("parallel.offload", "true")], ["parallel.offload: true on a CPU", "remove it"]),
+        (
+            "hsdp",
+            4,
+            [("parallel.replicate", "2"), ("parallel.tensor", "2")],
+            ["parallel.tensor: 2 with parallel.strategy: hsdp", "works only with fsdp"],
+        ),
+        ("ddp", 4, [("parallel.tensor", "2")], ["parallel.tensor: 2 with parallel.strategy: ddp", "set parallel.strategy: fsdp"]),
+        ("fsdp", 4, [("parallel.tensor", "2"), ("train.compile", "true")], ["parallel.tensor: 2 with train.compile", "remove one"]),
+        ("fsdp", 4, [("parallel.tensor", "3")], ["parallel.tensor: 3 does not divide the number of ranks, 4"]),
+    ],
+)
+def test_what_cannot_work_together_is_refused(
+    tmp_path: Path, world: World, strategy: sharding.Strategy, size: int, overrides: list[tuple[str, str]], told: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        sharding.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=size))
+    assert [words for words in told if words not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_can_work_together_is_not_refused(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
+    overrides = [("parallel.replicate", "2")] if strategy == "hsdp" else []
+    sharding.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=4))
+    on_gpu = dataclasses.replace(world, size=4, device=torch.device("cuda"))
+    sharding.check_plan(strategy, config(tmp_path, *overrides, ("parallel.offload", "true")), on_gpu)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+def test_blocks_and_root_are_sharded_in_the_types_that_were_asked_for(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
+    model = Stack()
+    layout = shard(model, (Block,), strategy, config(tmp_path, ("train.precision", "bf16")), world)
+    check_sharding(model, (Block,), layout, world, HERE)
+    units = ["", "blocks.0", "blocks.1"] if strategy == "fsdp" else []
+    assert [name for name, module in model.named_modules() if isinstance(module, FSDPModule)] == units
+    placements = (Shard(0),) if strategy == "fsdp" else (Replicate(), Shard(0))
+    assert all(isinstance(p, DTensor) and p.placements == placements and p.dtype == torch.float32 for p in model.parameters())
+    seen: list[torch.dtype] = []
+    model.blocks[1].linear.register_forward_pre_hook(lambda module, _: seen.append(module.weight.dtype))
+    model(torch.ones(2, 3)).sum().backward()
+    assert seen == [torch.bfloat16], "masters are fp32, the computation is not"
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_recomputation_inside_shards_runs_each_block_twice_and_keeps_the_names(
+    tmp_path: Path, world: World, how: Literal["selective", "full"]
+) -> None:
+    torch.manual_seed(0)
+    plain, model = Stack(), Stack()
+    model.load_state_dict(plain.state_dict())
+    plain(torch.ones(2, 3)).sum().backward()
+    activation_checkpointing.wrap(model, (Block,), how)
+    shard(model, (Block,), "fsdp", config(tmp_path), world)
+    model(torch.ones(2, 3)).sum().backward()
+    assert [module.forwards for module in model.modules() if isinstance(module, Block)] == [2, 2]
+    own = {plain_name(name): parameter for name, parameter in model.named_parameters()}
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(own[name].grad.full_tensor(), parameter.grad)
+    assert own.keys() == dict(plain.named_parameters()).keys()
+
+
+def test_a_model_that_is_not_sharded_is_noticed(tmp_path: Path, world: World) -> None:
+    with pytest.raises(RuntimeError, match="the model is not sharded"):
+        check_sharding(Stack(), (Block,), make_layout("fsdp", config(tmp_path), world), world, HERE)
+
+
+def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    larger = World(0, 2, world.device, world.accelerator, world.votes)
+    with pytest.raises(RuntimeError, match="the mesh has 1 ranks, the process group 2"):
+        check_sharding(model, (Block,), layout, larger, HERE)
+
+
+def test_a_parameter_on_another_mesh_or_none_is_noticed(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with pytest.raises(RuntimeError, match=r"blocks\.0\.linear\.weight is not sharded over the run's mesh"):
+        check_sharding(model, (Block,), make_layout("ddp", config(tmp_path), world), world, HERE)
+    model.late = nn.Parameter(torch.ones(3))
+    with pytest.raises(RuntimeError, match="late is not sharded over the run's mesh"):
+        check_sharding(model, (Block,), layout, world, HERE)
+
+
+def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    model.head.bfloat16()
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with pytest.raises(RuntimeError, match=r"head\.weight is trained in torch\.bfloat16; master weights must be float32"):
+        check_sharding(model, (Block,), layout, world, HERE)
+    model.head.requires_grad_(False)
+    check_sharding(model, (Block,), layout, world, HERE)
+
+
+def clipped(model: nn.Module, largest: float) -> float:
+    """As a step does; the norm before."""
+    gradients = sharding.by_layout(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+    norm = float(sharding.gradient_norm(gradients))
+    sharding.clip_gradients(gradients, norm, largest)
+    return norm
+
+
+def test_gradients_are_clipped_to_the_global_norm(world: World) -> None:
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
+    model = Stack()
+    fully_shard(model, mesh=mesh)
+    model(100 * torch.ones(4, 3)).sum().backward()
+    before = torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()])
+    assert clipped(model, 0.5) == pytest.approx(float(before.norm()), rel=1e-6)
+    after = torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()])
+    torch.testing.assert_close(after, before * 0.5 / before.norm())
+    assert clipped(model, 10.0) == pytest.approx(0.5, rel=1e-5)
+    torch.testing.assert_close(torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()]), after)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reduced", "gathered"),
+    [
+        ("ddp", [False, True], [True, False]),
+        ("zero1", [False, True], [True, False]),
+        ("zero2", [True, True], [True, False]),
+        ("fsdp", [True, True], [False, False]),
+        ("hsdp", [True, True], [False, False]),
+    ],
+)
+def test_what_stays_between_the_micro_batches_of_a_step(
+    tmp_path: Path, world: World, strategy: sharding.Strategy, reduced: list[bool], gathered: list[bool]
+) -> None:
+    """After each of two micro-batches: are the gradients reduced, and does the rank hold whole weights? After the last one none may."""
+    model = Stack()
+    shard(model, (Block,), strategy, config(tmp_path), world)
+    found = []
+    for last in (False, True):
+        sharding.prepare_backward(model, strategy, last)
+        model(torch.ones(2, 3)).sum().backward()
+        # A gathered weight stands in the place of its shard, which alone gets a reduced gradient.
+        kept = not any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        if kept:
+            sharding.reshard(model)
+        found.append((all(parameter.grad is not None for parameter in model.parameters()), kept))
+    assert found == list(zip(reduced, gathered, strict=True))
+
+
+def test_reshard_gives_gathered_parameters_back(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with torch.no_grad():
+        model(torch.ones(2, 3))
+    assert not isinstance(model.head.weight, DTensor), "the root keeps what it gathered; otherwise this test shows nothing"
+    sharding.reshard(model)
+    assert all(isinstance(p, DTensor) for p in model.parameters())
+
+
+def test_plain_names() -> None:
+    assert plain_name("talker.blocks.0._checkpoint_wrapped_module.up.weight") == "talker.blocks.0.up.weight"
+    assert plain_name("head.weight") == "head.weight"
+
+
+IMPORTS = """
+import copy, json, sys, tempfile
+from pathlib import Path
+import torch
+import torch._dynamo  # which each rank would import later, by itself
+from torch import nn
+from finetune import parallel, tensor_parallel
+from finetune.config import Config, Parallel, Train
+from finetune.distributed.process_group import join, leave
+"""
+NORMS = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 10), nn.Linear(10, 6)
+
+    def forward(self, hidden):
+        return hidden + self.down(torch.tanh(self.up(self.norm(hidden))))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.blocks, self.head = nn.Embedding(50, 6), nn.ModuleList([Block(), Block()]), nn.Linear(6, 3)
+
+    def forward(self, ids):
+        hidden = self.embedding(ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden).clone()  # no view: fully_shard warns of those
+
+PLANS = {tensor_parallel.class_path(Block()): {"up": "outputs", "down": "inputs"}}
+world, found = join((), Path(tempfile.mkdtemp())), {}
+torch.manual_seed(0)
+whole = Model()
+rows = torch.arange(24).reshape(4, 6)
+for name, more in {"tensor": {"tensor": 2}, "hsdp": {"replicate": 2}, "fsdp": {}, "ddp": {}}.items():
+    strategy = "fsdp" if name == "tensor" else name
+    plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
+    config = Config.model_construct(train=Train(precision="fp32"), parallel=Parallel(strategy=strategy, **more))
+    parallel.shard(model, (Block,), strategy, config, world, PLANS)
+    shares, group = 4 // config.parallel.tensor, world.rank // config.parallel.tensor  # who shares matrices sees the same rows
+    plain(rows).square().sum().backward()
+    (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares
+    right = float(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5))
+    gradients = parallel.by_layout(parameter.grad for parameter in model.parameters())
+    norm = float(parallel.gradient_norm(gradients))
+    parallel.clip_gradients(gradients, norm, 0.5)
+    clipped = zip(model.named_parameters(), plain.parameters(), strict=True)
+    wrong = [key for (key, own), other in clipped if not torch.allclose(own.grad.full_tensor(), other.grad, rtol=1e-4, atol=1e-6)]
+    found[name] = {"norm": norm, "right": right, "wrong": wrong, "axes": sorted({len(own.placements) for own in model.parameters()})}
+sys.stdout.write(json.dumps(found) + chr(10))
+leave()
+"""
+
+
+def test_on_four_ranks_the_norm_is_that_of_one_process() -> None:
+    """Under tensor parallelism a matrix lies over both axes of the ranks, its norms over one; under hsdp a shard lies on two ranks."""
+    ranks = [json.loads(output) for output in tiny.forked(IMPORTS, NORMS, 4)]
+    assert all(found == ranks[0] for found in ranks), "every rank clips by the same norm"
+    assert [*ranks[0]] == ["tensor", "hsdp", "fsdp", "ddp"]
+    for name, found in ranks[0].items():
+        assert found["norm"] == pytest.approx(found["right"], rel=1e-5), name
+        assert found["right"] > 1 and found["wrong"] == [], name
+    assert {name: found["axes"] for name, found in ranks[0].items()} == {"tensor": [1, 2], "hsdp": [2], "fsdp": [1], "ddp": [2]}
+
+
+class Words(nn.Module):
+    """An embedding, a head and a list of parameters that are each larger than a block, and a small layer."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3)
+        self.blocks = nn.ModuleList([Block()])
+        self.small = nn.Linear(3, 3, bias=False)
+        self.head = nn.Linear(3, 9, bias=False)
+        self.loose = nn.ParameterList([nn.Parameter(torch.ones(20))])
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.small(self.blocks[0](self.embedding(ids)))) * self.loose[0].sum()
+
+
+@pytest.mark.parametrize(("tied", "own"), [(False, ["blocks.0", "embedding", "head"]), (True, ["blocks.0"])])
+def test_large_layers_outside_blocks_are_units_of_their_own_unless_they_are_tied(
+    tmp_path: Path, world: World, tied: bool, own: list[str]
+) -> None:
+    plain, model = Words(tied), Words(tied)
+    model.load_state_dict(plain.state_dict())
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    check_sharding(model, (Block,), layout, world, HERE)
+    assert sorted(name for name, module in model.named_modules() if isinstance(module, FSDPModule)) == ["", *own]
+    ids = torch.tensor([[1, 2, 8]])
+    for each in (plain, model):
+        each(ids).square().sum().backward()
+    gathered = {name for name, parameter in model.named_parameters() if not isinstance(parameter, DTensor)}
+    assert not gathered
+    for (name, parameter), (_, right) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
+        assert isinstance(parameter.grad, DTensor) and right.grad is not None
+        torch.testing.assert_close(parameter.grad.full_tensor(), right.grad, msg=name)
+
+
+def test_an_adapted_layer_is_no_unit_of_its_own(tmp_path: Path) -> None:
+    """DoRA reads the weight of the layer that it adapts without calling it, so that no hook would gather it."""
+    model = Words(tied=False)
+    adapted = nn.Module()
+    adapted.base_layer, model.head = model.head, adapted  # type: ignore[assignment]
+    assert sharding.units_of(model, (Block,)) == [model.blocks[0], model.embedding]
+
+
+def test_where_shards_are_kept(tmp_path: Path, world: World) -> None:
+    on_gpu = dataclasses.replace(world, device=torch.device("cuda", 1))
+    assert sharding.home_of_shards(config(tmp_path), on_gpu) == torch.device("cuda", 1)
+    assert sharding.home_of_shards(config(tmp_path, ("parallel.offload", "true")), on_gpu) == torch.device("cpu")
+
+
+def test_shards_that_are_kept_elsewhere_are_noticed(tmp_path: Path, world: World) -> None:
+    model = Stack()
+    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    with pytest.raises(RuntimeError, match="is kept on cpu, not on cuda"):
+        check_sharding(model, (Block,), layout, world, torch.device("cuda"))
+
+
+def test_offloading_changes_no_number(tmp_path: Path, world: World) -> None:
+    """On a CPU, where the product refuses it since nothing would be saved; the policy and all that follows from it run nonetheless."""
+    found = []
+    for asked in ("false", "true"):
+        torch.manual_seed(0)
+        model = Stack()
+        shard(model, (Block,), "fsdp", config(tmp_path, ("parallel.offload", asked)), world)
+        model(torch.ones(2, 3)).sum().backward()
+        found.append([clipped(model, 0.1), *(p.grad.full_tensor().tolist() for p in model.parameters())])
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_moment_of_an_offloaded_weight_is_that_of_the_optimizer() -> None:
+    """The mesh is one of GPUs, the weight and its moments are on the host. A copy on the GPU would be filled from a checkpoint in vain."""
+    mesh = DeviceMesh("cuda", [0], _init_backend=False)
+    spec = DTensorSpec(mesh, (Shard(0),), TensorMeta(torch.Size((4, 3)), (3, 1), torch.float32))
+    whole = DTensor(torch.ones(4, 3), spec, requires_grad=False)
+    moment = torch.zeros(4, 3)
+    seen = sharding.sharded_as(whole, moment)
+    assert seen.device_mesh == mesh and seen.placements == whole.placements and seen.shape == whole.shape
+    assert seen.to_local().data_ptr() == moment.data_ptr()
+
+
+def test_gradients_over_several_meshes_are_clipped_to_one_norm(world: World) -> None:
+    plain, model = Stack(), Stack()
+    model.load_state_dict(plain.state_dict())
+    for module, axis in ((model.blocks[0], "left"), (model.blocks[1], "right"), (model, "root")):
+        fully_shard(module, mesh=init_device_mesh("cpu", (1,), mesh_dim_names=(axis,)))
+    assert [len(group) for group in sharding.by_layout(model.parameters()).values()] == [2, 2, 2]
+    for each in (plain, model):
+        each(100 * torch.ones(4, 3)).sum().backward()
+    right = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+    assert clipped(model, 0.5) == pytest.approx(float(right), rel=1e-6)
+    for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad.full_tensor(), expected.grad)

@@ -1,0 +1,105 @@
+"""What is uploaded is the exported folder, and what the hub refuses is told with the way on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import UserError
+from finetune.exporting import hub_upload
+from tests.finetune import fake_hub, tiny
+from tests.finetune.fake_hub import TOKEN, Hub
+
+ROOT = Path(__file__).parents[3]
+PUSH = """
+import sys
+from pathlib import Path
+from finetune import publish
+from finetune.errors import exit_code
+sys.exit(exit_code(lambda argv: publish.check(argv[1]) or print(publish.push(Path(argv[0]), argv[1], False)) or 0, sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with fake_hub.opened() as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "export" / "inner").mkdir(parents=True)
+    for name in ("README.md", "model.safetensors", "inner/part.json"):
+        (tmp_path / "export" / name).write_bytes(name.encode())
+    return tmp_path / "export"
+
+
+def run(hub: Hub, home: Path, *command: object, token: str | None = TOKEN, address: str | None = None) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, since the client reads where the hub is once, when it is imported."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    given = {"HF_ENDPOINT": address or hub.address, "HF_HOME": str(home / "hf"), **({} if token is None else {"HF_TOKEN": token})}
+    return subprocess.run([sys.executable, *map(str, command)], env=kept | given, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+
+def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -> None:
+    from finetune.distributed.process_group import join, leave
+
+    tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, ("train.steps", "1")))
+    leave()
+    out, pushed = tmp_path / "out", ("--push-to-hub", "me/tiny", "--private")
+    done = run(hub, tmp_path, "-m", "finetune", "export", tmp_path / "run", "--to", out, "--recipe", tiny.FOLDER, *pushed)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{out} is ready\nuploaded to {hub.address}/me/tiny\n"
+    assert hub.repositories["me/tiny"] == {path.name: path.read_bytes() for path in out.iterdir()} and hub.private["me/tiny"]
+
+
+def test_folders_inside_go_along_and_a_second_upload_is_no_error(hub: Hub, folder: Path) -> None:
+    for _ in range(2):
+        assert run(hub, folder.parent, "-c", PUSH, folder, "me/mine").returncode == 0
+    assert set(hub.repositories["me/mine"]) == {"README.md", "model.safetensors", "inner/part.json"} and not hub.private["me/mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "away", "told"),
+    [
+        ("me/mine", "hf_wrong", False, "rejects your token (401); run `hf auth login`"),
+        ("other/mine", TOKEN, False, "your token has no write access to other/mine (403)"),
+        ("me/mine", TOKEN, True, "cannot be reached"),
+    ],
+)
+def test_a_refusal_is_told_and_the_folder_kept(hub: Hub, folder: Path, name: str, token: str, away: bool, told: str) -> None:
+    done = run(hub, folder.parent, "-c", PUSH, folder, name, token=token, address="http://127.0.0.1:9" if away else None)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: --push-to-hub {name}: ") and told in done.stderr
+    assert (
+        f"The export in {folder} is complete; upload it with `hf upload {name} {folder}`" in done.stderr and "Traceback" not in done.stderr
+    )
+    assert len([path for path in folder.rglob("*") if path.is_file()]) == 3
+
+
+def test_without_a_token_nothing_is_exported(hub: Hub, tmp_path: Path) -> None:
+    done = run(hub, tmp_path, "-m", "finetune", "export", tmp_path / "run", "--to", tmp_path / "out", "--push-to-hub", "me/x", token=None)
+    assert done.returncode == 2 and "you are not logged in; run `hf auth login`" in done.stderr
+
+
+def test_what_cannot_work_is_refused_before_the_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from finetune.exporting import export
+
+    with pytest.raises(UserError, match="not a repository name"):
+        hub_upload.check("me/my model")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
+        hub_upload.check("me/mine")
+    assert export.main(["runs/none", "--to", "nowhere", "--private"]) == 2
+    assert "--private needs --push-to-hub NAME" in capsys.readouterr().err
+
+
+def test_another_answer_is_told_as_it_is() -> None:
+    class OddError(Exception):
+        response = type("Response", (), {"status_code": 507})
+
+    assert hub_upload.reason(OddError("full"), "me/mine", "https://hub") == "https://hub returned status 507: full"

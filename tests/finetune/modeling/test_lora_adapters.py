@@ -1,0 +1,100 @@
+"""Adapters go where they are told, start as nothing, and merge as peft computes them."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from finetune.config import Lora
+from finetune.errors import UserError
+from finetune.modeling import lora_adapters
+from tests.finetune import tiny
+
+KINDS = [Lora(rank=3, alpha=5, rslora=rslora, dora=dora) for rslora, dora in product((False, True), repeat=2)]
+
+
+def adapted_names(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters() if lora_adapters.is_adapter(name)]
+
+
+def test_targets_of_the_config_go_before_the_recipes(tmp_path: Path) -> None:
+    model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
+    lora_adapters.inject(model, Lora(rank=2, targets="head"), tiny.RECIPE.lora_targets)
+    assert adapted_names(model) == ["head.lora_A.default.weight", "head.lora_B.default.weight"]
+
+
+def test_all_linear_layers_are_adapted_on_request(tmp_path: Path) -> None:
+    model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    lora_adapters.inject(model, Lora(rank=2, targets="all-linear"), "head")
+    assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == linear and len(linear) >= 4
+
+
+@pytest.mark.parametrize("targets", ["haed", "blocks"])
+def test_targets_that_fit_nothing_are_named(tmp_path: Path, targets: str) -> None:
+    model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
+    with pytest.raises(UserError, match=rf"model\.lora\.targets '{targets}' must match linear layers only"):
+        lora_adapters.inject(model, Lora(targets=targets), tiny.RECIPE.lora_targets)
+
+
+def test_a_start_is_keyed_by_name_and_seed_and_by_nothing_else() -> None:
+    name, shape = "x.lora_A.default.weight", torch.Size((6, 5))
+    first = lora_adapters.fresh(name, shape, 3)
+    assert torch.equal(first, lora_adapters.fresh(name, shape, 3))
+    assert not torch.equal(first, lora_adapters.fresh(name, shape, 4)) and not torch.equal(first, lora_adapters.fresh("y" + name, shape, 3))
+    assert not lora_adapters.fresh("x.lora_B.default.weight", torch.Size((5, 6)), 3).any()
+
+
+def test_names() -> None:
+    names = ["a.b.lora_A.default.weight", "a.b.lora_B.default.weight", "a.b.lora_magnitude_vector.default.weight"]
+    assert all(lora_adapters.is_adapter(name) and lora_adapters.layer_of(name) == "a.b" for name in names)
+    assert [lora_adapters.is_length(name) for name in names] == [False, False, True]
+    assert not lora_adapters.is_adapter("lora_A.weight") and not lora_adapters.is_adapter("a.base_layer.weight")
+
+
+def stock_layer(lora: Lora) -> tuple[nn.Module, Tensor]:
+    """A layer that peft has adapted, with values as after some training, and its base weight [7, 4]."""
+    from peft import inject_adapter_in_model
+
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 7, bias=False))
+    base = model[0].weight.detach().clone()
+    inject_adapter_in_model(lora_adapters.peft_config(lora, ["0"]), model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if lora_adapters.is_adapter(name):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model, base
+
+
+@pytest.mark.parametrize("lora", KINDS, ids=str)
+def test_a_merged_weight_is_what_peft_computes(lora: Lora) -> None:
+    model, base = stock_layer(lora)
+    values = {name.removeprefix("0"): parameter.detach() for name, parameter in model.named_parameters()}
+    own = lora_adapters.merged(base, values[lora_adapters.DOWN], values[lora_adapters.UP], values.get(lora_adapters.LENGTHS), lora)
+    stock = model(torch.eye(4)).detach().T
+    assert torch.allclose(own, stock, atol=1e-6) and not torch.allclose(own, base, atol=1e-2)
+
+
+def test_rows_merge_on_their_own() -> None:
+    """Export merges block by block, so no row may need another."""
+    lora = KINDS[-1]
+    model, base = stock_layer(lora)
+    values = {name.removeprefix("0"): parameter.detach() for name, parameter in model.named_parameters()}
+    a, b, lengths = values[lora_adapters.DOWN], values[lora_adapters.UP], values[lora_adapters.LENGTHS]
+    parts = [lora_adapters.merged(base[rows], a, b[rows], lengths[rows], lora) for rows in (slice(0, 3), slice(3, 7))]
+    assert torch.equal(torch.cat(parts), lora_adapters.merged(base, a, b, lengths, lora))
+
+
+def test_dora_starts_at_the_lengths_of_the_base() -> None:
+    from peft import inject_adapter_in_model
+
+    model = nn.Sequential(nn.Linear(4, 7, bias=False))
+    base = model[0].weight.detach().clone()
+    inject_adapter_in_model(lora_adapters.peft_config(KINDS[-1], ["0"]), model)
+    stock = dict(model.named_parameters())["0" + lora_adapters.LENGTHS]
+    assert torch.allclose(lora_adapters.fresh_lengths(base), stock)

@@ -1,0 +1,32 @@
+"""What trains, with and without LoRA."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from finetune.modeling.trained_parameters import choose_trained
+from tests.finetune import tiny
+
+
+def trained(folder: Path, *overrides: tuple[str, str], trainable: str = "") -> set[str]:
+    config = tiny.config_in(folder, *overrides)
+    loaded = replace(tiny.RECIPE.load(config), trainable=lambda name: trainable in name)
+    choose_trained(loaded, tiny.RECIPE, config)
+    frozen = {parameter.dtype for parameter in loaded.model.parameters() if not parameter.requires_grad}
+    assert frozen <= {torch.float32 if ("train.precision", "fp32") in overrides else torch.bfloat16}
+    return {name for name, parameter in loaded.model.named_parameters() if parameter.requires_grad}
+
+
+def test_the_recipe_chooses_what_full_fine_tuning_trains(tmp_path: Path) -> None:
+    everything = trained(tmp_path)
+    some = sorted(everything)[0]
+    assert len(everything) > 1
+    assert some in trained(tmp_path, trainable=some) < everything
+
+
+def test_lora_trains_its_adapters_alone(tmp_path: Path) -> None:
+    names = trained(tmp_path, ("model.lora", "{rank: 2}"))
+    assert names and all("lora" in name for name in names)

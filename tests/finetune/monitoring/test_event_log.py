@@ -1,0 +1,239 @@
+"""What a run tells: lines that a crash can not spoil, a curve with ink, progress for people and trackers."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import select
+import struct
+import termios
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from matplotlib.image import imread, imsave
+
+from finetune.distributed.process_group import World, join
+from finetune.monitoring.event_log import Events, draw_curve, read_log
+from finetune.recipe import Answer
+
+NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0, "memory_gib": 1.5}
+
+
+def opened(tmp_path: Path, world: World, total: int = 4, done: int = 0) -> Events:
+    return Events(tmp_path / "run", world.accelerator, total, done, {})
+
+
+def test_each_event_is_one_line_of_json(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    events = opened(tmp_path, world)
+    events.note("started", 0, world=1)
+    events.step(1, NUMBERS)
+    events.evaluation(1, {"loss": 3.0, "next": 2.0})
+    events.close()
+    lines = [json.loads(line) for line in events.log_path.read_text().splitlines()]
+    assert [(line["event"], line["step"]) for line in lines] == [("started", 0), ("step", 1), ("evaluation", 1)]
+    assert lines[0]["world"] == 1 and NUMBERS.items() <= lines[1].items()
+    assert lines[2]["val/loss"] == 3.0 and lines[2]["val/next"] == 2.0
+    assert all(line["time"] > 1.7e9 for line in lines)
+    assert "validation loss 3.0000" in capsys.readouterr().out
+
+
+def test_a_listener_hears_every_event_of_its_rank(tmp_path: Path, world: World) -> None:
+    heard = list[tuple[str, int, dict[str, object]]]()
+    events = Events(tmp_path / "run", world.accelerator, 4, 0, {}, lambda *event: heard.append(event))
+    events._main = False  # what is heard does not depend on who speaks
+    events.step(1, NUMBERS)
+    events.evaluation(1, {"loss": 3.0})
+    events.note("committed", 1, folder="step-00000001")
+    events.close()
+    assert heard == [("step", 1, NUMBERS), ("evaluation", 1, {"val/loss": 3.0}), ("committed", 1, {"folder": "step-00000001"})]
+    assert not events.log_path.exists()
+
+
+def test_answers_are_told_with_the_step_they_belong_to(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    events = opened(tmp_path, world)
+    events.answers(2, [("Who?", Answer("Me.\n*You*.")), ("When?", Answer(""))], [None, None])
+    events.close()
+    assert capsys.readouterr().out.splitlines() == ["step 2: 'Who?' → 'Me.\\n*You*.'", "step 2: 'When?' → ''"]
+    (told,) = read_log(events.log_path)
+    assert (told["event"], told["step"]) == ("sampled", 2)
+    assert told["answers"] == [{"prompt": "Who?", "answer": "Me.\n*You*."}, {"prompt": "When?", "answer": ""}]
+
+
+def test_answers_to_be_heard_are_played_and_shown_in_tensorboard(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracked = type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(tmp_path / "run"))
+    events = Events(tmp_path / "run", tracked, 4, 0, {})
+    wave, picture = io.BytesIO(), io.BytesIO()
+    soundfile.write(wave, np.sin(np.arange(24_000) / 10), 24_000, format="FLAC")
+    imsave(picture, np.eye(4, 6), format="png")
+    spoken = Answer("1.00 s", wave.getvalue(), picture.getvalue(), {"seconds": 1.0, "pace": 12.0})
+    events.answers(
+        3, [("Hello.", spoken), ("Bye.", Answer("2 s", numbers={"seconds": 2.0}))], [tmp_path / "run" / "samples" / "1.flac", None]
+    )
+    events.close()
+    assert capsys.readouterr().out.splitlines() == ["step 3: 'Hello.' → samples/1.flac: 1.00 s", "step 3: 'Bye.' → '2 s'"]
+    (told,) = read_log(events.log_path)
+    assert told["answers"][0] == {"prompt": "Hello.", "answer": "1.00 s", "seconds": 1.0, "pace": 12.0, "sound": "samples/1.flac"}
+    board = EventAccumulator(str(tmp_path / "run" / "tracking"))
+    board.Reload()
+    (sound,), (shown,) = board.Audio("samples/1"), board.Images("samples/1")
+    samples, rate = soundfile.read(io.BytesIO(sound.encoded_audio_string))
+    assert (len(samples), rate, sound.step) == (24_000, 24_000, 3) and abs(samples).max() > 0.9
+    assert (shown.height, shown.width, shown.step) == (4, 6, 3)
+    assert [(one.step, one.value) for one in board.Scalars("samples/seconds")] == [(3, 1.5)]
+    assert [one.value for one in board.Scalars("samples/pace")] == [12.0]
+
+
+def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    events = opened(tmp_path, world, total=50)
+    for step in range(1, 51):
+        events.step(step, NUMBERS)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2, "one at the start and one at the end, or a log of days fills with lines"
+    assert lines[0].startswith("step 1/50  loss 2.5000  1000 tok/s  1.5 GiB  norm 1.250  lr 1.00e-04") and lines[1].endswith("  0 s left")
+
+
+def test_a_terminal_of_80_columns_shows_a_bar_with_all_that_matters(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = pty.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with os.fdopen(writing, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        events = opened(tmp_path, world, total=10_000, done=9_000)
+        events.step(9_500, {**NUMBERS, "tokens_per_second": 23456.0})
+        shown = drawn(reading, r"9500/10000  95%\|\S+ ?\| 00:\d\d left, loss 2\.5000  23456 tok/s  1\.5 GiB  norm 1\.")
+        events.say("a word")
+        events.close()
+    os.close(reading)
+    assert len(shown) <= 80 and capsys.readouterr().out == "a word\n", "one stream: no second line of progress beside the bar"
+
+
+def drawn(terminal: int, pattern: str) -> str:
+    """What a terminal shows once it matches. What was written reaches its other end in pieces, and some time later."""
+    written = ""
+    while not re.match(pattern, shown := written.rpartition("\r")[2]):
+        assert select.select([terminal], [], [], 30)[0], f"nothing more came after {written!r}"
+        written += os.read(terminal, 10_000).decode(errors="replace")
+    return shown
+
+
+def test_the_time_left_counts_from_where_the_run_went_on(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    events = opened(tmp_path, world, total=100, done=90)
+    monkeypatch.setattr("time.monotonic", lambda: 1020.0)
+    events.step(92, NUMBERS)
+    assert capsys.readouterr().out.endswith("  80 s left\n"), "two steps took 20 s, eight are left"
+
+
+def test_other_ranks_are_silent(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(world.accelerator), "is_main_process", property(lambda _: False))
+    events = opened(tmp_path, world)
+    events.note("started", 0)
+    events.step(4, NUMBERS)
+    events.evaluation(4, {"loss": 1.0})
+    events.close()
+    assert capsys.readouterr().out == "" and not events.log_path.exists()
+
+
+def test_a_torn_line_is_dropped_and_a_step_told_twice_counts_once(tmp_path: Path, world: World) -> None:
+    events = opened(tmp_path, world)
+    for step, loss in ((1, 5.0), (2, 4.0), (3, 3.0)):
+        events.step(step, {**NUMBERS, "loss": loss})
+    with events.log_path.open("ab") as file:
+        file.write(b'{"event": "step", "step": 4, "lo')
+    events.note("resumed", 1)
+    events.step(2, {**NUMBERS, "loss": 4.5})
+    assert [(event["event"], event["step"], event.get("loss")) for event in read_log(events.log_path)] == [
+        ("step", 1, 5.0), ("step", 2, 4.5), ("step", 3, 3.0), ("resumed", 1, None),
+    ]  # fmt: skip
+
+
+def ink(picture: Path) -> int:
+    """Pixels that are not white."""
+    return int((imread(picture)[..., :3].min(axis=-1) < 0.9).sum())
+
+
+FOREIGN = (
+    *(b"", b"looks good so far", b"3", b"null", b"[]", b"{}", b'"event"', b'{"event": "step"}', b'{"step": 3}', b"\xff\xfe", b"[" * 10**5),
+    *(b'{"event": "step", "step": "3", "loss": 1.0}', b'{"event": [], "step": 3}', b'{"event": "step", "step": true}', b"\x00\x00"),
+    b'{"event": "step", "step": 1' + b"0" * 400 + b', "loss": 1.0}',
+)
+"""Lines that this program did not write, and that are no event."""
+HALF = (
+    *(b'{"event": "step", "step": 7}', b'{"event": "step", "step": 8, "loss": "low"}', b'{"event": "step", "step": 9, "loss": 1e999}'),
+    *(b'{"event": "step", "step": 10, "loss": 1.7e308}', rb'{"event": "resumed", "step": 11, "marked": ["\ud800"]}'),
+)
+"""Events, but no point of a curve."""
+
+
+def test_foreign_lines_are_no_events_and_no_points(tmp_path: Path, world: World) -> None:
+    events = Events(tmp_path / "$a_{run} \udcff", world.accelerator, 3, 0, {})
+    for line in (*FOREIGN, *HALF):
+        events.log_path.parent.mkdir(exist_ok=True)
+        with events.log_path.open("ab") as file:
+            file.write(line + b"\n")
+    events.step(1, NUMBERS)
+    found = read_log(events.log_path)
+    assert [event["step"] for event in found] == [7, 8, 9, 10, 11, 1] and len(FOREIGN) == 16
+    draw_curve(events.log_path, tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_curve_is_a_picture_of_the_losses(tmp_path: Path, world: World) -> None:
+    events = opened(tmp_path, world)
+    events.note("started", 0)
+    for step in range(1, 40):
+        events.step(step, {**NUMBERS, "loss": 5 / step})
+    draw_curve(events.log_path, tmp_path / "one.png")
+    events.evaluation(20, {"loss": 1.0})
+    events.evaluation(39, {"loss": 0.5})
+    draw_curve(events.log_path, tmp_path / "two.png")
+    data = (tmp_path / "one.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and imread(tmp_path / "one.png").shape[:2] == (540, 960)
+    colours = np.unique((imread(tmp_path / "one.png")[..., :3] * 255).astype(int).reshape(-1, 3), axis=0)
+    assert any(blue > red + 60 for red, _, blue in colours), "the line of the training loss"
+    assert ink(tmp_path / "two.png") > ink(tmp_path / "one.png") + 100, "the validation loss is drawn as well"
+
+
+def test_a_run_without_a_step_has_a_curve_without_a_line(tmp_path: Path, world: World, recwarn: pytest.WarningsRecorder) -> None:
+    events = opened(tmp_path, world)
+    events.note("started", 0)
+    draw_curve(events.log_path, tmp_path / "empty.png")
+    assert ink(tmp_path / "empty.png") > 100
+
+
+def test_a_tracker_gets_the_same_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from finetune.distributed.process_group import leave
+
+    world = join(("tensorboard",), tmp_path / "run")
+    events = Events(tmp_path / "run", world.accelerator, 2, 0, {"train.lr": 1e-4, "recipe": "tests", "train.steps": 2})
+    events.step(1, NUMBERS)
+    events.step(2, {**NUMBERS, "loss": 1.5})
+    events.evaluation(2, {"loss": 1.75})
+    events.close()
+    leave()
+    (folder,) = {path.parent for path in (tmp_path / "run" / "tracking").glob("events.out.tfevents.*")}
+    seen = EventAccumulator(str(folder)).Reload()
+    assert [(event.step, event.value) for event in seen.Scalars("loss")] == [(1, 2.5), (2, 1.5)]
+    assert [(event.step, event.value) for event in seen.Scalars("val/loss")] == [(2, 1.75)]
+
+
+def test_what_another_tracker_writes_lies_in_the_runs_folder(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(world.accelerator, "log_with", ["wandb"])
+    monkeypatch.setattr(world.accelerator, "init_trackers", lambda *names, **settings: asked.append((*names, settings)))
+    Events(tmp_path / "run", world.accelerator, 4, 0, {"train.lr": 1e-4})
+    place = {"dir": str(tmp_path / "run"), "name": "run"}
+    assert asked == [("tracking", {"config": {"train.lr": 1e-4}, "init_kwargs": {"wandb": place}})]

@@ -1,0 +1,82 @@
+"""The end of a process on this machine is seen at once, with its signal as long as nobody has collected it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from finetune.monitoring import peer_processes, vital_signs
+from finetune.monitoring.peer_processes import Identity, Peers, ProcessExit
+
+
+@pytest.fixture
+def sleeping() -> Iterator[list[subprocess.Popen[bytes]]]:
+    made = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    yield made
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def beside(process: int) -> Identity:
+    *place, _ = peer_processes.identity()
+    return (place[0], place[1], place[2], process)
+
+
+def test_deaths_are_seen_in_their_order_with_their_signal(sleeping: list[subprocess.Popen[bytes]]) -> None:
+    first, second = sleeping
+    watch = Peers(1, [beside(first.pid), peer_processes.identity(), beside(second.pid)])
+    assert watch.all_near and not watch.wait(0) and watch.deaths == []
+    second.kill()
+    assert watch.wait(60) and watch.deaths == [ProcessExit(2, second.pid, "SIGKILL", None)]
+    first.send_signal(signal.SIGSEGV)
+    while len(watch.deaths) < 2:
+        watch.wait(60)
+    assert watch.deaths[1] == ProcessExit(0, first.pid, "SIGSEGV", None)
+    watch.close()
+
+
+def test_a_process_that_ends_by_itself_has_its_code() -> None:
+    ended = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE)
+    watch = Peers(0, [peer_processes.identity(), beside(ended.pid)])
+    ended.stdin.close()  # type: ignore[union-attr]
+    assert watch.wait(60) and watch.deaths == [ProcessExit(1, ended.pid, None, 3)]
+    ended.wait()
+
+
+def test_one_that_was_collected_has_nothing() -> None:
+    collected = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    watch = Peers(0, [peer_processes.identity(), beside(collected.pid)])
+    collected.communicate()
+    assert watch.wait(60) and watch.deaths == [ProcessExit(1, collected.pid, None, None)]
+
+
+def test_a_process_that_cannot_be_seen_is_not_taken_for_dead() -> None:
+    """It answered a moment ago: two machines that look the same would otherwise end a healthy run."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    watch = Peers(0, [peer_processes.identity(), beside(gone.pid)])
+    assert not watch.all_near and not watch.wait(0) and watch.deaths == []
+
+
+def test_a_python_without_pidfds_leaves_all_to_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    watch = Peers(0, [peer_processes.identity(), beside(os.getppid())])
+    assert not watch.all_near and not watch.wait(0)
+
+
+def test_ranks_of_other_machines_and_containers_are_not_watched() -> None:
+    host, boot, namespace, process = peer_processes.identity()
+    for other in (("another", boot, namespace), (host, "another", namespace), (host, boot, "pid:[1]")):
+        watch = Peers(0, [peer_processes.identity(), (*other, process)])
+        assert not watch.all_near and watch._watched == {} and not watch.wait(0)
+
+
+def test_machines_of_one_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = peer_processes.identity()
+    monkeypatch.setattr(vital_signs, "boot_id", lambda: "another start")
+    assert peer_processes.identity() == (here[0], "another start", *here[2:])

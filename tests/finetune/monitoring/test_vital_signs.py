@@ -1,0 +1,104 @@
+"""What a rank recorded last says what became of it, to other ranks or to the next launch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import pytest
+
+from finetune.monitoring import vital_signs
+from finetune.monitoring.vital_signs import RankStatus
+
+
+def signs(**changes: object) -> RankStatus:
+    own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": vital_signs.boot_id(), "process": os.getpid(), "step": 12}
+    return RankStatus.model_validate(
+        {**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes}
+    )
+
+
+def test_what_is_recorded_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
+    for one in (signs(rank=1, ranks=2), signs(ranks=2)):
+        vital_signs.record(tmp_path, one)
+        assert vital_signs.read(tmp_path, one.rank) == one
+    assert [one.rank for one in vital_signs.read_all(tmp_path)] == [0, 1]
+    path = vital_signs.path_of(tmp_path, 1)
+    for content in (
+        signs(rank=1).model_dump_json().replace('"time":', '"time":1e300,"was":').encode(),
+        b"",
+        b"[",
+        b"{}",
+        path.read_bytes()[:40],
+        b"\xff",
+        b"[" * 10**5,
+    ):
+        path.write_bytes(content)
+        assert vital_signs.read(tmp_path, 1) is None and len(vital_signs.read_all(tmp_path)) == 1
+
+
+FAR = {"host": "another", "boot": "another"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kills", "words"),
+    [
+        ({}, 4, "likely out of memory, unless somebody sent the signal; its peak of host memory was 3.2 GiB of "),
+        ({}, 5, f"out of memory: the kernel's out-of-memory killer has ended a process on {platform.node()} since the run began; its peak"),
+        ({}, None, "likely out of memory, unless"),
+        (
+            {"boot": "another"},
+            5,
+            f"likely out of memory, unless {platform.node()} was started again since, is another machine, or somebody sent the signal; "
+            "its peak of host memory was 3.2 GiB when",
+        ),
+        (FAR, 5, "likely out of memory, unless somebody sent the signal; its peak of host memory was 3.2 GiB when"),
+        ({"gpu_peak_gib": 70.5}, 4, "likely out of memory"),
+    ],
+)
+def test_the_likely_cause(changes: dict[str, object], kills: int | None, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vital_signs, "out_of_memory_kills", lambda: kills)
+    cause = vital_signs.cause_of_kill(signs(**changes))
+    assert cause.startswith(words) and ("of GPU memory 70.5 GiB" in cause) == ("gpu_peak_gib" in changes)
+
+
+def test_an_account_of_a_launch_without_a_word(tmp_path: Path) -> None:
+    assert vital_signs.account_of_killed(tmp_path) is None
+    made = signs(time=1.7e9)
+    vital_signs.record(tmp_path, made)
+    alone = vital_signs.account_of_killed(tmp_path)
+    assert alone is not None
+    assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a message (killed, crashed, ")
+    assert "closed) after at least step 12; rank 0 on " in alone and " if it was killed: likely out of memory" in alone
+    assert alone.endswith(f" when last recorded, {time.strftime('%F %T', time.localtime(made.time))}")
+    vital_signs.record(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
+    both = vital_signs.account_of_killed(tmp_path)
+    assert (
+        both is not None
+        and "all of its 2 processes ended without a message" in both
+        and "at least step 13; rank 1 on " in both
+        and "9.0 GiB" in both
+    )
+
+
+def test_this_machine_says_what_it_has() -> None:
+    assert vital_signs.boot_id() == vital_signs.boot_id() and 0 < vital_signs.peak_gib() < vital_signs.host_memory_gib()
+    kills = vital_signs.out_of_memory_kills()
+    assert kills is None or kills >= 0
+
+
+def test_free_host_memory_is_the_machine_s_or_what_the_control_group_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vital_signs, "CONTROL_GROUP", tmp_path)
+    machine = vital_signs.free_host_memory()
+    assert 0 < machine <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    assert vital_signs.free_host_memory() == 300000
+    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 150000\n")
+    assert vital_signs.free_host_memory() == 450000, "what is only cached is given up for it"
+    (tmp_path / "memory.current").write_text("2000000\n")
+    assert vital_signs.free_host_memory() == 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert vital_signs.free_host_memory() == pytest.approx(machine, rel=0.5)

@@ -1,0 +1,113 @@
+"""A run's needs are known from a folder that holds nothing but config.json; without a sketch, from the first rows of the data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.config import Config, resolve
+from finetune.errors import UserError
+from finetune.planning.estimate import LOOKED_AT, estimate_run, preview_data, some_rows
+from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.storage import files
+from recipes.llm_sft.recipe import RECIPE as LLM
+from recipes.llm_sft.tiny_checkpoint import shape
+from recipes.voice_clone.model.model_configs import released
+from recipes.voice_clone.recipe import RECIPE as VOICE
+from tests.finetune import tiny
+
+WORDS = json.loads((Path(__file__).parents[3] / "recipes/llm_sft/tiny_tokenizer/tokenizer.json").read_text(encoding="utf-8"))
+LLAMA_70B = {
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def run_of(name: str, recipe: Recipe, folder: Path, config: dict[str, Any], *overrides: tuple[str, str]) -> Config:
+    files.write_json(folder / "config.json", config)
+    own = [("model.source", str(folder)), ("run.dir", str(folder / "run"))]
+    return resolve(name, recipe.Options, [find_recipe(name) / "config.yaml"], [*own, *overrides])
+
+
+def test_a_released_voice_model_by_its_config_alone(tmp_path: Path) -> None:
+    whole = estimate_run(run_of("voice_clone", VOICE, tmp_path, released("1.7B")), VOICE)
+    assert whole.outline.total == whole.outline.trained == 1_916_676_352
+    assert whole.outline.blocks == 28 + 5
+    part = estimate_run(run_of("voice_clone", VOICE, tmp_path, released("1.7B"), ("options.trainable", "no_text_embedding")), VOICE)
+    assert whole.outline.trained - part.outline.trained == 151936 * 2048
+    some = whole.activations(512, "none", 1)
+    assert some.positions == 512 and some.blocks > 33 * 512 * 1024 * 20
+
+
+def test_a_language_model_and_its_adapters(tmp_path: Path) -> None:
+    config = shape(WORDS)
+    full = estimate_run(run_of("llm_sft", LLM, tmp_path, config), LLM)
+    lora = estimate_run(run_of("llm_sft", LLM, tmp_path, config, ("model.lora", "{rank: 4}")), LLM)
+    assert 0 < lora.outline.trained < full.outline.trained / 10 and lora.outline.total > full.outline.total
+    kept, less = (lora.activations(1024, how, 1) for how in ("none", "full"))
+    assert less.blocks < kept.blocks / 5 and less.flops > kept.flops
+
+
+def test_the_plan_is_of_the_config_s_optimizer(tmp_path: Path) -> None:
+    config = shape(WORDS)
+    whole, muon = (
+        estimate_run(run_of("llm_sft", LLM, tmp_path, config, ("train.optimizer", name)), LLM).outline for name in ("adamw", "muon")
+    )
+    in_blocks = sum(weight.size for weight in whole.weights if weight.in_block and weight.columns > 1)
+    assert whole.state_bytes == 8 * whole.trained and muon.state_bytes == whole.state_bytes - 4 * in_blocks and in_blocks > 0
+
+
+def test_shared_matrices_are_traced_narrow_and_refused_with_a_reason(tmp_path: Path) -> None:
+    found = estimate_run(run_of("llm_sft", LLM, tmp_path, shape(WORDS)), LLM)
+    assert found.work.refuses_tensor(2) is None
+    assert "does not divide the model's num_key_value_heads: 2" in (found.work.refuses_tensor(4) or "")
+    whole, half = (found.activations(1024, "none", size) for size in (1, 2))
+    assert whole.blocks / 2 < half.blocks < whole.blocks and half.flops < whole.flops
+
+
+def test_a_recipe_without_a_sketch_is_planned_by_its_rows(tmp_path: Path) -> None:
+    found = estimate_run(tiny.config_in(tmp_path), tiny.RECIPE)
+    assert found.outline.trained == found.outline.total > 0 and found.activations(64, "none", 1).blocks > 0
+    assert not found.misfits
+
+
+def test_what_cannot_be_a_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        estimate_run(resolve("llm_sft", LLM.Options, [], [("model.source", "./nowhere")]), LLM)
+    nothing = ("model.lora", "{targets: nothing_like_it}")
+    with pytest.raises(UserError, match="must match linear layers only"):
+        estimate_run(run_of("llm_sft", LLM, tmp_path, shape(WORDS), nothing), LLM)
+
+
+def test_some_rows_say_how_long_all_are(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path)
+    rows = [("x" * (5 + row % 7)) for row in range(1000)]
+    tiny.write_rows(tmp_path / "train.jsonl", rows)
+    found = preview_data(config, tiny.RECIPE, None)
+    assert found.rows == 1000 and LOOKED_AT <= found.looked_at <= 2 * LOOKED_AT and not found.problems
+    assert found.positions == pytest.approx(sum(map(len, rows)), rel=0.05)
+    assert next(some_rows(tmp_path / "train.jsonl"))[0] == 1
+
+
+def test_bad_rows_and_rows_without_targets_are_found(tmp_path: Path) -> None:
+    tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "x"])
+    found = preview_data(tiny.config_in(tmp_path), tiny.RECIPE, None)
+    assert len(found.problems) == 1 and "train.jsonl:2" in found.problems[0]
+
+
+def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "fine"}\n{"text": "\\ud800"}\n')
+    with pytest.raises(UserError, match=r"train\.jsonl:2: not a line of JSON \(half of a character"):
+        preview_data(tiny.config_in(tmp_path), tiny.RECIPE, None)
+
+
+@pytest.mark.slow
+def test_seventy_billion_parameters_by_their_config_alone(tmp_path: Path) -> None:
+    recipe = load_recipe(find_recipe("llm_sft"))
+    found = estimate_run(run_of("llm_sft", recipe, tmp_path, LLAMA_70B, ("train.activation_checkpointing", "full")), recipe)
+    assert found.outline.trained == 70_553_706_496
+    kept = found.work.activations("full", 1)
+    assert kept.blocks == pytest.approx(2 * 8192 * 80 * 4096, rel=0.02), "2·s·b·h a layer (Korthikanti et al. 2022)"

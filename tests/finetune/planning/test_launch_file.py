@@ -1,0 +1,79 @@
+"""A launch file that a plan writes is one that accelerate reads, and one on which the run's config and the launch agree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+
+from finetune.config import resolve
+from finetune.distributed.sharding import choose_strategy
+from finetune.hardware.gpus import Cluster, cluster
+from finetune.planning.activation_memory import Recomputing
+from finetune.planning.launch_file import keys, launch_file
+from finetune.planning.memory import Arrangement, Memory
+from finetune.planning.parallelism_planner import LayoutEstimate, Seconds
+from recipes.llm_sft.recipe import Options
+from tests.launch.test_configs import PRESET, PROCESSES, ROLL_CALL
+
+ONE, MACHINE, TWO = cluster("h100-80gb", 1, 1), cluster("h100-80gb", 2, 1), cluster("a100-80gb", 8, 2)
+CASES = [
+    (Arrangement("ddp", 1), ONE, "NO"),
+    (Arrangement("ddp", 2), MACHINE, "MULTI_GPU"),
+    (Arrangement("zero1", 2), MACHINE, "FSDP"),
+    (Arrangement("fsdp", 2, offload=True), MACHINE, "FSDP"),
+    (Arrangement("hsdp", 16, replicate=2), TWO, "FSDP"),
+    (Arrangement("fsdp", 16, tensor=4), TWO, "FSDP"),
+]
+
+
+def verdict(arrangement: Arrangement, recomputing: Recomputing = "none") -> LayoutEstimate:
+    nothing = Memory(*[0] * 11)
+    return LayoutEstimate(arrangement, recomputing, nothing, 1.0, Seconds(1.0, 0.0), arrangement.ranks, 1.0, 1.0)
+
+
+def written(folder: Path, arrangement: Arrangement, on: Cluster) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(launch_file(verdict(arrangement), on, "configs/mine.yaml", "--recipe llm_sft"), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("arrangement", "on", "kind"), CASES, ids=[str(case[0]) for case in CASES])
+def test_accelerate_reads_it(arrangement: Arrangement, on: Cluster, kind: str, tmp_path: Path) -> None:
+    path = written(tmp_path, arrangement, on)
+    read = load_config_from_file(str(path))
+    assert (read.num_machines, read.num_processes, str(getattr(read.distributed_type, "value", read.distributed_type))) == (
+        on.nodes,
+        on.ranks,
+        kind,
+    )
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert set(values) <= PROCESSES | {"main_process_port"} and set(values.get("fsdp_config", {})) <= PRESET
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("# accelerate launch --config_file configs/mine.yaml") and "finetune/train.py --recipe llm_sft" in first
+
+
+@pytest.mark.parametrize(("arrangement", "on", "kind"), CASES, ids=[str(case[0]) for case in CASES])
+def test_its_command_asks_for_what_was_chosen(arrangement: Arrangement, on: Cluster, kind: str) -> None:
+    said = keys(verdict(arrangement, "selective")).split()
+    overrides = [(key.removeprefix("--"), value) for key, value in zip(said[::2], said[1::2], strict=True)]
+    config = resolve("llm_sft", Options, [], overrides)
+    environ = {"ACCELERATE_USE_FSDP": str(kind == "FSDP").lower(), "FSDP_OFFLOAD_PARAMS": str(arrangement.offload).lower()}
+    assert choose_strategy(config, environ) == arrangement.strategy
+    assert (config.parallel.replicate, config.parallel.tensor) == (arrangement.replicate, arrangement.tensor)
+    assert config.parallel.offload == arrangement.offload and config.train.activation_checkpointing == "selective"
+
+
+@pytest.mark.slow
+def test_accelerate_starts_what_it_says(tmp_path: Path) -> None:
+    path = written(tmp_path, Arrangement("fsdp", 2), MACHINE)
+    script = tmp_path / "roll_call.py"
+    script.write_text(ROLL_CALL, encoding="utf-8")
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path), str(script), str(tmp_path)]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}, check=True, timeout=200)
+    assert sorted(each.name for each in tmp_path.glob("rank*.json")) == ["rank0.json", "rank1.json"]

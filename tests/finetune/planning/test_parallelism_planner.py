@@ -1,0 +1,127 @@
+"""The literature's textbook cases of choosing a strategy, and the reasons that are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from finetune.hardware.gpus import Cluster, Gpu, cluster
+from finetune.planning.activation_memory import Activations, Recomputing
+from finetune.planning.memory import GIB, Arrangement, Outline, ParameterOutline, Unit
+from finetune.planning.parallelism_planner import LayoutEstimate, Work, arrangements, choose, largest_micro_batch, reason
+
+PER_LAYER: dict[Recomputing, float] = {"none": 49.0, "selective": 25.0, "full": 2.0}
+"""Bytes of a block's activations for each position and channel of a Llama in bf16."""
+RECOMPUTED: dict[Recomputing, float] = {"none": 1.0, "selective": 1.02, "full": 4 / 3}
+
+
+def llama(layers: int, hidden: int, mlp: int, keys: int, words: int, trained: bool = True) -> Outline:
+    """A Llama's parameters; with `trained` false an adapter of rank 16 on everything instead."""
+
+    def weight(rows: int, columns: int, divided: int | None, in_block: bool = True) -> ParameterOutline:
+        return ParameterOutline(rows, columns, trained, 4 if trained else 2, 2, divided, in_block)
+
+    square = [(hidden, hidden, 0), (keys, hidden, 0), (keys, hidden, 0), (hidden, hidden, 1)]
+    wide = [(mlp, hidden, 0), (mlp, hidden, 0), (hidden, mlp, 1)]
+    adapter = [] if trained else [ParameterOutline(16, rows + columns, True, 4, 2, None, True) for rows, columns, _ in square + wide]
+    block = Unit((*(weight(*each) for each in square + wide), weight(hidden, 1, None), weight(hidden, 1, None), *adapter))
+    table = Unit((weight(words, hidden, None, False),))
+    return Outline(Unit((weight(hidden, 1, None, False),)), (*[block] * layers, table, table), layers, hidden)
+
+
+SHAPES = {
+    "1B": (16, 2048, 8192, 512, 128256),
+    "3B": (28, 3072, 8192, 1024, 128256),
+    "8B": (32, 4096, 14336, 1024, 128256),
+    "13B": (40, 5120, 13824, 5120, 32000),
+    "34B": (48, 8192, 22016, 1024, 32000),
+    "70B": (80, 8192, 28672, 1024, 128256),
+}
+
+
+def work(name: str, micro: int, batch: int, recomputing: Recomputing = "full", trained: bool = True) -> Work:
+    """A step of `batch` positions in micro-batches of `micro`."""
+    model = llama(*SHAPES[name], trained=trained)
+
+    def needs(how: Recomputing, tensor: int) -> Activations:
+        blocks = int(model.blocks * micro * model.hidden * PER_LAYER[how] / (1 if how == "full" else tensor))
+        again = int(micro * model.hidden * PER_LAYER["none"] / tensor) if how == "full" else 0
+        flops = (6 if trained else 4) * model.total * micro * RECOMPUTED[how] / tensor
+        return Activations(blocks, int(2e9 + 1e4 * micro), again, blocks, flops, micro)
+
+    return Work(model, needs, micro, batch, 2, recomputing)
+
+
+def chosen(of: Work, on: Cluster) -> list[LayoutEstimate]:
+    return choose(of, on, list(arrangements(on, of.refuses_tensor)))
+
+
+H100, H100S, TWO, EIGHT = (cluster("h100-80gb", *size) for size in ((1, 1), (8, 1), (8, 2), (8, 8)))
+# Four machines with one 100 Gb/s card each: what crosses between them decides.
+SLOW = Cluster("h100-80gb", Gpu(79.1, 989, 450, 12.5), 8, 4)
+TEXTBOOK = [
+    ("one GPU has nobody to share with", work("1B", 4096, 65536), H100, "ddp"),
+    ("a small model on a machine: replicas, which talk least", work("1B", 8192, 2**19), H100S, "ddp"),
+    ("replicas of adapters, whatever the model's size", work("8B", 4096, 2**19, trained=False), H100S, "ddp"),
+    ("the states do not fit: ZeRO-1", work("3B", 8192, 2**19), cluster("a100-40gb", 8, 1), "zero1"),
+    ("nor do they beside activations: ZeRO-1", work("3B", 4096, 2**19, "none"), cluster("h100-80gb", 4, 1), "zero1"),
+    ("states and whole gradients do not fit: ZeRO-2", work("8B", 4096, 2**19, "none"), H100S, "zero2"),
+    ("not even the gathered weights fit: ZeRO-3", work("13B", 2048, 2**18), cluster("a100-40gb", 8, 1), "fsdp"),
+    ("70B on a few machines: ZeRO-3 over all of them", work("70B", 8192, 2**21), cluster("h100-80gb", 8, 4), "fsdp"),
+    ("slow wires between machines: shard within one, copy across", work("34B", 2048, 2**20), SLOW, "hsdp, 4 copies"),
+    ("fewer micro-batches than GPUs: share matrices instead", work("70B", 8192, 2**18), EIGHT, "fsdp × tp 2"),
+    ("activations of long samples do not fit: share matrices", work("8B", 65536, 2**22, "selective"), H100S, "fsdp × tp 4"),
+    ("hundreds of GPUs: full sharding waits for its ring", work("8B", 2048, 2**20), cluster("h100-80gb", 8, 64), "hsdp, 4 copies"),
+]
+
+
+@pytest.mark.parametrize(("of", "on", "right"), [case[1:] for case in TEXTBOOK], ids=[case[0] for case in TEXTBOOK])
+def test_textbook(of: Work, on: Cluster, right: str) -> None:
+    best, *others = chosen(of, on)
+    assert str(best.arrangement) == right and best.fits
+    assert on.ranks == 1 or len(others) >= 3
+    for other in others:
+        said = reason(other, best)
+        assert ("needs" in said) != other.fits and "GiB" in said
+
+
+def test_there_are_twelve() -> None:
+    assert len(TEXTBOOK) == 12
+
+
+def test_what_cannot_fit_is_told_by_its_largest_term() -> None:
+    """70B on eight GPUs: 16 · 70.6 / 8 = 141 GB of states alone."""
+    best, *_ = chosen(work("70B", 4096, 2**19), H100S)
+    assert not best.fits
+    verdicts = {str(each.arrangement): reason(each, best) for each in chosen(work("70B", 4096, 2**19), H100S)}
+    assert (
+        "most of it for weights, gradients and optimizer, 131.4 GiB; weights, gradients and optimizer alone take 131.4 GiB"
+        in verdicts["fsdp"]
+    )
+    assert "most of it for full gradients" in verdicts["zero1"]
+
+
+def test_recomputation_is_proposed_when_nothing_else_helps() -> None:
+    long = work("8B", 131072, 2**20, "none")
+    best, *_ = chosen(long, H100S)
+    assert best.fits and best.recomputing != "none"
+
+
+def test_what_the_model_refuses_is_not_offered() -> None:
+    offered = [each.tensor for each in arrangements(H100S, lambda size: "no" if size > 2 else None)]
+    assert set(offered) == {1, 2}
+    assert [str(each) for each in arrangements(TWO, lambda _: "no")] == ["ddp", "zero1", "zero2", "fsdp", "hsdp, 2 copies"]
+
+
+def test_the_largest_micro_batch_fills_the_memory() -> None:
+    of = work("8B", 4096, 2**19)
+    verdict = chosen(of, H100S)[0]
+    most = largest_micro_batch(of, verdict, work("8B", 2048, 2**19).activations("full", 1))
+    fuller = work("8B", most, 2**19)
+    again = next(each for each in chosen(fuller, H100S) if each.arrangement == verdict.arrangement)
+    assert again.fits and again.memory.total == pytest.approx(79.1 * GIB, rel=1e-3)
+
+
+def test_no_room_means_no_micro_batch() -> None:
+    of = work("70B", 4096, 2**19)
+    verdict = next(each for each in chosen(of, H100S) if each.arrangement == Arrangement("fsdp", 8))
+    assert largest_micro_batch(of, verdict, work("70B", 2048, 2**19).activations("full", 1)) == 0

@@ -1,0 +1,107 @@
+"""A plan's words: what was chosen and why, what is in the way, and the largest micro-batch, which really fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import UserError
+from finetune.hardware.gpus import Cluster, Gpu, cluster
+from finetune.planning.estimate import RunEstimate, estimate_run
+from finetune.planning.memory import GIB, ParameterOutline, Unit, memory
+from finetune.planning.report import RunPlan, bars, lines, plan_run
+from tests.finetune import tiny
+
+MACHINE = cluster("h100-80gb", 4, 1)
+
+
+@pytest.fixture(scope="module")
+def foreseen(tmp_path_factory: pytest.TempPathFactory) -> RunEstimate:
+    return estimate_run(tiny.config_in(tmp_path_factory.mktemp("run")), tiny.RECIPE)
+
+
+def asking(foreseen: RunEstimate, **parallel: object) -> RunEstimate:
+    config = foreseen.config
+    return replace(foreseen, config=config.model_copy(update={"parallel": config.parallel.model_copy(update=parallel)}))
+
+
+def text_of(prospect: RunPlan, problems: list[str]) -> str:
+    return "\n".join(lines(prospect, "--recipe byte_model", prospect.look(tiny.RECIPE), problems))
+
+
+def test_a_plan_tells_all_that_was_asked(foreseen: RunEstimate) -> None:
+    prospect = plan_run(foreseen, MACHINE)
+    assert str(prospect.best.arrangement) == "ddp" and not prospect.configured
+    said = text_of(prospect, ["one thing", "another"])
+    for part in ("parameters", "a step:", "a checkpoint:", "estimated time:", "6 steps:", "masters (fp32)", "█", "total"):
+        assert part in said
+    assert said.count("  not ") == len(prospect.verdicts) - 1 and "problems to fix before training: 2" in said
+    assert "strategy: ddp; distributed_type: MULTI_GPU" in said
+    assert f"--train.micro_tokens {prospect.largest}" in said
+
+
+def test_a_plan_counts_the_host_memory_of_saves(foreseen: RunEstimate) -> None:
+    """The fp32 master and both moments of each trained parameter, once over all machines."""
+    outline = replace(foreseen.outline, root=Unit((ParameterOutline(1, 10**9, True, 4, 2),)))
+    for nodes in (1, 2):
+        said = text_of(plan_run(replace(foreseen, outline=outline), cluster("h100-80gb", 4, nodes)), [])
+        size = f"{12 * outline.trained / nodes / 1e9:.2f} GB"
+        assert f"host memory for asynchronous saves: {size} on each machine" in said
+    checkpoint = foreseen.config.checkpoint.model_copy(update={"asynchronous": False})
+    waiting = replace(foreseen, config=foreseen.config.model_copy(update={"checkpoint": checkpoint}))
+    assert "host memory" not in text_of(plan_run(waiting, MACHINE), [])
+
+
+def test_without_a_number_of_steps_some_rows_suggest_it(foreseen: RunEstimate) -> None:
+    train = foreseen.config.train.model_copy(update={"steps": None})
+    said = text_of(plan_run(replace(foreseen, config=foreseen.config.model_copy(update={"train": train})), MACHINE), [])
+    assert "3 epochs of about" in said and "estimated from 20 of 20 rows" in said and "no problems found" in said
+
+
+def test_what_is_asked_for_is_taken_or_refused(foreseen: RunEstimate) -> None:
+    prospect = plan_run(asking(foreseen, strategy="zero2"), MACHINE)
+    assert prospect.configured and str(prospect.best.arrangement) == "zero2"
+    assert all(str(each.arrangement) != "zero2" for each in prospect.verdicts[1:])
+    with pytest.raises(UserError, match="hsdp needs a number above 1"):
+        plan_run(asking(foreseen, strategy="hsdp"), MACHINE)
+    with pytest.raises(UserError, match="needs fsdp, and must divide the GPUs of a machine"):
+        plan_run(asking(foreseen, strategy="fsdp", tensor=8), MACHINE)
+
+
+def test_the_largest_micro_batch_fits_and_more_does_not(foreseen: RunEstimate) -> None:
+    """A GPU that is a little larger than the states: what is left is counted out, and traced again at that size."""
+    needed = plan_run(foreseen, cluster("h100-80gb", 1, 1)).best.memory
+    small = Cluster("small", Gpu((needed.total + 3_000_000) / GIB, 1, 1, 1), 1)
+    prospect = plan_run(foreseen, small)
+    most = prospect.largest
+    assert most > foreseen.config.train.micro_tokens
+
+    def total(positions: int) -> int:
+        work = foreseen.activations(positions, "none", 1)
+        return memory(foreseen.outline, prospect.best.arrangement, work, foreseen.work.compute).total
+
+    assert total(round(most * 0.97)) <= small.budget < total(round(most * 1.35))
+
+
+def test_what_does_not_fit_comes_with_advice(foreseen: RunEstimate) -> None:
+    prospect = plan_run(foreseen, Cluster("toy", Gpu(0.5, 1, 1, 1), 1))
+    assert not prospect.best.fits and prospect.largest == 0
+    (problem,) = [problem for problem in prospect.problems(None) if "out of memory" in problem]
+    assert "use more GPUs" in problem and "no micro-batch fits" in text_of(prospect, [])
+
+
+def test_missing_weights_and_bad_rows_are_problems(tmp_path: Path) -> None:
+    tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "fine and longer"])
+    config = tiny.config_in(tmp_path)
+    (tmp_path / "base" / "model.safetensors").unlink()
+    prospect = plan_run(estimate_run(config, tiny.RECIPE), MACHINE)
+    tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "x"])
+    first, second = prospect.problems(prospect.look(tiny.RECIPE))
+    assert "contains no *.safetensors" in first and "train.jsonl:2" in second
+
+
+def test_bars_are_as_long_as_their_terms(foreseen: RunEstimate) -> None:
+    drawn = {line.split("  ")[1].strip(): line.count("█") for line in bars(plan_run(foreseen, MACHINE).best.memory)}
+    assert max(drawn.values()) == 30 and min(drawn.values()) >= 1

@@ -1,0 +1,46 @@
+"""What a worker hears and waits for; what it trains, and what Ray makes of its reports: tests/launch/test_ray.py."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+
+from finetune.ray_cluster import worker
+from finetune.ray_cluster.worker import Reports, await_release
+from finetune.storage import files
+
+
+def test_the_latest_numbers_are_kept_and_the_reason() -> None:
+    reports = Reports(Path("unused"))
+    reports.hear("started", 0, {"world": 2})
+    reports.hear("step", 1, {"loss": 2.0, "lr": 1e-3})
+    reports.hear("step", 2, {"loss": 1.0, "lr": 1e-3})
+    reports.hear("evaluation", 2, {"val/loss": 1.5})
+    reports.hear("stopped", 2, {"reason": "finished"})
+    assert reports.at(2) == reports.at(math.inf) == {"step": 2, "loss": 1.0, "lr": 1e-3, "val/loss": 1.5}
+    assert reports.at(1) == {"step": 1, "loss": 2.0, "lr": 1e-3}, "a checkpoint of step 1 may be committed later"
+    assert reports.reason == "finished"
+
+
+def test_a_folder_that_a_predecessor_holds_is_waited_for(tmp_path: Path) -> None:
+    await_release(tmp_path / "free")
+    lock = files.own(tmp_path / "run")
+    threading.Timer(0.5, os.close, (lock,)).start()
+    began = time.monotonic()
+    await_release(tmp_path / "run")
+    assert time.monotonic() - began >= 0.4
+    os.close(files.own(tmp_path / "run"))
+
+
+def test_who_never_lets_go_is_left_to_the_run_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "RELEASE_SECONDS", 0.1)
+    lock = files.own(tmp_path / "run")
+    await_release(tmp_path / "run")
+    os.close(lock)

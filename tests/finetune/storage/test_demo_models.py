@@ -1,0 +1,102 @@
+"""The demo models' archives: expanded once, whole or not at all, and never taken for something else."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import UserError
+from finetune.storage import demo_models
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model "toy" in a place of its own, and an empty cache; gives the folder it was packed from."""
+    folder = tmp_path / "made" / "toy"
+    (folder / "part").mkdir(parents=True)
+    (folder / "README.md").write_text("# toy\n")
+    (folder / "part" / "weights").write_bytes(bytes(range(256)) * 9)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "toy.zip").write_bytes(demo_models.pack(folder))
+    monkeypatch.setattr(demo_models, "HERE", tmp_path / "models")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    demo_models._warn.cache_clear()
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_was_packed_comes_out_and_says_what_it_is(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = demo_models.folder_of("toy")
+    assert contents(found) == contents(toy)
+    assert "demo model toy" in capsys.readouterr().err
+
+
+def test_it_warns_once_in_a_process(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo_models.folder_of("toy")
+    demo_models.folder_of("toy")
+    assert capsys.readouterr().err.count("demo model toy") == 1
+
+
+def test_a_part_of_another_model_ships_once_and_is_in_both(toy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "talker"
+    folder.mkdir()
+    (folder / "README.md").write_text("# talker\n")
+    (folder / demo_models.BUILT_ON).write_text('{"part": "toy"}')
+    (demo_models.HERE / "talker.zip").write_bytes(demo_models.pack(folder))
+    found = demo_models.folder_of("talker")
+    assert contents(found) == {**contents(folder), "part/weights": contents(toy)["part/weights"]}
+    (toy / "part" / "weights").write_bytes(b"another sound")
+    (demo_models.HERE / "toy.zip").write_bytes(demo_models.pack(toy))
+    again = demo_models.folder_of("talker")
+    assert again != found and (again / "part" / "weights").read_bytes() == b"another sound"
+
+
+def test_a_part_whose_model_is_not_there_is_named(toy: Path) -> None:
+    (toy / demo_models.BUILT_ON).write_text('{"part": "gone"}')
+    (demo_models.HERE / "toy.zip").write_bytes(demo_models.pack(toy))
+    with pytest.raises(UserError, match=r"gone\.zip is missing"):
+        demo_models.folder_of("toy")
+
+
+def test_an_option_takes_a_name_or_a_folder(toy: Path) -> None:
+    assert demo_models.as_folder("toy") == demo_models.folder_of("toy") and demo_models.as_folder("exports/me") == Path("exports/me")
+
+
+def test_the_same_folder_gives_the_same_archive(toy: Path) -> None:
+    first = demo_models.pack(toy)
+    (toy / "README.md").touch()
+    assert demo_models.pack(toy) == first
+
+
+def test_it_is_expanded_once_and_by_many_at_a_time(toy: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(demo_models.folder_of, ["toy"] * 8))
+    assert len(found) == 1
+    (folder,) = found
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    before = (folder / "part" / "weights").stat().st_mtime_ns
+    assert (demo_models.folder_of("toy") / "part" / "weights").stat().st_mtime_ns == before
+
+
+def test_another_archive_of_the_same_name_gets_another_folder(toy: Path) -> None:
+    old = demo_models.folder_of("toy")
+    (toy / "part" / "weights").write_bytes(b"new")
+    (demo_models.HERE / "toy.zip").write_bytes(demo_models.pack(toy))
+    assert (demo_models.folder_of("toy") / "part" / "weights").read_bytes() == b"new"
+    assert (old / "part" / "weights").read_bytes() != b"new"
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(toy: Path) -> None:
+    with pytest.raises(UserError, match="toyy: not a demo model; available: toy"):
+        demo_models.folder_of("toyy")
+
+
+def test_a_model_without_a_card_is_not_packed(toy: Path) -> None:
+    (toy / "README.md").unlink()
+    with pytest.raises(UserError, match="has no README.md"):
+        demo_models.pack(toy)

@@ -1,0 +1,60 @@
+"""What is fetched of a repository is data, of one commit; tried with the hub's own client against a hub on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune.modeling.loading import HUB_PATTERNS
+from finetune.storage.hub_download import commit_of, download
+from tests.finetune import fake_hub
+from tests.finetune.fake_hub import COMMIT
+
+ROOT = Path(__file__).parents[3]
+REPOSITORY = {
+    "config.json": json.dumps({"model_type": "llama", "auto_map": {"AutoConfig": "code.C"}}).encode(),
+    "model.safetensors": b"weights",
+    "tokenizer.json": b"{}",
+    "code.py": b"raise SystemExit('ran')",
+    "pytorch_model.bin": b"pickle",
+    "speech_tokenizer/config.json": b"{}",
+    "speech_tokenizer/evil.py": b"raise SystemExit('ran')",
+}
+SCRIPT = """
+from finetune import hub_download, models
+folder = models.resolve_source("me/model", None)
+print(folder, hub_download.commit_of(folder))
+print(models.resolve_source("me/model", hub_download.commit_of(folder)))
+"""
+
+
+def test_data_of_one_commit_comes_and_no_code(tmp_path: Path) -> None:
+    with fake_hub.opened() as hub:
+        hub.repositories["me/model"] = REPOSITORY
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        given = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+        done = subprocess.run([sys.executable, "-c", SCRIPT], env=kept | given, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    (first, second) = done.stdout.splitlines()
+    folder = Path(first.split()[0])
+    assert first.split()[1] == COMMIT and folder.name == COMMIT and second == str(folder)
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == {"config.json", "model.safetensors", "tokenizer.json", "speech_tokenizer/config.json"}
+    assert not list(tmp_path.rglob("*.py")) and not list(tmp_path.rglob("*.bin"))
+
+
+@pytest.mark.parametrize("pattern", ["*", "*.py", "speech_tokenizer/*", "*.bin", "*.pt", "model*"])
+def test_a_pattern_that_may_match_code_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="may match code or pickles"):
+        download("me/model", None, ["*.json", pattern])
+
+
+def test_only_a_snapshot_of_the_hub_has_a_commit(tmp_path: Path) -> None:
+    assert commit_of(tmp_path / "snapshots" / COMMIT) == COMMIT
+    assert commit_of(tmp_path / COMMIT) is None and commit_of(tmp_path / "snapshots" / "main") is None
+    assert HUB_PATTERNS

@@ -1,0 +1,197 @@
+"""Files elsewhere: what arrives is what was sent, what changed is read again, and nothing half looks whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from finetune.errors import UserError
+from finetune.storage import files, remote
+from finetune.storage.remote import is_url, name_of
+
+CONTENT = {"a.bin": b"\x00" * 5000, "deep/er/b.txt": b"text", "manifest.json": b"{}"}
+
+
+@pytest.fixture(params=["file", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"file://{tmp_path}/elsewhere/run" if request.param == "file" else f"memory://{tmp_path.name}/run"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, content in CONTENT.items():
+        files.write_bytes(tmp_path / "folder" / name, content)
+    return tmp_path / "folder"
+
+
+def test_what_is_a_url() -> None:
+    assert all(map(is_url, ["s3://bucket/a", "file:///mnt/a", "memory://a"]))
+    assert not any(map(is_url, ["a/b", "/a/b", "C:\\a", "s3:/bucket", "s3://", Path("s3://bucket"), None, 5]))
+    assert name_of("s3://bucket/runs/me/") == "me"
+
+
+def test_what_is_sent_is_found_and_read_and_removed(place: str, folder: Path, tmp_path: Path) -> None:
+    assert remote.find(place) == {}
+    remote.upload(folder, place, "manifest.json")
+    found = remote.find(place)
+    assert {name: one.bytes for name, one in found.items()} == {name: len(content) for name, content in CONTENT.items()}
+    assert all(remote.read(f"{place}/{name}") == content for name, content in CONTENT.items())
+    assert found["a.bin"] == remote.look(f"{place}/a.bin")
+    remote.download(f"{place}/a.bin", found["a.bin"], tmp_path / "here" / "a.bin")
+    assert (tmp_path / "here" / "a.bin").read_bytes() == CONTENT["a.bin"]
+    remote.remove(place, "manifest.json")
+    assert remote.find(place) == {}
+    remote.remove(place, "manifest.json")
+
+
+def test_what_is_sent_replaces_all_that_was_there(place: str, folder: Path) -> None:
+    remote.write(f"{place}/of-an-older-one.bin", b"old")
+    remote.write(f"{place}/manifest.json", b"old")
+    remote.upload(folder, place, "manifest.json")
+    assert sorted(remote.find(place)) == sorted(CONTENT)
+
+
+def test_the_last_file_goes_last_and_is_the_first_to_be_removed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, seen = f"file://{tmp_path}/elsewhere", []
+    put, remove_one = LocalFileSystem.put_file, LocalFileSystem.rm_file
+
+    def noted(kind: str, function: Any) -> Any:
+        def call(self: Any, *arguments: Any, **more: Any) -> Any:
+            seen.append((kind, name_of(str(arguments[0]))))
+            return function(self, *arguments, **more)
+
+        return call
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", noted("sent", put))
+    monkeypatch.setattr(LocalFileSystem, "rm_file", noted("removed", remove_one))
+    remote.upload(folder, place, "a.bin")
+    remote.remove(place, "b.txt")
+    assert [name for kind, name in seen if kind == "sent"] == ["b.txt", "manifest.json", "a.bin"]
+    remote.upload(folder, place, "a.bin")
+    remote.remove(place, "a.bin")
+    assert next(name for kind, name in seen if kind == "removed") == "a.bin"
+
+
+def test_an_upload_that_breaks_off_leaves_none_that_looks_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, put, left = f"file://{tmp_path}/elsewhere", LocalFileSystem.put_file, [1]
+
+    def broken(self: Any, *arguments: Any, **more: Any) -> Any:
+        if not left:
+            raise ConnectionResetError("the line is cut")
+        left.pop()
+        return put(self, *arguments, **more)
+
+    remote.upload(folder, place, "manifest.json")
+    monkeypatch.setattr(LocalFileSystem, "put_file", broken)
+    with pytest.raises(UserError, match=r"deep/er/b.txt: writing it failed \(ConnectionResetError: the line is cut\)"):
+        remote.upload(folder, place, "manifest.json")
+    assert sorted(remote.find(place)) == ["a.bin"]
+
+
+def test_what_arrived_short_is_noticed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalFileSystem, "put_file", lambda self, path, place, **_: self.pipe_file(place, Path(path).read_bytes()[:4000]))
+    with pytest.raises(UserError, match="4,000 of 5,000 bytes arrived"):
+        remote.send(folder / "a.bin", f"file://{tmp_path}/elsewhere/a.bin")
+
+
+def test_an_object_is_created_once(place: str) -> None:
+    assert remote.create(f"{place}/owner", b"first") and not remote.create(f"{place}/owner", b"second")
+    assert remote.read(f"{place}/owner") == b"first" and remote.create(f"{place}/owner", b"first")
+
+
+# --- the cache
+
+
+def test_a_file_is_brought_once_and_again_when_it_has_changed(place: str, tmp_path: Path) -> None:
+    url, cache = f"{place}/train.jsonl", tmp_path / "cache"
+    remote.write(url, b"one\n")
+    first = remote.fetch(url, cache)
+    assert first.read_bytes() == b"one\n" and first.parts[-2:] == ("run", "train.jsonl")
+    before = first.stat()
+    assert remote.fetch(url, cache) == first and first.stat() == before
+    remote.write(url, b"two\n")
+    second = remote.fetch(url, cache)
+    assert second.read_bytes() == b"two\n" and first.read_bytes() == b"one\n"
+
+
+def test_a_file_of_the_same_size_and_times_is_brought_again(tmp_path: Path) -> None:
+    path = tmp_path / "share" / "train.jsonl"
+    files.write_bytes(path, b"one\n")
+    times = path.stat()
+    first = remote.fetch(f"file://{path}", tmp_path / "cache")
+    path.write_bytes(b"two\n")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert remote.fetch(f"file://{path}", tmp_path / "cache").read_bytes() == b"two\n" and first.read_bytes() == b"one\n"
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename"])
+def test_a_download_that_ends_early_is_begun_again(place: str, tmp_path: Path, operation: str) -> None:
+    url, cache = f"{place}/train.jsonl", tmp_path / "cache"
+    remote.write(url, b"one\n")
+
+    def dies(kind: str, path: Path) -> None:
+        if kind == operation and cache in path.parents:
+            raise KeyboardInterrupt
+
+    with files.watch(dies), pytest.raises(KeyboardInterrupt):
+        remote.fetch(url, cache)
+    assert [path for path in cache.iterdir() if not path.name.startswith(".")] == []
+    assert remote.fetch(url, cache).read_bytes() == b"one\n" and files.unfinished(cache) == []
+
+
+def test_what_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.bin"
+    path.write_bytes(b"12345")
+    found = remote.look(f"file://{path}")
+    for changed in (b"1234", b"54321"):
+        path.write_bytes(changed)
+        os.utime(path, (1, 1))
+        with pytest.raises(UserError, match="was replaced while it was read"):
+            remote.download(f"file://{path}", found, tmp_path / "here" / "a.bin")
+
+
+def test_what_a_fetched_file_names_beside_itself_is_brought_once(place: str, tmp_path: Path) -> None:
+    for name in ("train.jsonl", "clips/a.flac", "clips/b.flac"):
+        remote.write(f"{place}/{name}", name.encode())
+    fetched = remote.fetch(f"{place}/train.jsonl", tmp_path / "cache")
+    a, b = (fetched.parent / "clips" / name for name in ("a.flac", "b.flac"))
+    remote.complete(fetched, [a])
+    assert a.read_bytes() == b"clips/a.flac" and not b.exists()
+    remote.remove_file(f"{place}/clips/a.flac")
+    remote.complete(fetched, [a, b])
+    assert b.read_bytes() == b"clips/b.flac" and files.unfinished(fetched.parents[1]) == []
+    with pytest.raises(UserError, match=rf"{place}/clips/c\.flac: accessing it failed, since there is no such object"):
+        remote.complete(fetched, [fetched.parent / "clips" / "c.flac"])
+    for own in (tmp_path / "own" / "train.jsonl", Path("train.jsonl"), Path("/train.jsonl")):
+        remote.complete(own, [tmp_path / "own" / "missing.flac"])
+
+
+# --- what a person can mend
+
+
+def test_bad_places_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as where it is not installed
+    (tmp_path / "folder").mkdir()
+    for url, words in {
+        "xyz://bucket/a": "xyz:// cannot be opened (Protocol not known: xyz)",
+        "s3://bucket/a": "pip install 'overtone[s3]'",
+        f"file://{tmp_path}/gone.jsonl": "there is no such object or bucket",
+        f"file://{tmp_path}/folder": "is a folder; give a file in it",
+    }.items():
+        with pytest.raises(UserError) as caught:
+            remote.look(url)
+        assert str(caught.value).startswith(url) and words in str(caught.value)
+
+
+def test_a_place_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(LocalFileSystem, "info", refused)
+    with pytest.raises(UserError, match=r"is not allowed \(Access Denied\); check your credentials"):
+        remote.look(f"file://{tmp_path}/a")

@@ -1,0 +1,66 @@
+"""YAML by strict rules, each key with its line; and the command line, split."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.config_sources import merge, parse_arguments, read_layer
+from finetune.errors import UserError
+
+
+def written(tmp_path: Path, text: str, name: str = "extra.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(f"--config {tmp_path / 'none.yaml'}: no such file")):
+        read_layer(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(UserError, match="not readable as YAML"):
+        read_layer(tmp_path / "binary.yaml")
+
+
+def test_each_key_remembers_its_line(tmp_path: Path) -> None:
+    layer = read_layer(written(tmp_path, "run:\n  seed: 1\n\ntrain: {lr: 2}\n"))
+    assert layer.values == {"run": {"seed": 1}, "train": {"lr": 2}}
+    lines = {key: place.rpartition(":")[2] for key, place in layer.origins.items()}
+    assert lines == {"run": "1", "run.seed": "2", "train": "4", "train.lr": "4"}
+
+
+def test_later_layers_lie_over_earlier_ones_key_by_key() -> None:
+    values = {"a": {"b": 1, "c": 2}, "d": 3}
+    merge(values, {"a": {"c": 4}, "d": {"e": 5}})
+    assert values == {"a": {"b": 1, "c": 4}, "d": {"e": 5}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5), ("1E5", 1e5), ("-1.5e+3", -1500.0), (".5", 0.5), ("5.", 5.0), ("12", 12), ("-3", -3), ("010", 10), ("089", 89),
+        ("1_000", 1000), ("true", True), ("False", False), ("yes", "yes"), ("no", "no"), ("on", "on"), ("off", "off"), ("y", "y"),
+        ("null", None), ("~", None), ("", None), ("2024-01-01", "2024-01-01"), ("12:30:00", "12:30:00"), ("1.2.3", "1.2.3"),
+        ("'1e-5'", "1e-5"), ("0x10", "0x10"), ("e5", "e5"), ("[1, 1e2, no]", [1, 100.0, "no"]),
+    ],
+)  # fmt: skip
+def test_scalars_are_read_by_the_rules_of_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
+    read = read_layer(written(tmp_path, f"key: {text}")).values["key"]
+    assert read == value and type(read) is type(value)
+
+
+def test_the_command_line_is_split() -> None:
+    arguments = parse_arguments(["--recipe", "a", "--config", "x.yaml", "--train.lr", "-1", "--config=y.yaml", "--run.dir=a=b", "-h"])
+    assert (arguments.recipe, arguments.files, arguments.help) == ("a", [Path("x.yaml"), Path("y.yaml")], True)
+    assert arguments.overrides == [("train.lr", "-1"), ("run.dir", "a=b")]
+    for argv, told in (
+        (["stray"], "unexpected argument 'stray'"),
+        (["--train.lr"], "--train.lr needs a value"),
+        (["--train.lr", "--run.seed", "1"], "--train.lr needs a value"),
+    ):
+        with pytest.raises(UserError, match=re.escape(told)):
+            parse_arguments(argv)

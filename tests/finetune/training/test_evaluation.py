@@ -1,0 +1,145 @@
+"""Evaluation is the plain mean over all rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from finetune.data import batching
+from finetune.distributed.process_group import World
+from finetune.monitoring.stop_requests import StopRequests
+from finetune.training import evaluation
+from finetune.training.evaluation import evaluate
+from tests.finetune import tiny
+from tests.finetune.plain import plain_loss, plain_terms, reference
+
+
+def test_evaluation_is_the_plain_mean_and_leaves_no_trace(tmp_path: Path, world: World) -> None:
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
+    training, _ = tiny.built(
+        world, tiny.config_in(tmp_path, ("data.val", str(val)), ("options.dropout", "0.5"), ("parallel.strategy", "fsdp"))
+    )
+    model = reference(training)
+    assert training.val is not None
+    numbers = evaluate(training, training.val, StopRequests())
+    rows = tiny.texts(13, seed=5)
+    assert numbers["loss"] == pytest.approx(float(plain_loss(model, rows).detach()), rel=1e-6), "dropout is off"
+    sums, counts = plain_terms(model, rows)
+    assert numbers["after_next"] == pytest.approx(float(sums["after_next"].detach()) / counts["after_next"], rel=1e-6)
+    assert all(module.training for module in training.model.modules())
+    assert all(parameter.grad is None and hasattr(parameter, "full_tensor") for parameter in training.model.parameters())
+    assert evaluate(training, training.val, StopRequests()) == numbers
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_what_a_rank_without_rows_runs_along_counts_for_nothing(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Five micro-batches on two ranks or four: collectives need everyone, so who has none left runs a row again.
+
+    The ranks take their turns here one after the other, since evaluation leaves no trace; what they would sum is summed by hand.
+    """
+    rows = tiny.texts(13, seed=5)
+    val = tiny.write_rows(tmp_path / "val.jsonl", rows)
+    training, _ = tiny.built(
+        world, tiny.config_in(tmp_path, ("data.val", str(val)), ("parallel.strategy", "fsdp"), ("train.micro_tokens", "80"))
+    )
+    assert training.val is not None and len(evaluation._in_order(training.val, 80)) == 5
+    of_ranks: list[list[float]] = []
+    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: of_ranks.append(values) or values)
+    for rank in range(size):
+        evaluate(dataclasses.replace(training, world=dataclasses.replace(world, rank=rank, size=size)), training.val, StopRequests())
+    assert len(of_ranks) == size and [len(values) for values in of_ranks] == [4] * size
+    sums, counts = plain_terms(reference(training), rows)
+    *totals, after_next, following = (sum(values) for values in zip(*of_ranks, strict=True))
+    assert {"after_next": after_next, "next": following} == counts
+    assert totals == [pytest.approx(float(sums[name].detach()), rel=1e-6) for name in ("after_next", "next")]
+
+
+# --- the loader works ahead, and the host waits once
+
+
+def test_the_sums_are_those_of_python_s_floats_one_after_the_other(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: fp32 sums, added as doubles in the order of the micro-batches."""
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("train.micro_tokens", "80")))
+    assert training.val is not None
+    seen: dict[str, list[float]] = {}
+
+    def noting(model: Any, batch: Any) -> dict[str, Any]:
+        terms = training.recipe.loss(model, batch)
+        for name, term in terms.items():
+            seen.setdefault(name, []).append(float(term.sum))
+        return terms
+
+    summed: list[list[float]] = []
+    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: summed.append(values) or values)
+    noted = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, loss=noting))
+    evaluate(noted, training.val, StopRequests())
+    assert len(seen["next"]) == 5
+    in_order = []
+    for name in sorted(seen):
+        total = 0.0
+        for value in seen[name]:
+            total = total + value
+        in_order.append(total)
+    assert summed[0][:2] == in_order
+
+
+class Waits(TorchDispatchMode):
+    """Counts what makes the host wait for a value of the device: `item`, and `tolist`, which no dispatch shows."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        self.count += operation in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return operation(*arguments, **(named or {}))
+
+
+def test_the_host_waits_once_for_all_sums(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("train.micro_tokens", "80")))
+    assert training.val is not None
+    monkeypatch.setattr(evaluation, "sums", lambda _, values: values)  # votes are of the host's own memory
+    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: values)
+    lists: list[int] = []
+    tolist = Tensor.tolist
+
+    def counted(tensor: Tensor) -> Any:
+        if threading.current_thread() is threading.main_thread():  # the loader's thread waits for no device
+            lists.append(tensor.numel())
+        return tolist(tensor)
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    with Waits() as waits:
+        evaluate(training, training.val, StopRequests())
+    assert (waits.count, lists) == (0, [2])
+
+
+def test_the_next_batches_are_loaded_while_one_is_computed(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward waits here until the loader has begun on the micro-batch after it: without reading ahead, it never would."""
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("train.micro_tokens", "80")))
+    assert training.val is not None
+    begun = [threading.Event() for _ in range(5)]
+    loaded, computed = iter(begun), iter([*begun[1:], begun[-1]])
+    turns = batching.Loader.turns
+
+    def noting(loader: batching.Loader, micros: Any) -> Any:
+        next(loaded).set()
+        return turns(loader, micros)
+
+    def waiting(model: Any, batch: Any) -> Any:
+        assert next(computed).wait(20)
+        return training.recipe.loss(model, batch)
+
+    monkeypatch.setattr(batching.Loader, "turns", noting)
+    waited = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, loss=waiting))
+    assert evaluate(waited, training.val, StopRequests()) is not None

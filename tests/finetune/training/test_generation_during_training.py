@@ -1,0 +1,396 @@
+"""Answers on the way come from a committed checkpoint, in a process that no run waits for and that no run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from finetune.checkpointing import checkpoint
+from finetune.config import Config, resolve
+from finetune.distributed.process_group import World
+from finetune.errors import UserError
+from finetune.hardware import cuda_allocator
+from finetune.monitoring.event_log import Events, read_log
+from finetune.monitoring.stop_requests import StopRequests
+from finetune.recipe import Recipe
+from finetune.training import generation_during_training
+from finetune.training import run as training_run
+from finetune.training.generation_during_training import Sampler
+from finetune.training.loop import save_due
+from recipes.llm_sft.recipe import RECIPE
+from tests.finetune import tiny
+from tests.recipes.llm_sft import tiny_runs
+
+PROMPTS = "['Who are you?', 'Good day.']"
+ROOT = Path(__file__).parents[3]
+CPU = torch.device("cpu")
+
+
+def config_in(folder: Path, *overrides: tuple[str, str]) -> Config:
+    tiny_runs.write_base(folder / "base")
+    rows = "".join(json.dumps(row) + "\n" for row in tiny_runs.rows())
+    (folder / "chats.jsonl").write_text(rows)
+    own = {
+        "run.dir": folder / "run",
+        "model.source": folder / "base",
+        "data.train": folder / "chats.jsonl",
+        "train.precision": "fp32",
+        "train.lr": "1e-2",
+        "train.global_batch_tokens": 60,
+        "train.micro_tokens": 90,
+        "train.steps": 60,
+        "sample.prompts": PROMPTS,
+        "sample.every": 60,
+    }
+    return resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in {**own, **dict(overrides)}.items()])
+
+
+def sampled(config: Config, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == kind]
+
+
+# --- a real run
+
+
+def test_answers_of_a_run_are_in_its_log_its_console_and_tensorboard(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_in(tmp_path)
+    tracked = replace(world, accelerator=type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(config.run.dir)))
+    assert training_run.train(tracked, config, RECIPE) == "finished"
+    (told,) = sampled(config, "sampled")
+    assert told["step"] == 60
+    assert {each["prompt"]: each["answer"] for each in told["answers"]} == dict(tiny_runs.CHATS)
+    assert "step 60: 'Who are you?' → 'I am a machine.'" in capsys.readouterr().out
+    assert not [path for path in (config.run.dir / "cache").iterdir() if path.name.startswith(".") and path.suffix != ".lock"]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(config.run.dir / "tracking"))
+    board.Reload()
+    (*_, last) = board.Tensors("samples/1/text_summary")
+    assert last.step == 60 and b"    I am a machine." in last.tensor_proto.string_val[0]
+
+
+# --- a process that never answers
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, world: World) -> Iterator[tuple[Sampler, Config]]:
+    """A run whose recipe takes forever, with its step 10 committed."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "recipe.py").write_text("import time\ntime.sleep(600)\n")
+    config = config_in(tmp_path, ("sample.every", "10"), ("log.trackers", "[]"))
+    commit(config, 10, recipe=str(tmp_path / "slow"))
+    events = Events(config.run.dir, world.accelerator, 60, 0, {})
+    with Sampler(config, 60, events, is_main=True, device=CPU) as sampler:
+        yield sampler, config
+
+
+def commit(config: Config, step: int, **state: Any) -> Path:
+    folder = checkpoint.folder_of(config.run.dir) / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(json.dumps(tiny.state(step, **state)))
+    return folder
+
+
+def child_of(sampler: Sampler) -> int:
+    assert sampler._child is not None
+    return sampler._child._process.pid
+
+
+def ended(pid: int) -> bool:
+    try:
+        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+
+
+def within(seconds: float, happens: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not happens() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return happens()
+
+
+def test_it_begins_once_the_step_is_committed_and_never_waits(waiting: tuple[Sampler, Config]) -> None:
+    sampler, config = waiting
+    for step in range(1, 10):
+        sampler.after_step(step)
+    assert sampler._child is None
+    sampler.after_step(10)
+    pid = child_of(sampler)
+    sampler.after_step(11)
+    assert child_of(sampler) == pid and not ended(pid)
+    for step in range(12, 31):
+        sampler.after_step(step)
+    assert [event["step"] for event in sampled(config, "sampling passed over")] == [20], "30 is the one to come"
+
+
+def test_an_uncommitted_step_is_waited_for_at_later_steps(waiting: tuple[Sampler, Config]) -> None:
+    sampler, config = waiting
+    sampler.after_step(20)
+    assert sampler._child is None
+    commit(config, 20, recipe="nowhere")
+    sampler.after_step(21)
+    assert child_of(sampler)
+
+
+def test_its_checkpoint_outlives_pruning(waiting: tuple[Sampler, Config]) -> None:
+    sampler, config = waiting
+    sampler.after_step(10)
+    assert sampler._child is not None
+    (checkpoint.folder_of(config.run.dir) / "step-00000010" / "state.json").unlink()
+    assert checkpoint.read_state(sampler._child._folder / "step-00000010")["step"] == 10
+
+
+def test_a_stop_ends_it_at_once(waiting: tuple[Sampler, Config]) -> None:
+    sampler, config = waiting
+    sampler.after_step(10)
+    pid = child_of(sampler)
+    with StopRequests() as requests:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert within(20, lambda: requests.poll() is not None)
+        sampler.finish(requests)
+    assert not ended(pid)
+    sampler.__exit__(None, None, None)
+    assert ended(pid) and [event["step"] for event in sampled(config, "sampling stopped")] == [10]
+    assert not [path for path in (config.run.dir / "cache").iterdir() if path.name.startswith(".") and path.suffix != ".lock"]
+    sampler._child = None
+
+
+def test_a_killed_run_takes_it_along(waiting: tuple[Sampler, Config]) -> None:
+    script = f"""
+import os, sys, time
+from pathlib import Path
+from finetune.training.generation_during_training import _Child
+child = _Child(10, Path({str(checkpoint.folder_of(waiting[1].run.dir) / "step-00000010")!r}), "nowhere", ("x",), None)
+print(child._process.pid, flush=True)
+time.sleep(600)
+"""
+    run = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    pid = int(run.stdout.readline())
+    assert not ended(pid)
+    run.kill()
+    run.communicate()
+    assert within(60, lambda: ended(pid))
+
+
+# --- failure
+
+
+def test_what_goes_wrong_is_told_and_stops_nothing(waiting: tuple[Sampler, Config], capsys: pytest.CaptureFixture[str]) -> None:
+    sampler, config = waiting
+    sampler._config = config.model_copy(update={"recipe": "nowhere"})
+    commit(config, 20, recipe="nowhere")
+    sampler.after_step(20)
+    assert within(60, lambda: (sampler.after_step(21), sampler._child is None)[1])
+    (failure,) = sampled(config, "sampling failed")
+    assert failure["step"] == 20 and failure["problem"].startswith("error: --recipe nowhere: no recipe.py in")
+    assert "warning: no answers of step 20: error: --recipe nowhere" in capsys.readouterr().out
+    sampler.after_step(30)
+    assert sampler._child is None
+
+
+def test_a_disk_that_gives_no_room_is_told(waiting: tuple[Sampler, Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, config = waiting
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(generation_during_training.files, "link_into", full)
+    sampler.after_step(10)
+    assert sampler._child is None and "No space left" in sampled(config, "sampling failed")[0]["problem"]
+
+
+def test_only_the_main_rank_and_only_if_asked(tmp_path: Path, world: World) -> None:
+    config = config_in(tmp_path, ("log.trackers", "[]"))
+    commit(config, 60)
+    for asked, is_main in ((config, False), (config.model_copy(update={"sample": type(config.sample)()}), True)):
+        with Sampler(asked, 60, Events(config.run.dir, world.accelerator, 60, 0, {}), is_main, CPU) as sampler:
+            sampler.after_step(60)
+            assert sampler._child is None
+
+
+def test_a_checkpoint_is_made_where_answers_are_due(tmp_path: Path) -> None:
+    config = config_in(tmp_path, ("sample.every", "20"), ("checkpoint.every", "50"))
+    assert [step for step in range(1, 101) if save_due(config, step)] == [20, 40, 50, 60, 80, 100]
+
+
+def test_the_process_is_no_part_of_the_world() -> None:
+    launched = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "x", "FSDP_VERSION": "2", "ACCELERATE_USE_FSDP": "true"}
+    own = {"HOME": "/root", "LOCAL_SETTING": "kept"}
+    found = generation_during_training.environment_of_child({**launched, **own, "OMP_NUM_THREADS": "16", "CUDA_VISIBLE_DEVICES": "0,1"}, "")
+    assert found == {**own, **generation_during_training.ALONE, "CUDA_VISIBLE_DEVICES": ""}, "no GPU"
+    assert generation_during_training.environment_of_child({"CUDA_VISIBLE_DEVICES": "0,1"}, "1")["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_the_process_does_not_inherit_the_allocator_that_training_chose() -> None:
+    assert cuda_allocator.VARIABLE not in generation_during_training.environment_of_child(
+        {cuda_allocator.VARIABLE: cuda_allocator.SETTING}, "0"
+    )
+    assert (
+        generation_during_training.environment_of_child({cuda_allocator.VARIABLE: "max_split_size_mb:64"}, "0")[cuda_allocator.VARIABLE]
+        == "max_split_size_mb:64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "told"),
+    [
+        (tiny.RECIPE, (), "cannot answer prompts"),
+        (RECIPE, (("sample.every", "null"),), "sample.prompts would never be answered"),
+        (RECIPE, (("sample.prompts", "[]"),), "there are no prompts"),
+    ],
+)
+def test_samples_that_could_not_be_made_are_refused(tmp_path: Path, recipe: Recipe, overrides: tuple[Any, ...], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        generation_during_training.check(config_in(tmp_path, *overrides), recipe)
+    generation_during_training.check(config_in(tmp_path / "none", ("sample.every", "null"), ("sample.prompts", "[]")), recipe)
+
+
+# --- on the GPU, where there is room
+
+
+GIB = 2**30
+DECODER = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+
+
+def test_the_cache_is_counted_of_all_decoders_of_a_config() -> None:
+    """Of Qwen3-1.7B 114,688 bytes a position: 28 layers, keys and values, 8 heads of 128 numbers, 2 bytes each."""
+    assert generation_during_training.cache_bytes({**DECODER, "hidden_size": 2048}) == 28 * 2 * 8 * 128 * 2 == 114_688
+    plain = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    assert generation_during_training.cache_bytes(plain) == 2 * 2 * 4 * 16 * 2
+    assert (
+        generation_during_training.cache_bytes({"talker_config": {**DECODER, "code_predictor_config": plain}, "width": 3}) == 114_688 + 512
+    )
+    assert generation_during_training.cache_bytes({**plain, "num_key_value_heads": None}) == 2 * 2 * 4 * 16 * 2, "as Phi's config has it"
+    assert generation_during_training.cache_bytes({"width": 64}) == 0
+
+
+def test_what_answering_takes_of_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "speech_tokenizer").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(DECODER))
+    for name, size in (("model.safetensors", 1000), ("speech_tokenizer/model.safetensors", 500), ("runs/model.safetensors", 10**6)):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert generation_during_training.bytes_on_gpu(tmp_path, (), 0) == GIB + 1500
+    assert generation_during_training.bytes_on_gpu(tmp_path, ("speech_tokenizer",), 3) == GIB + int(1.5 * (1500 + 3 * 4096 * 114_688))
+
+
+@pytest.mark.parametrize(("free", "total", "fits"), [(18, 80, True), (17, 80, False), (80, 80, True), (12, 20, True), (11, 20, False)])
+def test_a_tenth_of_the_gpu_stays_free(free: int, total: int, fits: bool) -> None:
+    assert generation_during_training.has_room(generation_during_training.Gpu("0", free * GIB, total * GIB), 10 * GIB) is fits
+
+
+@pytest.mark.parametrize(
+    ("index", "visible", "name"),
+    [(0, None, "0"), (2, None, "2"), (1, "3, GPU-8f", "GPU-8f"), (0, "3", "3"), (None, "5", "5"), (0, "", "0")],
+)
+def test_the_gpu_is_named_as_a_new_process_sees_it(
+    index: int | None, visible: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = torch.device("cuda") if index is None else torch.device("cuda", index)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda queried: (7, 9) if queried == device else None)
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert generation_during_training.gpu_of(device, environ) == generation_during_training.Gpu(name, 7, 9)
+
+
+@pytest.fixture
+def on_gpu(waiting: tuple[Sampler, Config], monkeypatch: pytest.MonkeyPatch) -> tuple[Sampler, list[int], Config]:
+    """A run on a GPU whose free memory, in GiB, may be changed; samples may take 4 GiB."""
+    sampler, config = waiting
+    free = [30]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0] * GIB, 80 * GIB))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6")
+    sampler._device, sampler._needed = torch.device("cuda", 0), lambda: 4 * GIB
+    return sampler, free, config
+
+
+def environment_of(sampler: Sampler) -> dict[str, str]:
+    raw = Path(f"/proc/{child_of(sampler)}/environ").read_bytes().decode()
+    return dict(each.split("=", 1) for each in raw.split("\0") if each)
+
+
+def test_with_room_samples_are_made_on_the_gpu_of_the_run(
+    on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler, _, _ = on_gpu
+    sampler.after_step(10)
+    assert sampler._child is not None and sampler._child.share == generation_during_training.Share("6", 0.05)
+    assert within(20, lambda: environment_of(sampler).get("CUDA_VISIBLE_DEVICES") == "6")
+    assert "samples are generated on GPU 6, beside the steps: they need up to 4.0 GiB; 30.0 of 80.0 GiB are free" in capsys.readouterr().out
+
+
+def test_without_room_they_are_made_on_the_cpu_which_is_reported_once(
+    on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler, free, config = on_gpu
+    shares = []
+    for step, gib in ((10, 11), (20, 10), (30, 30), (40, 29), (50, 11)):
+        commit(config, step, recipe="nowhere") if step > 10 else None
+        free[0] = gib
+        sampler.after_step(step)
+        assert sampler._child is not None
+        shares.append(sampler._child.share is not None)
+        sampler._child.close()
+        sampler._child = None
+    assert shares == [False, False, True, True, False]
+    printed = capsys.readouterr().out
+    assert printed.count("samples are generated on") == 2
+    assert (
+        "samples are generated on one CPU core: on GPU 6 they need up to 4.0 GiB; 11.0 of 80.0 GiB are free, "
+        "of which 10% are reserved for training"
+    ) in printed
+
+
+def test_what_fails_on_the_gpu_is_made_again_on_the_cpu(
+    on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no GPU here, so the share that the process is to keep to cannot be set."""
+    sampler, _, config = on_gpu
+    sampler._config = config.model_copy(update={"recipe": "nowhere"})
+    commit(config, 20, recipe="nowhere")
+    sampler.after_step(20)
+    assert sampler._child is not None and sampler._child.share is not None
+    assert within(60, lambda: (sampler._advance(), sampler._child is None or sampler._child.share is None)[1])
+    (moved,) = sampled(config, "sampling moved")
+    assert moved["step"] == 20 and "warning: samples of step 20 failed on GPU 6, the CPU takes over: " in capsys.readouterr().out
+    assert sampler._child is not None and sampler._child.step == 20
+    assert within(60, lambda: (sampler._advance(), sampler._child is None)[1])
+    assert [event["step"] for event in sampled(config, "sampling failed")] == [20], "no recipe on the CPU either, and that is the end of it"
+
+
+def test_a_share_that_is_not_known_leaves_samples_on_the_cpu(
+    on_gpu: tuple[Sampler, list[int], Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler, _, _ = on_gpu
+    sampler._needed = lambda: generation_during_training.bytes_on_gpu(tmp_path / "gone", (), 1)
+    sampler.after_step(10)
+    assert sampler._child is not None and sampler._child.share is None
+    assert "samples are generated on one CPU core: the GPU memory that they need is not known (" in capsys.readouterr().out
+
+
+def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set after the export, which runs on the CPU, and before the model is loaded."""
+    order: list[Any] = []
+    recipe = replace(RECIPE, inference=replace(RECIPE.inference, sample=lambda *_: order.append("sample") or []))
+    monkeypatch.setattr(generation_during_training, "load_recipe", lambda _: recipe)
+    monkeypatch.setattr("finetune.exporting.export.export", lambda *_, **__: order.append("export"))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", order.append)
+    request = {"checkpoint": "x", "folder": str(tmp_path), "recipe": "llm_sft", "prompts": [], "fraction": 0.25}
+    generation_during_training.answer(request)
+    assert order == ["export", 0.25, "sample"]
+    generation_during_training.answer({**request, "fraction": None})
+    assert order[3:] == ["export", "sample"]

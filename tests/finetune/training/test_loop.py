@@ -1,0 +1,104 @@
+"""The loop saves, tells, evaluates and stops in time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from finetune.checkpointing import checkpoint
+from finetune.data import batching
+from finetune.distributed.process_group import World
+from finetune.monitoring.event_log import Events, read_log
+from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.stop_requests import StopRequests
+from finetune.recipe import Batch, Term
+from finetune.training import loop
+from finetune.training.step import Training
+from tests.finetune import tiny
+
+
+def test_a_validation_loss_that_is_not_one_stops_and_stays_out_of_the_log(tmp_path: Path, world: World) -> None:
+    def sick(model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
+        return {
+            name: Term(term.sum * (1.0 if model.training else math.nan), term.weight)
+            for name, term in tiny.RECIPE.loss(model, batch).items()
+        }
+
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(4))
+    training, progress = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("eval.every", "2")))
+    with pytest.raises(NotFiniteError, match="step 2: validation loss nan"):
+        fitted(replace(training, recipe=replace(training.recipe, loss=sick)), progress, world)
+    assert of_kind(tmp_path / "run", "evaluation") == [] and "NaN" not in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+def fitted(training: Training, progress: loop.Progress, world: World, requests: StopRequests | None = None) -> tuple[loop.Progress, str]:
+    config = training.config
+    saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
+    events = Events(config.run.dir, world.accelerator, training.total, progress.step, {})
+    try:
+        return loop.fit(training, progress, events, saver, requests or StopRequests())
+    finally:
+        saver.close()
+        events.close()
+
+
+def of_kind(run: Path, kind: str) -> list[int]:
+    return [event["step"] for event in read_log(run / "log.jsonl") if event["event"] == kind]
+
+
+@pytest.mark.parametrize("asynchronous", ["true", "false"])
+def test_it_logs_evaluates_and_saves_when_it_should(tmp_path: Path, world: World, asynchronous: str) -> None:
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(5, seed=5))
+    every = (("log.every", "2"), ("eval.every", "3"), ("checkpoint.every", "4"), ("checkpoint.asynchronous", asynchronous))
+    config = tiny.config_in(tmp_path, ("train.steps", "7"), ("data.val", str(val)), *every)
+    progress, reason = fitted(*tiny.built(world, config), world)
+    assert (progress.step, reason) == (7, "finished")
+    assert of_kind(config.run.dir, "step") == [2, 4, 6, 7] and of_kind(config.run.dir, "evaluation") == [3, 6, 7]
+    committed = [event["folder"] for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "committed"]
+    assert committed == ["step-00000004", "step-00000007"]
+    last = [event["val/loss"] for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "evaluation"][-1]
+    assert checkpoint.read_state(checkpoint.find(config.run.dir))["validation_loss"] == last == progress.validation_loss
+
+
+def test_a_commit_that_is_late_is_told_as_its_own(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is slow: the first save ends just before the last one begins."""
+    monkeypatch.setattr(checkpoint.Saver, "poll", lambda _: None)
+    config = tiny.config_in(tmp_path, ("checkpoint.every", "4"))
+    fitted(*tiny.built(world, config), world)
+    assert of_kind(config.run.dir, "committed") == [4, 6]
+
+
+def test_a_signal_stops_after_the_step_with_a_checkpoint_and_the_rest_follows(tmp_path: Path, world: World) -> None:
+    whole, _ = fitted(*tiny.built(world, tiny.config_in(tmp_path / "whole")), world)
+    config = tiny.config_in(tmp_path / "stopped")
+    requests = StopRequests()
+    requests.record_signal("SIGTERM")
+    progress, reason = fitted(*tiny.built(world, config), world, requests)
+    assert (progress.step, reason) == (1, "stopped by SIGTERM on rank 0")
+    assert checkpoint.find(config.run.dir).name == "step-00000001"
+    progress, reason = fitted(*tiny.built(world, config), world)
+    assert (progress, reason) == (whole, "finished")
+    losses = [
+        [(e["step"], e["loss"]) for e in read_log(tmp_path / name / "run" / "log.jsonl") if e["event"] == "step"]
+        for name in ("whole", "stopped")
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 6, "bit by bit: dropout, order, moments and rate go on"
+
+
+def test_epochs_decide_where_no_steps_are_given(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "null"), ("train.epochs", "2"))
+    training, progress = tiny.built(world, config)
+    end, reason = fitted(training, progress, world)
+    assert (end.step, reason) == (training.total, "finished") and training.total > 2
+    assert list(batching.steps(batching.Order.of(config), training.rows.lengths, end.place, 2)) == []
+    again, place = tiny.built(world, config)
+    assert fitted(again, place, world) == (end, "finished"), "a finished run has nothing left to do"
+
+
+def test_a_command_that_names_a_folder_with_a_space_can_be_copied(tmp_path: Path, world: World) -> None:
+    training = tiny.built(world, tiny.config_in(tmp_path, ("run.dir", str(tmp_path / "my run"))))[0]
+    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in loop.too_few_steps(training, tmp_path, 9)

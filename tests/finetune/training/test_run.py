@@ -1,0 +1,127 @@
+"""However a run ends, its log and exit.json say why; what fails beside the training is a warning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.checkpointing import checkpoint
+from finetune.data.batching import Turn
+from finetune.distributed.process_group import World
+from finetune.errors import UserError
+from finetune.monitoring.event_log import read_log
+from finetune.monitoring.heartbeat import Loss
+from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.recipe import Term
+from finetune.storage import files
+from finetune.training import loop, run
+from finetune.training.step import Training
+from tests.finetune import tiny
+
+
+def test_a_nan_is_recorded_and_the_save_in_progress_is_committed(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
+    step = loop.train_step
+
+    def third_is_nan(training: Training, turns: list[Turn], number: int, *rest: Any) -> dict[str, float]:
+        if number == 2:
+            raise NotFiniteError("step 3: loss nan")
+        return step(training, turns, number, *rest)
+
+    monkeypatch.setattr(loop, "train_step", third_is_nan)
+    monkeypatch.setattr(checkpoint.Saver, "poll", lambda _: None)
+    with pytest.raises(NotFiniteError):
+        run.train(world, config, tiny.RECIPE)
+    record = json.loads((config.run.dir / "exit.json").read_text())
+    assert (record["reason"], record["step"], record["last_commit"]) == ("not finite", 2, "step-00000002")
+
+
+def test_a_launch_without_an_exit_record_is_reported_by_the_next(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "2"))
+    run.train(world, config, tiny.RECIPE)
+    tiny.let_go(config.run.dir)
+    (config.run.dir / "exit.json").unlink()
+    run.train(world, config, tiny.RECIPE)
+    account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a word (killed, crashed, "
+    assert f"warning: {account}" in capsys.readouterr().out
+    (event,) = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "killed"]
+    assert event["account"].startswith(account)
+    tiny.let_go(config.run.dir)
+    run.train(world, config, tiny.RECIPE)
+    assert "left no exit.json" not in capsys.readouterr().out, "that one left its record"
+
+
+def test_a_failure_before_the_first_step_is_recorded(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path)
+    with pytest.raises(UserError, match="bad rows"):
+        tiny.write_rows(tmp_path / "train.jsonl", ["x"])
+        run.train(world, config, tiny.RECIPE)
+    left = json.loads((config.run.dir / "exit.json").read_text())
+    assert (left["reason"], left["rank"], left["step"]) == ("failed", 0, None), "no step was reached"
+    assert "text must hold at least three bytes" in left["message"]
+
+
+def test_the_exit_record_of_another_run_is_kept(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "1"))
+    run.train(world, config, tiny.RECIPE)
+    before = (config.run.dir / "exit.json").read_text()
+    with pytest.raises(UserError, match="is in use by a running process"):
+        run.train(world, config, tiny.RECIPE)
+    assert (config.run.dir / "exit.json").read_text() == before
+
+
+def test_a_run_in_good_order_replaces_an_older_record(tmp_path: Path) -> None:
+    """A rank of an earlier launch, on a machine that was cut off, may write its record late. Of several failures the first is kept."""
+    (tmp_path / "exit.json").write_text('{"reason": "failed", "message": "rank 3 is missing"}')
+    run.write_exit_record(tmp_path, 4, "failed", Loss("a second one"))
+    assert json.loads((tmp_path / "exit.json").read_text())["message"] == "rank 3 is missing"
+    run.write_exit_record(tmp_path, 4, "finished", Loss(""))
+    assert json.loads((tmp_path / "exit.json").read_text()).items() >= {"reason": "finished", "message": None, "step": 4}.items()
+
+
+def test_a_curve_that_cannot_be_drawn_is_a_warning(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def undrawable(*_: object) -> None:
+        raise TypeError("not a sequence of Unicode points")
+
+    monkeypatch.setattr("finetune.training.run.draw_curve", undrawable)
+    assert run.train(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE) == "finished"
+    assert "warning: no loss.png (TypeError: not a sequence of Unicode points)" in capsys.readouterr().out
+
+
+def test_an_exit_record_that_the_disk_refuses_is_a_warning(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = files.write_bytes
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "exit.json":
+            raise UserError(f"the disk is full: {path}")
+        write(path, data)
+
+    monkeypatch.setattr(files, "write_bytes", full)
+    assert run.train(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE) == "finished"
+    assert "exit.json cannot be written (the disk is full: " in capsys.readouterr().err
+
+
+def test_a_bug_is_recorded_and_raised(tmp_path: Path, world: World) -> None:
+    def broken(*_: object) -> dict[str, Term]:
+        raise KeyError("ours")
+
+    config = tiny.config_in(tmp_path)
+    with pytest.raises(KeyError, match="ours"):
+        run.train(world, config, replace(tiny.RECIPE, loss=broken))
+    assert json.loads((config.run.dir / "exit.json").read_text())["reason"] == "failed"
+    assert [event["event"] for event in read_log(config.run.dir / "log.jsonl")] == ["started", "stopped"]
+
+
+def test_tracker_settings_are_flat(tmp_path: Path) -> None:
+    settings = run.tracker_settings(tiny.config_in(tmp_path, *tiny.LORA))
+    assert settings["train.lr"] == 0.01 and settings["model.lora.rank"] == 3 and settings["checkpoint.asynchronous"] is True
+    assert settings["log.trackers"] == "[]" and settings["run.dir"] == str(tmp_path / "run")
+    assert all(isinstance(value, int | float | bool | str) for value in settings.values())

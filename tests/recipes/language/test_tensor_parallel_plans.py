@@ -1,0 +1,28 @@
+"""The recipe hands its plans to the core. tests/finetune/distributed/test_tensor_parallel.py compares them with those of transformers."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from finetune.config import resolve
+from finetune.distributed import tensor_parallel
+from recipes.language.tensor_parallel_plans import PLANS
+from recipes.llm_sft import recipe, tiny_checkpoint
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_of_a_class_that_transformers_has(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), kind), nn.Module)
+
+
+def test_a_loaded_model_carries_the_plans(tmp_path: Path) -> None:
+    base = tiny_checkpoint.build(tmp_path / "base")
+    config = resolve("llm_sft", recipe.RECIPE.Options, [], {"model.source": str(base), "data.train": str(tmp_path / "rows.jsonl")}.items())
+    loaded = recipe.load_shape(config)
+    assert loaded.tensor_plans == PLANS and len(PLANS) == 2
+    assert all(tensor_parallel.plan_of(block, loaded.tensor_plans) for block in tensor_parallel.blocks_of(loaded.model, loaded.blocks))

@@ -1,0 +1,41 @@
+"""The tokenizer of a base, with the base's chat template or with another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import UserError
+from recipes.language.tokenizer import load_tokenizer
+from tests.recipes.llm_sft import families
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    families.tokenizer("chatml").save_pretrained(tmp_path / "base")
+    (tmp_path / "base" / "config.json").write_text('{"model_type": "llama"}')
+    return tmp_path / "base"
+
+
+def test_the_template_is_the_base_own_or_the_one_that_is_given(base: Path, tmp_path: Path) -> None:
+    other = families.template("qwen3")
+    (tmp_path / "other.jinja").write_text(other)
+    assert load_tokenizer(base, None).chat_template == families.template("chatml") != other
+    assert load_tokenizer(base, tmp_path / "other.jinja").chat_template == other
+
+
+def test_a_template_that_cannot_be_read_is_named(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "binary.jinja").write_bytes(b"\xff\xfe")
+    for name in ("none.jinja", "binary.jinja"):
+        with pytest.raises(UserError, match=rf"options\.chat_template: .*{name} cannot be read"):
+            load_tokenizer(base, tmp_path / name)
+
+
+def test_a_tokenizer_without_places_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(UserError, match="no fast form"):
+        load_tokenizer(tmp_path, None)

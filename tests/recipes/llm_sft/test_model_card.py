@@ -1,0 +1,70 @@
+"""The card says what the model was made from, and nothing of the machine that it was made on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from finetune.config import dump, resolve
+from recipes.llm_sft.model_card import model_card
+from recipes.llm_sft.recipe import RECIPE
+
+STATE: dict[str, Any] = {
+    "step": 1200,
+    "validation_loss": 0.5,
+    "base": {"source": "Qwen/Qwen3-1.7B-Base", "revision": "abc", "digest": "ef" * 32},
+    "data": {"rows": 1234, "positions": 56789, "digest": "ab" * 32},
+    "lora": None,
+    "quantization": None,
+    "recipe_state": {"supervise": "assistant", "chat_template": None},
+}
+
+
+def card(tmp_path: Path, licence: str | None = "apache-2.0", chats: bool = True, **changes: Any) -> str:
+    given = (("data.train", str(tmp_path / "secret place" / "chats.jsonl")), ("train.lr", "2e-5"), ("run.dir", str(tmp_path / "run")))
+    return model_card({**STATE, **changes}, dump(resolve("llm_sft", RECIPE.Options, [], given)), licence, chats)
+
+
+def header(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(text.split("---")[1])
+    return found
+
+
+def test_base_data_metrics_and_settings(tmp_path: Path) -> None:
+    text = card(tmp_path)
+    for told in (
+        "| Base | Qwen/Qwen3-1.7B-Base@abc |",
+        "| Data | `chats.jsonl`, 1,234 rows, 56,789 tokens |",
+        f"SHA-256 `{'ab' * 32}`",
+        "| Learned | every turn of the assistant |",
+        "| Trained | all weights |",
+        "| Steps | 1,200 |",
+        "| Validation loss | 0.5000 nats a token, perplexity 1.649 |",
+        "lr: 2.0e-05",
+        "apply_chat_template",
+    ):
+        assert told in text, told
+    assert str(tmp_path) not in text and "secret place" not in text
+    assert header(text)["license"] == "apache-2.0" and header(text)["base_model"] == "Qwen/Qwen3-1.7B-Base"
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    text = card(tmp_path, licence=None, chats=False, validation_loss=None)
+    assert "| Validation loss | not measured at this step |" in text and "licence, which could not be read here" in text
+    assert "license" not in header(text) and "apply_chat_template" not in text
+
+
+def test_a_folder_is_no_name_for_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "my-base").mkdir()
+    text = card(tmp_path, base={"source": str(tmp_path / "my-base"), "revision": None, "digest": "0"})
+    assert "base_model" not in header(text) and "| Base | my-base |" in text and str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    ("dora", "quantization", "told"), [(False, None, "LoRA of rank 8"), (True, None, "DoRA of rank 8"), (False, "nf4", "4-bit base, LoRA")]
+)
+def test_adapters_are_named(tmp_path: Path, dora: bool, quantization: str | None, told: str) -> None:
+    assert f"| Trained | {told}" in card(tmp_path, lora={"rank": 8, "alpha": 16.0, "dora": dora}, quantization=quantization)

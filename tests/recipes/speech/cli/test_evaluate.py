@@ -1,0 +1,184 @@
+"""The whole way: from rows and a model to the three documents, and refusals before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune import __main__ as verbs
+from recipes.speech.evaluation.systems import RECORDINGS
+from recipes.voice_clone.inference import synthesizer
+from tests.data_prep.page import Page
+from tests.recipes.voice_clone.conftest import write_corpus
+
+ROWS = (
+    {"text": "She counted the boats.", "speaker": "Anna", "language": "english", "audio": "high.flac", "ref_audio": "high.flac"},
+    {"text": "It is never late!", "speaker": "Bert", "language": "english", "audio": "low.flac", "ref_audio": "low.flac"},
+)
+NEW = {"text": "A word.", "speaker": "Bert", "ref_audio": "low.flac"}
+Voice = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def voice(fresh: Any, export: Any, nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Voice:
+    """The command line for an export of the untrained model, its rows given."""
+    folder = tmp_path_factory.mktemp("voice")
+    model = export(fresh, "custom_voice", folder / "me")
+
+    def command(out: Path, *rows: dict[str, Any]) -> list[str]:
+        out.mkdir()
+        corpus = write_corpus(out / "data", list(rows))
+        brief = ["--max-seconds", "0.4", "--out", str(out / "evaluation")]
+        return ["eval-voice", "--model", str(model), "--recipe", "voice_clone", "--data", str(corpus.train), *brief]
+
+    return command
+
+
+def test_from_rows_to_documents(voice: Voice, nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = voice(tmp_path / "all", *ROWS, NEW)
+    seen = write_corpus(tmp_path / "seen", [ROWS[0], {**ROWS[0], "text": "Boats, boats."}]).train
+    assert verbs.main([*command, "--base", str(nano), "--seen", str(seen)]) == 0
+    out = tmp_path / "all" / "evaluation"
+    assert {path.name for path in out.iterdir()} == {"clips", "evaluation.html", "evaluation.json", "evaluation.md"}
+    found = json.loads((out / "evaluation.json").read_text())
+    assert list(found["figures"]) == [RECORDINGS, "me", "nano, zero-shot"]
+    assert found["figures"]["me"]["unseen"]["texts"] == 2 and found["figures"]["me"]["seen"]["texts"] == 2, "one of --data, one of --seen"
+    assert set(found["similarity"]) == {"own encoder", "MFCC statistics"}
+    assert found["similarity"]["own encoder"]["another speaker"] < 1
+    assert len(list((out / "clips").rglob("*.flac"))) == 8
+    assert {row["base"] for row in found["compared"]} == {"nano, zero-shot"}
+    notes = "\n".join(found["notes"])
+    assert "no --asr was given" in notes and "1 of 4 texts have no recording" in notes and "stand in for an independent" in notes
+    assert len(Page((out / "evaluation.html").read_text()).all("audio")) == 3 + 4 + 4
+    assert "| me | 2 |" in (out / "evaluation.md").read_text()
+    assert "me: 4 of 4 texts spoken" in capsys.readouterr().out
+
+
+def test_an_evaluation_replaces_one_that_was_begun(voice: Voice, tmp_path: Path) -> None:
+    command = voice(tmp_path / "twice", *ROWS[:1])
+    out = tmp_path / "twice" / "evaluation"
+    (out / "clips" / "old").mkdir(parents=True)
+    (out / "export-100").mkdir()
+    (out / "clips" / "old" / "1.flac").touch()
+    assert verbs.main(command) == 0
+    assert not (out / "clips" / "old").exists() and not (out / "export-100").exists()
+    assert json.loads((out / "evaluation.json").read_text())["clips"]
+
+
+@pytest.mark.parametrize(
+    ("row", "more", "told"),
+    [
+        ({"text": ""}, (), "train.jsonl:2: the row has no text to speak"),
+        ({"speaker": "zed"}, (), "train.jsonl:2: --speaker zed: "),
+        ({"language": "dutch"}, (), "train.jsonl:2: language 'dutch' is not known to this model"),
+        ({"audio": "gone.flac"}, (), "train.jsonl:2: audio gone.flac: no such file"),
+        ({"ref_audio": None}, ("--base", "NANO"), "train.jsonl:2: the row has no reference audio to clone from"),
+        ({"audio": "train.jsonl"}, (), "cannot be used"),
+        ({}, ("--asr", "enormous"), "--asr enormous: neither a file nor one of"),
+        ({}, ("--checkpoints", "all"), "is one exported model"),
+        ({}, ("--batch", "0"), "--batch 0: at least 1"),
+        ({}, ("--limit", "0"), "--limit 0: at least 1"),
+        ({}, ("--max-seconds", "0"), "--max-seconds 0: more than 0"),
+        ({}, ("--reference", "gone.wav"), "--reference gone.wav: no such file"),
+        ({}, ("--base", "HERE"), "no model"),
+        ({}, ("--out", "HERE"), "exists and is no evaluation"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_before_a_model_is_loaded(
+    voice: Voice,
+    nano: Path,
+    tmp_path: Path,
+    row: dict[str, Any],
+    more: tuple[str, ...],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loaded: list[Any] = []
+    monkeypatch.setattr(synthesizer.ExportedVoice, "open", loaded.append)
+    places = {"NANO": str(nano), "HERE": str(tmp_path)}
+    command = voice(tmp_path / "bad", ROWS[0], {**ROWS[1], **row})
+    assert verbs.main([*command, *(places.get(word, word) for word in more)]) == 2
+    assert told in capsys.readouterr().err and not loaded and not (tmp_path / "bad" / "evaluation").exists()
+
+
+def test_help_names_every_option(voice: Voice, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        verbs.main([*voice(tmp_path / "help", ROWS[0]), "--help"])
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--asr", "--base", "--seen", "--checkpoints", "--speaker-model", "--reference"))
+
+
+# --- a run that has learned its clips by heart, from its first checkpoint to the evaluation
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_run_speaks_samples_while_it_trains_and_is_evaluated_after(nano: Path, rows_of: Any, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from finetune.distributed.process_group import join, leave
+    from finetune.monitoring.event_log import read_log
+    from finetune.training import run
+    from recipes.voice_clone.recipe import RECIPE
+
+    rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"}, ("english", "english"))
+    corpus = write_corpus(tmp_path / "data", rows)
+    settings = {
+        "train.precision": "fp32",
+        "train.lr": "1e-2",
+        "train.beta2": "0.98",
+        "train.weight_decay": "0",
+        "train.steps": "300",
+        "train.global_batch_tokens": "200",
+        "train.micro_tokens": "200",
+        "sample.every": "150",
+        "sample.prompts": "['It is never late!', 'bert|She counted the boats.']",
+    }
+    config = corpus.config(nano, *settings.items())
+    world = join((), tmp_path)
+    tracked = replace(world, accelerator=type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(config.run.dir)))
+    assert run.train(tracked, config, RECIPE) == "finished"
+    leave()
+    told = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "sampled"]
+    assert told[-1]["step"] == 300 and told[-1]["answers"][1]["answer"].startswith("bert, ")
+    assert all((config.run.dir / answer["sound"]).is_file() for event in told for answer in event["answers"])
+    board = EventAccumulator(str(config.run.dir / "tracking"))
+    board.Reload()
+    assert board.Audio("samples/2")[-1].step == 300 and board.Images("samples/2")[-1].step == 300
+    assert board.Scalars("samples/seconds")[-1].step == 300
+
+    for row in rows:  # what the learned codes sound like, as the recordings that the voice is held to
+        row["ref_audio"] = row["audio"]
+    (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--checkpoints", "all", "--base", str(nano), "--greedy", "--max-seconds", "3", "--out", str(tmp_path / "out")]
+    command = ["eval-voice", "--model", str(config.run.dir), "--data", str(corpus.train), "--seen", str(corpus.train), *options]
+    assert verbs.main(command) == 0
+    found = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    steps = [name for name in found["figures"] if name.startswith("step ")]
+    assert len(steps) >= 2 and steps[-1] == "step 300"
+    last = found["figures"]["step 300"]["seen"]
+    learned = sum(len(row["audio_codes"]) for row in rows) / 12.5
+    assert last["runaways"] == 0 and last["texts"] == 4 and last["duration_ratio"] == pytest.approx(learned / 4.0, rel=0.05)
+    page = Page((tmp_path / "out" / "evaluation.html").read_text())
+    assert page.all("svg") and not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("export")]
+
+
+@pytest.mark.slow
+def test_a_recogniser_and_an_independent_encoder_listen_too(voice: Voice, babbler: Path, tiny_speaker_model: Path, tmp_path: Path) -> None:
+    """With a Whisper that babbles: every clip is heard, the recordings too, and each figure is the sum that its clips give."""
+    options = ["--asr", str(babbler), "--speaker-model", str(tiny_speaker_model)]
+    assert verbs.main([*voice(tmp_path / "heard", *ROWS), *options]) == 0
+    found = json.loads((tmp_path / "heard" / "evaluation" / "evaluation.json").read_text())
+    clips = [clip for clip in found["clips"] if clip["system"] == "me"]
+    assert len(clips) == 2 and all(clip["heard"] for clip in clips)
+    wrong, words = (sum(clip["errors"][key] for clip in clips) for key in ("wrong_words", "words"))
+    assert words == 8 and found["figures"]["me"]["all"]["wer"] == pytest.approx(100 * wrong / words)
+    assert found["figures"][RECORDINGS]["all"]["wer"] > 0
+    assert "tiny-sv" in found["similarity"] and not [note for note in found["notes"] if "stand in" in note]

@@ -1,0 +1,7 @@
+"""The fixtures of `voice_clone`, the first recipe that uses this library."""
+
+from __future__ import annotations
+
+from tests.recipes.voice_clone.conftest import babbler, corpus, export, fresh, nano, rows_of, tiny_speaker_model
+
+__all__ = ["babbler", "corpus", "export", "fresh", "nano", "rows_of", "tiny_speaker_model"]

@@ -1,0 +1,147 @@
+"""Access control: which requests are admitted."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from data_prep.pages.request_guard import Caller, Rejected
+from finetune.errors import UserError
+from recipes.speech.serving.access_control import (
+    FORGOTTEN,
+    FREE_TRIES,
+    LONGEST_WAIT,
+    REMEMBERED,
+    TOKEN,
+    AccessControl,
+    AccessPolicy,
+    client_of,
+    load_access_policy,
+    read_token,
+)
+
+SECRET = "0123456789abcdef"
+HOME = {"host": "127.0.0.1:7861"}
+
+
+def test_others_are_let_in_only_with_a_token(tmp_path: Path) -> None:
+    for host in ("127.0.0.1", "localhost", "::1", "127.0.0.9"):
+        assert load_access_policy(host, None, {}) == AccessPolicy(None, local=True)
+    for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
+        with pytest.raises(UserError, match=f"--host {host} would admit everyone who can reach it; set {TOKEN}"):
+            load_access_policy(host, None, {})
+        assert load_access_policy(host, None, {TOKEN: SECRET}) == AccessPolicy(SECRET, local=False)
+    (tmp_path / "token").write_text(f"{SECRET}from-a-file\n")
+    assert load_access_policy("0.0.0.0", tmp_path / "token", {TOKEN: SECRET}).token == f"{SECRET}from-a-file"
+    assert SECRET not in repr(load_access_policy("0.0.0.0", None, {TOKEN: SECRET}))
+
+
+@pytest.mark.parametrize("bad", ["", "short", "0123456789 abcdef", "0123456789abcdéf"])
+def test_a_token_that_is_none(bad: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{TOKEN}: a token is 16 or more"):
+        load_access_policy("127.0.0.1", None, {TOKEN: bad})
+    (tmp_path / "token").write_text(bad)
+    with pytest.raises(UserError, match="--token-file .*: a token is 16 or more"):
+        load_access_policy("127.0.0.1", tmp_path / "token", {})
+    with pytest.raises(UserError, match="--token-file .* cannot be read"):
+        load_access_policy("127.0.0.1", tmp_path / "no", {})
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def status(control: AccessControl, shown: str | None = None, address: str = "192.0.2.1", **headers: str) -> int:
+    given = headers if shown is None else headers | {"authorization": shown}
+    try:
+        control.admit(Caller(HOME | given, address))
+    except Rejected as rejected:
+        return rejected.status_code
+    return 200
+
+
+def test_the_token_is_checked() -> None:
+    control = AccessControl(AccessPolicy(SECRET, local=False), Clock())
+    for shown in (f"Bearer {SECRET}", f"bearer {SECRET}", basic(SECRET)):
+        assert status(control, shown) == 200
+    wrong = (
+        f"Bearer {SECRET}x",
+        f"Bearer {SECRET[:-1]}",
+        SECRET,
+        basic(""),
+        basic("é"),
+        "Basic !",
+        "Basic /w==",
+        "Basic \xe9",
+        "Bearer \xe9",
+    )
+    for number, shown in enumerate(("", "Bearer", *wrong)):
+        assert status(control, shown, f"192.0.2.{number}") == 401, shown
+    assert status(control) == 401
+    assert read_token("Basic \xe9") == "" and read_token(basic("a:b")) == "a:b"
+
+
+def test_who_shows_wrong_tokens_waits_longer_each_time_and_nobody_else_does() -> None:
+    clock = Clock()
+    control = AccessControl(AccessPolicy(SECRET, local=False), clock)
+    assert [status(control, f"Bearer wrong{at}") for at in range(FREE_TRIES)] == [401] * FREE_TRIES
+    waits = []
+    for at in range(9):
+        with pytest.raises(Rejected, match="too many wrong tokens from this address; try again in") as caught:
+            control.admit(Caller(HOME | {"authorization": f"Bearer {SECRET}"}, "192.0.2.1"))  # not looked at: a guess must not be worth it
+        assert caught.value.status_code == 429 and caught.value.headers is not None
+        waits.append(int(caught.value.headers["retry-after"]))
+        assert status(control, f"Bearer {SECRET}", "192.0.2.2") == 200 and status(control, address="192.0.2.1") == 401
+        clock.now += waits[-1]
+        assert status(control, f"Bearer guess{at}") == 401
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    clock.now += LONGEST_WAIT
+    assert status(control, f"Bearer {SECRET}") == 200
+
+
+def test_a_page_that_was_left_open_with_an_old_token_guesses_nothing() -> None:
+    control = AccessControl(AccessPolicy(SECRET, local=False), Clock())
+    assert {status(control, "Bearer yesterdays") for _ in range(50)} == {401}
+    assert status(control, f"Bearer {SECRET}") == 200
+
+
+def test_the_memory_of_wrong_tokens_is_bounded_and_fades() -> None:
+    clock = Clock()
+    control = AccessControl(AccessPolicy(SECRET, local=False), clock)
+    for at in range(REMEMBERED + 10):
+        status(control, "Bearer x", f"10.{at >> 16}.{at >> 8 & 255}.{at & 255}")
+    assert len(control._failures) == REMEMBERED and "10.0.0.9" not in control._failures
+    for at in range(FREE_TRIES - 1):
+        status(control, f"Bearer wrong{at}")
+    clock.now += FORGOTTEN + 1
+    assert [status(control, f"Bearer late{at}") for at in range(2)] == [401, 401]
+
+
+def test_a_client_is_an_address_or_a_network_of_the_sixth_version() -> None:
+    assert client_of("2001:db8::1") == client_of("2001:db8::ffff:2") != client_of("2001:db8:0:1::1")
+    assert client_of("::ffff:192.0.2.1") == client_of("192.0.2.1") == "192.0.2.1"
+    assert client_of("") == "" and client_of("testclient") == "testclient"
+
+
+def test_only_this_machine_and_no_other_site() -> None:
+    local = AccessControl(AccessPolicy(None, local=True))
+    assert status(local) == status(local, origin="http://127.0.0.1:7861") == status(local, host="localhost:1") == 200
+    for headers, wanted in (
+        ({"host": "attacker.example:7861"}, 400),
+        ({"host": "["}, 400),
+        ({"origin": "http://attacker.example"}, 403),
+        ({"origin": "http://["}, 403),
+        ({"origin": "null"}, 403),
+    ):
+        assert status(local, **headers) == wanted, headers
+    assert status(AccessControl(AccessPolicy(SECRET, local=False)), f"Bearer {SECRET}", host="example.org") == 200
+    assert status(AccessControl(AccessPolicy(SECRET, local=False)), f"Bearer {SECRET}", host="[") == 400

@@ -1,0 +1,53 @@
+"""Refusals have the shape that OpenAI's clients read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from data_prep.pages.request_guard import Rejected
+from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
+from recipes.speech.serving.openai_api import SpeechCall
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (404, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "server_error"),
+    ],
+)
+def test_the_shape(status: int, kind: str) -> None:
+    answer = Refusal(status, "no", "some_code", "voice").response()
+    assert answer.status_code == status
+    assert json.loads(answer.body) == {"error": {"message": "no", "type": kind, "param": "voice", "code": "some_code"}}
+    assert ("retry-after" in answer.headers) == (status == 429)
+    assert ("www-authenticate" in answer.headers) == (status == 401)
+
+
+def test_every_validation_error_is_reported() -> None:
+    with pytest.raises(ValidationError) as caught:
+        SpeechCall.model_validate({"model": "a", "input": 3, "voice": "b", "loudness": 4})
+    refusal = validation_refusal([{**problem, "loc": ("body", *problem["loc"])} for problem in caught.value.errors()])
+    assert refusal.status_code == 400 and refusal.param == "input"
+    assert refusal.detail == "input: Input should be a valid string; loudness: Extra inputs are not permitted"
+
+
+def test_what_the_guard_refuses_has_the_same_shape() -> None:
+    answer = to_refusal(Rejected(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
+    error = json.loads(answer.body)["error"]
+    assert (answer.status_code, answer.headers["retry-after"], error["code"]) == (429, "60", "too_many_attempts")
+    assert json.loads(to_refusal(HTTPException(404)).response().body)["error"]["message"] == "Not Found"
+    refusal = Refusal(400, "no")
+    assert to_refusal(refusal) is refusal
+
+
+def test_half_a_character_of_a_client_does_not_break_the_answer() -> None:
+    answer = Refusal(400, "no \ud800", None, "\udfff").response()
+    assert json.loads(answer.body)["error"] == {"message": "no \\ud800", "type": "invalid_request_error", "param": "\\udfff", "code": None}

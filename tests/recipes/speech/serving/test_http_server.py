@@ -1,0 +1,419 @@
+"""Served as people are served: a real process, OpenAI's own client, gradio's own client, a real browser."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import soundfile
+
+from finetune.errors import UserError
+from recipes.speech.serving import http_server
+from recipes.speech.serving.listening_page import CLIP, NOBODY
+from recipes.voice_clone.inference.synthesizer import SPEECH
+from tests import loopback
+from tests.data_prep.cli.test_report import CHROMIUM
+from tests.data_prep.crafted_flac import flac
+from tests.page_client import CLOSED_CALLS, CLOSED_PAGES, PageClient
+from tests.recipes.voice_clone.served import ROOT, Served, carded, server
+
+HELLO = "It is never late!"
+SECRET = "0123456789abcdef-secret"
+
+
+@pytest.fixture(scope="module")
+def exports(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The two exports of an untrained model: they make noise, and never stop by themselves."""
+    folder = tmp_path_factory.mktemp("exports")
+    return {
+        "tuned": carded(export(fresh, "custom_voice", folder / "tuned")),
+        "fresh-base": carded(export(fresh, "base", folder / "fresh-base")),
+    }
+
+
+@pytest.fixture(scope="module")
+def served(exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with server([*exports.values()], tmp_path_factory.mktemp("serving"), "--max-seconds", "1", "--max-chars", "200") as running:
+        yield running
+
+
+def test_openais_client_is_served(served: Served) -> None:
+    client = served.client()
+    assert [model.id for model in client.models.list()] == ["tuned", "fresh-base"]
+    assert client.models.retrieve("tuned").voices == ["anna", "bert"]
+    said = client.audio.speech.create(model="tuned", voice="anna", input=HELLO)
+    assert said.response.headers["content-type"] == "audio/mpeg"
+    assert soundfile.info(io.BytesIO(said.read())).duration == pytest.approx(1.04, abs=0.1)
+    same = {"model": "tuned", "input": HELLO, "response_format": "wav"}
+    wave = client.audio.speech.create(voice="anna", **same).read()
+    assert soundfile.info(io.BytesIO(wave)).samplerate == 24000
+    assert client.audio.speech.create(voice={"id": "Anna"}, **same).read() == wave, "the same seed, the same speech"
+    assert client.audio.speech.create(voice="anna", extra_body={"seed": 1}, **same).read() != wave
+    with client.audio.speech.with_streaming_response.create(voice="anna", **same) as streamed:
+        assert streamed.headers["transfer-encoding"] == "chunked" and b"".join(streamed.iter_bytes()) == wave
+
+
+def test_what_cannot_be_done_is_an_error_that_the_client_understands(served: Served) -> None:
+    import openai
+
+    client = served.client()
+    good = {"model": "tuned", "voice": "anna", "input": HELLO}
+    for wrong, kind, told in (
+        ({"model": "tts-1"}, openai.NotFoundError, "'tts-1' does not exist; there is tuned, fresh-base"),
+        ({"voice": "alloy"}, openai.BadRequestError, "'alloy' is not known; tuned has anna, bert"),
+        ({"speed": 2}, openai.BadRequestError, "speed 2 is not supported"),
+        ({"input": "a" * 201}, openai.BadRequestError, "201 characters, at most 200 are accepted"),
+    ):
+        with pytest.raises(kind) as caught:
+            client.audio.speech.create(**good | wrong)
+        assert told in caught.value.message and caught.value.param == next(iter(wrong)) and caught.value.code
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.audio.speech.create(**good | {"input": "a" * 2**18})
+    assert caught.value.status_code == 413
+
+
+def test_another_site_in_the_same_browser_can_do_nothing(served: Served) -> None:
+    evil = "http://attacker.example"
+    call = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO}).encode()
+    assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400, "a name that the site gave to this machine"
+    for path, body in (("/v1/audio/speech", call), ("/gradio_api/upload", b"x"), ("/gradio_api/queue/join", b"{}"), ("/", None)):
+        assert served.ask(path, body, Origin=evil, Content_Type="text/plain")[0] == 403
+    assert served.ask("/v1/models", Origin=served.url)[0] == 200
+    assert "default-src 'self'" in served.ask("/")[1]["content-security-policy"]
+    listening = [one.laddr.ip for one in psutil.Process(served.process.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert listening == ["127.0.0.1"]
+
+
+SETTINGS = ["as trained", 0.9, False, 0]
+
+
+def test_the_page_compares_two_and_keeps_nothing(served: Served, exports: dict[str, Path], fresh: Any) -> None:
+    page = PageClient(served.url)
+    left, right = page.predict("speak", HELLO, "tuned", "anna", "fresh-base", "bert", None, "", *SETTINGS)
+    for title, card in (("tuned · anna", left), ("fresh-base · bert", right)):
+        assert title in card and card.count("data:image/png;base64,") == 1
+        assert soundfile.info(io.BytesIO(sound_in(card))).duration == pytest.approx(1.04, abs=0.01)
+    assert kept(served) == [], "speech is never written to the disk"
+    clip = fresh.config.data.train.parent / "low.flac"
+    page.predict("voices_a", "fresh-base", "anna")  # as choosing the model in the page does
+    sound = page.uploaded(clip)
+    only = page.predict("speak", HELLO, "fresh-base", CLIP, NOBODY, None, sound, "", *SETTINGS)
+    assert CLIP in only[0] and only[1] == ""
+    upload = Path(sound["path"])
+    assert upload.read_bytes() == clip.read_bytes() and private(upload, served.temporary)
+    status, headers, heard = served.ask(f"/gradio_api/file={upload}")
+    assert (status, headers["content-type"], heard) == (200, "audio/flac", clip.read_bytes())
+    for path in ("/etc/passwd", exports["tuned"] / "config.json", ROOT / "pyproject.toml", f"{upload.parent.parent}", f"{upload}/../../x"):
+        assert served.ask(f"/gradio_api/file={path}")[0] == 404
+
+
+def test_a_request_can_name_no_file_that_was_not_uploaded(served: Served, exports: dict[str, Path]) -> None:
+    """In any of its fields: gradio would copy what looks like a file to where it is served."""
+    page = PageClient(served.url)
+    for path in (str(exports["tuned"] / "config.json"), "/etc/passwd", "http://127.0.0.1:1/x.wav"):
+        file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
+        for text, clip, message in ((HELLO, file, "was not uploaded"), (file, None, "sends a string"), ([file], None, "sends a string")):
+            status, answer = page.join("speak", text, "tuned", "anna", NOBODY, None, clip, "", *SETTINGS)
+            assert status == 400 and message in answer["error"]["message"]
+    assert all(path.name in ("clip.flac", "decoded.wav") for path in kept(served))
+
+
+def test_a_clip_that_would_stop_the_server_is_refused(served: Served) -> None:
+    """15 minutes at 384 kHz in 8 channels, in 190 kB: two gigabytes of samples."""
+    page = PageClient(served.url)
+    page.predict("voices_a", "fresh-base", "anna")
+    for declared, message in ((None, "900 s or more; at most 60 s are read"), (0, "samples or more at 384000 Hz in 8 channels; at most")):
+        status, clip = page.upload(flac(15 * 60 * 384_000, 384_000, 8, declared))
+        assert status == 200
+        done = page.call("speak", HELLO, "fresh-base", CLIP, NOBODY, None, clip, "", *SETTINGS)
+        assert not done["success"] and message in done["output"]["error"]
+
+
+def test_nothing_of_gradio_is_open_but_what_the_page_sends(served: Served) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="video"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
+    for name in ("process_recording", "component_server", "call/speak", "run/speak", "api/speak", "vibe-edit", "stream/x", "reset/"):
+        assert served.ask(f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
+    for name in (*CLOSED_CALLS, "file=http://attacker.example/", "queue/status"):
+        assert served.ask(f"/gradio_api/{name}")[0] == 404
+    for path in CLOSED_PAGES:
+        assert served.ask(path)[0] == 404
+    assert served.ask("/?page=x&deep_link=../../x")[0] == 200, "what the page does not need is not passed on"
+
+
+def test_what_no_client_sends_is_answered_with_a_sentence(served: Served) -> None:
+    """Each of these was a traceback in the log."""
+
+    def say(**fields: Any) -> tuple[int, str]:
+        body = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO} | fields).encode()
+        status, _, answer = served.ask("/v1/audio/speech", body, Content_Type="application/json")
+        return status, json.loads(answer)["error"]["message"]
+
+    assert say(seed=-1) == (400, "seed: Input should be greater than or equal to 0")
+    assert say(input="\ud800")[0] == 400 and "half of a character" in say(input="\ud800")[1]
+    assert served.ask("/", Host="[")[0] == 400 and served.ask("/", Origin="http://[")[0] == 403
+    assert served.ask("/", Authorization="Basic \xe9")[0] == 200, "no token is wanted here"
+    assert PageClient(served.url).upload(b"x", "a\r\nX-Evil: 1")[0] in (200, 400)
+    assert served.ask("/gradio_api/queue/data?session_hash=unknown")[0] == 400
+
+
+def test_it_ends_in_good_order(served: Served) -> None:
+    """After the other tests here; what was uploaded goes with the server."""
+    assert served.process.stdout is not None
+    children = psutil.Process(served.process.pid).children(recursive=True)
+    assert len(children) == 1, "the one that decodes clips"
+    assert served.end(signal.SIGTERM) == 0
+    rest = served.process.stdout.read()
+    assert rest.endswith("serve: ended\n")
+    # A browser's connection that was still open.
+    assert rest.count("Traceback") == rest.count("CancelledError: Task cancelled, timeout graceful shutdown exceeded"), rest
+    assert list(served.temporary.iterdir()) == [] and not children[0].is_running()
+
+
+def test_a_server_that_is_ended_while_it_loads_leaves_nothing(exports: dict[str, Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "finetune", "serve", "--port", str(loopback.free_port()), "--model", str(exports["tuned"])]
+    surroundings = os.environ | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("serve: loading"):
+        assert process.poll() is None
+    assert len(list(tmp_path.glob(".overtone-serve-*"))) == 1
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--base", "nowhere"], "nowhere: no such folder"),
+        (["--host", "0.0.0.0"], "set OVERTONE_TOKEN, or give --token-file FILE"),
+        (["--token-file", "nowhere"], "--token-file nowhere cannot be read"),
+        (["--port", "70000"], "--port 70000: expected a port from 1 to 65535"),
+        (["--queue", "-1"], "--queue -1 is too little"),
+        (["--max-chars", "0"], "--max-chars 0 is too little"),
+    ],
+)
+def test_bad_options_are_refused_before_a_model_is_loaded(
+    argv: list[str], told: str, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVERTONE_TOKEN", raising=False)
+    monkeypatch.setattr(http_server, "load_models", lambda *_: pytest.fail("a model was loaded"))
+    with pytest.raises(UserError, match=re.escape(told)):
+        http_server.serve(SPEECH.inspect, [exports["tuned"]], argv)
+
+
+def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "load_models", lambda *_: pytest.fail("a model was loaded"))
+    design = tmp_path / "design"
+    design.mkdir()
+    config = json.loads((exports["tuned"] / "config.json").read_text())
+    (design / "config.json").write_text(json.dumps(config | {"tts_model_type": "voice_design"}))
+    (tmp_path / "tuned").symlink_to(design)
+    (tmp_path / "other" / "tuned").mkdir(parents=True)
+    (tmp_path / "other" / "tuned" / "config.json").write_text(json.dumps(config))
+    for folder, told in (
+        (design, "tts_model_type 'voice_design' is no voice to speak with"),
+        (tmp_path / "other", "no model"),
+        (tmp_path / "other" / "tuned", "would both be called tuned; rename one"),
+    ):
+        with pytest.raises(UserError, match=told):
+            http_server.serve(SPEECH.inspect, [exports["tuned"], folder], [])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port} cannot be opened"):
+            http_server.serve(SPEECH.inspect, [exports["tuned"]], ["--port", str(port)])
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys; from recipes.speech.serving.http_server import parse\ntry: parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "--max-seconds" in done.stdout
+
+
+@pytest.mark.slow
+def test_with_a_token_others_are_served_too(exports: dict[str, Path], tmp_path: Path) -> None:
+    """And with no room to wait, a second request is sent away until there is."""
+    import openai
+
+    say = {"model": "tuned", "voice": "anna", "input": HELLO}
+    with server(
+        [exports["tuned"]], tmp_path / "tmp", "--host", "0.0.0.0", "--queue", "0", "--max-seconds", "20", OVERTONE_TOKEN=SECRET
+    ) as served:
+        for path in ("/", "/theme.css", "/v1/models"):
+            status, headers, _ = served.ask(path)
+            assert status == 401 and headers["www-authenticate"].startswith("Basic")
+            assert served.ask(path, Authorization=basic("wrong"))[0] == 401
+            assert served.ask(path, Authorization=basic(SECRET))[0] == 200
+        with pytest.raises(openai.AuthenticationError):
+            served.client("wrong").models.list()
+        client = served.client(SECRET)
+        with client.audio.speech.with_streaming_response.create(**say) as first:
+            with pytest.raises(openai.RateLimitError) as caught:
+                client.audio.speech.create(**say)
+            assert int(caught.value.response.headers["retry-after"]) > 0
+            first.read()
+        answers: list[int] = []
+        patient = served.client(SECRET, retries=20)
+        both = [threading.Thread(target=lambda: answers.append(len(patient.audio.speech.create(**say).read()))) for _ in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        assert len(answers) == 2 and min(answers) > 1000, "OpenAI's client comes again when it is told to"
+        assert SECRET not in (served.process.stdout.read() if served.end(signal.SIGINT) == 0 and served.process.stdout else SECRET)
+
+
+@pytest.mark.slow
+def test_disconnected_clients_keep_nobody_waiting(exports: dict[str, Path], tmp_path: Path) -> None:
+    """Neither a client of the API nor a page: the next request is spoken long before theirs would have ended."""
+    with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "60") as served:
+        client = served.client()
+
+        def spoken(seed: int) -> tuple[float, int]:
+            """(seconds that it took, seed)."""
+            start = time.monotonic()
+            client.audio.speech.create(model="tuned", voice="anna", input=HELLO, response_format="pcm", extra_body={"seed": seed}).read()
+            return time.monotonic() - start, seed
+
+        def leave_api(seed: int) -> None:
+            say = {"model": "tuned", "voice": "anna", "input": HELLO, "response_format": "pcm", "extra_body": {"seed": seed}}
+            with client.audio.speech.with_streaming_response.create(**say) as gone:
+                next(gone.iter_bytes(1))
+
+        def leave_page(seed: int) -> None:
+            asked = [HELLO, "tuned", "anna", "– nobody –", None, None, "", "as trained", 0.9, False, seed]
+            assert PageClient(served.url, f"session{seed}").join("speak", *asked)[0] == 200
+            with urllib.request.urlopen(f"{served.url}/gradio_api/queue/data?session_hash=session{seed}", timeout=60) as gone:
+                while b"is speaking" not in gone.readline():
+                    pass
+
+        times = sorted(spoken(seed) for seed in range(6))
+        (_, short), (whole, long) = times[0], times[-1]
+        for leave in (leave_api, leave_page):
+            leave(long)
+            assert spoken(short)[0] < whole / 2, f"{leave.__name__}: what nobody hears was made to its end"
+
+
+@pytest.mark.slow
+def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) -> None:
+    """Nobody is sent away, everybody gets all of it, and memory does not grow with the number of requests."""
+    say = {"model": "tuned", "voice": "anna", "response_format": "wav"}
+    with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "1") as served:
+        wanted = {seed: served.client().audio.speech.create(input=HELLO, extra_body={"seed": seed}, **say).read() for seed in range(4)}
+        assert len(set(wanted.values())) == 4
+        lengths, begin, failures = [0] * 8, time.monotonic(), []
+
+        def talk(at: int) -> None:
+            client = served.client()
+            while time.monotonic() < begin + 60 or lengths[at] < 2:
+                got = client.audio.speech.create(input=HELLO, extra_body={"seed": at % 4}, **say).read()
+                if got != wanted[at % 4]:
+                    failures.append(at)
+                lengths[at] += 1
+
+        threads = [threading.Thread(target=talk, args=(at,)) for at in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(20)
+        warm = psutil.Process(served.process.pid).memory_info().rss
+        for thread in threads:
+            thread.join()
+        grown = psutil.Process(served.process.pid).memory_info().rss / warm
+        print(f"{sum(lengths)} requests by 8 clients, memory × {grown:.3f}")
+        assert failures == [] and min(lengths) >= 2
+        assert grown < 1.1
+        assert list(served.temporary.rglob("*.wav")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the page in one")
+def test_a_browser_compares_clones_and_reaches_for_nothing_else(exports: dict[str, Path], fresh: Any, tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    clip = fresh.config.data.train.parent / "low.flac"
+    with server([*exports.values()], tmp_path / "tmp", "--max-seconds", "1", OVERTONE_TOKEN=SECRET) as served, sync_playwright() as tools:
+        flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
+        view = browser.new_context(http_credentials={"username": "me", "password": SECRET}).new_page()
+        view.set_default_timeout(120_000)
+        troubles: list[str] = []
+        requests: list[str] = []
+        view.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+        view.on("pageerror", lambda error: troubles.append(str(error)))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(served.url)
+        view.locator("#text textarea").fill(HELLO)
+        view.locator("#speak").click()
+        view.wait_for_selector("#heard-b audio")
+        assert [view.locator(f"#heard-{side} b").inner_text() for side in "ab"] == ["tuned · anna", "fresh-base · anna"]
+        view.wait_for_function("[...document.querySelectorAll('.heard audio')].every(one => one.duration > 1 && one.duration < 1.1)")
+        view.wait_for_function("[...document.querySelectorAll('.heard img')].every(one => one.naturalWidth > 50)")
+        view.locator("#heard-a audio").evaluate("one => { one.muted = true; return one.play() }")
+        view.wait_for_function("getComputedStyle(document.querySelector('#heard-a .heard')).getPropertyValue('--at') > 0.3")
+        choose(view, "#voice-b", "the reference clip")
+        view.locator("#speak").click()
+        view.get_by_text("record or upload a reference clip first").wait_for()
+        view.get_by_text("Reference clip: a voice to clone").click()
+        view.locator("#clip input[type=file]").set_input_files(clip)
+        view.wait_for_selector("#clip [data-testid=waveform-controls], #clip .component-wrapper")
+        speak_until(view, "document.querySelector('#heard-b b')?.innerText === 'fresh-base · the reference clip'")
+        choose(view, "#model-b", "– nobody –")
+        speak_until(view, "document.querySelector('#heard-a audio') && !document.querySelector('#heard-b audio')")
+        browser.close()
+        assert served.end(signal.SIGINT) == 0
+    assert troubles == []
+    assert {url.split("/")[2] for url in requests if url.startswith("http")} == {f"127.0.0.1:{served.port}"}
+
+
+def speak_until(view: Any, condition: str) -> None:
+    """As a person does: a click while the last speech is still being wound up is passed over, and the next one is not."""
+    from playwright.sync_api import TimeoutError as Late
+
+    for _ in range(12):
+        view.locator("#speak").click()
+        with contextlib.suppress(Late):
+            view.wait_for_function(condition, timeout=10_000)
+            return
+    raise AssertionError(f"{condition} never came")
+
+
+def choose(view: Any, dropdown: str, option: str) -> None:
+    view.locator(f"{dropdown} input").click()
+    view.get_by_role("option", name=option).click()
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
+
+
+def sound_in(card: str) -> bytes:
+    (data,) = re.findall(r'src="data:audio/flac;base64,([^"]+)"', card)
+    return base64.b64decode(data)
+
+
+def private(path: Path, above: Path) -> bool:
+    """Whether a folder on the way to it keeps all other users out."""
+    return any(folder.stat().st_mode & 0o077 == 0 for folder in path.parents if folder.is_relative_to(above) and folder != above)
+
+
+def kept(served: Served) -> list[Path]:
+    """Files of sound in the server's folder."""
+    return [path for path in served.temporary.rglob("*") if path.is_file() and path.suffix in (".wav", ".flac", ".mp3", ".png")]

@@ -1,0 +1,134 @@
+"""What the page's controls do, over a real model. (A browser and gradio's own client go through it in test_serving.py.)"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from recipes.speech.serving.listening_page import (
+    CLIP,
+    NOBODY,
+    TRAINED,
+    Controls,
+    Player,
+    make_player,
+    render_card,
+    render_sides,
+    setting_inputs,
+)
+from recipes.speech.serving.openai_api import Limits
+from recipes.speech.serving.reference_clips import Clips
+from recipes.speech.serving.request_queue import SpeechQueue
+from recipes.voice_clone.inference.synthesizer import open_synthesizer
+
+HELLO = "Never late."
+PLAIN = ["", TRAINED, 0.9, False, 0]
+
+
+@pytest.fixture(scope="module")
+def controls(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controls]:
+    folder = tmp_path_factory.mktemp("page")
+    models = {kind: open_synthesizer(export(fresh, kind, folder / kind)) for kind in ("custom_voice", "base")}
+    speech, clips = SpeechQueue(models, room=2), Clips(folder / "clips")
+    yield Controls(speech, Limits(chars=100, seconds=0.5), clips)
+    speech.close()
+    clips.close()
+
+
+def shown(controls: Controls, *asked: Any) -> list[list[str]]:
+    async def collect() -> list[list[str]]:
+        return [each async for each in controls.speak(*asked)]
+
+    return asyncio.run(collect())
+
+
+def kept(controls: Controls, clip: Path) -> str:
+    """As an upload of the file would leave it."""
+    return str(controls.clips.keep(clip.read_bytes(), clip.name))
+
+
+def test_two_are_shown_beside_each_other_as_they_come(controls: Controls) -> None:
+    assert controls.voices("custom_voice") == ["anna", "bert"] and controls.voices("base") == ["anna", "bert", CLIP]
+    steps = shown(controls, HELLO, "custom_voice", "anna", "base", "bert", None, *PLAIN)
+    assert "custom_voice · anna waits" in steps[0][0] and steps[0][1] == ""
+    assert "<audio" in steps[-2][0] and "base · bert is speaking: 0.6 s" in steps[-2][1]
+    assert all("<audio" in side and "cut off" in side for side in steps[-1])
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_settings_begin_with_what_the_model_says_of_itself(controls: Controls, monkeypatch: pytest.MonkeyPatch, sampled: bool) -> None:
+    import gradio
+
+    model = next(iter(controls.speech.models.values()))
+    monkeypatch.setattr(model, "exported", replace(model.exported, generation={"do_sample": sampled, "temperature": 0.4}))
+    with gradio.Blocks():
+        _, temperature, greedy, _ = setting_inputs(gradio, controls)
+    assert (temperature.value, greedy.value) == (0.4, not sampled), "a slider's temperature would ask for sampling"
+
+
+def test_a_clip_is_cloned_by_a_base(controls: Controls, fresh: Any) -> None:
+    clip = kept(controls, fresh.config.data.train.parent / "low.flac")
+    last = shown(controls, HELLO, "base", CLIP, NOBODY, None, clip, "It is late.", *PLAIN[1:])[-1]
+    assert f"base · {CLIP}" in last[0] and last[1] == ""
+
+
+def test_a_clip_is_needed_where_there_is_no_voice_by_name(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_voices(kind: str, *names: str) -> None:
+        model = controls.speech.models[kind]
+        talker = model.exported.config["talker_config"] | {"spk_id": dict.fromkeys(names, 70)}
+        monkeypatch.setattr(model, "exported", replace(model.exported, config=model.exported.config | {"talker_config": talker}))
+
+    assert not controls.only_clones("base")
+    with_voices("base")
+    with_voices("custom_voice", "me")
+    assert controls.voices("base") == [CLIP] and controls.only_clones("base")
+    assert controls.voices("custom_voice") == ["me"] and not controls.only_clones("custom_voice")
+
+
+def test_bad_requests_are_refused_before_speech_is_generated(controls: Controls, tmp_path: Path) -> None:
+    from gradio import Error
+
+    soundfile.write(tmp_path / "long.flac", np.random.default_rng(0).normal(0, 0.1, 61 * 8000), 8000)
+    (tmp_path / "none.wav").write_bytes(b"no sound")
+    long, none = kept(controls, tmp_path / "long.flac"), kept(controls, tmp_path / "none.wav")
+    good = {"text": HELLO, "model": "custom_voice", "voice": "anna", "other": NOBODY, "whose": None, "clip": None}
+    good |= dict(zip(("said", "language", "temperature", "greedy", "seed"), PLAIN, strict=True))
+    for wrong, told in (
+        ({"text": " "}, "write the text to speak"),
+        ({"text": "a" * 101}, "101 characters; at most 100 are accepted"),
+        ({"voice": "carl"}, "has no voice 'carl'"),
+        ({"voice": CLIP}, "has no voice 'the reference clip'"),
+        ({"model": "gone"}, "gone has no voice"),
+        ({"other": "base", "whose": None}, "base has no voice None"),
+        ({"model": "base", "voice": CLIP}, "record or upload a reference clip first"),
+        ({"model": "base", "voice": CLIP, "clip": long}, "61 s or more; at most 60 s are read"),
+        ({"model": "base", "voice": CLIP, "clip": none}, "cannot be used"),
+        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/long.flac"}, "no longer here; upload it again"),
+        ({"said": "a" * 101}, "text of the clip has 101 characters; at most 100 are accepted"),
+        ({"text": None}, "write the text to speak"),
+        ({"seed": -1}, "the seed -1 is not a number from 0"),
+        ({"seed": None}, "the seed None is not a number"),
+        ({"seed": float("nan")}, "the seed nan is not a number"),
+        ({"seed": 2**63}, "is not a number from 0"),
+        ({"temperature": 0}, "the temperature 0 is not above 0"),
+        ({"temperature": "hot"}, "the temperature 'hot' is not above 0"),
+    ):
+        with pytest.raises(Error, match=told):
+            shown(controls, *(good | wrong).values())
+
+
+def test_a_card_is_as_wide_as_it_is_long_and_escapes() -> None:
+    one, two = Player("<b>a</b>", 2.0, False, "data:s", "data:p"), Player("b", 1.0, True, "data:s", "data:p")
+    assert [re.search(r"width: ([\d.]+)%", html)[1] for html in render_sides([one, two])] == ["100.0", "50.0"]  # type: ignore[index]
+    assert "&lt;b&gt;a&lt;/b&gt;" in render_card(one, 2.0) and "cut off" not in render_card(one, 2.0)
+    assert render_sides([], "<i>") == ['<p class="working">&lt;i&gt;</p>', ""]
+    silent = make_player("silent", np.zeros(0, np.float32), 24000, 60.0)
+    assert silent.picture == "" and "width: 100.0%" in render_card(silent, 0.0)

@@ -1,0 +1,141 @@
+"""Reference clips: what is kept, for how long, how much of it, and how it is decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_prep.audio.decoder_process import AudioDecoder
+from data_prep.audio.waveform import AudioError, Bounds, read
+from finetune.errors import UserError
+from recipes.speech.serving import reference_clips
+from recipes.speech.serving.reference_clips import BOUNDS, KEPT_SECONDS, SMALLEST, Clips
+from tests.data_prep.crafted_flac import flac
+
+MINUTES = {"frames": 15 * 60 * 384_000, "rate": 384_000, "channels": 8}
+"""Of the clip that once stopped the server: two gigabytes of samples in 190 kB."""
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Iterator[Clips]:
+    clips = Clips(tmp_path / "clips")
+    yield clips
+    clips.close()
+
+
+def decoded(clips: Clips, path: Path | str) -> Path:
+    return asyncio.run(clips.decode(str(path)))
+
+
+def test_a_clip_is_decoded_as_the_model_reads_it_and_once(clips: Clips, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (3 * 48_000, 2))
+    soundfile.write(tmp_path / "a.flac", noise, 48_000)
+    clip = clips.keep((tmp_path / "a.flac").read_bytes(), "My Voice.FLAC")
+    assert clip.name == "clip.flac" and clips.find(str(clip)) == clip
+    wave = decoded(clips, clip)
+    assert np.array_equal(soundfile.read(wave, dtype="float32")[0], read(clip, 24_000).samples)
+    written = wave.stat().st_mtime_ns
+    assert decoded(clips, clip) == wave and wave.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("declared", [None, 0], ids=["honest", "undeclared"])
+def test_a_clip_that_holds_hours_is_refused_and_not_decoded(declared: int | None, clips: Clips) -> None:
+    content = flac(**MINUTES, declared=declared)
+    assert len(content) < 2**18
+    clip = clips.keep(content, "a.flac")
+    with pytest.raises(UserError, match="cannot be used .*at most .* are read"):
+        decoded(clips, clip)
+    assert not clip.with_name(reference_clips.DECODED).exists()
+    assert BOUNDS.samples * 4 < 2**27
+
+
+@pytest.mark.parametrize("name", ["a\r\nb.flac", "../../x.flac", "x.html", "", "\ud800", "a" * 5000 + ".wav", ".flac", "a.flac\x00"])
+def test_a_name_decides_nothing_but_a_common_ending(name: str, clips: Clips) -> None:
+    clip = clips.keep(b"x", name)
+    assert clip.name in ("clip", "clip.flac", "clip.wav") and clips.find(str(clip)) == clip
+
+
+def test_only_clips_are_found(clips: Clips, tmp_path: Path) -> None:
+    clip = clips.keep(b"x", "a.wav")
+    (tmp_path / "clip.wav").write_bytes(b"x")
+    folder = tmp_path / "clips"
+    for path in (tmp_path / "clip.wav", f"{folder}/../clip.wav", f"{clip.parent}/../{clip.parent.name}/clip.wav", clip.parent, f"{clip}\n"):
+        assert clips.find(str(path)) is None, path
+    for path in ("", "clip.wav", "http://x/clip.wav", f"{clip}\x00", clip.with_name(reference_clips.DECODED)):
+        assert clips.find(str(path)) is None, path
+        with pytest.raises(UserError, match="no longer here; upload it again"):
+            decoded(clips, path)
+
+
+def test_the_folder_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
+    clips = Clips(tmp_path / "clips", room=3 * SMALLEST)
+    kept = []
+    for at in range(5):
+        kept.append(clips.keep(bytes([at]), "a.wav"))
+        os.utime(kept[-1].parent, (time.time() - 100 + at,) * 2)
+    assert [clip.is_file() for clip in kept] == [False, False, True, True, True], "a small file counts as one of SMALLEST"
+    clips.keep(b"x" * 2 * SMALLEST, "a.wav")
+    assert [clip.is_file() for clip in kept] == [False, False, False, False, True]
+    clips.close()
+
+
+def test_a_clip_is_kept_for_a_quarter_of_an_hour(clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, young = clips.keep(b"x", "a.wav"), clips.keep(b"x", "a.wav")
+    os.utime(old.parent, (time.time() - KEPT_SECONDS - 1,) * 2)
+    swept = threading.Event()
+    sweep = clips.sweep
+
+    def watched() -> None:
+        sweep()
+        swept.set()
+
+    monkeypatch.setattr(clips, "sweep", watched)
+    monkeypatch.setattr(reference_clips, "SWEEP_SECONDS", 0.0)
+
+    async def story() -> None:
+        async with clips.sweeping(None):
+            assert await asyncio.to_thread(swept.wait, 60)
+
+    asyncio.run(story())
+    assert not old.exists() and young.is_file()
+
+
+class Held(AudioDecoder):
+    """Decodes when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def probe(self, path: Path, bounds: Bounds = BOUNDS) -> Any:
+        self.begun.set()
+        assert self.go.wait(60)
+        raise AudioError("unreadable", "as the test says")
+
+
+def test_decoding_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """The loop is free while a clip is in hand; a second clip waits for its turn, and one whose client has gone is not begun."""
+    held = Held(tmp_path / "decoding")
+    clips = Clips(tmp_path / "clips", decoder=held)
+    clip = clips.keep(b"x", "a.wav")
+
+    async def story() -> None:
+        first, second = (asyncio.create_task(clips.decode(str(clip))) for _ in range(2))
+        assert await asyncio.to_thread(held.begun.wait, 60)
+        assert not first.done() and not second.done()
+        second.cancel()
+        held.go.set()
+        with pytest.raises(UserError, match="as the test says"):
+            await first
+
+    asyncio.run(story())
+    clips.close()

@@ -1,0 +1,112 @@
+"""The upload of a reference clip: one file, bounded, under no name of the client's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.pages.request_guard import guard
+from finetune.errors import UserError
+from recipes.speech.serving import uploads
+from recipes.speech.serving.reference_clips import LARGEST, Clips
+from recipes.speech.serving.uploads import FORM_OVERHEAD, ROUTES, upload_routes
+from tests.asgi import HOME, Answer, ask
+
+FORM = (b"content-type", b"multipart/form-data; boundary=x")
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clips]:
+    clips = Clips(tmp_path_factory.mktemp("uploads"))
+    yield clips
+    clips.close()
+
+
+@pytest.fixture(scope="module")
+def app(clips: Clips) -> Any:
+    app = FastAPI()
+    app.include_router(upload_routes(clips))
+    return guard(app, ROUTES, lambda _: None)
+
+
+def form(content: bytes, name: bytes = b"a.flac", field: bytes = b"files") -> bytes:
+    return b'--x\r\nContent-Disposition: form-data; name="%b"; filename="%b"\r\n\r\n%b\r\n--x--\r\n' % (field, name, content)
+
+
+def send(app: Any, body: bytes | list[bytes | None], *headers: tuple[bytes, bytes]) -> Answer:
+    return ask(app, "POST", "/gradio_api/upload", body, (HOME, *(headers or (FORM,))))
+
+
+def test_a_file_is_kept_as_it_is(app: Any, clips: Clips) -> None:
+    answer = send(app, form(b"sound \x00\xff"))
+    (path,) = json.loads(answer.body)
+    assert answer.status == 200 and clips.find(path) == Path(path) and Path(path).read_bytes() == b"sound \x00\xff"
+
+
+@pytest.mark.parametrize(
+    "name", [b"a\r\nX-Evil: 1", b"a\nb", b"a\rb", b"..\\..\\x", b"\xed\xa0\x80.wav", b"\xff.flac", b"a\x00.wav", b"/etc/passwd"]
+)
+def test_no_name_is_too_bad(name: bytes, app: Any, clips: Clips) -> None:
+    answer = send(app, form(b"x", name))
+    assert answer.status in (200, 400)
+    if answer.status == 200:
+        (path,) = json.loads(answer.body)
+        assert clips.find(path) is not None and Path(path).stem == "clip"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"", (FORM,), 400),
+        (b"abc", (FORM,), 400),
+        (form(b"x"), ((b"content-type", b"multipart/form-data"),), 400),
+        (form(b"x"), ((b"content-type", b"text/plain"),), 400),
+        (form(b"x"), ((b"content-type", b"multipart/form-data; boundary=x; charset=utf-7"),), 200),
+        (form(b"x", field=b"other"), (FORM,), 400),
+        (form(b"x")[:-7] + form(b"y"), (FORM,), 400),
+        (b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\nno file\r\n--x--\r\n', (FORM,), 400),
+        (b"--x\r\nContent-Disposition: form-data\r\n\r\nno name\r\n--x--\r\n", (FORM,), 400),
+        (form(b"x"), (FORM, (b"content-length", b"%d" % (LARGEST + FORM_OVERHEAD + 1))), 413),
+    ],
+)
+def test_what_is_no_form_with_one_file_is_refused(body: bytes, headers: Any, status: int, app: Any) -> None:
+    assert send(app, body, *headers).status == status
+
+
+def test_a_body_without_a_length_is_counted(app: Any) -> None:
+    pieces = [form(b"x" * 2**20)[:-7], *[b"x" * 2**20] * 16]
+    assert send(app, pieces).status == 413
+
+
+def test_a_slow_upload_is_given_up(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "BODY_SECONDS", 0.0)
+    assert send(app, [form(b"x")[:9], None]).status == 408
+
+
+def test_a_full_disk_is_reported(app: Any, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Path:
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(clips, "keep", full)
+    answer = send(app, form(b"x"))
+    assert answer.status == 503 and b"the disk is full" in answer.body
+
+
+def test_the_page_is_answered_when_it_asks_how_far_an_upload_is(app: Any) -> None:
+    answer = ask(app, "GET", "/gradio_api/upload_progress", query=b"upload_id=x")
+    assert answer.status == 200 and json.loads(answer.body.removeprefix(b"data: ")) == {"msg": "done"}
+
+
+@settings(max_examples=150, deadline=None)
+@given(body=st.binary(max_size=40), head=st.binary(max_size=20), kind=st.binary(max_size=30), name=st.binary(max_size=8))
+def test_no_form_makes_it_fail(app: Any, body: bytes, head: bytes, kind: bytes, name: bytes) -> None:
+    for content in (body, b"--x\r\n" + head + b"\r\n\r\n" + body + b"\r\n--x--", form(body, name)):
+        for of_kind in (b"multipart/form-data; boundary=x", b"multipart/form-data; " + kind, kind):
+            assert 200 <= send(app, content, (b"content-type", of_kind)).status < 500

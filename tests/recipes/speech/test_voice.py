@@ -1,0 +1,176 @@
+"""Evaluation and server know a speech model by its protocol alone: a model of a few lines goes through both, and no Qwen3-TTS with it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from finetune.errors import UserError
+from recipes.speech.cli import evaluate
+from recipes.speech.evaluation import systems, training_samples
+from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.serving.listening_page import CLIP, NOBODY
+from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
+from recipes.voice_clone.inference.exported_model import Exported
+from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, Spoken, Synthesizer, full_sampling
+from recipes.voice_clone.model.sampling_settings import Sampling
+from recipes.voice_clone.model.sequence_layout import Ids
+from tests import loopback
+from tests.finetune import tiny
+from tests.page_client import PageClient
+from tests.recipes.voice_clone import tones
+from tests.recipes.voice_clone.served import Served, running
+from tests.recipes.voice_clone.tones import FRAME, RATE, TONES, ToneFolder, Tones, tone_folder
+
+TEXT = "Never late."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tone_folder(tmp_path / "tones")
+
+
+def spoken(text: str, speaker: str, seed: int = 0) -> np.ndarray:
+    """What the model says, generated here."""
+    voice = Tones(ToneFolder(Path(), {"low": 110.0, "high": 440.0}))
+    return voice.speak([SpeechRequest(text, speaker)], SpeechSampling(seed=seed))[0].wave
+
+
+# --- evaluation
+
+
+def rows(path: Path, clip: Path, *speakers: str) -> Path:
+    """A text for each speaker, with a recording and a reference clip of it; the language is one that tones do not have."""
+    soundfile.write(clip, 0.3 * np.sin(2 * np.pi * 220 * np.arange(RATE) / RATE), RATE)
+    row = {"text": TEXT, "language": "english", "audio": clip.name, "ref_audio": clip.name}
+    path.write_text("".join(json.dumps(row | {"speaker": speaker}) + "\n" for speaker in speakers))
+    return path
+
+
+def test_another_model_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, base = rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Low", "High"), tone_folder(tmp_path / "base")
+    out = tmp_path / "evaluation"
+    argv = ["--data", str(data), "--base", str(base), "--max-seconds", "0.5", "--batch", "1", "--out", str(out)]
+    assert evaluate.evaluate(TONES, folder, argv) == 0
+    found = json.loads((out / "evaluation.json").read_text())
+    assert list(found["figures"]) == [systems.RECORDINGS, "tones", "base, zero-shot"]
+    assert found["figures"]["tones"]["all"]["runaways"] == 100, "11 letters of 1/20 s do not end within 0.5 s"
+    assert found["figures"]["tones"]["all"]["texts"] == 2 and (out / "evaluation.html").is_file()
+    wave, rate = soundfile.read(out / "clips" / "tones" / "val-0001.flac", dtype="float32")
+    assert rate == RATE and np.allclose(wave, spoken(TEXT[:10], "low"), atol=1e-4)
+    cloned, _ = soundfile.read(out / "clips" / "base-zero-shot" / "val-0001.flac", dtype="float32")
+    assert len(cloned) == len(wave) and not np.allclose(cloned, wave, atol=0.1), "at the pitch of the clip"
+    assert any(note.startswith("Similarity by the model's own encoder was not measured") for note in found["notes"])
+    assert "tones: 2 of 2 texts spoken" in capsys.readouterr().out
+
+
+def test_its_own_refusals_come_before_it_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ToneFolder, "open", lambda *_: pytest.fail("a model was loaded"))
+    data = rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Zed")
+    for model, message in ((folder, r"val\.jsonl:1: speaker zed: there are low, high"), (tmp_path, r"no tones\.json in it")):
+        with pytest.raises(UserError, match=message):
+            evaluate.evaluate(TONES, model, ["--data", str(data), "--out", str(tmp_path / "out")])
+
+
+def test_the_recipe_says_who_was_trained(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step-00000005"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text(json.dumps(tiny.state(5, recipe="tones", recipe_state={"speakers": ["low"]})))
+    (system,) = systems.find_systems(TONES, tmp_path, "all")
+    systems.check_item(TONES, system, Item("1", TEXT, "low", "auto"))
+    with pytest.raises(UserError, match="speaker 'high': .* was not trained on that voice; it has low"):
+        systems.check_item(TONES, system, Item("1", TEXT, "high", "auto"))
+
+
+def test_another_model_speaks_the_samples_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Tones] = []
+    monkeypatch.setattr(ToneFolder, "open", lambda self: opened.append(Tones(self)) or opened[-1])
+    first, second = training_samples.speak_prompts(TONES, folder, [TEXT, f"High|{TEXT}"])
+    assert first.text.startswith("low, 0.55 s") and second.text.startswith("high, 0.55 s") and first.sound != second.sound
+    assert [voice.closed for voice in opened] == [True]
+
+
+# --- the server
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder, port = tone_folder(tmp_path_factory.mktemp("tones") / "tones"), loopback.free_port()
+    command = [sys.executable, "-m", tones.__name__, str(port), str(folder)]
+    with running(command, port, tmp_path_factory.mktemp("serving")) as process:
+        yield process
+
+
+def test_openais_client_is_served_by_another_model(served: Served) -> None:
+    import openai
+
+    client = served.client()
+    (model,) = client.models.list()
+    assert (model.id, model.created, model.voices) == ("tones", 1_700_000_000, ["low", "high"])
+    same = {"model": "tones", "input": TEXT, "response_format": "wav"}
+    for voice, seed in (("low", 0), ("High", 0), ("low", 7)):
+        wav = client.audio.speech.create(voice=voice, extra_body={"seed": seed}, **same).read()
+        wave, rate = soundfile.read(io.BytesIO(wav), dtype="float32")
+        assert rate == RATE and np.allclose(wave, spoken(TEXT, voice.lower(), seed), atol=1e-4)
+    with client.audio.speech.with_streaming_response.create(voice="low", **same | {"response_format": "pcm"}) as stream:
+        assert len(b"".join(stream.iter_bytes())) == 2 * FRAME * len(TEXT)
+    for wrong, field, message in (
+        ({"voice": "anna"}, "voice", "'anna' is not known; tones has low, high"),
+        ({"extra_body": {"language": "english"}}, "language", "tones have none"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.audio.speech.create(**{"voice": "low", **same, **wrong})
+        assert caught.value.param == field and message in caught.value.message
+
+
+def test_the_page_offers_what_the_model_has(served: Served, tmp_path: Path) -> None:
+    page = PageClient(served.url)
+    html = served.ask("/")[2].decode()
+    assert '"as trained"' in html and "english" not in html, "tones have no language to choose"
+    page.predict("voices_b", "tones", None)  # as choosing the second model in the page does
+    left, right = page.predict("speak", TEXT, "tones", "low", "tones", "high", None, "", "as trained", 1.0, False, 0)
+    assert "tones · low" in left and "0.55 s" in left and "cut off" not in left and "tones · high" in right
+    rows(tmp_path / "val.jsonl", tmp_path / "clip.flac")
+    page.predict("voices_a", "tones", "low")
+    clip = page.uploaded(tmp_path / "clip.flac")
+    card, _ = page.predict("speak", "x" * 30, "tones", CLIP, NOBODY, None, clip, "", "as trained", 1.0, False, 0)
+    assert re.search(r"1\.00 s · cut off", card)
+
+
+def test_serving_it_loads_no_other_model(served: Served) -> None:
+    """After the other tests of the server."""
+    assert served.process.stdout is not None and served.end(signal.SIGTERM) == 0
+    rest = served.process.stdout.read()
+    modules = rest.rpartition("modules: ")[2].split()
+    assert "serve: ended" in rest and training_samples.SpeechSampling.__module__ in modules, "the list is of the server's process"
+    qwen = {"qwen_tts", "torch", *(one.__module__ for one in (Synthesizer, Sampling, Exported, Ids))}
+    assert qwen.isdisjoint(modules) and len(qwen) == 6
+
+
+# --- the contract
+
+
+def test_the_recipe_offers_what_the_protocol_names() -> None:
+    for protocol, ours in ((Voice, Synthesizer), (VoiceFolder, ExportedVoice), (Voice, Tones), (VoiceFolder, ToneFolder)):
+        names = {name for name in vars(protocol) if not name.startswith("_")}
+        own = set(dir(ours)) | (set(ours.__dataclass_fields__) if hasattr(ours, "__dataclass_fields__") else set())
+        assert len(names) >= 4 and names - own <= {"speakers"}, f"{ours.__name__} lacks {names - own}"
+
+
+def test_requests_and_results_of_the_recipe_are_those_of_the_protocol_and_more() -> None:
+    assert {field.name for field in fields(Request)} - {field.name for field in fields(SpeechRequest)} == {"streamed_text"}
+    assert {field.name for field in fields(Spoken)} - {field.name for field in fields(SpeechResult)} == {"codes"}
+    full = full_sampling(SpeechSampling(greedy=True, temperature=0.5, seed=3, max_seconds=7.0))
+    assert full == Sampling(greedy=True, temperature=0.5, seed=3, max_seconds=7.0) and full_sampling(full) is full
+    assert full_sampling(SpeechSampling()) == Sampling(), "the same defaults"
+    assert isinstance(SPEECH, SpeechRecipe) and SPEECH.trained_speakers({"speakers": [{"name": "anna"}]}) == ["anna"]

@@ -1,0 +1,165 @@
+"""The verb `generate`: it writes what the model says, and refuses clearly what the model cannot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+
+from finetune.errors import UserError
+from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.recipe import RECIPE
+
+ROOT = Path(__file__).resolve().parents[4]
+HELLO = ["--text", "She counted the boats.", "--max-seconds", "2"]
+
+
+def test_greedy_speech_is_the_learned_clip(two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Through the command line, the wav is the decoded codes of the clip; the language is the one the speaker was trained with."""
+    row = two_voices.rows[2]
+    assert (row["speaker"], row["text"], row["language"]) == ("Bert", HELLO[1], "english")
+    codec = reference_package.load(two_voices.custom_voice).model.speech_tokenizer
+    waves, _ = codec.decode([{"audio_codes": torch.tensor(row["audio_codes"])}])
+    for kind in RECIPE.formats:
+        out = tmp_path / kind / "hello.wav"
+        assert RECIPE.inference.generate(getattr(two_voices, kind), [*HELLO, "--speaker", "BERT", "--greedy", "--out", str(out)]) == 0
+        wave, rate = soundfile.read(out, dtype="float32")
+        assert rate == 24000 and wave == pytest.approx(waves[0].clip(-1, 1), abs=1e-4) and wave.std() > 0.05
+        seconds = len(row["audio_codes"]) / 12.5
+        assert capsys.readouterr().out == f"{out}: {seconds:.2f} s, bert, language english\n"
+
+
+def test_seed_decides_the_sampling(fresh: Any, export: Any, tmp_path: Path) -> None:
+    untrained = export(fresh, "custom_voice", tmp_path / "untrained")
+
+    def said(*more: str) -> bytes:
+        RECIPE.inference.generate(
+            untrained, ["--text", "New.", "--speaker", "bert", "--max-seconds", "1", "--out", str(tmp_path / "a.wav"), *more]
+        )
+        return (tmp_path / "a.wav").read_bytes()
+
+    assert said("--seed", "1") == said("--seed", "1") != said("--seed", "2")
+
+
+def test_cut_off_speech_is_reported(one_voice: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "a.wav")
+    RECIPE.inference.generate(one_voice.custom_voice, ["--text", "It is never late!", "--greedy", "--max-seconds", "0.4", "--out", out])
+    assert "it was cut off at --max-seconds 0.4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", [[], ["--reference-text", "The boats."]])
+def test_base_export_clones_from_a_reference_clip(text: list[str], two_voices: Any, tmp_path: Path) -> None:
+    clip = two_voices.ready.config.data.train.parent / "low.flac"
+    out = tmp_path / "clone.wav"
+    argv = ["--text", "Never late.", "--max-seconds", "1", "--reference", str(clip), *text, "--out", str(out)]
+    assert RECIPE.inference.generate(two_voices.base, argv) == 0
+    assert 0 < soundfile.info(out).duration <= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "argv", "message"),
+    [
+        ("custom_voice", ["--text", " "], "--text is empty"),
+        ("custom_voice", ["--text", "Hi."], "--speaker is missing.*anna, bert"),
+        ("custom_voice", ["--text", "Hi.", "--speaker", "carl"], "does not know that voice; it has anna, bert"),
+        ("custom_voice", ["--text", "Hi.", "--speaker", "anna", "--language", "latin"], "language 'latin' is not known.*english"),
+        ("custom_voice", ["--text", "Hi.", "--reference", "clip.wav"], "--format base"),
+        ("base", ["--text", "Hi.", "--reference", "clip.wav", "--speaker", "anna"], "each choose a voice"),
+        ("base", ["--text", "Hi.", "--reference", "clip.wav"], "--reference clip.wav: no such file"),
+    ],
+)
+def test_refusals(kind: str, argv: list[str], message: str, two_voices: Any, tmp_path: Path) -> None:
+    out = tmp_path / "never.wav"
+    with pytest.raises(UserError, match=message):
+        RECIPE.inference.generate(getattr(two_voices, kind), [*argv, "--out", str(out)])
+    assert not out.exists()
+
+
+def test_base_without_voices_wants_a_reference(nano: Path) -> None:
+    with pytest.raises(UserError, match=r"knows no speaker by name; give --reference"):
+        RECIPE.inference.generate(nano, ["--text", "Hi."])
+
+
+def test_a_file_of_texts(two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wav a line, whatever the batches; a second run makes only what is missing or has changed."""
+    rows, out = two_voices.rows, tmp_path / "wavs"
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps({"text": row["text"], "speaker": row["speaker"]}) + "\n" for row in rows))
+    argv = ["--text-file", str(file), "--out", str(out), "--greedy", "--max-seconds", "0.72", "--batch", "3"]
+
+    def run(*more: str) -> str:
+        assert RECIPE.inference.generate(two_voices.custom_voice, [*argv, *more]) == 0
+        return capsys.readouterr().out
+
+    told = run()
+    assert f"{out}: 4 wavs, 2.8 s of speech; manifest.jsonl lists them" in told
+    assert f"2 were cut off at --max-seconds 0.72, where the model did not end by itself: {file}:3, {file}:4" in told
+    listed = [json.loads(line) for line in (out / "manifest.jsonl").read_text().splitlines()]
+    assert [(row["line"], row["speaker"], row["ended"]) for row in listed] == [
+        (1, "anna", True),
+        (2, "anna", True),
+        (3, "bert", False),
+        (4, "bert", False),
+    ]
+    assert [row["seconds"] for row in listed] == [pytest.approx(soundfile.info(out / row["file"]).duration, abs=1e-3) for row in listed]
+
+    before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.wav")}
+    assert len(before) == 4 and "4 wavs, 4 of them made before" in run()
+    (out / "00002.wav").unlink()
+    file.write_text(file.read_text().replace(rows[0]["text"], "Another one.", 1))
+    assert "4 wavs, 2 of them made before" in run()
+    again = {path.name for path in out.glob("*.wav") if path.stat().st_mtime_ns != before[path.name]}
+    assert again == {"00001.wav", "00002.wav"}
+
+
+def test_all_of_a_file_is_checked_first(two_voices: Any, tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_text('{"text": "Fine.", "speaker": "anna"}\n{"text": "Bad.", "speaker": "carl"}\n{"text": " "}\n')
+    with pytest.raises(UserError, match=rf"{file}:2: --speaker carl.*it has anna, bert\n{file}:3: .*empty"):
+        RECIPE.inference.generate(two_voices.custom_voice, ["--text-file", str(file), "--out", str(tmp_path / "wavs")])
+    assert not (tmp_path / "wavs").exists()
+
+
+def test_a_stream_is_the_same_sound(one_voice: Any, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """To a file, which has its true length in the end, and to another program, which reads until the end."""
+    argv = ["--text", "It is late!", "--seed", "4", "--max-seconds", "1.5"]
+    for name, more in (("whole.wav", []), ("grown.wav", ["--stream"])):
+        RECIPE.inference.generate(one_voice.custom_voice, [*argv, *more, "--out", str(tmp_path / name)])
+    (whole, rate), (grown, _) = (soundfile.read(tmp_path / name, dtype="int16") for name in ("whole.wav", "grown.wav"))
+    assert len(whole) == len(grown) > rate / 2 and abs(whole.astype(int) - grown).max() <= 4
+    capfdbinary.readouterr()
+    RECIPE.inference.generate(one_voice.custom_voice, [*argv, "--stream", "--out", "-"])
+    sound, told = capfdbinary.readouterr()
+    assert sound[:4] == b"RIFF" and len(sound) == 44 + 2 * len(whole)
+    assert f"-: {len(whole) / rate:.2f} s, anna" in told.decode()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--text-file", "f.txt", "--stream"], "--stream: one text at a time"),
+        (["--text-file", "f.txt", "--out", "a.wav"], "makes a folder of wavs"),
+        (["--text", "Hi.", "--speaker", "anna", "--out", "."], "is a folder; --text makes one wav"),
+        (["--text", "Hi.", "--temperature", "0"], "--temperature 0 is out of its range; --greedy"),
+        (["--text", "Hi.", "--top-p", "1.5"], "--top-p 1.5 is out of its range"),
+        (["--text", "Hi.", "--max-seconds", "inf"], "--max-seconds inf is out of its range"),
+        (["--text", "Hi.", "--seed", "-1"], "--seed -1 is out of its range"),
+    ],
+)
+def test_requests_that_mean_nothing(argv: list[str], message: str, two_voices: Any) -> None:
+    with pytest.raises(UserError, match=message):
+        RECIPE.inference.generate(two_voices.custom_voice, argv)
+
+
+def test_help_imports_no_torch() -> None:
+    code = (
+        "import sys; from recipes.voice_clone.cli.generate import parse\ntry: parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "--max-seconds" in done.stdout

@@ -1,0 +1,109 @@
+"""The demo's figures, from clips whose sound and words are known; and what it refuses to call a success."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.audio.waveform import Audio, flac
+from recipes.speech.evaluation.systems import RECORDINGS
+from recipes.voice_clone.demo import comparison_clips, final_results
+from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE
+from recipes.voice_clone.demo.final_results import Figures, Outcome
+
+TEXTS = ("the house is small", "a river was dark", "who sells books")
+REAL, KNOWN, OTHER = 110.0, 220.0, 330.0
+"""Hz: a voice is a pitch here."""
+
+
+def tone(path: Path, hz: float) -> None:
+    time = np.arange(24_000) / 24_000
+    wave = sum(np.sin(2 * np.pi * hz * k * time) / k for k in range(1, 6))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(flac(Audio((0.1 * wave).astype(np.float32), 24_000)))
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> tuple[Path, Path]:
+    """(evaluation, new voice): before, the model sounds like a known voice and says one text wrongly; after, like the new one."""
+    evaluation, new_voice = tmp_path / "evaluation", tmp_path / "new_voice"
+    for name, hz in (("kal16", KNOWN), ("slt", OTHER)):
+        tone(new_voice / "known" / name / "0.flac", hz)
+    rows, clips = [], []
+    for at, text in enumerate(TEXTS):
+        tone(new_voice / "held_out" / f"{at:02d}.flac", REAL + at)
+        rows.append({"audio": f"held_out/{at:02d}.flac", "text": text})
+        for system, hz, heard in (
+            (RECORDINGS, REAL, text),
+            ("base, zero-shot", KNOWN, text if at else "nothing"),
+            ("export", REAL, text),
+        ):
+            key = f"held_out-{at + 1:04d}"
+            clips.append({"system": system, "key": key, "text": text, "heard": heard})
+            if system != RECORDINGS:
+                tone(evaluation / "clips" / {"export": "export"}.get(system, "base-zero-shot") / f"{key}.flac", hz + 0.5)
+    (new_voice / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (evaluation / "evaluation.json").write_text(json.dumps({"clips": clips}))
+    return evaluation, new_voice
+
+
+def test_each_system_is_held_to_its_texts_and_to_all_voices(evaluated: tuple[Path, Path]) -> None:
+    evaluation, new_voice = evaluated
+    found = final_results.systems(comparison_clips.read(evaluation, new_voice), new_voice, "rms")
+    assert list(found) == [RECORDINGS, BEFORE, AFTER]
+    assert (found[RECORDINGS].wer, found[AFTER].wer) == (0.0, 0.0)
+    assert found[BEFORE].wer == pytest.approx(4 / 11, abs=1e-4)
+    assert all(system.wer_of_others > 0.8 for system in found.values())
+    assert found[BEFORE].nearest_name == "kal16" and found[BEFORE].nearest > found[BEFORE].new_voice
+    assert found[AFTER].new_voice > 0.7 > found[AFTER].nearest
+    assert found[RECORDINGS].new_voice < 0.99, "a recording is held against the others, not against itself"
+
+
+def test_what_whisper_wrote_is_held_against_the_script() -> None:
+    script = [
+        {"recording": "a.ogg", "start": 1.0, "end": 2.0, "text": "The house is small."},
+        {"recording": "a.ogg", "start": 3.0, "end": 4.0, "text": "Who sells books?"},
+        {"recording": "b.ogg", "start": 1.0, "end": 2.0, "text": "Never heard."},
+    ]
+    rows = [
+        {"source": "rms/a.ogg", "start": 0.8, "end": 4.2, "text": "The house was small. Who sells books?"},
+        {"source": "rms/b.ogg", "start": 5.0, "end": 6.0, "text": "A cough."},
+    ]
+    assert final_results.preparation_wer(rows, script) == pytest.approx(3 / 7, abs=1e-4), "a word misheard, and two where nobody spoke"
+
+
+GOOD = {
+    RECORDINGS: Figures(0.01, 1.0, 0.95, 0.5, "awb"),
+    BEFORE: Figures(0.2, 1.0, 0.6, 0.8, "awb"),
+    AFTER: Figures(0.1, 1.0, 0.9, 0.55, "awb"),
+}
+
+
+def outcome(**after: float) -> Outcome:
+    systems = {**GOOD, AFTER: replace(GOOD[AFTER], **after)}
+    return Outcome(systems, 0.02, {"clips": 50, "rejected": 3, "rejected_by_reason": {"low_snr": 3}}, (4.0, 1.0))
+
+
+def test_a_success_is_told_whole() -> None:
+    assert outcome().broken() == []
+    assert all(word in outcome().table() for word in ("before", "after", "real recordings", "0.900", "10.0%", "2.0%"))
+    record = outcome().record()
+    assert record["systems"]["after"]["wer"] == 0.1
+    assert record["preparation"]["wer"] == 0.02 and record["preparation"]["rejected_by_reason"] == {"low_snr": 3}
+
+
+@pytest.mark.parametrize(
+    ("after", "complaint"),
+    [
+        ({"wer": 0.6}, "the WER of the trained voice is 60%"),
+        ({"wer_of_others": 0.2}, "does not say its own"),
+        ({"new_voice": 0.62}, "no clear gain"),
+        ({"nearest": 0.95}, "more similar to awb"),
+    ],
+)
+def test_a_failure_is_no_success(after: dict[str, float], complaint: str) -> None:
+    assert any(complaint in told for told in outcome(**after).broken())

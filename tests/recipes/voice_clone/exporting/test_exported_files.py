@@ -1,0 +1,108 @@
+"""The export plan: what is kept, changed, written and copied."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from finetune.errors import UserError
+from recipes.voice_clone.exporting import exported_files
+from recipes.voice_clone.model import model_configs
+from recipes.voice_clone.recipe import RECIPE
+
+STATE: dict[str, Any] = {
+    "speakers": [
+        {"name": "abe", "row": 1016, "language": None, "clips": 2, "seconds": 30.0},
+        {"name": "zoe", "row": 1018, "language": "english", "clips": 3, "seconds": 60.0},
+    ],
+    "data": {"name": "mine/train.jsonl", "sha256": "ab" * 32, "clips": 5},
+    "base": {"name": "Qwen/Qwen3-TTS-12Hz-0.6B-Base", "revision": None},
+}
+VECTORS = {"speaker_vectors": torch.arange(64, dtype=torch.float32).reshape(2, 32)}
+
+
+def test_formats_are_the_recipes() -> None:
+    assert RECIPE.formats == exported_files.FORMATS
+
+
+@pytest.mark.parametrize(("kind", "encoder"), [("custom_voice", False), ("base", True)])
+def test_tensors(kind: str, encoder: bool, nano: Path) -> None:
+    plan = exported_files.plan(nano, STATE, VECTORS, kind)
+    names = load_file(nano / "model.safetensors")
+    assert {name for name in names if not plan.keep(name)} == {
+        name for name in names if name.startswith("speaker_encoder.") and not encoder
+    }
+    assert len([name for name in names if name.startswith("speaker_encoder.")]) > 50
+    assert list(plan.edit) == ["talker.model.codec_embedding.weight"]
+    before = names["talker.model.codec_embedding.weight"]
+    kept = before.clone()
+    after = plan.edit["talker.model.codec_embedding.weight"](before)
+    assert torch.equal(before, kept), "the tensor that was handed in is not written to"
+    assert torch.equal(after[[1016, 1018]], VECTORS["speaker_vectors"])
+    untouched = [row for row in range(len(after)) if row not in (1016, 1018)]
+    assert torch.equal(after[untouched], before[untouched])
+
+
+@pytest.mark.parametrize("kind", ["custom_voice", "base"])
+def test_files(kind: str, nano: Path) -> None:
+    plan = exported_files.plan(nano, STATE, VECTORS, kind)
+    config, base = json.loads(plan.files["config.json"]), json.loads((nano / "config.json").read_text())
+    assert config["tts_model_type"] == kind
+    assert config["talker_config"]["spk_id"] == {"abe": 1016, "zoe": 1018}
+    assert config["talker_config"]["spk_is_dialect"] == {"abe": False, "zoe": False}
+    for changed in (config, base):
+        del changed["tts_model_type"], changed["talker_config"]["spk_id"], changed["talker_config"]["spk_is_dialect"]
+    assert config == base
+    assert json.loads(plan.files["voices.json"]) == STATE
+    copied = {"generation_config.json", "merges.txt", "preprocessor_config.json", "tokenizer_config.json", "vocab.json"}
+    assert set(plan.copy) == copied | {"speech_tokenizer"} and set(plan.files) == {"config.json", "voices.json", "README.md"}
+
+
+def test_presets_are_kept() -> None:
+    config = copy.deepcopy(model_configs.released("0.6B"))
+    config["talker_config"] |= {"spk_id": {"vivian": 3065, "abe": 3000}, "spk_is_dialect": {"vivian": "beijing_dialect", "abe": False}}
+    talker = exported_files.edited_config(config, STATE, "base")["talker_config"]
+    assert talker["spk_id"] == {"vivian": 3065, "abe": 1016, "zoe": 1018}
+    assert talker["spk_is_dialect"] == {"vivian": "beijing_dialect", "abe": False, "zoe": False}
+
+
+def test_unknown_format_and_broken_base(nano: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--format onnx: voice_clone exports custom_voice or base"):
+        exported_files.plan(nano, STATE, VECTORS, "onnx")
+    (tmp_path / "config.json").write_text((nano / "config.json").read_text())
+    with pytest.raises(UserError, match=r"lacks generation_config.json, speech_tokenizer"):
+        exported_files.plan(tmp_path, STATE, VECTORS, "base")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"speakers": None}, "recipe_state.speakers: Input should be a valid list"),
+        ({"speakers": []}, "recipe_state.speakers: List should have at least 1 item"),
+        ({"speakers": [{"name": "abe"}]}, "recipe_state.speakers.0.row: Field required"),
+        ({"speakers": [{**STATE["speakers"][0], "row": -1}]}, "recipe_state.speakers.0.row: Input should be greater than or equal to 0"),
+        ({"base": "mine"}, "recipe_state.base: "),
+        ({"speakers": STATE["speakers"][:1]}, "does not hold one vector for each of its speakers"),
+    ],
+)
+def test_a_state_that_no_training_writes(nano: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        exported_files.plan(nano, {**STATE, **changes}, VECTORS, "base")
+
+
+def test_rows_outside_of_the_table(nano: Path) -> None:
+    far = [{**speaker, "row": 10**12} for speaker in STATE["speakers"]]
+    edit = exported_files.plan(nano, {**STATE, "speakers": far}, VECTORS, "base").edit[exported_files.CODEC_EMBEDDING]
+    with pytest.raises(UserError, match=r"do not fit .* of shape \(8, 32\); choose another checkpoint"):
+        edit(torch.zeros(8, 32))
+
+
+def test_an_older_exports_own_files_are_not_copied(two_voices: Any) -> None:
+    (two_voices.base / "overtone.json").write_text("{}")
+    assert set(exported_files.files_to_copy(two_voices.base)).isdisjoint({"overtone.json", "voices.json", "config.json"})

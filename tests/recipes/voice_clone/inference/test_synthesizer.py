@@ -1,0 +1,188 @@
+"""What everything that speaks goes through says what the stock package says, code for code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from finetune.errors import UserError
+from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
+from recipes.voice_clone.model.sampling_settings import CONFIG, Sampling
+from recipes.voice_clone.model.speaker_embeddings import SAMPLE_RATE, read_clip
+
+GREEDY = Sampling(greedy=True, max_seconds=1.2)
+MOST = {"max_new_tokens": GREEDY.most_frames + 1}
+TEXTS = ["Please close the window, the rain comes in.", "Hi.", "It is never late!"]
+
+
+class Stock:
+    """The stock package, with the codes that it decodes to waves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tts = reference_package.load(folder)
+        self.codes: list[Any] = []
+        codec = self.tts.model.speech_tokenizer
+        decode = codec.decode
+
+        def noting(encoded: list[dict[str, Any]]) -> Any:
+            self.codes = [one["audio_codes"].tolist() for one in encoded]
+            return decode(encoded)
+
+        codec.decode = noting
+
+
+@pytest.fixture(scope="module")
+def named(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
+    with open_synthesizer(two_voices.custom_voice) as voice:
+        yield Stock(two_voices.custom_voice), voice
+
+
+@pytest.fixture(scope="module")
+def base(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
+    with open_synthesizer(two_voices.base) as voice:
+        yield Stock(two_voices.base), voice
+
+
+def test_speech_keeps_cudnn_out_of_sdpa(two_voices: Any) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    open_synthesizer(two_voices.base).close()
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "each batch of texts has sizes of its own, and would need plans of its own"
+
+
+def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
+    return [one.codes.tolist() for one in voice.speak(requests, GREEDY)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_named_voices_are_the_stock_packages(two_voices: Any, named: tuple[Stock, Synthesizer], streamed: bool) -> None:
+    """The learned clips, which end by themselves at different times, and texts that were not learned."""
+    texts = [*(row["text"] for row in two_voices.rows), *TEXTS[:2]]
+    speakers = [*(row["speaker"] for row in two_voices.rows), "Bert", "anna"]
+    theirs, voice = named
+    waves, rate = theirs.tts.generate_custom_voice(
+        texts, speakers, "english", non_streaming_mode=not streamed, **reference_package.GREEDY, **MOST
+    )
+    requests = [Request(text, speaker, "english", streamed_text=streamed) for text, speaker in zip(texts, speakers, strict=True)]
+    spoken = voice.speak(requests, GREEDY)
+    assert [one.codes.tolist() for one in spoken] == theirs.codes
+    assert [said(voice, [request])[0] for request in requests] == theirs.codes, "alone as in the batch"
+    if not streamed:
+        assert theirs.codes[:4] == [row["audio_codes"] for row in two_voices.rows] and all(one.ended for one in spoken[:4])
+    for one, wave in zip(spoken, waves, strict=True):
+        assert one.rate == rate and one.wave.dtype == np.float32 and one.wave.shape == (len(one.codes) * rate // 12.5,)
+        np.testing.assert_allclose(one.wave, wave, atol=1e-4)
+
+
+def test_what_the_model_says_of_sampling_is_heeded(two_voices: Any, tmp_path: Path) -> None:
+    """With no setting asked, ours and the stock package's both go by the folder's generation_config.json."""
+    folder = shutil.copytree(two_voices.custom_voice, tmp_path / "export")
+    said = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(said | {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 9.0}))
+    theirs = Stock(folder)
+    theirs.tts.generate_custom_voice(TEXTS[:1], ["anna"], "english", non_streaming_mode=True, **MOST)
+    with open_synthesizer(folder) as voice:
+        (spoken,) = voice.speak([Request(TEXTS[0], "anna", "english")], Sampling(max_seconds=GREEDY.max_seconds))
+        (without,) = voice.speak([Request(TEXTS[0], "anna", "english")], GREEDY)
+    assert [spoken.codes.tolist()] == theirs.codes
+    assert without.codes.tolist() != spoken.codes.tolist(), "the penalty is what the folder says, not what --greedy means"
+
+
+@pytest.mark.parametrize(
+    ("words", "streamed"),
+    [(None, False), ("The boats.", False), ("Boats.", True), ("The boats were counted by her, all of them, one by one.", True)],
+)
+def test_clones_are_the_stock_packages(two_voices: Any, base: tuple[Stock, Synthesizer], words: str | None, streamed: bool) -> None:
+    """From the voice alone, and in context, where the reference's text is longer and shorter than its frames."""
+    clip = two_voices.ready.config.data.train.parent / "low.flac"
+    theirs, voice = base
+    waves, _ = theirs.tts.generate_voice_clone(
+        TEXTS,
+        ["auto", "german", "auto"],
+        ref_audio=(read_clip(clip), SAMPLE_RATE),
+        ref_text=words,
+        x_vector_only_mode=words is None,
+        non_streaming_mode=not streamed,
+        **reference_package.GREEDY,
+        **MOST,
+    )
+    languages = ["auto", "german", None]
+    requests = [Request(text, None, language, clip, words, streamed) for text, language in zip(TEXTS, languages, strict=True)]
+    spoken = voice.speak(requests, GREEDY)
+    chunks = list(voice.stream(requests[0], GREEDY))
+    before = 0 if words is None else 13  # the second of sound that `low.flac` lasts
+    assert [one.codes.tolist() for one in spoken] == [codes[before:] for codes in theirs.codes]
+    for one, wave in zip(spoken, waves, strict=True):
+        np.testing.assert_allclose(one.wave, wave, atol=1e-4)
+    np.testing.assert_allclose(np.concatenate(chunks), spoken[0].wave, atol=1e-4)
+
+
+def test_a_base_says_what_it_learned_in_the_voice_of_a_clip_and_not_with_the_clips_words(
+    two_voices: Any, base: tuple[Stock, Synthesizer]
+) -> None:
+    """What the export's card shows, and what it warns of: the layout of in-context cloning is none that was trained."""
+    theirs, _ = base
+    clips, came_back = {"Anna": "high.flac", "Bert": "low.flac"}, {True: 0, False: 0}
+    for vector_only, row in itertools.product(came_back, two_voices.rows):
+        theirs.tts.generate_voice_clone(
+            row["text"],
+            row["language"],
+            ref_audio=str(two_voices.ready.config.data.train.parent / clips[row["speaker"]]),
+            ref_text=None if vector_only else "The boats.",
+            x_vector_only_mode=vector_only,
+            non_streaming_mode=True,
+            **reference_package.GREEDY,
+            **MOST,
+        )
+        came_back[vector_only] += theirs.codes[0][0 if vector_only else 13 :] == row["audio_codes"]  # 13: a second of reference
+    assert came_back == {True: 4, False: 0}
+
+
+def test_another_clip_under_the_same_name_is_another_voice(base: tuple[Stock, Synthesizer], tmp_path: Path) -> None:
+    clip, spoken = tmp_path / "clip.wav", []
+    for seed in (1, 2):
+        noise = np.random.default_rng(seed).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
+        soundfile.write(clip, np.cumsum(noise) * 0.02 if seed == 2 else noise, SAMPLE_RATE, subtype="PCM_16")
+        os.utime(clip, (1, 1))
+        spoken.append(said(base[1], [Request(TEXTS[0], None, None, clip, "The boats.")]))
+    assert spoken[0] != spoken[1], "the same size and time"
+
+
+def test_stored_voices_of_a_base_speak(two_voices: Any, base: tuple[Stock, Synthesizer]) -> None:
+    requests = [Request(row["text"], row["speaker"]) for row in two_voices.rows]
+    assert said(base[1], requests) == [row["audio_codes"] for row in two_voices.rows]
+
+
+def test_a_stream_is_what_speak_says(named: tuple[Stock, Synthesizer]) -> None:
+    request, sampling = Request("Please close the window.", "anna"), Sampling(seed=3, max_seconds=2)
+    (whole,) = named[1].speak([request], sampling)
+    stream, chunks = named[1].stream(request, sampling), []
+    try:
+        while True:
+            chunks.append(next(stream))
+    except StopIteration as end:
+        told = end.value
+    assert len(chunks) > 1 and len(chunks[0]) == 4 * 1920, "sound comes after four frames"
+    np.testing.assert_allclose(np.concatenate(chunks), whole.wave, atol=1e-4)
+    assert told.codes.tolist() == whole.codes.tolist() and told.ended == whole.ended and told.wave.shape == whole.wave.shape
+
+
+def test_properties_and_refusals_of_a_voice(base: tuple[Stock, Synthesizer]) -> None:
+    _, voice = base
+    assert voice.can_clone and voice.speakers == ("anna", "bert") and voice.rate == 24000
+    assert voice.languages[0] == "auto" and "english" in voice.languages
+    assert voice.speak([], GREEDY) == []
+    with pytest.raises(UserError, match="it has anna, bert"):
+        voice.check(Request("Hi.", "carl"))
+    with pytest.raises(UserError, match=r"a text of 4003 tokens is too long for this model, which takes 1024.*'Hello Hello"):
+        voice.speak([Request("Hello " * 1000, "anna")], GREEDY)

@@ -1,0 +1,53 @@
+"""Teaching the encoder: what a batch holds, and that it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from recipes.voice_clone.studio.codec import codec_model, encoder
+from recipes.voice_clone.studio.codec.codebooks import Books
+from recipes.voice_clone.studio.codec.training_clips import Clip
+
+
+def test_a_batch_has_the_features_of_its_sound(clips: list[Clip], books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "HISS", (-200.0, -200.0))
+    waves, targets, counted = encoder.batch(clips, books, np.random.default_rng(3))
+    assert waves.shape == (encoder.CLIPS, encoder.FRAMES * 1920)
+    assert 0.8 < counted.float().mean() < 1
+    whole = {clip.text: books.coordinates(clip.heard.vectors(1.0)) for clip in clips}
+    for wave, target in zip(waves, targets, strict=True):
+        level = float(wave.abs().max())
+        assert 0 < level < 0.75
+        # The pitch does not change with the level: each cut is found again in some clip by it, in its place.
+        tail = target[4:8] @ books.axes[:, -8:]
+        assert (
+            min(
+                float((tail - (vectors[start : start + 4] @ books.axes[:, -8:])).abs().max())
+                for vectors in whole.values()
+                for start in range(len(vectors) - 4)
+            )
+            < 1.0
+        )
+
+
+def test_the_same_step_sees_the_same_batch(clips: list[Clip], books: Books) -> None:
+    one, other = (encoder.batch(clips, books, np.random.default_rng([0, 7])) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.slow
+def test_it_learns_and_resumes_bit_for_bit(clips: list[Clip], books: Books, tmp_path: Path) -> None:
+    models = [codec_model.build(0) for _ in range(3)]
+    before = encoder.error(models[0], clips[:3], books)["encoder"]
+    encoder.teach(models[0], clips, books, tmp_path / "whole", 0, 24)
+    encoder.teach(models[1], clips, books, tmp_path / "parts", 0, 24, until=9)
+    encoder.teach(models[2], clips, books, tmp_path / "parts", 0, 24)
+    one, other = models[0].state_dict(), models[2].state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    after = encoder.error(models[0], clips[:3], books)
+    assert after["encoder"] < 0.8 * before
+    assert after["books"] < after["both"]

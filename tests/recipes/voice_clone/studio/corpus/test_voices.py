@@ -1,0 +1,42 @@
+"""The synthetic voices: what they say is cut, levelled and the same every time."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from finetune.errors import UserError
+from recipes.voice_clone.studio.corpus.voices import EDGE_S, KNOWN_VOICES, NEW_VOICE, PACKAGES, PEAK, RATE, VOICES, Voice, phones, speak
+
+TEXT = "The captain closes the door."
+
+
+@pytest.mark.parametrize("voice", VOICES, ids=lambda voice: voice.name)
+def test_a_voice_says_the_same_every_time_louder_than_its_edges(voice: Voice) -> None:
+    if not shutil.which(voice.engine):
+        pytest.skip(f"needs {voice.engine} (Debian: apt-get install {PACKAGES[voice.engine]})")
+    wave = speak(voice, TEXT)
+    np.testing.assert_array_equal(wave, speak(voice, TEXT))
+    assert np.abs(wave).max() == pytest.approx(PEAK, rel=1e-3)
+    assert 1.0 < len(wave) / RATE < 3.0
+    edge = round(EDGE_S * RATE / 4)
+    assert np.abs(wave[:edge]).max() < PEAK / 10
+    assert len(speak(voice, TEXT, speed=1.18)) < 0.93 * len(wave)
+
+
+def test_the_new_voice_is_none_of_the_known_ones() -> None:
+    assert NEW_VOICE not in KNOWN_VOICES
+    assert len({voice.name for voice in VOICES}) == len(VOICES) == 7
+
+
+@pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
+def test_phones_are_those_of_american_english() -> None:
+    assert phones("teacher") == ["t", "iy", "ch", "er"]
+
+
+def test_a_missing_synthesiser_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(UserError, match=r"flite command is missing.*apt-get install flite"):
+        speak(NEW_VOICE, TEXT)
