@@ -33,7 +33,8 @@ def build(folder: Path, width: Width, words: int | None = None) -> None:
     ids = tiny_checkpoint.text_ids(tokenizer)
     shape, codec = model_shape(width, ids if words is None else replace(ids, vocabulary=words)), codec_shape(width.codebook)
     contents = {
-        **tiny_checkpoint.tokenizer_files(tokenizer), **tiny_checkpoint.settings(shape, codec), "model.safetensors": tiny_checkpoint.model_weights(shape, seed=0),
+        **tiny_checkpoint.tokenizer_files(tokenizer), **tiny_checkpoint.settings(shape, codec),
+        "model.safetensors": tiny_checkpoint.model_weights(shape, seed=0),
         "speech_tokenizer/model.safetensors": tiny_checkpoint.codec_weights(codec, seed=0),
     }  # fmt: skip
     for name, content in contents.items():

@@ -1,7 +1,8 @@
 """Audio input and output: validate a recording, mix it to mono, resample it once, write FLAC.
 
 A recording is decoded twice in blocks, first to analyse it (`probe`), then to resample it (`resampled`), so memory holds one block.
-Untrusted recordings are decoded in a child process (`data_prep/audio/decoder_process.py`); this process decodes only files that this package wrote.
+Untrusted recordings are decoded in a child process (`data_prep/audio/decoder_process.py`); this process decodes only files that this
+package wrote.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What data preparation needs of an audio codec and of a speaker encoder, whichever speech model they belong to.
 
-Each model family has an adapter that implements these protocols; `data_prep/audio_codecs/selection.py` chooses it by the model's own config. `Codec`
-and `SpeakerEncoder` describe files on disk: they hold no weights, so they can be sent to worker processes. `load` reads the weights.
+Each model family has an adapter that implements these protocols; `data_prep/audio_codecs/selection.py` chooses it by the model's own
+config. `Codec` and `SpeakerEncoder` describe files on disk: they hold no weights, so they can be sent to worker processes. `load` reads
+the weights.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 `qwen_tts` imports torchaudio, and uses it only in its 25 Hz tokenizer (kaldi filter banks). The published torchaudio wheel cannot load
 beside a CPU build of torch, so empty modules replace it there; the 12 Hz models work without it.
 
-It also imports librosa. With arrays at the codec's own rate it calls only functions that numba does not compile (`data_prep/audio/librosa_import.py`).
+It also imports librosa. With arrays at the codec's own rate it calls only functions that numba does not compile
+(`data_prep/audio/librosa_import.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Measures of a clip: level, clipping, SNR, pitch, pauses, speaking rate, transcription confidence. `data_prep/clips/quality_rules.py` has the rules."""
+"""Measures of a clip: level, clipping, SNR, pitch, pauses, speaking rate, transcription confidence.
+
+`data_prep/clips/quality_rules.py` has the rules.
+"""
 
 from __future__ import annotations
 

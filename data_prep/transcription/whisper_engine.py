@@ -3,7 +3,8 @@
 Each pack is encoded once. Only packs that fail Whisper's usual quality checks are decoded again, at most twice, at a higher temperature.
 Each pack has its own token limit, which stops a looping model; reaching it is reported.
 
-Model names starting with `faster-whisper:` select the engine in `data_prep/transcription/faster_whisper_engine.py`; `whisper-demo-en` comes with the package.
+Model names starting with `faster-whisper:` select the engine in `data_prep/transcription/faster_whisper_engine.py`;
+`whisper-demo-en` comes with the package.
 """
 
 from __future__ import annotations

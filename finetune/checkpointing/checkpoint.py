@@ -304,7 +304,10 @@ def _readable(path: Path) -> dict[str, Any] | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """`state.json` of a checkpoint, validated as in finetune/checkpointing/checkpoint_metadata.py. Raises `UserError` with the first invalid key."""
+    """`state.json` of a checkpoint, validated as in finetune/checkpointing/checkpoint_metadata.py.
+
+    Raises `UserError` with the first invalid key.
+    """
     try:
         data = (path / "state.json").read_bytes()
         found = parse_json(data)

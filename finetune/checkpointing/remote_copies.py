@@ -165,7 +165,7 @@ def is_there(committed: Path, url: str) -> bool:
 
 
 def prune(url: str, keep: int, newest: str) -> None:
-    """Remove remote checkpoints by the rule of the local folder (`prune` in finetune/checkpointing/checkpoint.py), and incomplete uploads."""
+    """Remove remote checkpoints by the rule of the local folder (finetune/checkpointing/checkpoint.py), and incomplete uploads."""
     folders = copies_at(url)
     states = {name: state for name, inside in folders.items() if MANIFEST in inside and (state := _state(url, name)) is not None}
     unfinished = [name for name, inside in folders.items() if MANIFEST not in inside]

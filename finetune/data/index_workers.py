@@ -1,8 +1,8 @@
 """Worker processes that tokenize and index the rows of a large data file in parallel.
 
 A process receives the recipe (by its folder) and its processor once, then one block of lines at a time, and returns the result of `scan` in
-finetune/data/jsonl_dataset.py. Results are collected in the order of the blocks, so index and cache have the same bytes as with one process. The
-processes come from a fork server: a fork of this process would copy locks of torch's threads in an arbitrary state.
+finetune/data/jsonl_dataset.py. Results are collected in the order of the blocks, so index and cache have the same bytes as with one
+process. The processes come from a fork server: a fork of this process would copy locks of torch's threads in an arbitrary state.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class IndexWorkers:
         return partial(self.scan_all, count) if count > 1 else None
 
     def scan_all(self, count: int, blocks: Iterable[Block]) -> Iterator[Scanned]:
-        """Results of `scan` in finetune/data/jsonl_dataset.py for the blocks, in order. Raises `UserError` for a row that kills its process, and
-        `RuntimeError` with the place of the row for any other exception of a recipe."""
+        """Results of `scan` in finetune/data/jsonl_dataset.py for the blocks, in order. Raises `UserError` for a row that kills its
+        process, and `RuntimeError` with the place of the row for any other exception of a recipe."""
         with contextlib.ExitStack() as stack:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]
             if problem := next(filter(None, [worker.problem() for worker in idle]), None):

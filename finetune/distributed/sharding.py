@@ -123,7 +123,10 @@ def shard(
 
 
 def is_replicated(strategy: Strategy, config: Config) -> bool:
-    """Whether finetune/distributed/data_parallel.py is used instead of `fully_shard`, which moves offloaded weights to the GPU unit by unit."""
+    """Whether finetune/distributed/data_parallel.py is used instead of `fully_shard`.
+
+    Not with offloading: `fully_shard` moves offloaded weights to the GPU unit by unit.
+    """
     return strategy == "ddp" and not config.parallel.offload
 
 

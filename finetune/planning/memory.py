@@ -1,9 +1,10 @@
-"""Memory estimate of one rank under each parallelism strategy, from the parameters' shapes and the layout of finetune/distributed/sharding.py.
+"""Memory estimate of one rank under each parallelism strategy, from the parameters' shapes and the layout of the shards.
 
 Persistent: fp32 master weights, gradients and optimizer state of trained parameters; with AdamW's two moments 16 bytes per parameter,
 divided by the ranks that share it (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054; its 16-bit copies of weights and gradients are
 temporary here).
-Temporary: gathered parameters, and gradients that are not reduced yet. The memory of a micro-batch comes from finetune/planning/activation_memory.py.
+Temporary: gathered parameters, and gradients that are not reduced yet. The memory of a micro-batch comes from
+finetune/planning/activation_memory.py.
 """
 
 from __future__ import annotations

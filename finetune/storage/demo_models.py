@@ -1,7 +1,7 @@
 """Demo models included in the package: selected by name, and unpacked to a cache at first use.
 
-Each one is a ZIP archive in `finetune/storage/demo_archives/`. They know a few hundred words and synthetic voices. They are used only when selected
-by name, never as a fallback, and print a warning that says what they are.
+Each one is a ZIP archive in `finetune/storage/demo_archives/`. They know a few hundred words and synthetic voices. They are used only
+when selected by name, never as a fallback, and print a warning that says what they are.
 """
 
 from __future__ import annotations

@@ -14,10 +14,9 @@ import pytest
 
 from finetune import train
 from finetune.checkpointing import checkpoint
-from finetune.cli import generate
+from finetune.cli import export, generate
 from finetune.distributed.process_group import leave
 from finetune.errors import UserError
-from finetune.exporting import export
 from finetune.monitoring.event_log import read_log
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny

@@ -91,7 +91,7 @@ def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) 
 
 
 def export_once(witness: Path, argv: list[str]) -> None:
-    from finetune.exporting import export
+    from finetune.cli import export
     from tests.reliability import victims
 
     victims.become(0, 1, 0, witness)

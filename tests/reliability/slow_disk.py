@@ -55,7 +55,7 @@ def slow_down(writing: threading.Event, chance: random.Random) -> None:
         finally:
             writing.clear()
 
-    checkpoint.shards.write_shard = slowly
+    checkpoint.safetensors_shards.write_shard = slowly
 
 
 def note_steps(writing: threading.Event, path: Path) -> None:

@@ -38,14 +38,14 @@ def word(run: Path) -> dict[str, Any]:
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
-    with checkpoint.shards.open_shards(checkpoint.find(run)) as (read, shapes):
+    with checkpoint.safetensors_shards.open_shards(checkpoint.find(run)) as (read, shapes):
         return {name: read(name, None) for name in shapes}
 
 
 def assert_committed_before(run: Path, step: int) -> None:
     assert [path.name for path in checkpoint.steps_in(run / "checkpoints")] == [f"step-{number:08d}" for number in range(step, 0, -1)]
     for path in checkpoint.steps_in(run / "checkpoints"):
-        with checkpoint.shards.open_shards(path) as (read, shapes):
+        with checkpoint.safetensors_shards.open_shards(path) as (read, shapes):
             assert all(torch.isfinite(read(name, None)).all() for name in shapes)
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.checkpointing import checkpoint, safetensors_shards
-from finetune.exporting import export
+from finetune.cli import export
 from tests.causal_lm.recipe import write_base, write_texts
 from tests.launch.launching import ROOT
 from tests.reliability import holdings, victims

@@ -125,7 +125,8 @@ def read_clip(path: Path) -> np.ndarray:
         raise UserError(f"reference clip {path} is not usable ({error}); make the clips again with `python -m data_prep voice`") from None
     if audio.seconds < qwen3_tts_speaker_encoder.SHORTEST:
         raise UserError(
-            f"reference clip {path} lasts {audio.seconds:.2f} s, a voice needs {qwen3_tts_speaker_encoder.SHORTEST} s; name a longer ref_audio"
+            f"reference clip {path} lasts {audio.seconds:.2f} s, a voice needs {qwen3_tts_speaker_encoder.SHORTEST} s; "
+            "name a longer ref_audio"
         )
     if audio.rate == SAMPLE_RATE:
         return audio.samples

@@ -159,7 +159,8 @@ def test_the_child_ends_when_its_parent_is_killed(tmp_path) -> None:
     """Both while it waits for work and while a file holds it."""
     os.mkfifo(tmp_path / "pipe.wav")
     code = (
-        "import sys; from pathlib import Path; from data_prep.audio.decoder_process import AudioDecoder; d = AudioDecoder(Path(sys.argv[1]), stall=0.5)\n"
+        "import sys; from pathlib import Path; from data_prep.audio.decoder_process import AudioDecoder\n"
+        "d = AudioDecoder(Path(sys.argv[1]), stall=0.5)\n"
         "d.probe(Path(sys.argv[2])); print('ready', flush=True); d.probe(Path(sys.argv[3]))"
     )
     sound = Path(__file__).parents[3] / "recipes/voice_clone/sample/rms/railway.ogg"

@@ -40,11 +40,11 @@ def test_every_clip_is_in_one_batch_and_no_batch_is_too_long(lengths: list[float
 def test_a_batch_that_ends_its_workers_is_taken_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One clip is at fault, and the others of its batch get their codes."""
 
-    def share_out(groups: list[list[Clip]], *_: object) -> Iterator[tuple[int, dict[str, str] | Failure]]:
+    def distribute(groups: list[list[Clip]], *_: object) -> Iterator[tuple[int, dict[str, str] | Failure]]:
         for index, group in enumerate(groups):
             yield index, Failure("killed by signal 9") if any(one.key == "bad" for one in group) else {}
 
-    monkeypatch.setattr(audio_codes, "share_out", share_out)
+    monkeypatch.setattr(audio_codes, "distribute", distribute)
     clips = [clip(name, 2) for name in ("a", "bad", "c")] + [clip("d", 30)]
     with StopSignal() as stop:
         failed = encode_all(clips, Setup(tmp_path, QwenCodec(tmp_path), 20, WorkerOptions(2)), stop)

@@ -235,7 +235,7 @@ def test_the_verb_looks_for_it_before_a_recording_is_read(folder, one_sentence, 
     monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", no_library)
     monkeypatch.setattr(faster_whisper_engine, "files_of", lambda _package: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(voice, "hear_all", lambda *_: pytest.fail("a recording is read"))
+    monkeypatch.setattr(voice, "process_recordings", lambda *_: pytest.fail("a recording is read"))
     asked = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--whisper", f"faster-whisper:{folder}", "--device", "cuda"]
     assert voice.main(asked) == 2
     assert "pip install nvidia-cublas-cu12" in capsys.readouterr().err

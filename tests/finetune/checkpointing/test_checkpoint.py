@@ -95,7 +95,7 @@ def test_a_checkpoint_is_what_it_was_when_it_began(tmp_path: Path, world: World)
     folder = saver.finish()
     saver.close()
     assert folder is not None and problem_with(folder) is None
-    with checkpoint.shards.open_shards(folder) as (read, shapes):
+    with checkpoint.safetensors_shards.open_shards(folder) as (read, shapes):
         assert shapes.keys() == expected.keys()
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
 
@@ -126,7 +126,9 @@ def test_other_shapes_and_other_parameters_are_refused(tmp_path: Path, world: Wo
 
     def rewritten(changed: dict[str, Tensor]) -> Path:
         shard = next(path.glob("*.safetensors"))
-        checkpoint.shards.write_shard(shard, {name: checkpoint.shards.TensorShard(t, (0,) * t.dim()) for name, t in changed.items()})
+        checkpoint.safetensors_shards.write_shard(
+            shard, {name: checkpoint.safetensors_shards.TensorShard(t, (0,) * t.dim()) for name, t in changed.items()}
+        )
         return path
 
     with pytest.raises(UserError, match=r"has parameters of other shapes \(head\.bias is \(300,\), now \(256,\)\)"):

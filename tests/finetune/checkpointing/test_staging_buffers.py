@@ -115,7 +115,7 @@ def test_without_room_a_save_is_written_while_the_loop_waits(
         folder = saver.finish()
         assert folder is not None and checkpoint.problem_with(folder) is None
     saver.close()
-    with checkpoint.shards.open_shards(folder) as (read, _shapes):
+    with checkpoint.safetensors_shards.open_shards(folder) as (read, _shapes):
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
     (account,) = accounts
     assert account.startswith("warning: not enough host memory for asynchronous saves, so each save blocks training until it is written: ")
@@ -130,7 +130,7 @@ def test_a_save_waits_for_what_the_one_before_still_writes(tmp_path: Path, world
     training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
     order: list[str] = []
     awaited = threading.Event()
-    write, copy, wait = checkpoint.shards.write_shard, Staging.copy, checkpoint.wait
+    write, copy, wait = checkpoint.safetensors_shards.write_shard, Staging.copy, checkpoint.wait
 
     def slowly(*arguments: Any) -> Any:
         assert awaited.wait(20)
@@ -145,7 +145,7 @@ def test_a_save_waits_for_what_the_one_before_still_writes(tmp_path: Path, world
         awaited.set()
         return wait(futures)
 
-    monkeypatch.setattr(checkpoint.shards, "write_shard", slowly)
+    monkeypatch.setattr(checkpoint.safetensors_shards, "write_shard", slowly)
     monkeypatch.setattr(Staging, "copy", noted)
     monkeypatch.setattr(checkpoint, "wait", waiting)
     saver = Saver(world, tmp_path / "other", keep=2, asynchronous=True)
@@ -195,7 +195,7 @@ def test_the_next_update_waits_for_the_copy(tmp_path: Path, world: World, monkey
     folder = saver.finish()
     saver.close()
     assert folder is not None
-    with checkpoint.shards.open_shards(folder) as (read, _):
+    with checkpoint.safetensors_shards.open_shards(folder) as (read, _):
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
 
 

@@ -27,7 +27,7 @@ from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.modeling import loading, lora_adapters
 from finetune.recipe import ExportPlan
-from finetune.storage import files, remote
+from finetune.storage import files
 from finetune.training import run as training_run
 from tests.causal_lm import recipe as causal_lm
 from tests.finetune import tiny
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def trained_tensors(run: Path) -> dict[str, Tensor]:
-    with checkpoint.shards.open_shards(checkpoint.find(run)) as (read, shapes):
+    with checkpoint.safetensors_shards.open_shards(checkpoint.find(run)) as (read, shapes):
         return {name: read(name, None) for name in shapes if not name.startswith("optimizer.")}
 
 
@@ -247,18 +247,6 @@ def test_a_target_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_from_a_copy_and_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path / "temporary"))
-    source, target = f"file://{tmp_path}/copies/me", f"file://{tmp_path}/models/mine"
-    remote.upload(checkpoint.find(runs["full"]), f"{source}/step-00000003", "manifest.json")
-    assert export.main([source, "--to", target, "--base", str(base_of(runs["full"]))]) == 0
-    expected = everything(export.export(runs["full"], tmp_path / "here"))
-    made = {name: remote.read(f"{target}/{name}") for name in remote.find(target)}
-    assert made.keys() == expected.keys() and made["model.safetensors"] == expected["model.safetensors"]
-    assert json.loads(made["overtone.json"])["checkpoint"] == "copies/me/step-00000003"
-    assert export.main([source, "--to", target]) == 2 and [*(tmp_path / "temporary").iterdir()] == []
-
-
 def test_unknown_format_step_and_place(runs: dict[str, Path], tmp_path: Path) -> None:
     for told, arguments in (
         (r"--format onnx: the recipe offers plain", (runs["full"], tmp_path / "out", "onnx")),
@@ -455,22 +443,6 @@ def test_a_disk_that_lies_is_found_before_the_commit(runs: dict[str, Path], tmp_
     with pytest.raises(UserError, match=r"model\.safetensors does not read back as it was written"):
         export.export(runs["full"], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-# --- the verb
-
-
-def test_the_verb(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "out"
-    assert export.main([str(runs["full"]), "--to", str(target), "--dtype", "bf16", "--step", "2", "--format", "plain"]) == 0
-    assert capsys.readouterr().out == f"{target} is ready\n" and target.is_dir()
-    assert export.main([str(runs["full"]), "--to", str(target)]) == 2
-    assert capsys.readouterr().err.startswith("error: --to ")
-    with pytest.raises(SystemExit) as stopped:
-        export.main([str(runs["full"])])
-    assert stopped.value.code == 2 and "--to" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        export.main([str(runs["full"]), "--to", str(target), "--dtype", "int4"])
 
 
 def test_it_needs_no_process_group(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_without_a_token_nothing_is_exported(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_what_cannot_work_is_refused_before_the_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from finetune.exporting import export
+    from finetune.cli import export
 
     with pytest.raises(UserError, match="not a repository name"):
         hub_upload.check("me/my model")

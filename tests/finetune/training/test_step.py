@@ -40,7 +40,7 @@ def keep_gradients(training: Training, monkeypatch: pytest.MonkeyPatch) -> dict[
     kept: dict[str, Tensor] = {}
     clip = sharding.clip_gradients
 
-    def keep(gradients: dict[sharding.Spread, list[Tensor]], norm: float, largest: float) -> None:
+    def keep(gradients: dict[sharding.TensorLayout, list[Tensor]], norm: float, largest: float) -> None:
         kept.update({plain_name(n): p.grad.full_tensor().clone() for n, p in training.model.named_parameters() if p.grad is not None})
         clip(gradients, norm, largest)
 

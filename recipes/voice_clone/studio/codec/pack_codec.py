@@ -101,8 +101,9 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 
 whisper-demo-en has heard this codec say other sentences in its training; pocketsphinx, which listens for the demo's grammar, has not.
 
-Made by `python -m recipes.voice_clone.studio.codec.train_codec`, measured and packed by `python -m recipes.voice_clone.studio.codec.pack_codec`, from
-speech of Debian's flite, festival and espeak-ng (licences: `recipes/voice_clone/studio/README.md`). Licence: Apache-2.0.
+Made by `python -m recipes.voice_clone.studio.codec.train_codec`, measured and packed by
+`python -m recipes.voice_clone.studio.codec.pack_codec`, from speech of Debian's flite, festival and
+espeak-ng (licences: `recipes/voice_clone/studio/README.md`). Licence: Apache-2.0.
 """
 
 

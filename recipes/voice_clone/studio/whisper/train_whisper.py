@@ -1,6 +1,7 @@
 """Train the demo Whisper on the corpus, from nothing, on a processor.
 
-    python -m recipes.voice_clone.studio.whisper.train_whisper [FOLDER] [--corpus runs/studio/corpus] [--steps 7000] [--seed 0] [--from MODEL]
+    python -m recipes.voice_clone.studio.whisper.train_whisper [FOLDER] [--corpus runs/studio/corpus]
+        [--steps 7000] [--seed 0] [--from MODEL]
 
 FOLDER (default runs/studio/whisper) gets `training.safetensors`, rewritten every minute, from which the same command goes on after it was
 stopped, and `training.jsonl`. When all steps are done, `pack_whisper` measures the model and writes what is shipped. With --from, a new

@@ -243,7 +243,8 @@ def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path]
 
 
 def test_help_imports_no_torch() -> None:
-    code = "import sys; from recipes.speech.serving.http_server import parse\ntry: parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    code = "import sys; from recipes.speech.serving.http_server import parse\n"
+    code += "try: parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "--max-seconds" in done.stdout
 

@@ -1,0 +1,82 @@
+"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
+                                                     [--recipe PATH] [--adapter-only] [--push-to-hub NAME [--private]]
+
+Export a checkpoint as a folder that the model's own package can load: trained tensors from the checkpoint, all others from the base model,
+LoRA merged in fp32. Needs no GPU, works tensor by tensor, and creates the folder atomically by one rename. RUN_OR_CHECKPOINT may be the
+URL of a run's `checkpoint.copy_to`, and --to may be a URL: the export is then made in the system's temporary folder (TMPDIR) and uploaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from finetune.errors import UserError, exit_code
+from finetune.exporting import hub_upload
+from finetune.exporting.export import CARD, export
+from finetune.storage import files, remote
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser("finetune export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "checkpoint",
+        type=remote.place,
+        metavar="RUN_OR_CHECKPOINT",
+        help="folder of a run (uses its newest valid checkpoint) or of one checkpoint (checkpoints/step-*), or the URL of a copy",
+    )
+    parser.add_argument("--to", type=remote.place, required=True, metavar="FOLDER", help="output folder or URL; must not exist yet")
+    parser.add_argument(
+        "--format", help="one of the recipe's formats; for voice_clone: custom_voice (named speakers) or base (can be fine-tuned again)"
+    )
+    parser.add_argument("--step", type=int, help="step of the checkpoint to export (default: the newest)")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights (default: as in the base model)")
+    parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
+    parser.add_argument("--base", type=Path, metavar="FOLDER", help="folder of the base model, if it was moved after the training")
+    parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
+    parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
+    parser.add_argument("--private", action="store_true", help="with --push-to-hub: make the repository private if it is created")
+    arguments = parser.parse_args(argv)
+    check_hub(arguments)
+    with fetch_and_place(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
+        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe)
+        if remote.is_url(arguments.to):
+            remote.upload(target, arguments.to, CARD)
+        print(f"{arguments.to} is ready")
+        if arguments.push_to_hub is not None:
+            print(f"uploaded to {hub_upload.push(target, arguments.push_to_hub, arguments.private)}")
+    return 0
+
+
+@contextlib.contextmanager
+def fetch_and_place(source: Path | str, step: int | None, target: Path | str) -> Iterator[tuple[Path, int | None, Path]]:
+    """(folder to read, step in it, folder to write): URLs are replaced by temporary folders, and a checkpoint at a URL is downloaded.
+
+    Raises `UserError` if `target` is a URL at which there are files already.
+    """
+    from finetune.checkpointing import remote_copies
+
+    if isinstance(target, str) and remote.find(target):
+        raise UserError(f"--to {target} already exists; choose another name or remove it")
+    with contextlib.ExitStack() as leaving:
+        if isinstance(source, str) or isinstance(target, str):
+            temporary = files.fresh_folder(Path(tempfile.gettempdir()), "export")
+            leaving.callback(files.discard, temporary)
+        if isinstance(source, str):
+            source, step = remote_copies.fetch(source, step, temporary), None
+        yield source, step, temporary / remote.name_of(target) if isinstance(target, str) else target
+
+
+def check_hub(arguments: argparse.Namespace) -> None:
+    """Check the hub flags before the export. Raises `UserError`."""
+    if arguments.push_to_hub is not None:
+        hub_upload.check(arguments.push_to_hub)
+    elif arguments.private:
+        raise UserError("--private needs --push-to-hub NAME; add it, or remove --private")

@@ -1,0 +1,41 @@
+"""The verb: its arguments, its exit codes, and URLs on both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finetune.checkpointing import checkpoint
+from finetune.cli import export
+from finetune.exporting.export import export as export_run
+from finetune.storage import remote
+from tests.finetune.exporting.test_export import base_of, everything, runs
+
+__all__ = ["runs"]
+
+
+def test_from_a_copy_and_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path / "temporary"))
+    source, target = f"file://{tmp_path}/copies/me", f"file://{tmp_path}/models/mine"
+    remote.upload(checkpoint.find(runs["full"]), f"{source}/step-00000003", "manifest.json")
+    assert export.main([source, "--to", target, "--base", str(base_of(runs["full"]))]) == 0
+    expected = everything(export_run(runs["full"], tmp_path / "here"))
+    made = {name: remote.read(f"{target}/{name}") for name in remote.find(target)}
+    assert made.keys() == expected.keys() and made["model.safetensors"] == expected["model.safetensors"]
+    assert json.loads(made["overtone.json"])["checkpoint"] == "copies/me/step-00000003"
+    assert export.main([source, "--to", target]) == 2 and [*(tmp_path / "temporary").iterdir()] == []
+
+
+def test_the_verb(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out"
+    assert export.main([str(runs["full"]), "--to", str(target), "--dtype", "bf16", "--step", "2", "--format", "plain"]) == 0
+    assert capsys.readouterr().out == f"{target} is ready\n" and target.is_dir()
+    assert export.main([str(runs["full"]), "--to", str(target)]) == 2
+    assert capsys.readouterr().err.startswith("error: --to ")
+    with pytest.raises(SystemExit) as stopped:
+        export.main([str(runs["full"])])
+    assert stopped.value.code == 2 and "--to" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        export.main([str(runs["full"]), "--to", str(target), "--dtype", "int4"])
