@@ -12,14 +12,14 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks import _gpu
 from benchmarks._gpu import Bench, Scale
 from benchmarks._heads import WholeLogits
-from finetune import assembly, batches, files
+from finetune import assembly, batches, files, sample_cache
 from finetune.activations import Recomputing
-from finetune.batches import MicroBatch, Order, Turn
+from finetune.batches import Order, Turn
 from finetune.config import Config, resolve
 from finetune.foresight import foresee
 from finetune.gpus import GPUS, cluster
@@ -131,6 +131,7 @@ def config_of(kind: str, version: Version, folder: Path, scale: Scale, recipe: R
     given = {
         "model.source": folder / kind / "base", "data.train": folder / kind / "train.jsonl", "run.dir": run,
         "train.micro_tokens": scale.micro, "train.global_batch_tokens": 10**6, "train.steps": 10**6,
+        "train.compile": "false",  # `auto` would compile the blocks of every version on a GPU, since this run is a long one
     }  # fmt: skip
     return resolve(RECIPES[kind], recipe.Options, [], [(key, str(value)) for key, value in (given | version.keys).items()])
 
@@ -142,21 +143,33 @@ def planned(config: Config, recipe: Recipe) -> int:
     return judge(work, cluster("h200", 1, 1), Arrangement("ddp", 1), recomputing).memory.allocated
 
 
+class RandomChats:
+    """In place of `Rows`: token ids of samples, for the loader to pack, pad and pin them as in training."""
+
+    def __init__(self, ids: list[Tensor]) -> None:
+        self._ids, self.lengths = ids, [len(one) for one in ids]
+
+    def announce(self, _: tuple[int, ...]) -> None:
+        """They are in memory."""
+
+    def sample(self, row: int) -> bytes:
+        """A record of the sample cache; every position is supervised."""
+        ids = self._ids[row]
+        return sample_cache.encode({"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)})
+
+
 def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[Turn], float]:
     """One optimizer step's micro-batches of random chats, and the model FLOPs of them."""
-    recipe, model, chance = training.recipe, training.model, np.random.default_rng(0)
+    model, chance = training.model, np.random.default_rng(0)
     mixed = np.clip(chance.lognormal(np.log(scale.sequence / 5), 0.9, scale.chats), 8, scale.sequence)
     lengths = (np.full(max(2, scale.chats // 3), scale.sequence) if version.even else mixed).astype(np.int64)
     train, packing = training.config.train, training.config.data.packing
     micros = batches.micro_batches(Order(0, 1024, train.micro_tokens, 10**9, packing), lengths, epoch=0, window=0)
-    lay = recipe.pack if packing and recipe.pack else recipe.collate
     words = int(model.words)  # type: ignore[arg-type]
-
-    def batch(micro: MicroBatch) -> Any:
-        drawn = [torch.from_numpy(chance.integers(0, words, int(lengths[row]))) for row in micro.ids]
-        return lay([{"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)} for ids in drawn])
-
-    turns = [Turn(micro, batch(micro), counts=True) for micro in micros]
+    rows: Any = RandomChats([torch.from_numpy(chance.integers(0, words, length)) for length in lengths.tolist()])
+    loader = loader_of(training, rows)
+    turns = loader.turns(tuple(micros))
+    loader.close()
     shape: Any = model.config
     attention = 12 * shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim * float((lengths**2).sum())
     looked_up = 0 if shape.tie_word_embeddings else words * shape.hidden_size

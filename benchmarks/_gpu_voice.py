@@ -41,12 +41,12 @@ def compared(measured: str, here: Sequence[float], beside: str, that: Sequence[f
 
 
 def overhead_config(folder: Path, run: str = "run") -> Config:
-    return _voice.run_config(folder / "voice", run, precision="bf16")
+    return _voice.run_config(folder / "voice", run, precision="bf16", compile="false")
 
 
 def ways_config(folder: Path, run: str = "ways") -> Config:
     """At this rate no weight moves, so that every step of every way has the same loss."""
-    return _voice.run_config(folder / "voice", run, precision="bf16", micro_tokens=4096, lr=1e-30, weight_decay=0)
+    return _voice.run_config(folder / "voice", run, precision="bf16", micro_tokens=4096, lr=1e-30, weight_decay=0, compile="false")
 
 
 def overhead(bench: Bench) -> list[Cells]:
