@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import _gpu, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, _gpu_voice, gpu
 from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
-from finetune import assembly
+from finetune import assembly, checkpoint, loop
 from finetune.config import Config
 from finetune.foresight import foresee, some_rows
 from finetune.recipe import Recipe, find_recipe, load_recipe
+from finetune.step import Training
 from finetune.world import World, join, leave
 from recipes.llm_sft import tiny as tiny_chat
 from recipes.voice_clone import tiny as tiny_voice
@@ -109,6 +111,53 @@ def longest_clip(config: Config, recipe: Recipe) -> int:
 
 def test_the_run_that_is_saved_fits_an_h100(bases: Path) -> None:
     assert _gpu_steps.planned(_gpu_saving.chat_config(bases, _gpu.FULL, bases / "run"), recipe_of("chat")) < ROOM
+
+
+@pytest.fixture
+def bench(tmp_path: Path, world: World) -> _gpu.Bench:
+    found = _gpu.Bench(tmp_path, dry=True)
+    found._joined = world
+    return found
+
+
+def test_a_save_holds_the_host_alone_and_the_next_update_waits_for_its_copy(bench: _gpu.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To wait for the device after a save would be to wait for the copy, which runs beside the next step."""
+    _gpu.chat_base(bench)
+    training, turns = _gpu_saving.chat_training(bench)
+    saver = _gpu_saving.saver_of(bench, training)
+    events: list[str] = []
+
+    def recorded(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: (events.append(name), act(*given))[1]
+
+    monkeypatch.setattr(_gpu, "clock", recorded("clock", _gpu.clock))
+    monkeypatch.setattr(loop, "save", recorded("save", loop.save))
+    monkeypatch.setattr(saver, "before_update", recorded("before_update", saver.before_update))
+    assert all(seconds > 0 for seconds in _gpu_saving.save_beside_a_step(training, turns, saver, 1))
+    assert events == ["clock", "save", "before_update", "clock"]
+    saver.close()
+
+
+def test_no_save_finds_another_checkpoint_on_the_disk(bench: _gpu.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpu.chat_base(bench)
+    save, found = loop.save, []
+
+    def watched(training: Training, progress: loop.Progress, saver: checkpoint.Saver) -> None:
+        found.append(list(checkpoint.folder_of(training.config.run.dir).glob("step-*")))
+        save(training, progress, saver)
+
+    monkeypatch.setattr(loop, "save", watched)
+    for figure in _gpu_saving.FIGURES:
+        assert figure.measure(bench), "each by itself"
+    assert found == [[], [], []]
+    assert not list((bench.folder / "runs").rglob("*.safetensors")) and not list((bench.folder / "runs").rglob("*.pt"))
+
+
+def test_saves_take_no_more_of_the_disk_than_the_guide_says(bases: Path) -> None:
+    """A checkpoint of 12 bytes a parameter, and an export of 4."""
+    parameters = foresee(_gpu_saving.chat_config(bases, _gpu.FULL, bases / "run"), recipe_of("chat")).outline.total
+    assert 26 < 16 * parameters / 1e9 < 28
+    assert "Allow 28 GB for saves" in (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", PARTS)
