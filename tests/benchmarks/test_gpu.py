@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from benchmarks import _gpu, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, _gpu_voice, gpu
 from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune import assembly, checkpoint, loop
-from finetune.config import Config
+from finetune.config import Config, resolve
 from finetune.foresight import foresee, some_rows
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.step import Training
 from finetune.world import World, join, leave
+from recipes.llm_sft import attention, varlen
 from recipes.llm_sft import tiny as tiny_chat
 from recipes.voice_clone import tiny as tiny_voice
 from tests.launch.launching import ALONE, ROOT
@@ -221,6 +225,41 @@ def test_the_first_error_of_a_command_is_found() -> None:
     assert _gpu_smoke.first_error(text) == "ValueError: too long"
     assert _gpu_smoke.first_error("one\nerror: model.source: no such folder\n") == "error: model.source: no such folder"
     assert _gpu_smoke.first_error("all went well") is None
+
+
+def keys_of(name: str) -> dict[str, object]:
+    """Config keys of a run of part `smoke`."""
+    (figure,) = (figure for figure in _gpu_smoke.checks() if figure.name == name)
+    assert isinstance(figure.measure, partial)
+    return dict(figure.measure.args[3])
+
+
+def test_qlora_can_quantize_the_chat_model_of_the_smoke_runs(bench: _gpu.Bench) -> None:
+    _gpu_smoke.make_models(bench)
+    assert _gpu_smoke.resolves("QLoRA", "llm_sft", keys_of("QLoRA"), bench)
+
+
+def test_without_qwen_tts_the_chat_model_of_the_smoke_runs_is_made(bench: _gpu.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "qwen_tts", None)
+    part_named("smoke").prepare(bench)
+    assert _gpu_smoke.resolves("packing", "llm_sft", keys_of("packing"), bench)
+
+
+def test_packing_sample_by_sample_is_not_the_kernel_that_packing_takes(bench: _gpu.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpu_smoke.make_models(bench)
+    shape = AutoConfig.from_pretrained(bench.folder / "smoke-chat" / "base")
+    monkeypatch.setattr(varlen, "has_kernel", lambda _: True)
+    names = {}
+    for name in ("packing", "packing, sample by sample"):
+        given = _gpu_smoke.settings(bench, "llm_sft", bench.folder / "run", keys_of(name))
+        names[name] = attention.choose(resolve("llm_sft", recipe_of("chat").Options, [], list(given.items())), shape).name
+    assert names == {"packing": varlen.KERNEL, "packing, sample by sample": varlen.LOOP}
+
+
+def test_serve_gets_a_port_that_is_free_and_a_dry_run_starts_it() -> None:
+    with socket.create_server(("127.0.0.1", _gpu_smoke.free_port())) as listening:
+        assert listening.getsockname()[1] > 0
+    assert [figure.dry for figure in _gpu_smoke.checks() if figure.name == "serve, one request"] == [True]
 
 
 def test_a_dry_run_leaves_the_committed_tables_alone() -> None:
