@@ -24,6 +24,7 @@ from finetune.config import Config, resolve
 from finetune.foresight import foresee
 from finetune.gpus import GPUS, cluster
 from finetune.memory import Arrangement
+from finetune.parallel import choose_strategy
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.step import Training, loader_of, train_step
 from finetune.strategies import judge
@@ -140,7 +141,7 @@ def planned(config: Config, recipe: Recipe) -> int:
     """Bytes that `finetune plan` says torch will allocate at the peak."""
     work = foresee(config, recipe).work
     recomputing: Recomputing = config.train.activation_checkpointing
-    return judge(work, cluster("h200", 1, 1), Arrangement("ddp", 1), recomputing).memory.allocated
+    return judge(work, cluster("h200", 1, 1), Arrangement(choose_strategy(config, {}), 1), recomputing).memory.allocated
 
 
 class RandomChats:
@@ -229,14 +230,16 @@ def memory(plan: int, parameters: int) -> list[str]:
 
 
 def ceiling(bench: Bench) -> float:
-    """FLOP a second of one large product in the compute type; measured once, and kept in the folder."""
-    path = bench.folder / "ceiling.json"
-    if not path.exists():
+    """FLOP a second of one large product in the compute type; measured once for each card and torch, and kept in the folder."""
+    path, here = bench.folder / "ceiling.json", _gpu.circumstances(bench.dry)
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if found.get("circumstances") != here:
         size, many = bench.scale.product, 20
         left, right = (torch.randn(size, size, device=bench.device, dtype=torch.bfloat16) for _ in range(2))
         seconds = _gpu.seconds_of(lambda: [left @ right for _ in range(many)], bench.scale.rounds) / many
-        files.write_json(path, {"speed": 2 * size**3 / seconds})
-    return float(json.loads(path.read_text())["speed"])
+        found = {"speed": 2 * size**3 / seconds, "circumstances": here}
+        files.write_json(path, found)
+    return float(found["speed"])
 
 
 def ceiling_row(bench: Bench) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from benchmarks import _gpu, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, _gpu_voice, gpu
+from benchmarks import _gpu, _gpu_facts, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, _gpu_voice, gpu
 from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune import assembly, checkpoint, loop
@@ -113,6 +113,16 @@ def longest_clip(config: Config, recipe: Recipe) -> int:
     return max(recipe.length(recipe.read(row, processor)) for _, row in some_rows(Path(str(config.data.train))))
 
 
+def test_the_plan_is_of_the_strategy_that_the_row_trains_with(bases: Path) -> None:
+    recipe = recipe_of("chat")
+    (version,) = (each for each in chat_versions() if each.keys.get("parallel.strategy") == "fsdp")
+    plans = [
+        _gpu_steps.planned(_gpu_steps.config_of("chat", each, bases, _gpu.FULL, recipe, bases / "run"), recipe)
+        for each in (version, version.but("ddp", {"parallel.strategy": "ddp"}))
+    ]
+    assert plans[0] != plans[1]
+
+
 def test_the_run_that_is_saved_fits_an_h100(bases: Path) -> None:
     assert _gpu_steps.planned(_gpu_saving.chat_config(bases, _gpu.FULL, bases / "run"), recipe_of("chat")) < ROOM
 
@@ -186,7 +196,8 @@ def test_figures_stand_for_the_same_circumstances_alone(tmp_path: Path) -> None:
         file.write('{"figure": "cut o')  # by a kill
     assert record.standing() == {"good", "mended"}
     assert Record(path, {**HERE, "torch": "torch 3"}).standing() == set()
-    assert read_record(path)["mended"].rows == [["mended", "2"]] and read_record(path)["bad"].failed == "RuntimeError: no"
+    (found,) = read_record(path)
+    assert found["mended"].rows == [["mended", "2"]] and found["bad"].failed == "RuntimeError: no"
     record.add("later", [["later", 3]], None, 1.0)
     assert record.standing() == {"good", "mended", "later"}
 
@@ -198,7 +209,8 @@ def test_a_figure_that_hangs_dies_or_fails_takes_no_other_along(tmp_path: Path) 
     """And the second call measures what is missing, no more."""
     for _ in range(2):
         assert _gpu_figures.measure_part(TRIAL, tmp_path, tmp_path / "work", dry=False) == ["hangs", "dies", "fails"]
-    found = read_record(tmp_path / f"gpu-{TRIAL}.jsonl")
+    (found,) = read_record(tmp_path / f"gpu-{TRIAL}.jsonl")
+    assert found[MODELS].failed is None, "which takes the place of an earlier failure"
     assert found["answers"].rows == [["answers", "42"]] and found["answers"].failed is None
     assert re.match(r"stopped after \d+ s", found["hangs"].failed or "")
     assert (found["dies"].failed or "").startswith("its process ended with -9")
@@ -216,8 +228,42 @@ def test_a_table_has_a_row_for_each_failure_and_names_where_it_was_measured() ->
     table = Table(("what", "figure", "more"), (), "A note.")
     found = _gpu_figures.Found("dies", [], "ended with -11", 1.0, HERE)
     assert _gpu_figures.failure(found, table) == ["dies", "failed: ended with -11", "–"]
-    assert _gpu_figures.about([found, found]) == ["On a card, torch 2."]
-    assert "Not measured yet: it needs a CUDA GPU." in _gpu_figures.section("smoke", {})
+    assert _gpu_figures.about(found) == "On a card, torch 2."
+    assert "Not measured yet: it needs a CUDA GPU." in _gpu_figures.section("smoke", [])
+
+
+def test_each_torch_has_a_table_of_its_own(tmp_path: Path) -> None:
+    path, other = tmp_path / "gpu-saving.jsonl", {**HERE, "torch": "torch 3"}
+    Record(path, HERE).add(MODELS, [], "OSError: disk", 1.0)
+    Record(path, other).add(MODELS, [], "OSError: disk", 1.0)
+    for here in (HERE, other):
+        Record(path, here).add("saves", [["a save", here["torch"], "", ""]], None, 1.0)
+    Record(path, other).add(MODELS, [], None, 1.0)
+    assert Record(path, HERE).standing() == Record(path, other).standing() == {"saves"}
+    text = _gpu_figures.section("saving", read_record(path))
+    first, second = text.split("| measured |")[1:]
+    assert "| a save | torch 2 |" in first and "On a card, torch 2." in first and "torch 3" not in first
+    assert "| a save | torch 3 |" in second and "On a card, torch 3." in second
+    assert text.count("could not be made") == 1 and text.endswith("OSError: disk. On a card, torch 2.")
+
+
+def test_the_ceiling_is_measured_again_on_another_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = _gpu.Bench(tmp_path, dry=True)
+    bench.folder.mkdir()
+    speeds = [_gpu_steps.ceiling(bench)]
+    monkeypatch.setattr(_gpu, "seconds_of", lambda *_: 1.0)
+    speeds.append(_gpu_steps.ceiling(bench))
+    monkeypatch.setattr(_gpu, "circumstances", lambda _: HERE)
+    speeds.append(_gpu_steps.ceiling(bench))
+    assert speeds[0] == speeds[1] != speeds[2]
+
+
+def test_first_calls_of_sdpa_come_after_one_of_another_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[int] = []
+    monkeypatch.setattr(_gpu_facts, "attend", lambda query, *_: shapes.append(query.shape[2]))
+    assert len(_gpu_facts.sdpa_first_calls(_gpu.Bench(tmp_path, dry=True))) == 2
+    one = len(shapes) // 2
+    assert shapes[0] not in shapes[1:one] and shapes[one] not in shapes[one + 1 :]
 
 
 def test_the_first_error_of_a_command_is_found() -> None:
