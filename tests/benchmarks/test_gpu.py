@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig
 
-from benchmarks import _gpu, _gpu_facts, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_steps, _gpu_voice, gpu
+from benchmarks import _gpu, _gpu_facts, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_speech, _gpu_steps, _gpu_voice, gpu
 from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune import assembly, checkpoint, loop
@@ -256,6 +257,12 @@ def test_the_ceiling_is_measured_again_on_another_card(tmp_path: Path, monkeypat
     monkeypatch.setattr(_gpu, "circumstances", lambda _: HERE)
     speeds.append(_gpu_steps.ceiling(bench))
     assert speeds[0] == speeds[1] != speeds[2]
+
+
+def test_speech_that_ends_early_has_no_speed() -> None:
+    _gpu_speech.check_lengths({"here": torch.zeros(5, 16)}, 5)
+    with pytest.raises(ValueError, match=r"of 5 frames were spoken: 4 \(stock\)"):
+        _gpu_speech.check_lengths({"here": torch.zeros(5, 16), "stock": torch.zeros(4, 16)}, 5)
 
 
 def test_first_calls_of_sdpa_come_after_one_of_another_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
