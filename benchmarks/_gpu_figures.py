@@ -133,24 +133,25 @@ class Record:
         cut_off = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         with self.path.open("a", encoding="utf-8") as file:
             file.write("\n" * cut_off + json.dumps({**found, "circumstances": self.here}, ensure_ascii=False) + "\n")
-        for row in rows or [[figure, f"FAILED: {failed}"]]:
+        for row in rows or [[figure, f"FAILED: {failed}" if failed else "made"]]:
             print("   " + " | ".join(str(cell) for cell in row), flush=True)
 
     def standing(self) -> set[str]:
         """Names of the figures that were measured in the same circumstances."""
-        return {found.figure for found in read_record(self.path).values() if not found.failed and found.circumstances == self.here}
+        here = next((each for each in read_record(self.path) if next(iter(each.values())).circumstances == self.here), {})
+        return {figure for figure, found in here.items() if not found.failed and figure != MODELS}
 
 
-def read_record(path: Path) -> dict[str, Found]:
-    """By figure. A line that a kill cut off is left out."""
-    found: dict[str, Found] = {}
+def read_record(path: Path) -> list[dict[str, Found]]:
+    """The last line about each figure, by figure, for each set of circumstances. A line that a kill cut off is left out."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, Found]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             one = Found(**json.loads(line))
         except ValueError:
             continue
-        found[one.figure] = one
-    return found
+        found.setdefault(tuple(sorted(one.circumstances.items())), {})[one.figure] = one
+    return list(found.values())
 
 
 def watch(name: str, part: Part, todo: Sequence[Figure], work: Path, dry: bool, over: float, record: Record) -> Iterator[str]:
@@ -181,7 +182,8 @@ def watch(name: str, part: Part, todo: Sequence[Figure], work: Path, dry: bool, 
                 continue
             assert current is not None
             record.add(current, event["rows"], event["failed"], time.monotonic() - since)
-            yield current
+            if current != MODELS:
+                yield current
             current, since = None, time.monotonic()
     finally:
         end(process)
@@ -239,17 +241,18 @@ def publish(to: Path, dry: bool) -> str:
     return text
 
 
-def section(name: str, record: Mapping[str, Found]) -> str:
-    """A part's tables. A figure that failed has a row with its reason."""
+def section(name: str, records: Sequence[Mapping[str, Found]]) -> str:
+    """A part's tables: one for each set of circumstances. A figure that failed has a row with its reason."""
     lines = [f"### {name}"]
     for table in part_named(name).tables:
-        found = [record[figure.name] for figure in table.figures if figure.name in record]
-        rows = [row for one in found for row in one.rows or [failure(one, table)]]
-        cells = [table.columns, ["---"] * len(table.columns), *rows]
-        lines.append("\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in cells))
-        lines.append(" ".join([table.note, *(about(found) if found else [f"{NOT_YET}: it needs a CUDA GPU."])]))
-    if MODELS in record and record[MODELS].failed:
-        lines.append(f"Its models could not be made: {record[MODELS].failed}.")
+        measured = [found for record in records if (found := [record[figure.name] for figure in table.figures if figure.name in record])]
+        for found in measured or [[]]:
+            rows = [row for one in found for row in one.rows or [failure(one, table)]]
+            cells = [table.columns, ["---"] * len(table.columns), *rows]
+            lines.append("\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in cells))
+            lines.append(f"{table.note} {about(found[0]) if found else f'{NOT_YET}: it needs a CUDA GPU.'}")
+    failed = [record[MODELS] for record in records if MODELS in record and record[MODELS].failed]
+    lines += [f"Its models could not be made: {one.failed}. {about(one)}" for one in failed]
     return "\n\n".join(lines)
 
 
@@ -257,9 +260,9 @@ def failure(found: Found, table: Table) -> list[str]:
     return [found.figure, f"failed: {found.failed}", *[NOTHING] * (len(table.columns) - 2)]
 
 
-def about(found: Sequence[Found]) -> list[str]:
-    """Where these figures come from; more than one place if a table was measured in several."""
-    return list(dict.fromkeys("On " + ", ".join(one.circumstances.values()) + "." for one in found))
+def about(found: Found) -> str:
+    """Where a figure comes from."""
+    return "On " + ", ".join(found.circumstances.values()) + "."
 
 
 def main() -> None:
@@ -273,6 +276,7 @@ def main() -> None:
             events.flush()
 
         part.prepare(bench)
+        tell({"rows": [], "failed": None})  # of the models, in place of an earlier failure
         for figure in (figure for figure in part.figures if figure.name in names):
             tell({"begin": figure.name})
             try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +20,7 @@ from benchmarks._gpu import ROOT, Bench, Scale
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
+from finetune.data.batching import Turn
 from finetune.distributed.sharding import own_part
 from finetune.storage import files
 from finetune.training import loop, setup
@@ -36,43 +39,86 @@ def chat_config(folder: Path, scale: Scale, run: Path) -> Config:
     return resolve("llm_sft", CHAT.Options, [], [(key, str(value)) for key, value in given.items()])
 
 
-def saving(bench: Bench) -> list[Cells]:
-    """Two saves, since the second finds the first one's memory; a resume; and beside them torch.save and plain copies of the same bytes."""
-    training, run_step = chat_training(bench)
-    saver = checkpoint.Saver(bench.joined(), training.config.run.dir, keep=2, asynchronous=True)
+def saves(bench: Bench) -> list[Cells]:
+    """Two saves, since the second finds the first one's memory; and plain copies of the same bytes."""
+    training, turns = chat_training(bench)
+    saver = saver_of(bench, training)
     rows: list[Cells] = []
-    size = sum(tensor.numel() * tensor.element_size() for tensor in whole_state(training).values())
-    alone = median(timed(run_step) for _ in range(3))
+    size = state_bytes(training)
+    alone = median(timed(partial(train_step, training, turns, 0)) for _ in range(3))
     holds = 0.0
     for step, which in ((1, "first save"), (2, "second save")):
-        holds = timed(lambda step=step: loop.save(training, Progress(step), saver))
-        beside = timed(run_step)
-        writes = timed(saver.finish)
-        rows.append(
-            [f"{which} of {size / GIB:.1f} GiB: the loop is held", f"{holds:.3f} s", "a step beside it / alone", f"{beside / alone:.2f}"]
-        )
-        rows.append(
+        discard_checkpoints(training)  # two of them might not fit the disk
+        holds, beside, writes = save_beside_a_step(training, turns, saver, step)
+        rows += [
+            [f"{which} of {size / GIB:.1f} GiB: the loop is held", f"{holds:.3f} s", "a step beside it / alone", f"{beside / alone:.2f}"],
             [
                 f"{which}: from its beginning to its commit",
                 f"{holds + beside + writes:.2f} s",
                 "written",
                 f"{size / GIB / (beside + writes):.2f} GiB/s",
-            ]
-        )
+            ],
+        ]
     saver.close()
+    discard_checkpoints(training)
     for name, copy in plain_copies(training).items():
         taken = timed(copy)
         rows.append([f"a plain copy of the same, {name}", f"{taken:.3f} s", "second save / it", f"{holds / taken:.2f}"])
-    resumes = timed(lambda: loop.resume(training))
-    rows += exported(bench, training)
-    files.discard(checkpoint.folder_of(training.config.run.dir))  # two of them would not fit the disk
-    kept = bench.fresh("whole")
-    saves = timed(lambda: torch.save(whole_state(training), kept))
-    loads = timed(lambda: load_whole(training, kept))
-    kept.unlink()
-    rows.append(["resume, every byte verified", f"{resumes:.2f} s", "torch.load into the same tensors", f"{loads:.2f} s"])
-    rows.append(["torch.save of all of it", f"{saves:.2f} s", "it / second save's hold", f"{saves / holds:.1f}"])
     return rows
+
+
+def save_beside_a_step(training: Training, turns: list[Turn], saver: checkpoint.Saver, step: int) -> tuple[float, float, float]:
+    """Seconds that a save holds the host, of the training step after it, and until the checkpoint is committed.
+
+    After the save the host does not wait for the device, which is still copying on the save's own stream.
+    """
+    began = _gpu.clock()
+    loop.save(training, Progress(step), saver)
+    held = time.perf_counter()
+    train_step(training, turns, 0, before_update=saver.before_update)
+    trained = _gpu.clock()
+    saver.finish()
+    return held - began, trained - held, time.perf_counter() - trained
+
+
+def resume_and_export(bench: Bench) -> list[Cells]:
+    """Of one checkpoint."""
+    training, _ = chat_training(bench)
+    saver = saver_of(bench, training)
+    loop.save(training, Progress(1), saver)
+    saver.finish()
+    saver.close()
+    resumes = timed(lambda: loop.resume(training))
+    rows = [["resume, every byte verified", f"{resumes:.2f} s", "read", f"{state_bytes(training) / GIB / resumes:.2f} GiB/s"]]
+    rows += exported(bench, training)
+    discard_checkpoints(training)
+    return rows
+
+
+def torch_save(bench: Bench) -> list[Cells]:
+    """All of the training's state in one file, and back."""
+    training, _ = chat_training(bench)
+    folder = files.make_folder(bench.fresh("whole"))
+    path, size = folder / "state.pt", state_bytes(training) / GIB
+    saves = timed(lambda: torch.save(whole_state(training), path))
+    loads = timed(lambda: load_whole(training, path))
+    files.discard(folder)
+    return [
+        [f"torch.save of {size:.1f} GiB", f"{saves:.2f} s", "written", f"{size / saves:.2f} GiB/s"],
+        ["torch.load into the same tensors", f"{loads:.2f} s", "read", f"{size / loads:.2f} GiB/s"],
+    ]
+
+
+def saver_of(bench: Bench, training: Training) -> checkpoint.Saver:
+    return checkpoint.Saver(bench.joined(), training.config.run.dir, keep=1, asynchronous=True)
+
+
+def discard_checkpoints(training: Training) -> None:
+    files.discard(checkpoint.folder_of(training.config.run.dir))
+
+
+def state_bytes(training: Training) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in whole_state(training).values())
 
 
 def plain_copies(training: Training) -> dict[str, Callable[[], object]]:
@@ -96,22 +142,18 @@ def timed(act: Callable[[], object]) -> float:
     return _timing.taken(act, _gpu.clock)
 
 
-def chat_training(bench: Bench) -> tuple[Training, Callable[[], object]]:
-    """A run of the chat model that has trained one step, and that step."""
+def chat_training(bench: Bench) -> tuple[Training, list[Turn]]:
+    """A run of the chat model that has trained one step, and the turns of that step."""
     config = chat_config(bench.folder, bench.scale, bench.fresh("saving"))
     training, progress = setup.build(config, CHAT, bench.joined())
     loader = loader_of(training, training.rows)
     turns = loader.turns(next(loop.steps_left(training, progress)).micros)
     loader.close()
-
-    def step() -> object:
-        return train_step(training, turns, step=0)
-
-    step()
-    return training, step
+    train_step(training, turns, 0)
+    return training, turns
 
 
-def exported(bench: Bench, training: Training) -> list[Cells]:
+def exported(bench: Bench, training: Training) -> list[list[str]]:
     """The export's time, and its memory beside the largest tensor."""
     folder = bench.fresh("export")
     command = [sys.executable, ROOT / "benchmarks" / "_export_peak.py", training.config.run.dir, folder, "llm_sft"]
@@ -140,4 +182,9 @@ NOTE = (
     "The model of `chat`, fp32 masters and AdamW's moments. Seconds by a clock, with the device idle before and after; single saves, so "
     "figures scatter. A step beside a save stands over the median of three steps alone."
 )
-PART = Part((Table(("measured", "here", "beside it", "that"), (Figure("saving", 170.0, saving),), NOTE),), _gpu.chat_base, 75.0)
+FIGURES = (
+    Figure("saves", 100.0, saves),
+    Figure("resume and export", 100.0, resume_and_export),
+    Figure("torch.save", 80.0, torch_save),
+)
+PART = Part((Table(("measured", "here", "beside it", "that"), FIGURES, NOTE),), _gpu.chat_base, 75.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -66,6 +66,7 @@ def codes(label: str, bench: Bench) -> list[Cells]:
 
     ways = {"here": said["here"], "here, without CUDA graphs": eager, "the stock package": said["stock"]}
     spoken = {name: torch.tensor(act()[0]) for name, act in ways.items()}
+    check_lengths(spoken, frames)
     taken = _timing.in_turns(ways, 2, warm_up=0, clock=_gpu.clock)
     rows: list[Cells] = []
     for name, found in spoken.items():
@@ -73,6 +74,13 @@ def codes(label: str, bench: Bench) -> list[Cells]:
         speed = f"{frames / seconds:.1f}", f"{frames / FRAME_RATE / seconds:.2f}"
         rows.append([f"{label}, codes, {name}", *speed, NOTHING, agreeing(spoken["here"], found)])
     return rows
+
+
+def check_lengths(spoken: Mapping[str, torch.Tensor], frames: int) -> None:
+    """Raises `ValueError` unless each way spoke so many frames, by which its seconds are divided."""
+    others = {name: len(found) for name, found in spoken.items() if len(found) != frames}
+    if others:
+        raise ValueError(f"of {frames} frames were spoken: {', '.join(f'{count} ({name})' for name, count in others.items())}")
 
 
 def agreeing(one: torch.Tensor, other: torch.Tensor) -> str:

@@ -12,14 +12,15 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks import _gpu
 from benchmarks._gpu import Bench, Scale
 from benchmarks._heads import WholeLogits
 from finetune.config import Config, resolve
-from finetune.data import batching
-from finetune.data.batching import MicroBatch, Order, Turn
+from finetune.data import batching, sample_cache
+from finetune.data.batching import Order, Turn
+from finetune.distributed.sharding import choose_strategy
 from finetune.hardware.gpus import GPUS, cluster
 from finetune.planning.activation_memory import Recomputing
 from finetune.planning.estimate import estimate_run
@@ -133,6 +134,7 @@ def config_of(kind: str, version: Version, folder: Path, scale: Scale, recipe: R
     given = {
         "model.source": folder / kind / "base", "data.train": folder / kind / "train.jsonl", "run.dir": run,
         "train.micro_tokens": scale.micro, "train.global_batch_tokens": 10**6, "train.steps": 10**6,
+        "train.compile": "false",  # `auto` would compile the blocks of every version on a GPU, since this run is a long one
     }  # fmt: skip
     return resolve(RECIPES[kind], recipe.Options, [], [(key, str(value)) for key, value in (given | version.keys).items()])
 
@@ -141,24 +143,36 @@ def planned(config: Config, recipe: Recipe) -> int:
     """Bytes that `finetune plan` says torch will allocate at the peak."""
     work = estimate_run(config, recipe).work
     recomputing: Recomputing = config.train.activation_checkpointing
-    return judge(work, cluster("h200", 1, 1), Arrangement("ddp", 1), recomputing).memory.allocated
+    return judge(work, cluster("h200", 1, 1), Arrangement(choose_strategy(config, {}), 1), recomputing).memory.allocated
+
+
+class RandomChats:
+    """In place of `Rows`: token ids of samples, for the loader to pack, pad and pin them as in training."""
+
+    def __init__(self, ids: list[Tensor]) -> None:
+        self._ids, self.lengths = ids, [len(one) for one in ids]
+
+    def announce(self, _: tuple[int, ...]) -> None:
+        """They are in memory."""
+
+    def sample(self, row: int) -> bytes:
+        """A record of the sample cache; every position is supervised."""
+        ids = self._ids[row]
+        return sample_cache.encode({"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)})
 
 
 def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[Turn], float]:
     """One optimizer step's micro-batches of random chats, and the model FLOPs of them."""
-    recipe, model, chance = training.recipe, training.model, np.random.default_rng(0)
+    model, chance = training.model, np.random.default_rng(0)
     mixed = np.clip(chance.lognormal(np.log(scale.sequence / 5), 0.9, scale.chats), 8, scale.sequence)
     lengths = (np.full(max(2, scale.chats // 3), scale.sequence) if version.even else mixed).astype(np.int64)
     train, packing = training.config.train, training.config.data.packing
     micros = batching.micro_batches(Order(0, 1024, train.micro_tokens, 10**9, packing), lengths, epoch=0, window=0)
-    lay = recipe.pack if packing and recipe.pack else recipe.collate
     words = int(model.words)  # type: ignore[arg-type]
-
-    def batch(micro: MicroBatch) -> Any:
-        drawn = [torch.from_numpy(chance.integers(0, words, int(lengths[row]))) for row in micro.ids]
-        return lay([{"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)} for ids in drawn])
-
-    turns = [Turn(micro, batch(micro), counts=True) for micro in micros]
+    rows: Any = RandomChats([torch.from_numpy(chance.integers(0, words, length)) for length in lengths.tolist()])
+    loader = loader_of(training, rows)
+    turns = loader.turns(tuple(micros))
+    loader.close()
     shape: Any = model.config
     attention = 12 * shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim * float((lengths**2).sum())
     looked_up = 0 if shape.tie_word_embeddings else words * shape.hidden_size
@@ -218,14 +232,16 @@ def memory(plan: int, parameters: int) -> list[str]:
 
 
 def ceiling(bench: Bench) -> float:
-    """FLOP a second of one large product in the compute type; measured once, and kept in the folder."""
-    path = bench.folder / "ceiling.json"
-    if not path.exists():
+    """FLOP a second of one large product in the compute type; measured once for each card and torch, and kept in the folder."""
+    path, here = bench.folder / "ceiling.json", _gpu.circumstances(bench.dry)
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if found.get("circumstances") != here:
         size, many = bench.scale.product, 20
         left, right = (torch.randn(size, size, device=bench.device, dtype=torch.bfloat16) for _ in range(2))
         seconds = _gpu.seconds_of(lambda: [left @ right for _ in range(many)], bench.scale.rounds) / many
-        files.write_json(path, {"speed": 2 * size**3 / seconds})
-    return float(json.loads(path.read_text())["speed"])
+        found = {"speed": 2 * size**3 / seconds, "circumstances": here}
+        files.write_json(path, found)
+    return float(found["speed"])
 
 
 def ceiling_row(bench: Bench) -> list[str]:

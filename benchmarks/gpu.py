@@ -40,7 +40,7 @@ class Flags:
     to: Path
     """Folder for the tables and for the figures that they are made of."""
     work: Path
-    """Folder for models and runs, up to 40 GB; models in it are used again."""
+    """Folder for models and runs, up to 55 GB; models in it are used again."""
     dry: bool
     """The smallest sizes; the figures say nothing."""
 
@@ -62,7 +62,7 @@ def read_flags(words: Sequence[str]) -> Flags:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=_gpu_figures.PARTS, help="measure this alone (default: one part after the other)")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="where gpu.md and the figures are written (default benchmarks/results)")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where models and runs are kept, up to 40 GB (default runs/gpu)")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where models and runs are kept, up to 55 GB (default runs/gpu)")
     parser.add_argument("--dry", "--quick", action="store_true", help="the smallest sizes, to see that it runs; the figures say nothing")
     found = parser.parse_args(words)
     if not found.dry:

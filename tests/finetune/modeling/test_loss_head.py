@@ -136,3 +136,45 @@ def test_what_is_added_to_memory_is_a_twentieth_of_full_logits(dtype: torch.dtyp
     usual = peak_bytes(lambda: full(linear, hidden, targets, Shaping())[0].backward() or True)  # type: ignore[func-returns-value]
     assert added - gradients <= share * full_logits, f"{added - gradients:,} of {full_logits:,}"
     assert usual >= full_logits, "the measure must see full logits where there are some"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel needs a CUDA GPU")
+@pytest.mark.parametrize("shaping", SHAPINGS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "words", "width", "bias", "column"),
+    [
+        (300, 2048, 64, False, True),  # a codebook's: the targets are a column of all 15
+        (5000, 2048, 64, True, False),  # several chunks
+        (2100, 151936, 64, False, False),  # a language model's
+    ],
+)
+def test_a_gpu_computes_what_full_logits_in_fp64_say(
+    rows: int, words: int, width: int, bias: bool, column: bool, dtype: torch.dtype, shaping: Shaping
+) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    loss_head.kernel_works.cache_clear()
+    assert loss_head.kernel_works(device)
+    linear, hidden, targets = (each.to(device) for each in head_and_data(rows, words, width, bias))
+    linear.to(dtype)
+    hidden = hidden.to(dtype).requires_grad_()
+    if column:
+        targets = torch.randint(words, (rows, 15), device=device)[:, 7]
+        assert not targets.is_contiguous()
+    exact = nn.Linear(width, words, bias=bias, dtype=torch.float64, device=device)
+    exact.load_state_dict(linear.state_dict())
+    inputs = hidden.detach().double().requires_grad_()
+    logits = exact(inputs) * shaping.scale
+    if shaping.cap is not None:
+        logits = torch.tanh(logits / shaping.cap) * shaping.cap
+    expected = functional.cross_entropy(logits, targets, reduction="sum")
+    wanted = torch.autograd.grad(expected * 0.37, [inputs, *exact.parameters()])
+    nll, hits = LossHead(linear, shaping)(hidden, targets)
+    found = torch.autograd.grad(nll * 0.37, [hidden, *linear.parameters()])
+    # bf16 rounds each logit to 8 bits, and words whose logits round to the same value are all the highest.
+    near = 1e-4 if dtype == torch.float32 else 2e-2
+    assert abs(nll.double() - expected) <= near * expected
+    if dtype == torch.float32:
+        assert abs(hits - (logits.argmax(1) == targets).sum()) <= 1
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == dtype and (one.double() - other).norm() <= near * other.norm()
