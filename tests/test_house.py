@@ -56,7 +56,10 @@ ALLOWED_JSON: dict[str, str] = {
     "recipes/voice_clone/demo/final_results.py": OURS,
     "recipes/voice_clone/model/speaker_embeddings.py": OURS,
     "recipes/voice_clone/model/tiny_checkpoint.py": OURS,
-    **{f"recipes/voice_clone/studio/{name}.py": STUDIO for name in ("make_corpus", "pack_base", "remeasure", "splices", "whisper_windows")},
+    **{
+        f"recipes/voice_clone/studio/{name}.py": STUDIO
+        for name in ("corpus/make_corpus", "base/pack_base", "remeasure", "base/spliced_clips", "whisper/training_windows")
+    },
 }
 """Path → what it parses with Python's own reader of JSON; what people wrote goes through `finetune.storage.strict_json`, YAML through
 `finetune.config_sources`."""

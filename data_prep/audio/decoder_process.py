@@ -44,7 +44,7 @@ class AudioDecoder:
     """Owns one child process, started on first use and restarted after it died. One per worker; use it as a context manager.
 
     `folder` receives the temporary samples: 160 kB per second of the current recording, freed with the last reference to its `Audio`.
-    Both methods raise `AudioError` with the reasons of `audio.probe`, and `decoder_crashed` (also where the memory limit struck) and
+    Both methods raise `AudioError` with the reasons of `waveform.probe`, and `decoder_crashed` (also where the memory limit struck) and
     `decoder_stalled`. The last two may be caused by the machine instead of the file, so callers should not store them.
     """
 
@@ -54,7 +54,7 @@ class AudioDecoder:
         self._child: _DecoderProcess | None = None
 
     def probe(self, path: Path, bounds: Bounds = RECORDING) -> Track:
-        """Run `audio.probe` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
+        """Run `waveform.probe` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
         track = Track.model_validate(self._ask({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
         complaints = self._child.complaints() if self._child else []
         return track if track.warning or not complaints else track.model_copy(update={"warning": f"the decoder says: {complaints[0]}"})

@@ -56,7 +56,8 @@ def connect_workers(address: str | None, workers: int | None, gpus: float, share
 
 
 def run(items: Sequence[T], make: Make[T, R], remote: RayWorkers, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
-    """Like `pool.run`: yield (index, result) as items complete; fewer if a stop is requested. Raises `UserError` if a worker raised one."""
+    """Like `process_pool.run`: yield (index, result) as items complete; fewer if a stop is requested. Raises `UserError` if a worker
+    raised one."""
     if not items:
         return
     import ray.data

@@ -43,7 +43,7 @@ class Job:
     language: str | None
     """Full name, or None: Whisper detects it, a transcript leaves it open."""
     hearing: dict[str, Any] | None
-    """`transcribe.settings`, or None with transcripts."""
+    """`whisper_engine.settings`, or None with transcripts."""
     encoder: SpeakerEncoder | None = None
     """Of the speaker check, if there is to be one."""
 

@@ -112,7 +112,7 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
 
 def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None, longest: float | None = None) -> list[TextUnit]:
     """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
-    seconds of a pack (`packs.transcribe_windows`).
+    seconds of a pack (`decoding_windows.transcribe_windows`).
 
     A window that Whisper fails on becomes a unit without text and with the error.
     """

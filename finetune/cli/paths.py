@@ -36,5 +36,5 @@ def recipes_folder() -> Path:
 
 def configs_folder() -> Path:
     """Folder of the launch files: next to the package in a clone, inside it when installed."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     return next(path for path in (here.parent / "configs", here / "configs") if path.is_dir())

@@ -80,7 +80,7 @@ def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
 
 
 def prepare(config: Config, local: Config, recipe: Recipe) -> dict[str, str]:
-    """On rank 0: run the recipe's `prepare`; returns the digest of each of the base's files (`models.file_digests`).
+    """On rank 0: run the recipe's `prepare`; returns the digest of each of the base's files (`loading.file_digests`).
 
     `local` is the config with data files that are on this machine.
     """

@@ -11,7 +11,7 @@ from recipes.language import varlen_attention
 
 if TYPE_CHECKING:
     from finetune.config import Config
-    from recipes.llm_sft.options import Options
+    from recipes.language.options import LanguageOptions
 
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -27,7 +27,7 @@ class Attention(NamedTuple):
     """One line for the log."""
 
 
-def choose(config: Config[Options], shape: Any) -> Attention:
+def choose(config: Config[LanguageOptions], shape: Any) -> Attention:
     """What `options.attention` means for a model of this shape (its config in transformers), on this machine.
 
     Raises `UserError` for what cannot run here, or would leave out a part of the model's own attention.

@@ -42,7 +42,7 @@ class CausalModel(nn.Module):
         There is no padding mask: samples are padded on the right, where a causal model's other positions do not look.
         """
         ids, supervised = tensors["ids"], tensors["supervised"]
-        # Without a mask, transformers looks at the positions for packed samples, and the host waits; `varlen` has no need of that.
+        # Without a mask, transformers looks at the positions for packed samples, and the host waits; `varlen_attention` needs none.
         apart = self.config._attn_implementation in (varlen_attention.LOOP, varlen_attention.KERNEL)
         with varlen_attention.packed(tensors.get("bounds"), lengths):
             hidden = self.get_submodule(self.decoder_path)(

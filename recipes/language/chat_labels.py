@@ -5,7 +5,8 @@
     {"prompt": [messages…], "completion": [messages…]}                 a chat of which only the completion is learned
 
 A chat's text is what the tokenizer's own template makes of it, and its ids are those of the whole text, cut at once. What the assistant
-says in it is found by `turns`. In front of each answer the ids are those that generation would be given there, or the row is refused.
+says in it is found by `assistant_spans`. In front of each answer the ids are those that generation would be given there, or
+the row is refused.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def collate(samples: list[Sample]) -> Batch:
 
 def pack(samples: list[Sample]) -> Batch:
     """[1, S], one sample after another. Positions start again with each, by which every attention of transformers keeps them apart;
-    `bounds` [N + 1] and the lengths are for those that need not look (`varlen`)."""
+    `bounds` [N + 1] and the lengths are for those that need not look (`varlen_attention`)."""
     lengths = tuple(len(sample["ids"]) for sample in samples)
     rows = {
         "ids": torch.cat([sample["ids"] for sample in samples]),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from finetune.config import Config
     from finetune.modeling.loss_head import Shaping
     from finetune.recipe import Batch, Loaded, Sample
-    from recipes.llm_sft.options import Options
+    from recipes.language.options import LanguageOptions
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
 """Relative, between sums of negative log-likelihoods that kernels of other shapes computed."""
@@ -77,7 +77,7 @@ def _replaced(whole: nn.Module, others: dict[str, nn.Module]) -> Iterator[None]:
             whole.set_submodule(path, module)
 
 
-def check(model: nn.Module, loaded: Loaded, config: Config[Options]) -> None:
+def check(model: nn.Module, loaded: Loaded, config: Config[LanguageOptions]) -> None:
     """Whether padding and packing change nothing, with the real weights and the attention that will be used.
 
     Raises `UserError`. Collective: call on every rank.
@@ -92,7 +92,7 @@ def check(model: nn.Module, loaded: Loaded, config: Config[Options]) -> None:
         _check_isolation(model, second, words, config)
 
 
-def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config[Options]) -> None:
+def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config[LanguageOptions]) -> None:
     """Whether attention sample by sample gives what this model's own gives under a mask, also in rows too long to be tried."""
     shape: Any = loaded.model.config
     if shape._attn_implementation not in (varlen_attention.LOOP, varlen_attention.KERNEL):
@@ -108,7 +108,7 @@ def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: C
         )
 
 
-def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Config[Options]) -> None:
+def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Config[LanguageOptions]) -> None:
     """Behind other samples of one length a sample's likelihood must be the very same: the shapes are, so the rounding is."""
     found = {_likelihood(model, batching.pack([_sample(7, start, words, learned=False), sample])) for start in (3, 11, 19)}
     if len(found) > 1:
@@ -118,7 +118,7 @@ def _check_isolation(model: nn.Module, sample: Sample, words: int, config: Confi
         )
 
 
-def _attention(config: Config[Options]) -> str:
+def _attention(config: Config[LanguageOptions]) -> str:
     return config.options.attention
 
 
@@ -133,7 +133,7 @@ def _likelihood(model: nn.Module, batch: Batch) -> float:
     return float(nll)
 
 
-def _compare(how: str, alone: float, together: float, config: Config[Options]) -> None:
+def _compare(how: str, alone: float, together: float, config: Config[LanguageOptions]) -> None:
     if _apart(alone, together, config):
         raise UserError(
             f"this model's loss of two samples is {alone:.6g} nats when each is alone and {together:.6g} when they are {how}, so they "
@@ -142,5 +142,5 @@ def _compare(how: str, alone: float, together: float, config: Config[Options]) -
         )
 
 
-def _apart(wanted: float, found: float, config: Config[Options]) -> bool:
+def _apart(wanted: float, found: float, config: Config[LanguageOptions]) -> bool:
     return abs(found - wanted) > TOLERANCE[config.train.precision] * abs(wanted)

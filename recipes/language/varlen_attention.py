@@ -1,7 +1,7 @@
 """Attention that computes each sample of a row by itself, where a mask over the row would compute the square of its whole length.
 
 It is registered with transformers as an attention of its own: once a forward, in place of a mask, each kind of layer is handed the spans
-of the samples, which `samples.pack` has written down on the host (`packed`). So the host never waits for a device to learn where samples
+of the samples, which `collation.pack` has written down on the host (`packed`). So the host never waits for a device to learn where samples
 begin, and what is handed over is in the layers' arguments, which activation checkpointing keeps for the second forward. Nothing has to be
 known of an architecture: its own rule for who sees whom, with which sdpa would fill its mask, is compared with what is computed here
 (`compared`), once before the first step.

@@ -1,7 +1,7 @@
 """llm_sft: supervised fine-tuning of any causal language model of transformers, on chats or on prompts with their completions.
 
-What is supervised comes from the tokenizer's own chat template (`chat`); the loss never makes full logits (`loss_head`); samples can be
-packed without seeing each other (`samples`), which is checked on the model itself before the first step (`proof`).
+What is supervised comes from the tokenizer's own chat template (`chat_labels`); the loss never makes full logits (`loss_head`); samples
+can be packed without seeing each other (`collation`), which is checked on the model itself before the first step (`model_checks`).
 """
 
 from __future__ import annotations

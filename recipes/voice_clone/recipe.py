@@ -115,7 +115,7 @@ def trainable(asked: str) -> Callable[[str], bool]:
 
 
 def read(row: dict[str, Any], processor: Any) -> Sample:
-    """One row as tensors over S positions; see `layout.arrange`."""
+    """One row as tensors over S positions; see `sequence_layout.arrange`."""
     from .model import sequence_layout
 
     return sequence_layout.read(row, processor)

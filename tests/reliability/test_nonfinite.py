@@ -55,7 +55,7 @@ def test_a_bad_loss_or_gradient_changes_nothing_and_names_all_rows(found: list[d
         name = f"{kind}-{what}"
         (message, untouched), other = (seen[name] for seen in found)
         assert other == [message, untouched] and untouched == [True], "both ranks decide alike, and neither applies the update"
-        lines = {int(part.rsplit(":", 1)[1]) for part in message.split("Its rows: ")[1].split(". Look")[0].split(", ")}
+        lines = {int(part.rsplit(":", 1)[1]) for part in message.split("Its rows: ")[1].split(". Check")[0].split(", ")}
         assert len(lines) >= 4 and message.startswith("step 4: loss ") and lines <= set(range(1, 21))
         assert word(folder / name)["reason"] == "not finite" and word(folder / name)["message"] == message
         assert_committed_before(folder / name, 3)

@@ -53,7 +53,7 @@ class Base(Part):
 
 
 class Trained(Part):
-    """What `survey.describe` writes, as far as an export reads it."""
+    """What `speaker_statistics.describe` writes, as far as an export reads it."""
 
     speakers: Annotated[list[Speaker], Field(min_length=1)]
     data: Data

@@ -1,8 +1,8 @@
 """A request as the vectors that the talker reads before the first frame, and those that accompany the frames.
 
 Both layouts of the stock generation (`Qwen3TTSForConditionalGeneration.generate` of qwen-tts 0.1.1, qwen-tts calls them
-`non_streaming_mode` True and False). Whole text: all of it stands before the speech, as in `layout`. Streamed text: one text token goes
-with every frame. In-context cloning puts the reference's text before the text, and its frames before the first one to speak.
+`non_streaming_mode` True and False). Whole text: all of it stands before the speech, as in `sequence_layout`. Streamed text: one text
+token goes with every frame. In-context cloning puts the reference's text before the text, and its frames before the first one to speak.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Prompter:
         self.pad, self.bos, self.eos = self._text([ids.tts_pad, ids.tts_bos, ids.tts_eos]).unsqueeze(1)
 
     def prompt(self, text: list[int], language: int | None, voice: Voice, streamed: bool) -> Prompt:
-        """`text` = role and text tokens (`layout.text_tokens`); `language` is an id of the codec prefix, None for auto."""
+        """`text` = role and text tokens (`sequence_layout.text_tokens`); `language` is an id of the codec prefix, None for auto."""
         head = [self._text(text[:ROLE]), self._introduction(language, voice.vector)]
         if voice.reference_codes is None or voice.reference_text is None:
             rest, beside = self._start(self._text(text[ROLE:]), streamed)

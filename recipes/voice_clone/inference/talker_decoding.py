@@ -2,7 +2,7 @@
 
 A frame is 16 codes: the talker has chosen the first, the predictor says the others one after the other, and their embeddings are the
 talker's next position. The stock package calls a whole `generate` for the 15 others inside of every frame; here a frame is one run of
-tensor operations without a look at their values, which on CUDA is captured once and replayed (`frame_graphs`).
+tensor operations without a look at their values, which on CUDA is captured once and replayed (`cuda_graphs`).
 """
 
 from __future__ import annotations

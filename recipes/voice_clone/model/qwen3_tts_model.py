@@ -39,7 +39,8 @@ class SpeechModel(nn.Module):
         self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0}
 
     def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of `layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, two numbers of right guesses.
+        """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, two numbers of right
+        guesses.
 
         If only some frames are drawn for the other codebooks, their sums are scaled up to what all would give, in expectation.
         """

@@ -22,7 +22,7 @@ note("in ")
 time.sleep(0.3)
 note("out ")
 """
-PATCHED = "from data_prep import rosa; rosa.COMPILED = ('slow_module',); rosa.import_librosa()"
+PATCHED = "from data_prep.audio import librosa_import; librosa_import.COMPILED = ('slow_module',); librosa_import.import_librosa()"
 HEARD = """
 import numpy
 from data_prep.clips.measurements import pitch

@@ -297,6 +297,6 @@ def test_bad_requests_name_the_thing(data, nano, tmp_path, capsys) -> None:
     assert run(data, tmp_path / "absent") == 2
     assert "absent: there is no such folder" in capsys.readouterr().err
     assert run(tmp_path, nano) == 2
-    assert "no train.jsonl in it; give a dataset's folder" in capsys.readouterr().err
+    assert "no train.jsonl in it; give a dataset folder" in capsys.readouterr().err
     assert run(data, nano, "--batch-seconds", 0) == 2
     assert "--batch-seconds 0.0" in capsys.readouterr().err

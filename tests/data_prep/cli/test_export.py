@@ -143,12 +143,11 @@ def test_killed_anywhere_it_is_there_whole_or_not_at_all(step: int, data: Path, 
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_as_a_script_and_as_a_module_it_is_the_same_verb(data: Path, tmp_path: Path) -> None:
-    for name, command in (("a", ["data_prep/cli/export.py"]), ("b", ["-m", "data_prep", "export"])):
-        argv = [sys.executable, *command, str(data), "--as", "ljspeech", "--to", str(tmp_path / name)]
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert "4 clips" in done.stdout
+def test_the_verb_runs_as_a_command(data: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "data_prep", "export", str(data), "--as", "ljspeech", "--to", str(tmp_path / "a")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "4 clips" in done.stdout
 
 
 @pytest.mark.slow

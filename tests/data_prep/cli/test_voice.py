@@ -268,7 +268,7 @@ def test_bad_requests_name_the_thing_and_the_way_out(tmp_path, capsys, one_sente
     assert "is not a folder" in fails(capsys, tmp_path / "absent", "--out", out, "--transcripts")
     soundfile.write(recordings / "take.wav", one_sentence.samples, MASTER_RATE)
     assert "no recording has a transcript next to it" in fails(capsys, *common, "--transcripts")
-    assert "take.wav lies in no sub-folder" in fails(capsys, *common, "--transcripts", "--speaker-from", "folder")
+    assert "take.wav is not in a sub-folder" in fails(capsys, *common, "--transcripts", "--speaker-from", "folder")
     assert "neither a file nor one of" in fails(capsys, *common, "--whisper", "smal")
     assert "--language xx: unknown" in fails(capsys, *common, "--whisper", "small", "--language", "xx")
     assert "--val-share 1.0" in fails(capsys, *common, "--whisper", "small", "--val-share", "1")

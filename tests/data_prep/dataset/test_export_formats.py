@@ -47,7 +47,7 @@ def test_ljspeech_is_read_by_columns_and_by_ourselves(item, tmp_path) -> None:
         rows = list(csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
     assert rows == [["a"] + ["This is what a said."] * 2, ["b"] + ['Zwei "Zeilen" für dich.'] * 2]
     assert (folder / "metadata_val.csv").read_text() == "d|This is what d said.|This is what d said.\n"
-    assert exported.left_out == ["train.jsonl:c: the text holds |, which divides the fields of metadata.csv"]
+    assert exported.left_out == ["train.jsonl:c: the text contains |, the field separator of metadata.csv"]
     assert {path.stem for path in folder.glob("wavs/*.wav")} == {"a", "b", "d"}
     found = find_transcripts([folder / "wavs" / "a.wav", folder / "wavs" / "b.wav"])
     assert [text.text for text in found.by_recording.values()] == ["This is what a said.", 'Zwei "Zeilen" für dich.']
@@ -60,7 +60,7 @@ def test_ljspeech_of_several_speakers(item, tmp_path) -> None:
     assert (folder / "metadata.csv").read_text().splitlines()[1] == "b|bob|This is what b said."
     found = find_transcripts(sorted(folder.glob("wavs/*.wav")))
     assert [text.speaker for text in found.by_recording.values()] == ["anna", "bob", "anna", "bob"]
-    with pytest.raises(UserError, match=r"train.jsonl:b: speaker 'b\|ob' cannot stand"):
+    with pytest.raises(UserError, match=r"train.jsonl:b: speaker 'b\|ob' cannot be written"):
         ljspeech([item("a"), item("b", speaker="b|ob")], folder)
 
 
@@ -124,7 +124,7 @@ def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_
 
 
 def test_qwen_is_one_voice(item, tmp_path) -> None:
-    with pytest.raises(UserError, match=r"trains one voice, and here are anna, bob; export one at a time with --speaker NAME"):
+    with pytest.raises(UserError, match=r"trains one voice, but the dataset has anna, bob; export one at a time with --speaker NAME"):
         qwen([item("a", speaker="anna"), item("b", speaker="bob")], tmp_path / "out")
 
 

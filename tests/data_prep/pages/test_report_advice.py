@@ -19,7 +19,7 @@ def test_every_rule_has_a_meaning_and_advice() -> None:
 
 
 def test_every_other_reason_has_advice() -> None:
-    sources = [path.read_text() for path in sorted(FOLDER.glob("*.py"))]
+    sources = [path.read_text() for path in sorted(FOLDER.rglob("*.py"))]
     given = r'AudioError\(\s*"([a-z_]+)"|reasons=\["([a-z_]+)"\]|refused="([a-z_]+)"|refused\([\w.]+, "([a-z_]+)"'
     reasons = {next(filter(None, found)) for source in sources for found in re.findall(given, source)}
     assert len(reasons) >= 3 and "unreadable" in reasons

@@ -49,7 +49,7 @@ def test_every_answer_tells_the_browser_to_stay_here() -> None:
 OWNER = """
 import sys, tempfile
 from pathlib import Path
-from data_prep import web
+from data_prep.pages import web_server as web
 with web.private_folder("overtone-test-1"):
     tempfile.NamedTemporaryFile(delete=False).write(b"left behind")
     print(tempfile.gettempdir(), flush=True)

@@ -51,7 +51,7 @@ def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monke
     monkeypatch.setattr(executor.process_pool, "run", in_workers)
     with StopSignal() as stop:
         list(executor.distribute([5, 6, 7], loading, WorkerOptions(3), 1, stop))
-    assert seen == [("cuda:0", "cuda:0"), ("cuda:1", "cuda:1"), ("cuda:0", "cuda:0")]
+    assert seen == [("cuda:0", 0), ("cuda:1", 1), ("cuda:0", 0)]
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_the_second_signal_interrupts_and_leaves_no_process(tmp_path) -> None:
 def test_workers_leave_when_their_parent_is_killed(tmp_path) -> None:
     marks = [tmp_path / "one", tmp_path / "two"]
     code = (
-        "from data_prep import pool\n"
+        "from data_prep.parallel import process_pool as pool\n"
         "from tests.data_prep.parallel.test_process_pool import make\n"
         f"with pool.StopSignal() as stop: list(pool.run({[f'block {mark}' for mark in marks]!r}, make, 2, stop))\n"
     )

@@ -91,7 +91,7 @@ def test_its_own_limit_of_sureness_rejects_what_a_real_whisper_might_mean(
     assert reject["reasons"] == ["unsure_text"] and reject["text"] == TEXT
     capsys.readouterr()
     assert prepare(recordings, "--dry-run")[0] == 0
-    assert "Whisper is unsure of the words (from 0.5;" in capsys.readouterr().out
+    assert "low transcription confidence (from 0.5;" in capsys.readouterr().out
 
 
 def test_the_checkpoint_is_unpacked_once_into_the_cache(pretends, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_every_key_with_every_strange_value_is_read_or_refused_by_name() -> None
         (("step",), True, "step: Input should be a valid integer (found True)"),
         (("place", "micro"), -1, "place.micro: Input should be greater than or equal to 0 (found -1)"),
         (("place",), ..., "place: Field required"),
-        (("base",), "me", "base: Input should be a valid dictionary or instance of Base (found 'me')"),
+        (("base",), "me", "base: Input should be a valid dictionary or instance of BaseDigest (found 'me')"),
         (("lora", "rank"), 0, "lora.rank: Input should be greater than or equal to 1 (found 0)"),
         (("validation_loss",), float("nan"), "validation_loss: Input should be a finite number (found nan)"),
         (("recent",), [[1.0]], "recent.0: List should have at least 2 items after validation, not 1 (found [1.0])"),

@@ -172,7 +172,9 @@ import json, sys
 from pathlib import Path
 import torch
 from torch.distributed.tensor import distribute_tensor, Replicate, Shard
-from finetune import models, parallel, shards
+from finetune.modeling import loading as models
+from finetune.distributed import sharding as parallel
+from finetune.checkpointing import safetensors_shards as shards
 from finetune.distributed.process_group import join, leave
 from tests.byte_model.recipe import Options
 from tests.finetune.checkpointing.test_safetensors_shards import WHOLE

@@ -115,7 +115,7 @@ def test_a_recipe_that_cannot_show_is_told_so(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
-    script = "import sys; from finetune import plan; code = plan.main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
+    script = "import sys; from finetune.cli import plan; code = plan.main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
     recipe = tmp_path / "light" / "recipe.py"
     recipe.parent.mkdir()
     recipe.write_text(

@@ -169,7 +169,8 @@ print(len(read), rows.digest, [bytes(rows.sample(row)).hex()[-8:] for row in ran
 world.leave()
 """
     imports = (
-        "from dataclasses import replace\nfrom pathlib import Path\nfrom finetune import intake, world\nfrom tests.finetune import tiny\n"
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom finetune.data import length_index as intake\n"
+        "from finetune.distributed import process_group as world\nfrom tests.finetune import tiny\n"
     )
     lines = sorted(line.split(" ", 1) for line in tiny.forked(imports, work, 2))
     assert [count for count, _ in lines] == ["0", "20"] and lines[0][1] == lines[1][1]

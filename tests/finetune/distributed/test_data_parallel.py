@@ -133,7 +133,9 @@ from pathlib import Path
 import torch
 import torch._dynamo  # which each rank would import later, by itself
 import torch.distributed as dist
-from finetune import data_parallel, optim, parallel
+from finetune.distributed import data_parallel
+from finetune.modeling import optimizers as optim
+from finetune.distributed import sharding as parallel
 from finetune.config import Config, Parallel, Train
 from finetune.distributed.process_group import join, leave
 from tests.finetune.distributed.test_data_parallel import IDS, Model

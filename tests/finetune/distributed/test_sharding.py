@@ -313,7 +313,8 @@ from pathlib import Path
 import torch
 import torch._dynamo  # which each rank would import later, by itself
 from torch import nn
-from finetune import parallel, tensor_parallel
+from finetune.distributed import sharding as parallel
+from finetune.distributed import tensor_parallel
 from finetune.config import Config, Parallel, Train
 from finetune.distributed.process_group import join, leave
 """

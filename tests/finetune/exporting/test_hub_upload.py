@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 PUSH = """
 import sys
 from pathlib import Path
-from finetune import publish
+from finetune.exporting import hub_upload as publish
 from finetune.errors import exit_code
 sys.exit(exit_code(lambda argv: publish.check(argv[1]) or print(publish.push(Path(argv[0]), argv[1], False)) or 0, sys.argv[1:]))
 """

@@ -92,7 +92,7 @@ def test_training_sets_it_before_torch_reads_it() -> None:
     script = """
 import os, sys, types
 from tests.finetune.hardware.test_cuda_allocator import Driver
-from finetune import cuda_allocator, train
+from finetune.hardware import cuda_allocator; from finetune import train
 cuda_allocator.driver = lambda: Driver([1])
 def no_join(*_):
     import torch

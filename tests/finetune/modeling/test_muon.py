@@ -110,7 +110,10 @@ import copy, json, os, sys, tempfile
 from pathlib import Path
 import torch
 import torch._dynamo  # which each rank would import later, by itself
-from finetune import muon, optim, parallel, tensor_parallel
+from finetune.modeling import muon
+from finetune.modeling import optimizers as optim
+from finetune.distributed import sharding as parallel
+from finetune.distributed import tensor_parallel
 from finetune.config import Config, Parallel, Train
 from finetune.distributed.process_group import join, leave
 from tests.finetune.modeling.test_muon import Block, Stack, matrices_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
+from finetune.distributed import sharding
 from finetune.modeling.trained_parameters import choose_trained
 from tests.finetune import tiny
 
@@ -16,7 +15,7 @@ def trained(folder: Path, *overrides: tuple[str, str], trainable: str = "") -> s
     loaded = replace(tiny.RECIPE.load(config), trainable=lambda name: trainable in name)
     choose_trained(loaded, tiny.RECIPE, config)
     frozen = {parameter.dtype for parameter in loaded.model.parameters() if not parameter.requires_grad}
-    assert frozen <= {torch.float32 if ("train.precision", "fp32") in overrides else torch.bfloat16}
+    assert frozen <= {sharding.compute_dtype(config)}
     return {name for name, parameter in loaded.model.named_parameters() if parameter.requires_grad}
 
 
@@ -28,5 +27,5 @@ def test_the_recipe_chooses_what_full_fine_tuning_trains(tmp_path: Path) -> None
 
 
 def test_lora_trains_its_adapters_alone(tmp_path: Path) -> None:
-    names = trained(tmp_path, ("model.lora", "{rank: 2}"))
+    names = trained(tmp_path, ("model.lora", "{rank: 2}"), ("train.precision", "bf16"))
     assert names and all("lora" in name for name in names)

@@ -21,7 +21,7 @@ from tests.finetune import tiny
 ALIVE = """
 import threading, time
 from pathlib import Path
-from finetune import heartbeat
+from finetune.monitoring import heartbeat
 from finetune.errors import UserError
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.distributed.process_group import join, leave
@@ -48,7 +48,7 @@ import os, signal, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from finetune import heartbeat
+from finetune.monitoring import heartbeat
 from finetune.distributed.process_group import join
 
 world, me = join((), Path()), int(os.environ["RANK"])
@@ -102,7 +102,7 @@ def test_ranks_that_wait_or_fail_alike_end_by_themselves() -> None:
 STILL = """
 import os, signal, sys, time
 from pathlib import Path
-from finetune import heartbeat
+from finetune.monitoring import heartbeat
 from finetune.distributed.process_group import join
 
 heartbeat.BEAT_SECONDS, heartbeat.MISSING_SECONDS = 0.1, 2.0

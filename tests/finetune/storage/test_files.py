@@ -358,7 +358,7 @@ def test_a_folder_has_one_owner_until_that_process_ends(tmp_path: Path) -> None:
     script = f"""
 import sys, time
 from pathlib import Path
-from finetune import files
+from finetune.storage import files
 files.own(Path({str(tmp_path / "run")!r}))
 print("mine", flush=True)
 time.sleep(60)

@@ -26,7 +26,7 @@ REPOSITORY = {
     "speech_tokenizer/evil.py": b"raise SystemExit('ran')",
 }
 SCRIPT = """
-from finetune import hub_download, models
+from finetune.storage import hub_download; from finetune.modeling import loading as models
 folder = models.resolve_source("me/model", None)
 print(folder, hub_download.commit_of(folder))
 print(models.resolve_source("me/model", hub_download.commit_of(folder)))

@@ -46,7 +46,7 @@ def test_a_launch_without_an_exit_record_is_reported_by_the_next(tmp_path: Path,
     tiny.let_go(config.run.dir)
     (config.run.dir / "exit.json").unlink()
     run.train(world, config, tiny.RECIPE)
-    account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a word (killed, crashed, "
+    account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a message (killed, crashed, "
     assert f"warning: {account}" in capsys.readouterr().out
     (event,) = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "killed"]
     assert event["account"].startswith(account)
@@ -57,7 +57,7 @@ def test_a_launch_without_an_exit_record_is_reported_by_the_next(tmp_path: Path,
 
 def test_a_failure_before_the_first_step_is_recorded(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path)
-    with pytest.raises(UserError, match="bad rows"):
+    with pytest.raises(UserError, match="invalid rows"):
         tiny.write_rows(tmp_path / "train.jsonl", ["x"])
         run.train(world, config, tiny.RECIPE)
     left = json.loads((config.run.dir / "exit.json").read_text())

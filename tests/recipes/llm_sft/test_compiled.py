@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from finetune.distributed import activation_checkpointing
 from finetune.modeling import compilation
 from finetune.recipe import Batch
 from finetune.training import setup
-from recipes.language import collation, varlen_attention
+from recipes.language import varlen_attention
 from recipes.language.causal_model import CausalModel, block_classes
 from recipes.language.collation import pack, pad
 from tests.finetune.graphs import unique_graphs
@@ -90,8 +91,7 @@ def test_a_compiled_run_has_one_graph_and_the_losses_of_one_that_is_not(
     monkeypatch.setattr(setup, "compile_blocks", partial(compilation.compile_blocks, backend="eager"))
     monkeypatch.setattr("finetune.training.loop.save_due", lambda *_: not_again())
     shapes: set[torch.Size] = set()
-    padded = collation.pad
-    monkeypatch.setattr(collation, "pad", lambda *given: seen(padded(*given), shapes))
+    monkeypatch.setattr(tiny_runs, "RECIPE", replace(tiny_runs.RECIPE, pad=lambda *given: seen(pad(*given), shapes)))
     found = losses(tiny_runs.trained(tmp_path / "compiled", *common, ("train.compile", "true"), data=chats))
     assert shapes == {torch.Size([1, 70])} and unique_graphs() - before == 1 and len(plain) == 4
     assert found == pytest.approx(plain, rel=1e-5)

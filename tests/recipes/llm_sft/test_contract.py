@@ -269,7 +269,8 @@ def read_again(case: Case, cache: Path) -> Case:
     assert isinstance(path, Path)
     rows = length_index.open_data(path, cache, "with the bug", RECIPE, training.loaded, training.config, training.world)
     assert rows is not None
-    return replace(case, training=replace(training, rows=rows))
+    recipe = replace(training.recipe, collate=collation.collate, pack=collation.pack)  # as they are now
+    return replace(case, training=replace(training, recipe=recipe, rows=rows))
 
 
 def without_the_last(order: Any, lengths: Any, place: Place, epochs: int | None) -> Iterator[Step]:

@@ -31,7 +31,7 @@ def test_bad_options_are_refused(key: str, value: str) -> None:
 
 def test_a_config_is_resolved_without_torch() -> None:
     script = (
-        "import sys; from finetune import plan; from finetune.train import main;"
+        "import sys; from finetune.cli import plan; from finetune.train import main;"
         "codes = [main(['--recipe', 'llm_sft', '--help']), main(['--recipe', 'llm_sft']),"
         "plan.main(['--settings', '--recipe', 'llm_sft', '--data.train', 'pyproject.toml'])];"
         "print('torch' in sys.modules, codes)"

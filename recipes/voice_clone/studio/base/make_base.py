@@ -3,9 +3,9 @@
     python -m recipes.voice_clone.studio.base.make_base [FOLDER] [--corpus runs/studio/corpus] [--codec runs/studio/codec/coder]
 
 FOLDER (default runs/studio/base) gets `start/`, a Base model in the released layout: text tokenizer of the grammar, talker and code
-predictor with fresh weights, a speaker encoder that tells voices apart (`speaker_axes`), and the codec. The corpus gets `base-alone.jsonl`
-(each word for itself), `base-train.jsonl` and `base-val.jsonl`: all voices but the new one. README.md says how training goes on from here;
-it is the recipe's own.
+predictor with fresh weights, a speaker encoder that tells voices apart (`closed_form_speaker_encoder`), and the codec. The corpus gets
+`base-alone.jsonl` (each word for itself), `base-train.jsonl` and `base-val.jsonl`: all voices but the new one. README.md
+says how training continues with the recipe's own.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def wrong_words(judge: Judge, said: Sequence[tuple[Item, Samples]]) -> float:
 
 
 def packed(made: Path, figures: dict[str, Any]) -> bytes:
-    """The archive, without the codec, which `shipped` puts back."""
+    """The archive, without the codec, which `demo_models` puts back."""
     from finetune.modeling.loading import tensor_shapes
     from recipes.voice_clone.studio.corpus import grammar
 

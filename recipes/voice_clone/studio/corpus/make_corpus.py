@@ -65,7 +65,7 @@ class Line:
     split: Split
     speed: float
     size: float = 1.0
-    """Of the mouth; see `speaker_axes.resized`."""
+    """Of the mouth; see `closed_form_speaker_encoder.resized`."""
 
     @property
     def speaker(self) -> str:

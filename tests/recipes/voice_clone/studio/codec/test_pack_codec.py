@@ -13,7 +13,7 @@ from finetune.errors import UserError
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec
 from recipes.voice_clone.studio.codec.training_clips import make_clip
 
-SAMPLE = Path(pack_codec.__file__).parents[1] / "sample"
+SAMPLE = Path(pack_codec.__file__).parents[2] / "sample"
 
 
 def figures(words: dict[str, dict[str, float]]) -> dict[str, Any]:

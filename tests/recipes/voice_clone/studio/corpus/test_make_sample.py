@@ -15,7 +15,7 @@ import soundfile
 from recipes.voice_clone.studio.corpus import make_sample
 from recipes.voice_clone.studio.corpus.make_sample import PAUSE_S, RECORDINGS, Recording
 
-SAMPLE = Path(make_sample.__file__).parent / "sample"
+SAMPLE = Path(make_sample.__file__).parents[2] / "sample"
 AUDIO = {".flac", ".mp3", ".ogg", ".wav"}
 
 needs_flite = pytest.mark.skipif(shutil.which("flite") is None, reason="the flite command, which made the sample, is not installed")
