@@ -13,7 +13,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/finetune/sto
 .PHONY: demo demo-llm test test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
-	$(BIN)/python -m recipes.voice_clone.demo.pipeline
+	$(BIN)/python -m recipes.voice_clone.demo
 
 demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json
 	$(BIN)/python -m recipes.llm_sft.demo

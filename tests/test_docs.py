@@ -71,6 +71,16 @@ def test_the_map_of_data_prep_names_every_room() -> None:
     assert len(rooms) >= 10 and named == rooms
 
 
+def test_every_module_that_a_command_names_runs_something() -> None:
+    """A module without an entry would be imported, and nothing else: `make demo` passed like that."""
+    texts = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/**/*.py"), *ROOT.glob("recipes/**/*.md")]
+    named = {name for path in texts for name in re.findall(r"-m ((?:finetune|data_prep|recipes|tests)(?:\.\w+)*)", path.read_text("utf-8"))}
+    files = {name: ROOT / name.replace(".", "/") for name in named}
+    entries = {name: next(filter(Path.is_file, (path / "__main__.py", path.with_suffix(".py"))), None) for name, path in files.items()}
+    assert len(named) >= 12
+    assert [name for name, path in entries.items() if path is None or '__name__ == "__main__"' not in path.read_text("utf-8")] == []
+
+
 def test_the_page_on_data_preparation_has_every_reason() -> None:
     page = (ROOT / "docs" / "data-preparation.md").read_text(encoding="utf-8")
     reasons = {rule.reason for rules in PRESETS.values() for rule in rules} | {DUPLICATE, REVIEWED}
