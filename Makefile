@@ -8,7 +8,7 @@ PYTHON312 ?= $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/nu
 GPU_VERSIONS := .venv-gpu-chat/.installed .venv-gpu-voice/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/finetune/storage/test_model_security.py tests/data_prep/chats tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
+WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/finetune/storage/test_model_security.py tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
 .PHONY: demo demo-llm test test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
 

@@ -48,9 +48,7 @@ def import_qwen_tts() -> ModuleType:
             ensure_torchaudio()
             return importlib.import_module("qwen_tts")
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"the Python package {error.name!r} is missing; install the qwen-tts extra: pip install 'overtone[qwen-tts]'"
-        ) from error
+        raise UserError(f"the Python package {error.name!r} is missing; install the voice extra: pip install 'overtone[voice]'") from error
 
 
 def ensure_torchaudio() -> bool:

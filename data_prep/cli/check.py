@@ -10,14 +10,10 @@ Accepts datasets of `data_prep voice` and JSONL files for the official Qwen3-TTS
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec

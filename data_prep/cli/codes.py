@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-
 from data_prep import manifest
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec

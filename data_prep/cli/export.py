@@ -15,11 +15,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
-
-if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import numpy as np
 

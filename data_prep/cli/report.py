@@ -11,9 +11,6 @@ import argparse
 import sys
 from pathlib import Path
 
-if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-
 from data_prep.pages import report_clips
 from finetune.errors import exit_code
 from finetune.storage import files

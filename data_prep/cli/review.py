@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from pathlib import Path
-
-if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from data_prep.pages import report_clips
 from data_prep.pages.review_page import ReviewSession

@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-
-if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from data_prep.chats import chat_files, chat_split, conversation_checks, conversation_reader, row_counts
 from data_prep.chats.chat_files import ChatSource, FoundRow, FoundSources

@@ -16,9 +16,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-if not __package__:  # launched as a script: the repository, not this folder, belongs on the import path
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-
 from data_prep import manifest
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from data_prep.clips import review_decisions

@@ -28,6 +28,8 @@ from finetune.recipe import load_recipe
 
 WORTH_BYTES = 2**23
 """Minimum size of the data file per process: tokenizing it takes seconds, as does importing torch in a new process."""
+SECONDS_TO_END = 1.0
+"""How long a process may take to end after its pipe broke; one that lives on is not at fault."""
 MOST = 32
 """Maximum number of processes; the one that collects the results cannot keep more of them busy."""
 
@@ -94,10 +96,11 @@ class _Worker:
             self._line.send((str(self._workers.path), str(self._workers.recipe), self._workers.measure))
             self._line.send(self._workers.processor)
             answer: str | None = self._line.recv()
-        except (EOFError, OSError):
-            return f"it ended during startup ({self._how_it_ended()})"
         except Exception as error:  # objects that cannot be pickled raise various types
-            return f"{type(error).__name__}: {error}"
+            self._process.join(SECONDS_TO_END if isinstance(error, EOFError | OSError) else 0)
+            if self._process.exitcode is None:  # the process is fine, so what could not be sent is at fault
+                return f"{type(error).__name__}: {error}"
+            return f"it ended during startup ({self._how_it_ended()})"
         return answer
 
     def begin(self, block: Block) -> _Worker:
@@ -113,7 +116,10 @@ class _Worker:
             yield found
             return
         if problem := self._restart():
-            raise UserError(f"{self._workers.path}: a process that reads its rows has ended, and cannot be started again: {problem}")
+            raise UserError(
+                f"{self._workers.path}: a process that reads its rows has ended, and cannot be started again: {problem}; "
+                "run the same command again, or give the machine more memory"
+            )
         for row in _rows_of(block):
             alone = self.begin(row)._answer(row)
             if alone is None:

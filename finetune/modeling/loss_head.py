@@ -112,6 +112,8 @@ def kernel_works(device: torch.device) -> bool:
         from finetune.modeling import cross_entropy_kernel
 
         cross_entropy_kernel.predict(torch.zeros(1, 2, device=device), torch.zeros(1, dtype=torch.int64, device=device), 1.0, None)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # a missing compiler, missing headers, another driver: Triton fails in many ways
         problem = " ".join(str(error).split())[:200]
         print(

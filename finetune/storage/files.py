@@ -61,11 +61,14 @@ def make_folder(path: Path) -> Path:
 
 
 def make_private(path: Path) -> Path:
-    """Create a folder that only its owner may enter, or close one that exists to everybody else."""
+    """Create a folder that only its owner may enter, or close one that exists to everybody else. Warns where that is not possible."""
     make_folder(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         _about_to("chmod", path)
-        path.chmod(0o700)
+        try:
+            path.chmod(0o700)
+        except OSError as error:  # another owner's folder, or a disk without permissions
+            print(f"warning: other users can read {path}, whose permissions cannot be changed ({error.strerror})", file=sys.stderr)
     return path
 
 

@@ -105,12 +105,12 @@ def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
     if not isinstance(found, str) or found not in kind.types:
         own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
         raise UserError(
-            f"{path}: model_type {_printable(repr(found))} is not {kind.name}{own_code}; give the folder or name of another model"
+            f"{path}: model_type {shortened(repr(found))} is not {kind.name}{own_code}; give the folder or name of another model"
         )
     for inner in _types_in(config):
         if not isinstance(inner, str) or inner in OPENS_OTHERS or not (inner in kind.types or kind.nested(found, inner)):
             raise UserError(
-                f"{path}: contains a config of model_type {_printable(repr(inner))}, which is not a part of {kind.name}, and is refused"
+                f"{path}: contains a config of model_type {shortened(repr(inner))}, which is not a part of {kind.name}, and is refused"
             )
     report(path, dropped)
     return config
@@ -187,7 +187,7 @@ def _without_code(value: Any, path: Path, at: str, dropped: list[str]) -> Any:
         if not _leads_to_code(key, child, nested=bool(at)):
             kept[key] = _without_code(child, path, place, dropped)
         elif child not in (None, "", False, *PLAIN_KERNELS):
-            dropped.append(f"{_printable(place)}: {_short(child)}")
+            dropped.append(f"{shortened(place)}: {_short(child)}")
     return kept
 
 
@@ -200,10 +200,10 @@ def _leads_to_code(key: str, value: Any, nested: bool) -> bool:
 
 
 def _short(value: Any) -> str:
-    return _printable(json.dumps(value, ensure_ascii=True))
+    return shortened(json.dumps(value, ensure_ascii=True))
 
 
-def _printable(text: str) -> str:
+def shortened(text: str) -> str:
     """Text for a message: short, and without terminal control characters."""
     plain = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return plain if len(plain) <= 60 else plain[:57] + "..."

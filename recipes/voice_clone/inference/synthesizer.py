@@ -85,7 +85,7 @@ def check_length(exported: Exported, text: str) -> None:
 class Synthesizer:
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. For one thread at a time.
 
-    Implements `voice_protocol.Voice`.
+    Implements `recipes.speech.voice.Voice`.
     """
 
     def __init__(self, exported: Exported) -> None:
@@ -281,7 +281,7 @@ def open_synthesizer(folder: Path) -> Synthesizer:
 
 @dataclass(frozen=True)
 class ExportedVoice:
-    """An exported folder, or a released model, as evaluation and serving see it. Implements `voice_protocol.VoiceFolder`."""
+    """An exported folder, or a released model, as evaluation and serving see it. Implements `recipes.speech.voice.VoiceFolder`."""
 
     exported: Exported
 

@@ -59,7 +59,7 @@ def prepare(config: Config[Options]) -> None:
     surveyed = survey(config, Ids.of(shape))
     references = {speaker.name: speaker.references(options.references) for speaker in surveyed}
     train = on_disk(config.data.train)
-    assert train is not None  # `speaker_statistics` has read it
+    assert train is not None  # `survey` has read it
     remote.complete(train, (path for paths in references.values() for path in paths))
     key = cache_key(base, references)
     state = describe(config, surveyed, assign_rows(shape, [speaker.name for speaker in surveyed]))

@@ -63,7 +63,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
         "try: import_qwen_tts()\n"
         "except UserError as error: print(error)\n"
     )
-    assert "qwen_tts" in done.stdout and "pip install 'overtone[qwen-tts]'" in done.stdout
+    assert "qwen_tts" in done.stdout and "pip install 'overtone[voice]'" in done.stdout
 
 
 def test_what_a_failing_import_said_is_shown() -> None:

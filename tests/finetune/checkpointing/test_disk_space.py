@@ -62,11 +62,12 @@ def test_a_folder_that_this_machine_does_not_see(world: World, tmp_path: Path) -
 ELSEWHERE = """
 import os, sys
 from pathlib import Path
-from finetune import models, train
+from finetune import train
+from finetune.modeling import loading
 
 folder = Path(FOLDER, os.environ["RANK"])
 folder.mkdir()
-models.file_digests = lambda *_: sys.exit("weights were read")
+loading.file_digests = lambda *_: sys.exit("weights were read")
 sys.exit(0 if train.main([*ARGUMENTS, "--run.dir", "/proc/self/cwd/run"] if not os.chdir(folder) else []) == 2 else 1)
 """
 

@@ -99,9 +99,19 @@ def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
         made(path, tmp_path / "cache", 2)
 
 
-def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+class Unreadable:
+    """A processor of which a file is gone when it is pickled: an `OSError` while the process that waits for it is well."""
+
+    def __reduce__(self) -> Any:
+        raise FileNotFoundError("vocabulary.txt")
+
+
+@pytest.mark.parametrize("processor", [lambda: None, Unreadable()], ids=["a function", "an unreadable one"])
+def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(
+    processor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
-    many = made(path, tmp_path / "many", 2, partial(length_index.measure_for_cache, LIMIT), processor=lambda: None)
+    many = made(path, tmp_path / "many", 2, partial(length_index.measure_for_cache, LIMIT), processor=processor)
     assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
     assert many == made(path, tmp_path / "one", 0)
 

@@ -54,6 +54,19 @@ def test_what_the_rows_say_is_not_open_to_other_users(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
 
 
+def test_a_cache_whose_permissions_stay_is_reported_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "cache").mkdir(0o755)
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}')
+    monkeypatch.setattr(Path, "chmod", refuse)
+    assert len(opened(tmp_path / "rows.jsonl", tmp_path / "cache")) == 1
+    assert f"warning: other users can read {tmp_path / 'cache'}" in capsys.readouterr().err
+
+
 def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "fine"}\n{"text": 3}\n\nnot json\n[1]\n"text"\n')
