@@ -97,7 +97,7 @@ def private_folder(name: str) -> Iterator[Path]:
     for left in files.unfinished(place, name):
         if not left.is_symlink() and left.stat().st_uid == os.getuid():  # any user may create folders with that name in /tmp
             files.discard(left)
-    previous = {one: signal.signal(one, _interrupt) for one in ENDING}
+    previous = {signal.SIGINT: signal.getsignal(signal.SIGINT), **{one: signal.signal(one, _interrupt) for one in ENDING}}
     before = tempfile.tempdir
     try:
         folder = files.fresh_folder(place, name, 0o700)

@@ -75,11 +75,12 @@ def test_temporary_files_go_with_the_process(ending: signal.Signals, tmp_path: P
 def test_a_folder_that_someone_else_made_under_that_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    before = signal.getsignal(signal.SIGTERM)
+    handled = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(one) for one in handled]
     (tmp_path / "precious").mkdir()
     link = tmp_path / f".overtone-test-1-{os.getuid()}.tmp-link"
     link.symlink_to(tmp_path / "precious")
     with web_server.private_folder("overtone-test-1") as folder:
         assert tempfile.gettempdir() == str(folder) == os.environ["GRADIO_TEMP_DIR"]
     assert (tmp_path / "precious").is_dir() and link.is_symlink() and not folder.exists()
-    assert tempfile.gettempdir() == str(tmp_path) and signal.getsignal(signal.SIGTERM) == before
+    assert tempfile.gettempdir() == str(tmp_path) and [signal.getsignal(one) for one in handled] == before
