@@ -53,11 +53,11 @@ def _id_of(field: str) -> str:
 def _has_speaker_column(path: Path, lines: list[tuple[int, list[str]]]) -> bool:
     """Whether the second of three fields is a speaker: names repeat and differ from the texts."""
     threes = [(number, fields[1], fields[2]) for number, fields in lines if len(fields) == 3]
-    alike = sum(_are_similar(second, third) for _, second, third in threes)
-    if 2 * alike >= len(threes):
+    similar = sum(_are_similar(second, third) for _, second, third in threes)
+    if 2 * similar >= len(threes):
         return False
     names = {second.strip() for _, second, _ in threes}
-    if 10 * alike <= len(threes) == len(lines) and 2 * len(names) <= len(threes) and "" not in names:
+    if 10 * similar <= len(threes) == len(lines) and 2 * len(names) <= len(threes) and "" not in names:
         return True
     number = next(number for number, second, third in threes if not _are_similar(second, third))
     raise UserError(

@@ -196,7 +196,6 @@ def test_requests_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "python -m data_prep text" in capsys.readouterr().err
 
 
-def test_as_a_script_and_as_a_module_it_is_the_same_verb(data: Path) -> None:
-    for command in (["-m", "data_prep", "check"],):
-        done = subprocess.run([sys.executable, *command, str(data)], cwd=ROOT, capture_output=True, text=True)
-        assert (done.returncode, done.stdout.count("clips")) == (0, 4), done.stderr
+def test_the_verb_runs_as_a_command(data: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "data_prep", "check", str(data)], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.count("clips")) == (0, 4), done.stderr
