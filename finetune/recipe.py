@@ -9,10 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import multiprocessing
-import os
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -22,6 +19,7 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from finetune.errors import UserError
+from finetune.moved_modules import warn_recipe_author
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -231,13 +229,11 @@ class Recipe(Generic[OptionsT]):
                 generate or now.generate, chat or now.chat, serve or now.serve, sample or now.sample, evaluate or now.evaluate
             )
             object.__setattr__(self, "inference", moved)
-            if os.environ.get("RANK", "0") == "0" and multiprocessing.parent_process() is None:  # one of all processes warns
-                warnings.warn(
-                    f"{', '.join(old)} of Recipe(…) moved to its `inference`; write Recipe(…, inference=Inference({', '.join(old)})), with "
-                    "`from finetune.recipe import Inference` (docs/add_a_recipe.md)",
-                    FutureWarning,
-                    stacklevel=3,  # the line of the recipe that calls Recipe(…), past the generated __init__
-                )
+            warn_recipe_author(
+                f"{', '.join(old)} of Recipe(…) moved to its `inference`; write Recipe(…, inference=Inference({', '.join(old)})), with "
+                "`from finetune.recipe import Inference` (docs/add_a_recipe.md)",
+                4,  # the line of the recipe that calls Recipe(…), past the generated __init__
+            )
         if self.inference.generate is _generate_is_missing:
             raise TypeError("Recipe(…) needs inference=Inference(generate=…); see docs/add_a_recipe.md")
 

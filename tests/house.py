@@ -17,7 +17,7 @@ House = Mapping[str, str]
 PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"errors"}),
+    frozenset({"errors", "moved_modules"}),
     frozenset({"storage", "config_sources", "config_help"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe"}),
@@ -47,6 +47,7 @@ ALLOWED_DANGERS: dict[tuple[str, str], str] = {
     ("finetune/recipe.py", "importlib.import_module"): "a built-in recipe",
     ("finetune/recipe.py", "importlib.util.spec_from_file_location"): "a recipe whose folder was given on the command line",
     ("finetune/recipe.py", "spec.loader.exec_module"): "likewise",
+    ("finetune/moved_modules.py", "importlib.import_module"): "a module of this package by its new name, from a fixed list",
     ("finetune/__main__.py", "importlib.import_module"): "a verb from a fixed list",
     ("data_prep/__main__.py", "importlib.import_module"): "a verb from a fixed list",
     ("data_prep/audio_codecs/qwen_tts_import.py", "importlib.import_module"): "an installed package by its fixed name",
@@ -135,11 +136,11 @@ def room_of(module: str) -> str:
 
 def room_cycles(house: House) -> list[str]:
     """Cycles between folders, at every depth: a module beside folders counts as one."""
-    complaints = []
+    complaints, graph = [], import_graph(house)
     for folder in sorted({parent.as_posix() for path in house for parent in PurePosixPath(path).parents if parent.parts}):
         inside, depth = folder.replace("/", ".") + ".", folder.count("/") + 2
         rooms: dict[str, set[str]] = {}
-        for module, targets in import_graph(house).items():
+        for module, targets in graph.items():
             if module.startswith(inside):
                 room = ".".join(module.split(".")[:depth])
                 found = {".".join(target.split(".")[:depth]) for target in targets if target.startswith(inside)}

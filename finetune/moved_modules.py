@@ -1,0 +1,52 @@
+"""Old names of the modules that recipes import: `finetune.files` still imports `finetune.storage.files`, with a warning that names it.
+
+Importing this module makes it the last finder of `sys.meta_path`, so a module that exists is never replaced. Python calls `find_spec` for an
+unknown name, then `create_module` and `exec_module`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import sys
+import warnings
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED = {
+    "finetune.files": "finetune.storage.files",
+    "finetune.loss_head": "finetune.modeling.loss_head",
+    "finetune.model_gate": "finetune.storage.model_security",
+    "finetune.models": "finetune.modeling.loading",
+    "finetune.packing": "finetune.data.packing",
+    "finetune.strict_json": "finetune.storage.strict_json",
+}
+"""Old name → new name. These are the modules that the documentation and the built-in recipes used; all others were internal."""
+
+
+def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+    return importlib.util.spec_from_loader(name, THIS) if name in MOVED else None
+
+
+def create_module(_spec: ModuleSpec) -> None:
+    """The default: an empty module, which `exec_module` replaces."""
+
+
+def exec_module(module: ModuleType) -> None:
+    """Put the module of the new name in the place of `module`."""
+    new = MOVED[module.__name__]
+    warn_recipe_author(f"{module.__name__} moved to {new}; import {new} instead (docs/add_a_recipe.md)", 3)
+    sys.modules[module.__name__] = importlib.import_module(new)
+
+
+def warn_recipe_author(message: str, stacklevel: int) -> None:
+    """Issue a `FutureWarning`, in one of all processes of a run. `stacklevel`: as of `warnings.warn`, counted from this function."""
+    if os.environ.get("RANK", "0") == "0" and multiprocessing.parent_process() is None:
+        warnings.warn(message, FutureWarning, stacklevel)
+
+
+THIS: Any = sys.modules[__name__]
+sys.meta_path.append(THIS)
