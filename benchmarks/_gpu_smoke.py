@@ -19,7 +19,7 @@ from benchmarks import _gpu, _voice
 from benchmarks._gpu import ROOT, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.config import resolve
-from finetune.exporting.export import CARD
+from finetune.exporting.card import CARD
 from finetune.monitoring.event_log import read_log
 from finetune.planning.estimate import estimate_run
 from finetune.recipe import find_recipe, load_recipe

@@ -14,7 +14,7 @@ import torch
 from benchmarks import _gpu, _timing, generation
 from benchmarks._gpu import FULL, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune.exporting.export import CARD
+from finetune.exporting.card import CARD
 from finetune.storage import files
 from recipes.voice_clone.inference import talker_decoding
 from recipes.voice_clone.inference.cuda_graphs import window_size

@@ -1,4 +1,4 @@
-"""Open a data file through its index, making that if there is none, and read some rows: time and memory. Run by growth.py.
+"""Open a data file through its index, making that if there is none, and read some of its samples: time and memory. Run by growth.py.
 
 usage: _opening_rows.py FILE; the index lies beside it; prints one line of JSON
 """
@@ -28,11 +28,11 @@ def resident_mib() -> float:
 def main() -> None:
     path = Path(sys.argv[1])
     before, began = resident_mib(), time.process_time()
-    jsonl_dataset.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"])))
+    jsonl_dataset.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"]), sample=row["text"].encode()))
     found = jsonl_dataset.open_rows(path, path.parent)
     seconds = time.process_time() - began
     chosen = random.Random(0).choices(range(len(found)), k=READ)
-    assert all(len(found.read(row)["text"]) == found.lengths[row] for row in chosen)
+    assert all(len(found.sample(row)) == found.lengths[row] for row in chosen)
     print(json.dumps({"seconds": seconds, "mib": resident_mib() - before}), flush=True)
 
 

@@ -117,7 +117,7 @@ class Train(Section):
     """AdamW; AdamW with 8-bit moments (fp32 for embeddings, vectors and short rows); or Muon for the matrices of blocks, scaled to
     AdamW's learning rate and decay, with AdamW for the rest. A checkpoint can only be resumed with the optimizer that wrote it."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    """Nesterov momentum of Muon. `beta1` and `beta2` apply to the parameters that AdamW updates."""
+    """Nesterov momentum; only with `optimizer: muon`. `beta1` and `beta2` apply to the parameters that AdamW updates."""
     lr: float = Field(default=1e-5, gt=0)
     """Peak learning rate."""
     schedule: Literal["cosine", "constant"] = "cosine"

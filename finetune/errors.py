@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -18,9 +19,12 @@ class ElsewhereError(UserError):
 
 
 def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
-    """Run a verb and return its exit code; a `UserError` is printed to stderr and gives exit code 2."""
+    """Run a verb and return its exit code; a `UserError` is printed to stderr and gives exit code 2, and Ctrl-C gives 130."""
     try:
         return verb(argv)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        return 128 + signal.SIGINT
     except ElsewhereError:
         return 2
     except UserError as error:

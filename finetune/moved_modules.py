@@ -1,7 +1,7 @@
 """Old names of the modules that recipes import: `finetune.files` still imports `finetune.storage.files`, with a warning that names it.
 
-Importing this module makes it the last finder of `sys.meta_path`, so a module that exists is never replaced. Python calls `find_spec` for an
-unknown name, then `create_module` and `exec_module`.
+Importing this module makes it the last finder of `sys.meta_path`, so a module that exists is never replaced. Python calls `find_spec` for
+an unknown name, then `create_module` and `exec_module`.
 """
 
 from __future__ import annotations

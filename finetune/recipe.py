@@ -266,6 +266,12 @@ def recipe_named_in(place: Path, name: object, given: str | None) -> str:
     )
 
 
+def recipe_arguments(name: str) -> list[str]:
+    """`--recipe` for the suggested command of a verb that reads a run: only for a recipe from outside of the package, which no file of a
+    run may choose (see `recipe_named_in`)."""
+    return [] if name in built_in_recipes() else ["--recipe", name]
+
+
 def built_in_recipes() -> list[str]:
     """Names of the recipes that come with the package."""
     return sorted({path.parent.name for root in _recipe_roots() for path in root.glob("*/recipe.py")})

@@ -44,7 +44,6 @@ ALLOWED_JSON: dict[str, str] = {
     "finetune/monitoring/heartbeat.py": MESSAGES,
     "finetune/checkpointing/run_lock.py": OURS,
     "finetune/storage/model_security.py": MODELS,
-    "finetune/data/jsonl_dataset.py": "bytes that the strict reader has accepted, as their checksum says",
     "finetune/training/generation_during_training.py": MESSAGES,
     "finetune/checkpointing/safetensors_shards.py": OURS,
     "finetune/storage/demo_models.py": OURS,

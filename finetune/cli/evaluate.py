@@ -10,7 +10,7 @@ from pathlib import Path
 
 from finetune.cli.generate import parse_model_arguments, recipe_of
 from finetune.errors import UserError, exit_code
-from finetune.exporting.export import CARD
+from finetune.exporting.card import CARD
 from finetune.recipe import find_recipe, load_recipe
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from finetune.errors import UserError, exit_code
 from finetune.exporting import hub_upload
-from finetune.exporting.export import CARD, export
+from finetune.exporting.card import CARD
 from finetune.storage import files, remote
 
 
@@ -45,6 +45,8 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--private", action="store_true", help="with --push-to-hub: make the repository private if it is created")
     arguments = parser.parse_args(argv)
     check_hub(arguments)
+    from finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
+
     with fetch_and_place(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
         export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe)
         if remote.is_url(arguments.to):

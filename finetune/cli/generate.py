@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.errors import UserError, exit_code
-from finetune.exporting.export import CARD
+from finetune.exporting.card import CARD
 from finetune.recipe import find_recipe, load_recipe, recipe_named_in
-from finetune.storage import demo_models
+from finetune.storage import demo_models, files
 from finetune.storage.strict_json import read_object
 
 
@@ -94,7 +94,6 @@ def ensure_exported(model: Path, recipe: str) -> Path:
     if not is_checkpoint(model):
         return model
     from finetune.exporting import export
-    from finetune.storage import files
 
     # Another run in the same folder may reach the same step; what the checkpoint holds is in its manifest.
     target = model.parent.parent / "cache" / "exports" / f"{model.name}-{files.digest(model / 'manifest.json')[:8]}"

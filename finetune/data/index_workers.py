@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from finetune.data.jsonl_dataset import Block, Measure, ScanAll, Scanned, scan
 from finetune.errors import UserError
 from finetune.recipe import load_recipe
@@ -173,8 +175,6 @@ def _rows_of(block: Block) -> Iterator[Block]:
 
 def _serve(line: Connection) -> None:
     """Main loop of the process: handles blocks until the parent closes the connection, or ends."""
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; this one ends when the parent does
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, ConnectionError):

@@ -1,10 +1,10 @@
-"""Indexed JSONL dataset: random access to rows by an index of byte offsets, lengths and checksums, with memory independent of file size.
+"""Indexed JSONL dataset: random access to the samples of a file by an index of lengths, offsets and checksums, in constant memory.
 
 Beside the index is the sample cache, with the tokenized sample of each row (see finetune/data/sample_cache.py), so that no row is tokenized
 during training. Both are written in one pass over the file, by one or several processes (see finetune/data/index_workers.py).
 
 A run trains on exactly what it indexed. At each start a file of up to `DIGESTED_BYTES` is verified by its digest; a larger one by its size
-and times. Training reads only the cache. Each sample and each row is verified by its checksum when it is read.
+and times. Training reads only the cache, and verifies each sample by its checksum.
 """
 
 from __future__ import annotations
@@ -67,33 +67,6 @@ Measure = Callable[[dict[str, Any]], Measured]
 """Raises `UserError` for an invalid row."""
 
 
-class DataFile:
-    """Random access to the bytes of a file, through one file descriptor that stays open.
-
-    The file is not memory-mapped: if it were truncated, the process would die with SIGBUS. If the file is replaced by a rename, this object
-    still reads the old content.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):  # not if it could not be opened
-            os.close(self._descriptor)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Read `size` bytes, fewer only at the end of the file. Thread-safe. Raises `ValueError` for a range outside of the file, as in a
-        forged index."""
-        if offset < 0 or size < 0 or (size > BLOCK_BYTES and size > os.fstat(self._descriptor).st_size):
-            raise ValueError(f"{size:,} bytes from byte {offset:,} on")
-        parts, left = [], size
-        while left and (part := os.pread(self._descriptor, left, offset + size - left)):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-
-
 class SamplesFile:
     """Random access to a sample cache, by memory mapping: a read copies memory and keeps the interpreter lock, while a system call would
     release it, and reacquiring it takes longer than reading a sample."""
@@ -130,7 +103,6 @@ class Rows:
     """A JSONL file through its index."""
 
     path: Path
-    file: DataFile
     index: Ids
     """[rows, COLUMNS]."""
     digest: str
@@ -151,24 +123,6 @@ class Rows:
 
     def where(self, row: int) -> str:
         return f"{self.path}:{self.index[row, 3]}"
-
-    def read(self, row: int) -> dict[str, Any]:
-        """Read a row of the data file. Raises `UserError` if it is not the one that was indexed: the file was rewritten or truncated, or
-        cannot be read."""
-        offset, size, checksum = (int(self.index[row, column]) for column in (0, 1, 4))
-        try:
-            raw = self.file.read(offset, size)
-        except (OSError, ValueError) as error:
-            raise UserError(f"this row cannot be read any more ({strict_json.one_line(error)}); {RESTORE}") from error
-        if len(raw) < size:
-            raise UserError(
-                f"the file was truncated after it was indexed: of this row, {size:,} bytes from byte {offset:,} on, {len(raw):,} are left; "
-                + RESTORE
-            )
-        if checksum_of(raw) != checksum:
-            raise UserError(f"this row is not the one that was indexed: the file was rewritten since then; {RESTORE}")
-        value: dict[str, Any] = json.loads(raw)  # `scan` has accepted the same bytes
-        return value
 
     def announce(self, rows: Iterable[int]) -> None:
         """Prefetch the samples of these rows. Raises `UserError` if the cache was truncated."""
@@ -191,12 +145,6 @@ def remedy(samples: Path) -> str:
     return f"delete {samples} and run the same command, which builds it again and resumes from the last checkpoint"
 
 
-RESTORE = (
-    "nothing was trained on it. Restore the file as it was and run the same command, which resumes from the last checkpoint; "
-    "to train on other data, choose another --run.dir"
-)
-
-
 def checksum_of(raw: bytes) -> int:
     """64-bit BLAKE2b as a signed integer, as stored in the index."""
     total = hashlib.blake2b(digest_size=8)
@@ -217,7 +165,7 @@ def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
                 "after the other, or with different --run.dir"
             )
         index = np.asarray(np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS)))  # whose rows are cheaper to take
-        return Rows(path, DataFile(path), index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
+        return Rows(path, index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} or its index {place} cannot be read ({strict_json.one_line(error)}), though rank 0 has just read it; with several "

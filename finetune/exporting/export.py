@@ -12,24 +12,26 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from finetune import __version__
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing.safetensors_shards import DTYPES, TensorEntry
 from finetune.config import Lora
 from finetune.config_sources import read_layer
 from finetune.errors import UserError
+from finetune.exporting.card import CARD, encode_card
+from finetune.modeling import loading, lora_adapters, quantization
+from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe, recipe_named_in
 from finetune.storage import files
 from finetune.storage.model_security import copy_for_export
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from finetune.checkpointing.safetensors_shards import TensorEntry
-    from finetune.modeling.loading import Reader
-
-CARD = "overtone.json"
+DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
+"""Value of --dtype → type of the weights; None: as in the base."""
 LARGEST_FILE_BYTES = 5 * 10**9
 """Largest weights file; larger weights are split over several files, as the hub's tools do."""
 BLOCK_BYTES = 32 * 2**20
@@ -67,9 +69,6 @@ def export(
 
     `recipe`: name or folder of the recipe; by default the one that the checkpoint names.
     """
-    from finetune.checkpointing import checkpoint, safetensors_shards
-    from finetune.modeling import loading
-
     if target.exists():
         raise UserError(f"--to {target} already exists; choose another folder or remove it")
     chosen = checkpoint.find(place, step)
@@ -81,7 +80,7 @@ def export(
         check_pieces(chosen, state, shapes, base)
         buffers = {name: trained(name, None) for name in state["buffers"]}
         plan = introduced(maker.export(base, state["recipe_state"], buffers, form), chosen, state)
-        source = Source(state, trained, shapes, read_base, plan, as_dtype(dtype))
+        source = Source(state, trained, shapes, read_base, plan, DTYPE_FLAGS[dtype])
         # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         if adapter_only:
@@ -96,8 +95,6 @@ def export(
 
 def check_pieces(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
     """Raises `UserError` for a checkpoint whose files do not match each other or the base; its export would be a wrong model."""
-    from finetune.modeling import loading
-
     if missing := sorted(set(state["buffers"]) - set(shapes)):
         raise UserError(f"{chosen}: state.json lists {', '.join(missing[:4])}, but no file contains them; choose another checkpoint")
     whole = loading.tensor_shapes(base)
@@ -128,9 +125,6 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
 
     `moved`: its current folder, if it was moved. `inside`: `Recipe.base_folders`.
     """
-    from finetune.checkpointing import checkpoint
-    from finetune.modeling import loading
-
     known = state["base"]
     try:
         base = loading.resolve_source(str(moved) if moved else known["source"], known["revision"])
@@ -154,16 +148,8 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
     return base
 
 
-def as_dtype(name: str | None) -> torch.dtype | None:
-    import torch
-
-    return {"bf16": torch.bfloat16, "fp32": torch.float32}[name] if name else None
-
-
 def adapter_alone(source: Source, form: str) -> Source:
     """The adapters under peft's names, with peft's config. Raises `UserError` if the export also changes other tensors."""
-    from finetune.modeling.lora_adapters import is_adapter, layer_of, peft_config, peft_name
-
     if source.lora is None:
         raise UserError("--adapter-only: this run trained all weights and has no adapter; remove the flag")
     if source.plan.edit:
@@ -171,9 +157,9 @@ def adapter_alone(source: Source, form: str) -> Source:
             f"--adapter-only: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter cannot contain; "
             "remove the flag, or choose another --format"
         )
-    adapters = [name for name in source.shapes if is_adapter(name) and not name.startswith("optimizer.")]
-    own = {peft_name(name): name for name in adapters}
-    config = peft_config(source.lora, [*{layer_of(name) for name in adapters}])
+    adapters = [name for name in source.shapes if lora_adapters.is_adapter(name) and not name.startswith("optimizer.")]
+    own = {lora_adapters.peft_name(name): name for name in adapters}
+    config = lora_adapters.peft_config(source.lora, [*{lora_adapters.layer_of(name) for name in adapters}])
     config.base_model_name_or_path, config.revision = source.state["base"]["source"], source.state["base"]["revision"]
     config.inference_mode = True
     shapes = {name: source.shapes[inner] for name, inner in own.items()}
@@ -187,10 +173,6 @@ def adapter_alone(source: Source, form: str) -> Source:
 
 
 def adapter_entries(source: Source) -> list[TensorEntry]:
-    import torch
-
-    from finetune.checkpointing.safetensors_shards import TensorEntry
-
     return [TensorEntry(name, source.dtype or torch.float32, shape) for name, shape in sorted(source.shapes.items())]
 
 
@@ -205,7 +187,7 @@ def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, 
         for name in source.plan.copy:
             for path in every_file(base / name):
                 copy_for_export(path, base, temporary / path.relative_to(base))
-        documents = {**retyped(source.plan.files, source.dtype), CARD: describe(source.state, card, digests)}
+        documents = {**retyped(source.plan.files, source.dtype), CARD: encode_card(source.state, card, digests)}
         for name, content in documents.items():
             files.make_folder((temporary / name).parent)
             files.write_blocks(temporary / name, [content])
@@ -232,14 +214,9 @@ def retyped(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str,
 
 def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
     """Name, type and shape of every tensor of the base, as they will be written."""
-    from safetensors import safe_open
-
-    from finetune.checkpointing.safetensors_shards import DTYPES, TensorEntry
-    from finetune.modeling.loading import tensor_files
-
     types = {text: dtype for dtype, text in DTYPES.items()}
     entries = []
-    for name, path in sorted(tensor_files(base).items()):
+    for name, path in sorted(loading.tensor_files(base).items()):
         with safe_open(path, framework="pt") as file:
             part = file.get_slice(name)
             own = types[part.get_dtype()]
@@ -249,11 +226,8 @@ def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
 
 def check_accounted(source: Source, exported: set[str]) -> None:
     """Raises `UserError` if the export would not contain all trained tensors."""
-    from finetune.modeling.loading import base_name
-    from finetune.modeling.lora_adapters import is_adapter, layer_of
-
     owners = {
-        name: layer_of(name) + ".weight" if is_adapter(name) else base_name(name)
+        name: lora_adapters.layer_of(name) + ".weight" if lora_adapters.is_adapter(name) else loading.base_name(name)
         for name in source.shapes
         if not name.startswith("optimizer.")
     }
@@ -264,8 +238,6 @@ def check_accounted(source: Source, exported: set[str]) -> None:
 
 def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder: Path) -> dict[str, str]:
     """Write one STEM.safetensors, or several files with an index. Returns file name → SHA-256."""
-    from finetune.checkpointing import safetensors_shards
-
     groups = split(entries)
     names = (
         [f"{stem}.safetensors"]
@@ -298,8 +270,6 @@ def blocks_of(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
     """The exported values of one tensor, in the exported type, in blocks of rows."""
     edit = source.plan.edit.get(entry.name)
     if edit is not None:
-        import torch
-
         whole = torch.cat(list(merged_rows(source, entry)))
         yield edit(whole.float()).to(entry.dtype)
         return
@@ -309,8 +279,6 @@ def blocks_of(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
 
 def merged_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
     """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values."""
-    from finetune.modeling import lora_adapters
-
     layer = entry.name.removesuffix(".weight")
     if entry.name in source.shapes:
         yield from (source.trained(entry.name, rows) for rows in row_blocks(entry.shape))
@@ -331,8 +299,6 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
 
 
 def adapted_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> Iterator[Tensor]:
-    from finetune.modeling import lora_adapters, quantization
-
     a = source.trained(layer + lora_adapters.DOWN, None)
     for block in row_blocks(entry.shape):
         assert block is not None  # an adapted layer has rows
@@ -345,12 +311,6 @@ def adapted_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> 
 
 def every_file(path: Path) -> list[Path]:
     return sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
-
-
-def describe(state: dict[str, Any], card: dict[str, Any], digests: dict[str, str]) -> bytes:
-    """Content of overtone.json: how this model was made, for people and for `finetune generate`."""
-    facts = {**card, "overtone": __version__, "base": state["base"], "data": state["data"], "lora": state["lora"], "weights": digests}
-    return json.dumps(facts, indent=1).encode()
 
 
 def check_written(folder: Path, digests: dict[str, str]) -> None:

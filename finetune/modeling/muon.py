@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
-from finetune.config import Config
+from finetune.config import Config, Train
 from finetune.errors import UserError
 from finetune.modeling.loading import slices_at
 
@@ -85,8 +85,14 @@ def empty_state(part: Tensor) -> dict[str, Tensor]:
 
 
 def check(config: Config) -> None:
-    """Raises `UserError` for settings that cannot be combined with Muon."""
-    if config.train.optimizer != "muon":
+    """Raises `UserError` for settings that cannot be combined with Muon, and for its momentum without it."""
+    train = config.train
+    if train.optimizer != "muon":
+        if train.momentum != Train.model_fields["momentum"].default:
+            raise UserError(
+                f"train.momentum: {train.momentum} has no effect with train.optimizer: {train.optimizer}; "
+                "set train.optimizer: muon, or remove train.momentum"
+            )
         return
     if config.model.lora is not None:
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from tqdm import tqdm
 
@@ -149,10 +151,7 @@ def _means(numbers: list[dict[str, float]]) -> dict[str, float]:
 
 def _show(writer: Any, step: int, answers: list[Answer]) -> None:
     """Add audio and images to TensorBoard. Other trackers get only texts and metrics; the files are in the run's folder."""
-    import io
-
     import soundfile
-    import torch
     from matplotlib.image import imread
 
     for number, answer in enumerate(answers, 1):
@@ -191,8 +190,6 @@ def _event_of(line: bytes) -> dict[str, Any] | None:
 
 def draw_curve(log_path: Path, picture: Path) -> None:
     """Write a PNG with training and validation loss over optimizer steps."""
-    import io
-
     from matplotlib.figure import Figure
 
     events = read_log(log_path)

@@ -24,6 +24,7 @@ from finetune.modeling import optimizers
 from finetune.monitoring.event_log import Events
 from finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
 from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, save_obstacle
+from finetune.recipe import recipe_arguments
 from finetune.training.evaluation import evaluate
 from finetune.training.step import Training, loader_of, train_step
 
@@ -219,7 +220,8 @@ def too_few_steps(training: Training, path: Path, reached: int) -> str:
     """The error of a run that would end before the checkpoint that it resumes from."""
     train = training.config.train
     wanted = f"train.steps: {train.steps}" if train.steps else f"train.epochs: {train.epochs}, which are {training.total:,} steps"
-    earlier = shlex.join(["python", "-m", "finetune", "export", str(training.config.run.dir), "--step", "N", "--to", "FOLDER"])
+    target = ["--step", "N", "--to", "FOLDER", *recipe_arguments(training.config.recipe)]
+    earlier = shlex.join(["python", "-m", "finetune", "export", str(training.config.run.dir), *target])
     return (
         f"{wanted}, but {path} is of step {reached:,} already; give --train.steps {reached} or more, export an earlier step "
         f"({earlier}), or choose another --run.dir"

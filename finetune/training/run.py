@@ -28,7 +28,7 @@ from finetune.monitoring.event_log import Events, Listener, draw_curve, nobody
 from finetune.monitoring.heartbeat import Heartbeat, Loss
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.monitoring.stop_requests import SignalListener, StopRequests
-from finetune.recipe import Recipe, built_in_recipes
+from finetune.recipe import Recipe, recipe_arguments
 from finetune.storage import files
 from finetune.training import out_of_memory
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
@@ -208,9 +208,9 @@ def save_curve(run_dir: Path, events: Events) -> None:
 
 
 def export_command(config: Config) -> str:
-    """The command that exports the run. It repeats --recipe for a recipe from outside of the package: no file of a run may choose it."""
-    outside = [] if config.recipe in built_in_recipes() else ["--recipe", config.recipe]
-    return shlex.join(["python", "-m", "finetune", "export", str(config.run.dir), "--to", f"exports/{config.run.dir.name}", *outside])
+    """The command that exports the run."""
+    target = ["--to", f"exports/{config.run.dir.name}", *recipe_arguments(config.recipe)]
+    return shlex.join(["python", "-m", "finetune", "export", str(config.run.dir), *target])
 
 
 def tracker_settings(config: Config) -> dict[str, Any]:

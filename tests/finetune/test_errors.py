@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from finetune.errors import ElsewhereError, UserError, exit_code
+from tests.finetune import tiny
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_verb_that_works_gives_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,3 +50,17 @@ def test_a_terminal_obeys_nothing_of_a_message(capsys: pytest.CaptureFixture[str
 
     assert exit_code(fail, []) == 2
     assert capsys.readouterr().err == "error: the key \\x1b]0;title\\x07 of \\u2028é\\ud800\n  next line\n"
+
+
+def test_ctrl_c_while_a_run_indexes_its_data_prints_one_line(tmp_path: Path) -> None:
+    config, recipe = tiny.config_in(tmp_path), tmp_path / "mine"
+    shutil.copytree(tiny.FOLDER, recipe, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (recipe / "recipe.py").read_text()
+    read = "def read(row: dict[str, Any], processor: Any) -> Sample:\n"
+    assert read in source
+    (recipe / "recipe.py").write_text(source.replace(read, f"{read}    import signal\n\n    signal.raise_signal(signal.SIGINT)\n"))
+    own = ["--run.dir", str(tmp_path / "run"), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
+    command = [sys.executable, str(ROOT / "finetune" / "train.py"), "--recipe", str(recipe), *own]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert [path.name for path in (tmp_path / "run" / "cache").glob(".train*")] == [], "no partly written index is left"

@@ -23,7 +23,7 @@ from data_prep.audio_codecs.qwen3_tts import find_codec, load_codec
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.transcription.whisper_engine import load_whisper
 from finetune.errors import UserError
-from finetune.exporting.export import CARD
+from finetune.exporting.card import CARD
 from recipes.language.causal_model import on_meta, read_config
 from recipes.language.tokenizer import load_tokenizer
 from recipes.llm_sft import generation, tiny_checkpoint

@@ -14,6 +14,7 @@ from data_prep.audio.waveform import MASTER_RATE, Audio, flac
 from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
 from finetune.exporting import export
+from finetune.exporting.card import CARD
 from finetune.modeling import loading
 from finetune.storage import files
 from finetune.storage.strict_json import read_object
@@ -151,10 +152,10 @@ def find_encoder_folder(recipe: SpeechRecipe, system: System) -> Path:
     if _inspect(recipe, system.folder).can_clone:
         return system.folder
     try:
-        base = read_object(system.folder / export.CARD)["base"]
+        base = read_object(system.folder / CARD)["base"]
         return loading.resolve_source(str(base["source"]), base["revision"])
     except (UserError, KeyError, TypeError) as error:
-        raise UserError(f"{system.folder}: the base in {export.CARD} cannot be used ({error}); give --base FOLDER") from None
+        raise UserError(f"{system.folder}: the base in {CARD} cannot be used ({error}); give --base FOLDER") from None
 
 
 def _find_checkpoints(run: Path, steps: str | None) -> list[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finetune.cli import chat
-from finetune.exporting.export import CARD
+from finetune.exporting.card import CARD
 from tests.finetune import tiny
 
 

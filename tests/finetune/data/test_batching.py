@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from finetune.data import batching, sample_cache
 from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
-from finetune.data.jsonl_dataset import DataFile, Measured, Rows, SamplesFile, build_index, checksum_of, open_rows
+from finetune.data.jsonl_dataset import Measured, Rows, SamplesFile, build_index, checksum_of, open_rows
 from finetune.errors import UserError
 from tests.finetune import tiny
 
@@ -189,11 +189,10 @@ def rows_in_memory(texts: list[str]) -> Rows:
     records = [sample_cache.encode(tiny.RECIPE.read({"text": text}, None)) for text in texts]
     numbers = zip(placed(lines), texts, range(len(texts)), placed(records), strict=True)
     index = np.array([[*row[:2], len(text), number + 1, row[2], *record] for row, text, number, record in numbers])
-    with tempfile.NamedTemporaryFile() as file, tempfile.NamedTemporaryFile() as cached:
-        for place, parts in ((file, lines), (cached, records)):
-            place.write(b"".join(parts))
-            place.flush()
-        return Rows(Path("memory.jsonl"), DataFile(Path(file.name)), index, "", SamplesFile(Path(cached.name)))
+    with tempfile.NamedTemporaryFile() as cached:
+        cached.write(b"".join(records))
+        cached.flush()
+        return Rows(Path("memory.jsonl"), index, "", SamplesFile(Path(cached.name)))
 
 
 def placed(parts: list[bytes]) -> list[tuple[int, int, int]]:

@@ -206,3 +206,11 @@ def test_a_run_says_what_muon_updates_and_refuses_to_do_nothing() -> None:
     assert account(make_optimizer(model, Train(), (Block,))) is None
     with pytest.raises(UserError, match=r"train\.optimizer: muon would have no effect: no trained matrix is in a block"):
         make_optimizer(model, Train(optimizer="muon"))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_a_momentum_is_refused_without_muon(optimizer: str, tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path, ("train.optimizer", optimizer), ("train.momentum", "0.9"))
+    with pytest.raises(UserError, match=rf"^train.momentum: 0.9 has no effect with train.optimizer: {optimizer}; set .* or remove"):
+        muon.check(config)
+    muon.check(tiny.config_in(tmp_path, ("train.optimizer", optimizer), ("train.momentum", "0.95")))

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
-from finetune.exporting.export import CARD
+from finetune.exporting.card import CARD
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.voice import SpeechSampling
