@@ -36,7 +36,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
     """Of each act, seconds of each round by each clock, the slowest rank's. Collective: call on every rank."""
     state = {f"piece{number}": torch.ones(mebibytes * 2**20 // 4 // PIECES) for number in range(PIECES)}
     rounds: dict[str, list[Seconds]] = {"first copy": [], "first save": [], "copy": [], "save": [], "torch.save": []}
-    own = safetensors_shards.own_parts(state, joined.rank, joined.size)
+    own = safetensors_shards.select_own_parts(state, joined.rank, joined.size)
     for number in range(FIRSTS):
         saver = checkpoint.Saver(joined, folder / str(number), 2, asynchronous=True)
         rounds["first copy"].append(together(joined, lambda: {name: part.value.clone() for name, part in own.items()}))
@@ -57,7 +57,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
     slowest = {
         name: [{clock: max(each[clock] for each in of_ranks) for clock in CLOCKS} for of_ranks in zip(*shared, strict=True)]
         for name in rounds
-        if (shared := [each for each in process_group.gather(joined, rounds[name]) if each])
+        if (shared := [each for each in process_group.gather_from_ranks(joined, rounds[name]) if each])
     }
     return {"mebibytes": mebibytes, "ranks": joined.size, "rounds": slowest}
 
@@ -66,14 +66,14 @@ def finish(saver: checkpoint.Saver, folder: Path, joined: World) -> None:
     """End the save in flight, give the buffers back, and make room on the disk. Collective: call on every rank."""
     saver.finish()
     saver.close()
-    process_group.sums(joined, [0.0])
+    process_group.sum_over_ranks(joined, [0.0])
     if joined.is_main:
         files.discard(checkpoint.folder_of(folder))
 
 
 def together(joined: World, act: Callable[[], object]) -> Seconds:
     """Seconds of what all ranks begin at once. Collective: call on every rank."""
-    process_group.sums(joined, [0.0])
+    process_group.sum_over_ranks(joined, [0.0])
     return taken(act)
 
 

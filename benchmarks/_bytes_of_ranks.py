@@ -24,10 +24,10 @@ from finetune.data import batching
 from finetune.distributed import process_group
 from finetune.distributed.data_parallel import Bucket
 from finetune.distributed.process_group import World
-from finetune.distributed.sharding import own_part, replica_of
+from finetune.distributed.sharding import local_shard, replica_of
 from finetune.storage import files
 from finetune.training import setup
-from finetune.training.step import loader_of, train_step
+from finetune.training.step import make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 
@@ -37,7 +37,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
     groups = parameter_groups(training.model)
     lasting: list[int] = []
     training.optimizer.register_step_post_hook(lambda *_: lasting.__setitem__(slice(None), lasting_bytes(training.optimizer)))
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     with passing_bytes(groups) if groups else waiting_bytes(training.model) as peak:
         for number, step in zip(range(2), todo, strict=False):
@@ -61,7 +61,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
         "largest": max(sizes[1:]),
         "embedding": 0 if isinstance(embedding, FSDPModule) else sum(parameter.numel() for parameter in embedding.parameters()),
         "alike": sum(parameter.numel() for block in blocks for parameter in block.parameters() if parameter.dim() == 1),
-        "each": process_group.gather(joined, [*lasting, *peak]),
+        "each": process_group.gather_from_ranks(joined, [*lasting, *peak]),
     }
 
 
@@ -73,7 +73,7 @@ def lasting_bytes(optimizer: torch.optim.Optimizer) -> list[int]:
 
 
 def local_bytes(tensors: Iterable[Tensor | None]) -> int:
-    local = [own_part(tensor) for tensor in tensors if tensor is not None]
+    local = [local_shard(tensor) for tensor in tensors if tensor is not None]
     return sum(part.numel() * part.element_size() for part in local)
 
 

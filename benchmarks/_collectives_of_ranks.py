@@ -28,11 +28,11 @@ from finetune.data import batching
 from finetune.distributed import process_group, sharding
 from finetune.distributed.process_group import World
 from finetune.hardware.gpus import Cluster, Gpu
-from finetune.planning.memory import Arrangement, outline
-from finetune.planning.parallelism_planner import HOP, Work, communication, tensor_traffic
+from finetune.planning.memory import Arrangement, outline_model
+from finetune.planning.parallelism_planner import HOP, Work, estimate_communication, estimate_tensor_traffic
 from finetune.storage import files
 from finetune.training import setup
-from finetune.training.step import loader_of, train_step
+from finetune.training.step import make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 PASSES = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
@@ -96,9 +96,9 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 def measure(joined: World, config: Config) -> dict[str, Any]:
     """The second of two real steps of several micro-batches a rank. Collective: call on every rank."""
     loaded = RECIPE.load(config)
-    of = outline(loaded.model, loaded.blocks, sharding.compute_dtype(config), plans=loaded.tensor_plans)
+    of = outline_model(loaded.model, loaded.blocks, sharding.compute_dtype(config), plans=loaded.tensor_plans)
     training, progress = setup.build(config, RECIPE, joined)
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     for number, step in zip(range(2), todo, strict=False):
         turns = loader.turns(step.micros)
@@ -126,8 +126,10 @@ def told(work: Work, arrangement: Arrangement, positions: list[int]) -> list[flo
     answers = []
     for link, unit in ((1e-9, 1.0), (float("inf"), HOP)):
         cluster = Cluster("links", Gpu(0, 0, link, link * arrangement.ranks), arrangement.ranks)
-        seconds, _ = communication(work, cluster, arrangement, len(positions), 0.0)
-        answers.append((seconds + sum(tensor_traffic(replace(work, micro_tokens=each), cluster, arrangement) for each in positions)) / unit)
+        seconds, _ = estimate_communication(work, cluster, arrangement, len(positions), 0.0)
+        answers.append(
+            (seconds + sum(estimate_tensor_traffic(replace(work, micro_tokens=each), cluster, arrangement) for each in positions)) / unit
+        )
     return answers
 
 

@@ -25,7 +25,7 @@ from finetune.modeling import loss_head
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
 from finetune.training import setup
-from finetune.training.step import loader_of, train_step
+from finetune.training.step import make_loader, train_step
 from recipes.llm_sft import tiny_checkpoint
 from recipes.voice_clone.model.model_configs import SMALL
 
@@ -224,7 +224,7 @@ def synchronizations(kind: str, bench: Bench) -> list[Cells]:
     config = (tiny_chat if kind == "llm_sft" else tiny_voice)(bench)
     training, progress = setup.build(config, recipe, bench.joined())
     step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, None))
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     turns = loader.turns(step.micros)
     loader.close()
     for _ in range(2):

@@ -20,12 +20,12 @@ from benchmarks._gpu import ROOT, Bench, Scale
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
-from finetune.data.batching import Turn
-from finetune.distributed.sharding import own_part
+from finetune.data.batching import RankBatch
+from finetune.distributed.sharding import local_shard
 from finetune.storage import files
 from finetune.training import loop, setup
 from finetune.training.loop import Progress
-from finetune.training.step import Training, loader_of, train_step
+from finetune.training.step import Training, make_loader, train_step
 from recipes.llm_sft.recipe import RECIPE as CHAT
 
 GIB = 2**30
@@ -67,7 +67,7 @@ def saves(bench: Bench) -> list[Cells]:
     return rows
 
 
-def save_beside_a_step(training: Training, turns: list[Turn], saver: checkpoint.Saver, step: int) -> tuple[float, float, float]:
+def save_beside_a_step(training: Training, turns: list[RankBatch], saver: checkpoint.Saver, step: int) -> tuple[float, float, float]:
     """Seconds that a save holds the host, of the training step after it, and until the checkpoint is committed.
 
     After the save the host does not wait for the device, which is still copying on the save's own stream.
@@ -142,11 +142,11 @@ def timed(act: Callable[[], object]) -> float:
     return _timing.taken(act, _gpu.clock)
 
 
-def chat_training(bench: Bench) -> tuple[Training, list[Turn]]:
+def chat_training(bench: Bench) -> tuple[Training, list[RankBatch]]:
     """A run of the chat model that has trained one step, and the turns of that step."""
     config = chat_config(bench.folder, bench.scale, bench.fresh("saving"))
     training, progress = setup.build(config, CHAT, bench.joined())
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     turns = loader.turns(next(loop.steps_left(training, progress)).micros)
     loader.close()
     train_step(training, turns, 0)
@@ -168,7 +168,7 @@ def exported(bench: Bench, training: Training) -> list[list[str]]:
 def whole_state(training: Training) -> dict[str, Tensor]:
     """As one would keep it by hand: tensors by name."""
     tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
-    return {name: own_part(tensor) for name, tensor in tensors.items()}
+    return {name: local_shard(tensor) for name, tensor in tensors.items()}
 
 
 @torch.no_grad()

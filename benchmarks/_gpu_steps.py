@@ -19,17 +19,17 @@ from benchmarks._gpu import Bench, Scale
 from benchmarks._heads import WholeLogits
 from finetune.config import Config, resolve
 from finetune.data import batching, sample_cache
-from finetune.data.batching import Order, Turn
+from finetune.data.batching import Order, RankBatch
 from finetune.distributed.sharding import choose_strategy
-from finetune.hardware.gpus import GPUS, cluster
+from finetune.hardware.gpus import GPUS, make_cluster
 from finetune.planning.activation_memory import Recomputing
 from finetune.planning.estimate import estimate_run
 from finetune.planning.memory import Arrangement
-from finetune.planning.parallelism_planner import judge
+from finetune.planning.parallelism_planner import estimate_layout
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from finetune.training import setup
-from finetune.training.step import Training, loader_of, train_step
+from finetune.training.step import Training, make_loader, train_step
 from recipes.language import causal_model
 
 GIB = 2**30
@@ -108,7 +108,7 @@ class Measured:
 
     seconds: float
     """Median."""
-    turns: list[Turn]
+    turns: list[RankBatch]
     cells: list[str]
     """Under `SPEED`."""
 
@@ -143,7 +143,7 @@ def planned(config: Config, recipe: Recipe) -> int:
     """Bytes that `finetune plan` says torch will allocate at the peak."""
     work = estimate_run(config, recipe).work
     recomputing: Recomputing = config.train.activation_checkpointing
-    return judge(work, cluster("h200", 1, 1), Arrangement(choose_strategy(config, {}), 1), recomputing).memory.allocated
+    return estimate_layout(work, make_cluster("h200", 1, 1), Arrangement(choose_strategy(config, {}), 1), recomputing).memory.allocated
 
 
 class RandomChats:
@@ -161,7 +161,7 @@ class RandomChats:
         return sample_cache.encode({"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)})
 
 
-def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[Turn], float]:
+def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[RankBatch], float]:
     """One optimizer step's micro-batches of random chats, and the model FLOPs of them."""
     model, chance = training.model, np.random.default_rng(0)
     mixed = np.clip(chance.lognormal(np.log(scale.sequence / 5), 0.9, scale.chats), 8, scale.sequence)
@@ -170,7 +170,7 @@ def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[
     micros = batching.micro_batches(Order(0, 1024, train.micro_tokens, 10**9, packing), lengths, epoch=0, window=0)
     words = int(model.words)  # type: ignore[arg-type]
     rows: Any = RandomChats([torch.from_numpy(chance.integers(0, words, length)) for length in lengths.tolist()])
-    loader = loader_of(training, rows)
+    loader = make_loader(training, rows)
     turns = loader.turns(tuple(micros))
     loader.close()
     shape: Any = model.config
@@ -184,11 +184,11 @@ def multiplied(*modules: nn.Module) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters() if parameter.dim() > 1)
 
 
-def voice_step(training: Training, _: Version, __: Scale) -> tuple[list[Turn], float]:
+def voice_step(training: Training, _: Version, __: Scale) -> tuple[list[RankBatch], float]:
     """All clips as one optimizer step, and the model FLOPs of them."""
     order = Order.of(training.config)
     step = next(batching.steps(order, training.rows.lengths, batching.Place(), epochs=None))
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     turns = loader.turns(step.micros)
     loader.close()
     frames = sum(int(turn.batch.tensors["frame_mask"].sum()) for turn in turns)

@@ -40,7 +40,10 @@ def measure(joined: World, folder: Path, rounds: int) -> dict[str, object]:
     for _ in range(2):
         check_alike({name: act() for name, act in acts.items()}, 1e-4)
     taken = _timing.in_turns(acts, rounds, warm_up=0)
-    each = {name: [mean(ranks) for ranks in zip(*process_group.gather(joined, seconds), strict=True)] for name, seconds in taken.items()}
+    each = {
+        name: [mean(ranks) for ranks in zip(*process_group.gather_from_ranks(joined, seconds), strict=True)]
+        for name, seconds in taken.items()
+    }
     return {"ranks": joined.size, "positions": int(batch.tensors["valid"].sum()), **each}
 
 

@@ -22,13 +22,13 @@ from finetune.distributed import process_group
 from finetune.storage import files
 from finetune.training import loop, setup
 from finetune.training.loop import Progress
-from finetune.training.step import Training, loader_of, train_step
+from finetune.training.step import Training, make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 
 def step_once(training: Training, progress: Progress) -> batching.Place:
     """Collective: call on every rank."""
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     step = next(loop.steps_left(training, progress))
     train_step(training, loader.turns(step.micros), progress.step)
     loader.close()
@@ -47,17 +47,17 @@ def load_seconds(training: Training) -> float:
     """Median, slowest rank: find the newest good checkpoint, every byte verified, and read it. Collective: call on every rank."""
     taken = []
     for _ in range(LOADS):
-        process_group.sums(training.world, [0.0])
+        process_group.sum_over_ranks(training.world, [0.0])
         began = time.process_time()
         loop.resume(training)
-        taken.append(max(process_group.gather(training.world, time.process_time() - began)))
+        taken.append(max(process_group.gather_from_ranks(training.world, time.process_time() - began)))
     return median(taken)
 
 
 def so_far(training: Training) -> float:
     """Processor seconds of the launcher and of the slowest rank after it, since they were started. Collective: call on every rank."""
     launcher = psutil.Process().parent().cpu_times()
-    return launcher.user + launcher.system + max(process_group.gather(training.world, time.process_time()))
+    return launcher.user + launcher.system + max(process_group.gather_from_ranks(training.world, time.process_time()))
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from finetune.config import resolve
 from finetune.data import batching
 from finetune.distributed import process_group
 from finetune.training import loop, setup
-from finetune.training.step import loader_of, train_step
+from finetune.training.step import make_loader, train_step
 from recipes.llm_sft.recipe import RECIPE, load_tokenizer, read
 
 ROWS, POSITIONS = 8, 2048
@@ -46,7 +46,7 @@ def ours(folder: Path, packing: bool) -> Iterator[Step]:
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
     joined = process_group.join((), folder)
     training, progress = setup.build(config, RECIPE, joined)
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     for number, (step, turns) in enumerate(loader.over(loop.steps_left(training, progress))):
 
         def act(turns: Any = turns, number: int = number, tokens: int = step.tokens) -> int:

@@ -18,7 +18,7 @@ from benchmarks.growth import config_of
 from finetune.distributed import process_group
 from finetune.storage import files
 from finetune.training import loop, setup
-from finetune.training.step import loader_of, train_step
+from finetune.training.step import make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 
@@ -27,15 +27,15 @@ def main() -> None:
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     joined = process_group.join((), folder)
     training, progress = setup.build(config_of(folder, f"ranks-{joined.size}"), RECIPE, joined)
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     step = next(loop.steps_left(training, progress))
     turns = loader.turns(step.micros)
     found = []
     for number in range(WARM_UP + count):
-        process_group.sums(joined, [0.0])
+        process_group.sum_over_ranks(joined, [0.0])
         began, busy = time.perf_counter(), time.process_time()
         train_step(training, turns, number)
-        each = process_group.gather(joined, [time.perf_counter() - began, time.process_time() - busy])
+        each = process_group.gather_from_ranks(joined, [time.perf_counter() - began, time.process_time() - busy])
         found.append({"tokens": step.tokens, "wall": max(wall for wall, _ in each), "busy": sum(busy for _, busy in each)})
     loader.close()
     if joined.is_main:

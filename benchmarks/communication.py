@@ -1,8 +1,8 @@
 """Bytes that ranks send each other in a step, for every strategy: counted in real runs, compared with the planner's simulation.
 
 Counted are the collectives that torch issues (`_collectives_of_ranks.py`), and what a ring has each rank send for them. The simulation is
-`communication` in finetune/planning/parallelism_planner.py with `tensor_traffic`: over links of one byte a second its seconds are bytes,
-over links that take no time they are hops, one for each other rank of each collective.
+`estimate_communication` in finetune/planning/parallelism_planner.py with `estimate_tensor_traffic`: over links of one byte a second its
+seconds are bytes, over links that take no time they are hops, one for each other rank of each collective.
 """
 
 from __future__ import annotations

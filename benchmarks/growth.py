@@ -91,7 +91,7 @@ def steps_of(joined: Any, folder: Path, lengths: list[int]) -> dict[str, Callabl
     """A step on a micro-batch of sequences of each length."""
     import torch
 
-    from finetune.data.batching import MicroBatch, Turn
+    from finetune.data.batching import MicroBatch, RankBatch
     from finetune.training import setup
     from finetune.training.step import train_step
     from tests.causal_lm.recipe import RECIPE as OF_BYTES
@@ -99,7 +99,7 @@ def steps_of(joined: Any, folder: Path, lengths: list[int]) -> dict[str, Callabl
     torch.set_num_threads(1)
     training, _ = setup.build(config_of(folder, "lengths"), OF_BYTES, joined)
     batch = {length: OF_BYTES.collate([OF_BYTES.read({"text": "a" * length}, None)] * (POSITIONS // length)) for length in lengths}
-    turns = {length: [Turn(MicroBatch((0,), POSITIONS, key=0), batch[length], counts=True)] for length in lengths}
+    turns = {length: [RankBatch(MicroBatch((0,), POSITIONS, key=0), batch[length], counts=True)] for length in lengths}
     return {str(length): partial(train_step, training, turns[length], 0) for length in lengths}
 
 

@@ -30,7 +30,7 @@ from benchmarks import _table, _timing, _voice
 from benchmarks.voice_ways import frames_of, text_of
 from finetune.config import Config, on_disk, resolve
 from finetune.data import batching, jsonl_dataset, length_index
-from finetune.data.batching import Loader, MicroBatch, Order, Place, Step, Turn
+from finetune.data.batching import Loader, MicroBatch, Order, Place, RankBatch, Step
 from finetune.distributed import process_group
 from finetune.distributed.process_group import World
 from finetune.recipe import Recipe, Sample
@@ -69,7 +69,7 @@ class Measured:
     def __post_init__(self) -> None:
         turns = self.loader.turns
 
-        def timed(micros: tuple[MicroBatch, ...]) -> list[Turn]:
+        def timed(micros: tuple[MicroBatch, ...]) -> list[RankBatch]:
             began = time.thread_time()
             found = turns(micros)
             self.seconds.append(time.thread_time() - began)

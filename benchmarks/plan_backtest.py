@@ -26,8 +26,8 @@ from finetune.config import Lora
 from finetune.distributed.tensor_parallel import blocks_of
 from finetune.modeling import loading, lora_adapters
 from finetune.modeling.loss_head import LossHead
-from finetune.planning.activation_memory import Recomputing, trace, trim
-from finetune.planning.memory import Arrangement, memory, outline
+from finetune.planning.activation_memory import Recomputing, trace_step, trim_stacks
+from finetune.planning.memory import Arrangement, estimate_memory, outline_model
 from finetune.recipe import Batch
 from recipes.language import varlen_attention
 from recipes.language.causal_model import CausalModel, block_classes
@@ -135,15 +135,15 @@ def foretold(row: Published) -> tuple[float, float]:
     """(states with what is gathered, traced activations and loss) in GB."""
     model, dtype = built(row), torch.bfloat16
     blocks = block_classes(model)
-    of = outline(model, blocks, dtype)
+    of = outline_model(model, blocks, dtype)
     frozen = sum(weight.size for weight in of.weights if not weight.trained and weight.in_block) * row.frozen
     outside = sum(weight.size for weight in of.weights if not weight.trained and not weight.in_block) * 2
     lasting = (frozen + outside + row.state * of.trained) / row.ranks
     ids = torch.zeros(1, row.positions, dtype=torch.int64)
     tensors = {"ids": ids, "targets": ids, "supervised": torch.arange(row.positions)}
     batch = Batch(tensors, {"nll": row.positions, "accuracy": row.positions})
-    work = trace(model, trim(model, blocks), blocks, loss, batch, row.positions, dtype, row.recomputing)
-    passing = memory(of, Arrangement("fsdp", row.ranks), work, dtype.itemsize).passing if row.ranks > 1 else 0
+    work = trace_step(model, trim_stacks(model, blocks), blocks, loss, batch, row.positions, dtype, row.recomputing)
+    passing = estimate_memory(of, Arrangement("fsdp", row.ranks), work, dtype.itemsize).passing if row.ranks > 1 else 0
     return (lasting + passing) / 1e9, work.peak / 1e9
 
 
@@ -157,7 +157,7 @@ def built(row: Published) -> CausalModel:
     if config.tie_word_embeddings:
         model.get_submodule(model.head_path).weight = whole.get_input_embeddings().weight
     if row.rank is not None:
-        lora_adapters.inject(model, Lora(rank=row.rank), QUERY_VALUE)
+        lora_adapters.inject_adapters(model, Lora(rank=row.rank), QUERY_VALUE)
         loading.freeze(model, lora_adapters.is_adapter, torch.bfloat16)
     if row.frozen < 2:
         keep_inputs(model)

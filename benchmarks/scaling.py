@@ -21,7 +21,7 @@ from benchmarks import _table
 from finetune.config import resolve
 from finetune.hardware.gpus import GPUS, Cluster
 from finetune.planning.estimate import estimate_run
-from finetune.planning.parallelism_planner import LayoutEstimate, Work, arrangements, judge, ranked
+from finetune.planning.parallelism_planner import LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
 from recipes.voice_clone.model.model_configs import released
@@ -134,8 +134,8 @@ def case_of(model: Model, grows: bool, gpus: int, fabric: float) -> Case:
     cluster, work = cluster_of(gpus, fabric), work_of(model)
     batch = model.micro * gpus if grows else model.batch
     work = replace(work, global_batch_tokens=batch, micro_tokens=min(model.micro, batch // gpus))
-    among = [each for each in arrangements(cluster, work.refuses_tensor) if each.replicate in (1, cluster.nodes)]
-    return Case(model, grows, gpus, fabric, tuple(ranked([judge(work, cluster, each, work.recomputing) for each in among])))
+    among = [each for each in list_arrangements(cluster, work.refuses_tensor) if each.replicate in (1, cluster.nodes)]
+    return Case(model, grows, gpus, fabric, tuple(rank_layouts([estimate_layout(work, cluster, each, work.recomputing) for each in among])))
 
 
 def cases(counts: tuple[int, ...] = COUNTS) -> Iterator[Case]:

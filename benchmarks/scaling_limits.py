@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
 from benchmarks.scaling import COUNTS, FABRICS, WAYS, Case, cases, cluster_of, waits, work_of
-from finetune.planning.parallelism_planner import judge
+from finetune.planning.parallelism_planner import estimate_layout
 
 MOST = 0.2
 """Of a step, spent waiting: positions cost at most a quarter more than without."""
@@ -44,7 +44,7 @@ def hiding(case: Case) -> int:
     arrangement = next(each.arrangement for each in case.verdicts if each.arrangement.strategy == "fsdp" and each.arrangement.tensor == 1)
     while True:
         step = replace(work, micro_tokens=micro, global_batch_tokens=micro * HIDDEN_AT)
-        if waits(judge(step, cluster, replace(arrangement, ranks=HIDDEN_AT), work.recomputing)) <= MOST:
+        if waits(estimate_layout(step, cluster, replace(arrangement, ranks=HIDDEN_AT), work.recomputing)) <= MOST:
             return micro
         micro *= 2
 

@@ -30,7 +30,7 @@ from benchmarks._by_hand import Step, bare_step, check_alike, filled, optimizer_
 from benchmarks.voice_batches import KINDS
 from finetune.config import Config
 from finetune.data import batching
-from finetune.data.batching import Loader, MicroBatch, Turn
+from finetune.data.batching import Loader, MicroBatch, RankBatch
 from finetune.distributed import process_group
 from finetune.distributed.process_group import World
 from finetune.training import setup
@@ -57,7 +57,7 @@ NOTE = (
 class Way:
     """How one optimizer step's clips are trained on."""
 
-    turns: list[Turn]
+    turns: list[RankBatch]
     share: float = 1.0
     """Of the frames, for codebooks 1 to 15."""
     by_hand: Literal["no", "at once", "frame by frame"] = "no"
@@ -126,12 +126,12 @@ def ways_of(training: Training, step: batching.Step) -> dict[str, Way]:
     }  # fmt: skip
 
 
-def padded(loader: Loader, training: Training, rows: list[int], clips: int) -> list[Turn]:
+def padded(loader: Loader, training: Training, rows: list[int], clips: int) -> list[RankBatch]:
     """Micro-batches of so many clips as they come."""
     lengths = training.rows.lengths
     groups = [tuple(rows[start : start + clips]) for start in range(0, len(rows), clips)]
     micros = [MicroBatch(group, int(lengths[list(group)].sum()), key=0) for group in groups]
-    return [Turn(micro, loader.batch(micro), counts=True) for micro in micros]
+    return [RankBatch(micro, loader.batch(micro), counts=True) for micro in micros]
 
 
 def trainers(training: Training, ways: dict[str, Way]) -> dict[str, Step]:

@@ -25,7 +25,7 @@ from pydantic import (
 from typing_extensions import TypeVar
 
 from finetune.config_help import explain, fields
-from finetune.config_sources import Dumper, command_line, merge, read_layer
+from finetune.config_sources import Dumper, merge, parse_overrides, read_config_file
 from finetune.errors import UserError
 from finetune.storage.remote import is_url
 
@@ -244,7 +244,7 @@ class Config(Section, Generic[OptionsT]):
 def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config[OptionsT]:
     """Merge all config sources and validate them. Raises `UserError` with every problem, its place and the nearest valid key."""
     model = create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
-    layers = [*(read_layer(path) for path in files), command_line(overrides)]
+    layers = [*(read_config_file(path) for path in files), parse_overrides(overrides)]
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:

@@ -37,7 +37,7 @@ class Change:
         return "by rounding alone" if self.key.startswith(ROUNDING) else ""
 
     def __str__(self) -> str:
-        return f"{self.key}: {_shown(self.was)} → {_shown(self.now)}{f' ({self.effect})' if self.effect else ''}"
+        return f"{self.key}: {_format_value(self.was)} → {_format_value(self.now)}{f' ({self.effect})' if self.effect else ''}"
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -49,7 +49,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def changes(was: Mapping[str, Any], now: Mapping[str, Any], chosen: Collection[str] | None = None) -> list[Change]:
+def find_changes(was: Mapping[str, Any], now: Mapping[str, Any], chosen: Collection[str] | None = None) -> list[Change]:
     """Changes between two nested configurations: first those with any effect on the results, then those that affect rounding only, then
     those without effect, each in the order of the keys.
 
@@ -68,7 +68,7 @@ def _inside(keys: Iterable[str], section: str) -> bool:
     return any(key.startswith(f"{section}.") for key in keys)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value for a message; null, true and false as in YAML."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)

@@ -119,7 +119,7 @@ for _tag, _pattern, _first in (
         )
 
 
-def read_layer(path: Path) -> ConfigSource:
+def read_config_file(path: Path) -> ConfigSource:
     """Read a YAML file with the line of each key. Raises `UserError` for invalid syntax, duplicate keys, or a top level that is not a
     mapping."""
     try:
@@ -185,7 +185,7 @@ def _scalar(node: yaml.ScalarNode, place: str, prefix: str) -> Any:
     return value
 
 
-def command_line(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
+def parse_overrides(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
     """Dotted command-line overrides as a config source; values are YAML (`--log.trackers "[wandb]"`)."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}

@@ -30,7 +30,7 @@ from finetune.errors import UserError, exit_code
 from finetune.ray_cluster import cluster
 from finetune.storage import files
 from finetune.storage.remote import is_url
-from finetune.train import checked_config, checked_recipe, print_help
+from finetune.train import check_config, load_checked_recipe, print_help
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -64,21 +64,21 @@ def run(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     engine, arguments = split_arguments(arguments)
-    config = checked_config(arguments)
-    checked_recipe(config)
+    config = check_config(arguments)
+    load_checked_recipe(config)
     run_dir = engine.storage.absolute() / config.run.dir
-    with cluster.connected(engine.address):
-        gpu = cluster.has("GPU") if engine.gpu is None else engine.gpu
-        cluster.require(engine.fewest, {"GPU": 1.0} if gpu else {"CPU": 1.0}, f"--num-workers {engine.fewest}")
-        cluster.check_same_files(run_dir, local_files(config))
-        return report_result(train_on_cluster(engine, gpu, run_dir, [*command_line_of(arguments), f"--run.dir={run_dir}"]), run_dir)
+    with cluster.connect(engine.address):
+        gpu = cluster.has_resource("GPU") if engine.gpu is None else engine.gpu
+        cluster.require_resources(engine.fewest, {"GPU": 1.0} if gpu else {"CPU": 1.0}, f"--num-workers {engine.fewest}")
+        cluster.check_same_files(run_dir, list_local_files(config))
+        return report_result(train_on_cluster(engine, gpu, run_dir, [*format_arguments(arguments), f"--run.dir={run_dir}"]), run_dir)
 
 
 def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
     """Split the command line into Ray's settings and the arguments of the training."""
     given = {key: value for key, value in arguments.overrides if key in FLAGS}
     rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
-    fewest, most = workers_of(given.get("num-workers"))
+    fewest, most = parse_workers(given.get("num-workers"))
     if is_url(storage := given.get("storage", ".")):
         raise UserError(
             f"--storage {storage}: the run's folder must be one that all machines mount, since its commits are renames; "
@@ -88,14 +88,14 @@ def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
         fewest,
         most,
         Path(storage),
-        one_of("use-gpu", given.get("use-gpu", "auto"), {"auto": None, "true": True, "false": False}),
+        parse_choice("use-gpu", given.get("use-gpu", "auto"), {"auto": None, "true": True, "false": False}),
         given.get("ray-address"),
-        count("max-failures", given.get("max-failures", "3")),
+        parse_count("max-failures", given.get("max-failures", "3")),
     )
     return engine, Arguments(arguments.recipe, arguments.files, rest)
 
 
-def workers_of(text: str | None) -> tuple[int, int]:
+def parse_workers(text: str | None) -> tuple[int, int]:
     """The fewest and the most workers: `8` or `2:8`."""
     found = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text or "")
     if found is None or not 1 <= int(found[1]) <= int(found[2] or found[1]):
@@ -103,26 +103,26 @@ def workers_of(text: str | None) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-def one_of(flag: str, value: str, meanings: dict[str, bool | None]) -> bool | None:
+def parse_choice(flag: str, value: str, meanings: dict[str, bool | None]) -> bool | None:
     if value not in meanings:
         raise UserError(f"--{flag} {value}: expected {', '.join(meanings)}")
     return meanings[value]
 
 
-def count(flag: str, value: str) -> int:
+def parse_count(flag: str, value: str) -> int:
     if not value.isdecimal():
         raise UserError(f"--{flag} {value}: expected a number from 0")
     return int(value)
 
 
-def command_line_of(arguments: Arguments) -> list[str]:
+def format_arguments(arguments: Arguments) -> list[str]:
     """The arguments as a command line, without run.dir, which the driver resolves for all workers."""
     assert arguments.recipe is not None
     named = [("recipe", arguments.recipe), *(("config", str(path)) for path in arguments.files)]
     return [f"--{key}={value}" for key, value in (*named, *arguments.overrides) if key != "run.dir"]
 
 
-def local_files(config: Config) -> list[Path]:
+def list_local_files(config: Config) -> list[Path]:
     """Paths that each machine must have, besides the package, in the same place as this one."""
     local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
     return [Path.cwd(), *(path.absolute() for path in (*local, config.data.train, config.data.val) if isinstance(path, Path))]
@@ -133,13 +133,13 @@ def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[s
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from finetune.ray_cluster.worker import work
+    from finetune.ray_cluster.worker import train_as_worker
 
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else each line is printed twice
     records, launch = files.make_folder(run_dir / RECORDS), time.strftime("%Y%m%d-%H%M%S")
     workers = engine.most if engine.fewest == engine.most else (engine.fewest, engine.most)
     trainer = TorchTrainer(
-        work,
+        train_as_worker,
         train_loop_config={"folder": str(Path.cwd()), "arguments": arguments, "records": str(records / launch)},
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpu else "gloo"),
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu),

@@ -33,19 +33,19 @@ Sample = dict[str, "Tensor"]
 """One row as tensors without a batch dimension."""
 
 
-def _every_name(_: str) -> bool:
+def _accept_every_name(_: str) -> bool:
     return True
 
 
-def _nothing(_: Config) -> None:
+def _prepare_nothing(_: Config) -> None:
     return None
 
 
-def _no_doubt(_: nn.Module, __: Loaded, ___: Config) -> None:
+def _verify_nothing(_: nn.Module, __: Loaded, ___: Config) -> None:
     return None
 
 
-def _as_it_is(means: dict[str, float]) -> dict[str, float]:
+def _keep_means(means: dict[str, float]) -> dict[str, float]:
     return means
 
 
@@ -81,7 +81,7 @@ class Loaded:
     """The classes that are sharded, checkpointed and compiled one by one."""
     base: Path
     """Folder whose *.safetensors hold the parameters under the model's own names (a superset is fine)."""
-    trainable: Callable[[str], bool] = _every_name
+    trainable: Callable[[str], bool] = _accept_every_name
     """Which parameter names full fine-tuning trains; the others stay frozen and out of the checkpoints."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
@@ -126,7 +126,7 @@ class Sketch:
 class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
-    keep: Callable[[str], bool] = _every_name
+    keep: Callable[[str], bool] = _accept_every_name
     """Which names of the base's tensors the exported weights hold."""
     edit: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     """Last change to a tensor, in fp32, by name; the shape stays."""
@@ -155,11 +155,11 @@ class Inference:
     """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
 
 
-def _generate_is_missing(_: Path, __: list[str]) -> int:
+def _raise_missing_generate(_: Path, __: list[str]) -> int:
     raise NotImplementedError
 
 
-_NO_INFERENCE = Inference(generate=_generate_is_missing)
+_NO_INFERENCE = Inference(generate=_raise_missing_generate)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Recipe(Generic[OptionsT]):
     """Uses of an exported model. Required; the default is for recipes in the old form."""
     lora_targets: str = "all-linear"
     """Regular expression over names of modules that LoRA adapts, unless model.lora.targets is set."""
-    prepare: Callable[[Config[OptionsT]], None] = _nothing
+    prepare: Callable[[Config[OptionsT]], None] = _prepare_nothing
     """Called once per launch, on one process, before `load`: caches under `run.dir` what is derived from data and base."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples end to end in one row, none attending to another. Absent: the recipe cannot pack."""
@@ -195,10 +195,10 @@ class Recipe(Generic[OptionsT]):
     no target, and no sum over targets, changes. Absent: blocks are compiled for sizes that vary."""
     truncate: Callable[[Sample, int], Sample] | None = None
     """(sample, positions) → its beginning, for `data.too_long: truncate`. Absent: a cut sample would teach something wrong."""
-    verify: Callable[[nn.Module, Loaded, Config[OptionsT]], None] = _no_doubt
+    verify: Callable[[nn.Module, Loaded, Config[OptionsT]], None] = _verify_nothing
     """Before the first step, with the sharded and filled model in eval mode: raise `UserError` if it does not do what `loss` and `pack`
     rely on. Collective: called on every rank."""
-    report: Callable[[dict[str, float]], dict[str, float]] = _as_it_is
+    report: Callable[[dict[str, float]], dict[str, float]] = _keep_means
     """The means of a step or an evaluation, with derived metrics for the log (a perplexity from a mean log-likelihood)."""
     show: Callable[[Sample, Any], str] | None = None
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
@@ -234,7 +234,7 @@ class Recipe(Generic[OptionsT]):
                 "`from finetune.recipe import Inference` (docs/add_a_recipe.md)",
                 4,  # the line of the recipe that calls Recipe(…), past the generated __init__
             )
-        if self.inference.generate is _generate_is_missing:
+        if self.inference.generate is _raise_missing_generate:
             raise TypeError("Recipe(…) needs inference=Inference(generate=…); see docs/add_a_recipe.md")
 
 
@@ -250,7 +250,7 @@ def find_recipe(name: str) -> Path:
     )
 
 
-def recipe_named_in(place: Path, name: object, given: str | None) -> str:
+def choose_recipe(place: Path, name: object, given: str | None) -> str:
     """The recipe of a run or an export: `given` on the command line, or else the `name` that stands in the file `place`.
 
     A file comes from anywhere, and to import a folder is to run it; so from a file only the name of a built-in recipe counts. Raises
@@ -268,7 +268,7 @@ def recipe_named_in(place: Path, name: object, given: str | None) -> str:
 
 def recipe_arguments(name: str) -> list[str]:
     """`--recipe` for the suggested command of a verb that reads a run: only for a recipe from outside of the package, which no file of a
-    run may choose (see `recipe_named_in`)."""
+    run may choose (see `choose_recipe`)."""
     return [] if name in built_in_recipes() else ["--recipe", name]
 
 
@@ -282,17 +282,17 @@ def load_recipe(folder: Path) -> Recipe:
     recipe = getattr(_import(folder, "recipe"), "RECIPE", None)
     if not isinstance(recipe, Recipe):
         raise UserError(f"{folder / 'recipe.py'} must define RECIPE = Recipe(...); see docs/add_a_recipe.md")
-    if _light_options(folder) not in (None, recipe.Options):
+    if _read_options_file(folder) not in (None, recipe.Options):
         raise UserError(f"{folder / 'recipe.py'}: Recipe(Options=…) must be given the Options of {folder / 'options.py'}")
     return recipe
 
 
 def load_options(folder: Path) -> type[BaseModel]:
     """The recipe's `Options`: of `options.py` if that has the class, so that config and `--help` need neither `recipe.py` nor torch."""
-    return _light_options(folder) or load_recipe(folder).Options
+    return _read_options_file(folder) or load_recipe(folder).Options
 
 
-def _light_options(folder: Path) -> type[BaseModel] | None:
+def _read_options_file(folder: Path) -> type[BaseModel] | None:
     found = getattr(_import(folder, "options"), "Options", None) if (folder / "options.py").is_file() else None
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 

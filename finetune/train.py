@@ -36,11 +36,11 @@ def run(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     try:
-        config = checked_config(arguments)
+        config = check_config(arguments)
         setting = cuda_allocator.use_expandable_segments(os.environ)  # before torch is imported, as recipes may do
         if setting is not None and os.environ.get("RANK", "0") == "0":
             print(setting, flush=True)
-        recipe = checked_recipe(config)
+        recipe = load_checked_recipe(config)
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             raise
@@ -58,14 +58,14 @@ def print_help(about: str | None, arguments: Arguments) -> None:
     print(f"{about}\n{help_text(options)}")
 
 
-def checked_config(arguments: Arguments) -> Config:
+def check_config(arguments: Arguments) -> Config:
     """The resolved config, with inputs that exist. Raises `UserError`. Imports no torch, unless a recipe without options.py does."""
-    config = resolved_config(arguments)
+    config = resolve_config(arguments)
     check_inputs(config)
     return config
 
 
-def resolved_config(arguments: Arguments) -> Config:
+def resolve_config(arguments: Arguments) -> Config:
     """The config of the recipe, the --config files and the command line. Raises `UserError` for a wrong key or value."""
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
@@ -73,7 +73,7 @@ def resolved_config(arguments: Arguments) -> Config:
     return resolve(arguments.recipe, load_options(folder), [folder / "config.yaml", *arguments.files], arguments.overrides)
 
 
-def checked_recipe(config: Config) -> Recipe:
+def load_checked_recipe(config: Config) -> Recipe:
     """The recipe of a config. Raises `UserError` if it cannot do what `sample` wants."""
     recipe = load_recipe(find_recipe(config.recipe))
     generation_during_training.check(config, recipe)
@@ -97,7 +97,7 @@ def check_inputs(config: Config) -> None:
             raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
     for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
         if isinstance(path, str):
-            remote.look(path)
+            remote.find_file(path)
         elif path is not None and not path.is_file():
             raise UserError(
                 f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` "
@@ -105,7 +105,7 @@ def check_inputs(config: Config) -> None:
             )
 
 
-def end(code: int) -> NoReturn:
+def end_process(code: int) -> NoReturn:
     """End this process without the interpreter's shutdown, which now and then aborted a rank that had finished ("terminate called without
     an active exception": C++ destroys a running thread), and the launcher ended the others with it."""
     sys.stdout.flush()
@@ -114,4 +114,4 @@ def end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    end(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

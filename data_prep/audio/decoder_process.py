@@ -66,7 +66,7 @@ class AudioDecoder:
         files.require_space(self._folder, needed, f"decoding {path.name!r}")
         with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as hearing:
             request = {"do": "load", "path": str(path), "track": track.model_dump()}
-            with files.no_space_explained(self._folder / path.name, needed):
+            with files.explain_full_disk(self._folder / path.name, needed):
                 self._ask(request, [master.fileno(), hearing.fileno()])
             return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(hearing, lengths[1], SPEECH_RATE)
 

@@ -20,7 +20,7 @@ COMPILED = ("librosa.util.utils", "librosa.core.audio", "librosa.core.pitch")
 @functools.cache
 def import_librosa() -> ModuleType:
     """Import and return `librosa`. The first process on a machine compiles for some seconds; the others wait for its files."""
-    with files.alone(cache() / "librosa.lock"):
+    with files.hold_lock(cache() / "librosa.lock"):
         for name in COMPILED:
             importlib.import_module(name)
     return importlib.import_module("librosa")

@@ -16,7 +16,7 @@ from data_prep.audio_codecs.model_resolver import folder_of
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
-from finetune.storage.model_security import CONFIG, cleaned, shortened
+from finetune.storage.model_security import CONFIG, cleaned, shorten
 
 Part = TypeVar("Part")
 
@@ -69,7 +69,7 @@ def _open(adapters: tuple[Adapter[Part], ...], part: str, option: str, model: st
         if adapter.config == found and isinstance(kind, str) and kind in adapter.types:
             return adapter.open(option, model, commit_of(folder))
     raise UserError(
-        f"{option} {model}: {folder / found}: model_type {shortened(repr(kind))} is not one whose {part} is supported; "
+        f"{option} {model}: {folder / found}: model_type {shorten(repr(kind))} is not one whose {part} is supported; "
         f"{_known(adapters, part)}"
     )
 

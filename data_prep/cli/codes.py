@@ -78,7 +78,7 @@ def _codes(argv: list[str]) -> int:
     folder = manifests[0].parent
     rows = list(_read_rows(manifests, folder, options.speaker))
     codec = open_codec(options.model)
-    owner = files.own(folder)
+    owner = files.lock_folder(folder)
     try:
         with executor.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
             return _add_codes(rows, folder, audio_codes.Setup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
@@ -92,7 +92,7 @@ def _add_codes(rows: list[tuple[Path, Row]], folder: Path, setup: audio_codes.Se
     """Encode the clips that are not in the store, then write the rows with their codes."""
     store, digest = setup.store, setup.codec.digest()
     for place in (folder, *store.glob("*")):
-        files.sweep(place)
+        files.remove_unfinished(place)
     read = _read_clips(rows, digest)
     good, rejected = [one for one in read if isinstance(one, Encodable)], [one for one in read if isinstance(one, Rejected)]
     missing = list({one.clip.key: one.clip for one in good if not audio_codes.stored_at(store, one.clip.key).is_file()}.values())

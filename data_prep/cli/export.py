@@ -119,7 +119,7 @@ def _require_unique_names(items: list[ExportItem]) -> None:
 def write(items: list[ExportItem], layout: str, to: Path) -> ExportResult:
     """Write the export to a temporary folder next to the target, then rename it."""
     files.make_folder(to.parent)
-    files.sweep(to.parent, to.name)
+    files.remove_unfinished(to.parent, to.name)
     temporary = files.fresh_folder(to.parent, to.name)
     try:
         exported = FORMATS[layout](items, temporary)

@@ -138,7 +138,7 @@ def _make_temporary(target: Path) -> Path:
     """Create a temporary folder next to the target; leftovers of killed runs are removed first."""
     try:
         files.make_folder(target.parent)
-        files.sweep(target.parent, target.name)
+        files.remove_unfinished(target.parent, target.name)
         return files.fresh_folder(target.parent, target.name)
     except OSError as error:
         raise UserError(f"--out {target} cannot be created ({one_line(error)}); choose another folder") from None

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("recordings", type=remote.place, help="folder of recordings, or its URL (s3://…); sub-folders are included")
+    options.add_argument("recordings", type=remote.parse_place, help="folder of recordings, or its URL (s3://…); sub-folders are included")
     options.add_argument(
         "--out", type=Path, required=True, help="output folder for clips/, train.jsonl, val.jsonl, rejects.jsonl, summary.json"
     )

@@ -25,10 +25,10 @@ STAGES = ".stages"
 @contextlib.contextmanager
 def lock_dataset(out: Path) -> Iterator[None]:
     """Lock the dataset folder and remove leftovers of killed runs. Raises `UserError` if another run holds the lock."""
-    descriptor = files.own(out)
+    descriptor = files.lock_folder(out)
     try:
         for folder in (out, out / reference_clips.FOLDER, *out.glob("clips/*"), *out.glob(f"{STAGES}/*")):
-            files.sweep(folder)
+            files.remove_unfinished(folder)
         yield
     finally:
         os.close(descriptor)

@@ -94,7 +94,7 @@ def private_folder(name: str) -> Iterator[Path]:
     gradio is imported, which reads its settings at import.
     """
     place, name = Path(tempfile.gettempdir()), f"{name}-{os.getuid()}"
-    for left in files.unfinished(place, name):
+    for left in files.list_unfinished(place, name):
         if not left.is_symlink() and left.stat().st_uid == os.getuid():  # any user may create folders with that name in /tmp
             files.discard(left)
     previous = {signal.SIGINT: signal.getsignal(signal.SIGINT), **{one: signal.signal(one, _interrupt) for one in ENDING}}

@@ -42,10 +42,10 @@ class RayWorkers:
 def connect_workers(address: str | None, workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[RayWorkers]:
     """Connect to the cluster and check its resources: `workers` (None: as many as fit) with one CPU and `gpus` GPUs each, on machines that
     see files written to `shared` and have the `needed` files. Raises `UserError`."""
-    with cluster.connected(address):
+    with cluster.connect(address):
         each = {"CPU": 1.0, **({"GPU": gpus} if gpus else {})}
-        count = cluster.room_for(each) if workers is None else workers
-        cluster.require(max(1, count), each, f"--workers {count}")
+        count = cluster.count_room(each) if workers is None else workers
+        cluster.require_resources(max(1, count), each, f"--workers {count}")
         cluster.check_same_files(shared, needed)
         attempts = shared / ".attempts"
         files.discard(attempts)

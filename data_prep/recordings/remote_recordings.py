@@ -19,7 +19,7 @@ def download_recordings(url: str, out: Path) -> Path:
 
     For one process at a time. Raises `UserError` if the URL has no files or cannot be read.
     """
-    there = {name: found for name, found in remote.find(url).items() if not any(part.startswith(".") for part in name.split("/"))}
+    there = {name: found for name, found in remote.list_files(url).items() if not any(part.startswith(".") for part in name.split("/"))}
     if not there:
         raise UserError(f"{url} has no files; give the folder with your recordings")
     beside = files.make_folder(out.with_name(f"{out.name}.recordings"))
@@ -31,7 +31,7 @@ def download_recordings(url: str, out: Path) -> Path:
     missing = [name for name, found in there.items() if known.get(name) != found.identity or not paths[name].is_file()]
     for number, name in enumerate(missing, start=1):
         print(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB", flush=True)
-        remote.bring(f"{url}/{name}", there[name], paths[name], beside)  # complete before it is recorded in the ledger
+        remote.download_atomically(f"{url}/{name}", there[name], paths[name], beside)  # complete before it is recorded in the ledger
         files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
     return folder
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from finetune.checkpointing import safetensors_shards, staging_buffers
-from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shown
-from finetune.distributed.process_group import World, gather, once, sums, together
-from finetune.distributed.sharding import own_part, plain_name
+from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
+from finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
+from finetune.distributed.sharding import local_shard, plain_name
 from finetune.errors import UserError
 from finetune.modeling import optimizers
 from finetune.modeling.loading import local_slices
@@ -90,13 +90,13 @@ class Saver:
         """Copy this rank's part and start writing it. Collective: call on every rank."""
         self.finish()
         began = time.monotonic()
-        parts = safetensors_shards.own_parts(tensors, self._world.rank, self._world.size)
+        parts = safetensors_shards.select_own_parts(tensors, self._world.rank, self._world.size)
         needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())  # full sizes: each value is written once
-        temporary = Path(once(self._world, lambda: str(self._make_room(step, needed))))
+        temporary = Path(run_on_main(self._world, lambda: str(self._make_room(step, needed))))
         path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
         documents = {"config.yaml": config, "state.json": json.dumps({**state, "format": FORMAT, "step": step}, indent=1, allow_nan=False)}
         if self._asynchronous and self._staging is None:
-            self._staging, account = staging_buffers.allocate(self._world, parts)
+            self._staging, account = staging_buffers.allocate_staging(self._world, parts)
             self._asynchronous = self._staging is not None
             self._say(account)
         if self._writing is not None:
@@ -118,7 +118,7 @@ class Saver:
         """Commit the checkpoint if all ranks have written it; returns its folder, otherwise None. Collective: call on every rank."""
         if self._pending is None:
             return None
-        done = sums(self._world, [float(self._pending.written.done())])[0]
+        done = sum_over_ranks(self._world, [float(self._pending.written.done())])[0]
         return self.finish() if done == self._world.size else None
 
     def finish(self) -> Path | None:
@@ -127,13 +127,13 @@ class Saver:
             return None
         pending, self._pending = self._pending, None
         try:
-            written = together(self._world, lambda: self._result(pending))
+            written = run_on_all(self._world, lambda: self._result(pending))
             ready = time.monotonic()
             own = [f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors", asdict(written), self._poisoned]
-            reports = gather(self._world, own)
+            reports = gather_from_ranks(self._world, own)
             check_checkpoint_tensors(pending.step, [name for *_, poisoned in reports for name in poisoned])
             entries = {name: entry for name, entry, _ in reports}
-            committed = Path(once(self._world, lambda: str(self._commit(pending, entries))))
+            committed = Path(run_on_main(self._world, lambda: str(self._commit(pending, entries))))
             self.seconds = self._written_at - pending.began + time.monotonic() - ready
             return committed
         except BaseException:
@@ -159,22 +159,22 @@ class Saver:
 
     def _make_room(self, step: int, needed: int) -> Path:
         files.require_space(self._folder, needed + 2**20, f"the checkpoint of step {step}")
-        with _explained(self._folder, step, needed):
-            files.sweep(self._folder)
+        with _explain_disk_errors(self._folder, step, needed):
+            files.remove_unfinished(self._folder)
             return files.fresh_folder(self._folder, f"step-{step:08d}")
 
     def _result(self, pending: _Pending) -> files.Written:
-        with _explained(self._folder, pending.step, pending.needed):
+        with _explain_disk_errors(self._folder, pending.step, pending.needed):
             return pending.written.result()
 
     def _commit(self, pending: _Pending, entries: dict[str, Any]) -> Path:
         final = self._folder / f"step-{pending.step:08d}"
-        with _explained(self._folder, pending.step, pending.needed):
+        with _explain_disk_errors(self._folder, pending.step, pending.needed):
             for name, text in pending.documents.items():
                 entries[name] = asdict(files.write_blocks(pending.folder / name, [text.encode()]))
             manifest = seal({"format": FORMAT, "step": pending.step, "files": entries})
             files.write_in_place(pending.folder / "manifest.json", manifest)
-            if final.exists() and problem_with(final) is not None:
+            if final.exists() and find_problem(final) is not None:
                 files.discard(final)  # it was skipped as damaged when the run resumed, and the run has reached this step again
             files.commit_folder(pending.folder, final)
             prune(self._folder, self._keep, final)
@@ -182,7 +182,7 @@ class Saver:
 
 
 @contextlib.contextmanager
-def _explained(folder: Path, step: int, needed: int) -> Iterator[None]:
+def _explain_disk_errors(folder: Path, step: int, needed: int) -> Iterator[None]:
     """Convert a disk error to a `UserError` with the needed and the free bytes."""
     try:
         yield
@@ -205,7 +205,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     """The content of a manifest written by `seal`. Raises `ValueError` if any byte differs, including white space."""
     content = parse_json(data)
     if not isinstance(content, dict):
-        raise ValueError(f"expected a JSON object, found {shown(content)}")
+        raise ValueError(f"expected a JSON object, found {shorten_value(content)}")
     content = {key: value for key, value in content.items() if key != "digest"}
     if seal(content) != data:
         raise ValueError("it does not match its own digest")
@@ -219,30 +219,30 @@ def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
     Folders of later steps are ignored: the run skipped them as damaged, and counting them would remove the checkpoint that was just saved.
     Unreadable checkpoints and those of other runs are neither counted nor removed.
     """
-    states = {path.name: state for path in steps_in(folder) if (state := _readable(path)) is not None}
-    gone = [folder / name for name in surplus(states, keep, committed.name)]
+    states = {path.name: state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
+    gone = [folder / name for name in choose_surplus(states, keep, committed.name)]
     for path in gone:
         files.discard(path)
     return gone
 
 
-def surplus(states: Mapping[str, dict[str, Any]], keep: int, committed: str) -> list[str]:
+def choose_surplus(states: Mapping[str, dict[str, Any]], keep: int, committed: str) -> list[str]:
     """Names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`."""
     own = states.get(committed)
     if own is None:  # a remote one may be temporarily unreachable
         return []
-    found = sorted((name for name, state in states.items() if name <= committed and not differences(state, own)), reverse=True)
+    found = sorted((name for name, state in states.items() if name <= committed and not find_differences(state, own)), reverse=True)
     losses = {name: loss for name in found if (loss := states[name]["validation_loss"]) is not None}
     best = min(losses, key=lambda name: (losses[name], name), default=None)
     return [name for name in found[keep:] if name != best]
 
 
-def steps_in(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Committed checkpoint folders, the newest first."""
     return sorted((path for path in folder.glob("step-*") if STEP_FOLDER.fullmatch(path.name)), reverse=True)
 
 
-def snapshot_of(committed: Path, folder: Path) -> Path:
+def link_snapshot(committed: Path, folder: Path) -> Path:
     """Hard-link a checkpoint into `folder` and return that copy, which later saves do not prune."""
     for path in committed.iterdir():
         files.link_into(path, folder / committed.name / path.name)
@@ -254,18 +254,18 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Keys of `SAME_RUN` in which two states differ; none if they belong to the same run. Paths may differ: a base is identified by its
     content, and a recipe by the name of its folder. Files of the bases are compared if both states list them; earlier versions did not."""
     found = [key for key in SAME_RUN if key not in ("recipe", "base") and was[key] != now[key]]
     if Path(was["recipe"]).name != Path(now["recipe"]).name:
         found.insert(0, "recipe")
-    if was["base"]["digest"] != now["base"]["digest"] or changed_files(was["base"].get("files"), now["base"].get("files")):
+    if was["base"]["digest"] != now["base"]["digest"] or list_changed_files(was["base"].get("files"), now["base"].get("files")):
         found.append("base")
     return found
 
 
-def changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> list[str]:
+def list_changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> list[str]:
     """Differences between the files of two bases, one phrase per file; empty if one of the lists is unknown."""
     if was is None or now is None:
         return []
@@ -276,7 +276,7 @@ def changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) 
 def describe_difference(key: str, was: Any, now: Any) -> str:
     """One line on a key of `SAME_RUN` that differs: its old and new value; of a mapping only what differs, of a base the changed files."""
     if key == "base":
-        changed = changed_files(was["files"], now["files"])
+        changed = list_changed_files(was["files"], now["files"])
         named = ", ".join(changed) or "its weights or config.json were changed"
         added = sorted(set(now["files"]) - set(was["files"])) if was["files"] is not None and now["files"] is not None else []
         away = f" (move {', '.join(added)} out of that folder)" if added and Path(now["source"]).is_dir() else ""
@@ -296,7 +296,7 @@ def describe_base(base: dict[str, Any], with_digest: bool) -> str:
     return f"{base['source']}{revision}{digest}"
 
 
-def _readable(path: Path) -> dict[str, Any] | None:
+def _read_state_or_none(path: Path) -> dict[str, Any] | None:
     try:
         return read_state(path)
     except UserError:
@@ -316,25 +316,26 @@ def read_state(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint: state.json cannot be read ({error}); give a run folder or one of its checkpoints/step-* folders"
         ) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise other_format(path, found.get("format") if isinstance(found, dict) else None)
+        raise format_error(path, found.get("format") if isinstance(found, dict) else None)
     try:
         return parse_state(data)
     except ValueError as error:
         raise UserError(f"{path / 'state.json'}: {error}; the file was not written by training, so choose another checkpoint") from None
 
 
-def other_format(path: Path, found: Any) -> UserError:
+def format_error(path: Path, found: Any) -> UserError:
     return UserError(
-        f"{path}: checkpoint format {shown(found)}, but this version reads format {FORMAT}; use the version that wrote it, or a newer one"
+        f"{path}: checkpoint format {shorten_value(found)}, but this version reads format {FORMAT}; "
+        "use the version that wrote it, or a newer one"
     )
 
 
-def problem_with(path: Path) -> str | None:
+def find_problem(path: Path) -> str | None:
     """Why a checkpoint must not be used, or None if every file matches the manifest and is valid."""
     try:
         content = unseal((path / "manifest.json").read_bytes())
         if content.get("format") != FORMAT:
-            return f"format {shown(content.get('format'))}, but this version reads format {FORMAT}"
+            return f"format {shorten_value(content.get('format'))}, but this version reads format {FORMAT}"
         manifest = parse_manifest(content)
     except (OSError, ValueError) as error:
         return f"manifest.json cannot be read ({type(error).__name__}: {error})"
@@ -363,18 +364,18 @@ def refuse_newer(path: Path) -> None:
     with contextlib.suppress(OSError, ValueError):  # damaged: skipped with a message
         found = unseal((path / "manifest.json").read_bytes()).get("format")
         if isinstance(found, int) and found > FORMAT:
-            raise other_format(path, found)
+            raise format_error(path, found)
 
 
-def newest_good(run_dir: Path) -> tuple[Path | None, list[str]]:
+def find_newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
     """The newest valid checkpoint, and the problems of those that were skipped.
 
     Raises `UserError` if a later version of this program has written checkpoints here.
     """
     passed_over: list[str] = []
-    for path in steps_in(folder_of(run_dir)):
+    for path in list_checkpoints(folder_of(run_dir)):
         refuse_newer(path)
-        problem = problem_with(path)
+        problem = find_problem(path)
         if problem is None:
             return path, passed_over
         passed_over.append(f"{path}: {problem}")
@@ -393,14 +394,14 @@ def find(place: Path, step: int | None = None) -> Path:
     elif step is not None:
         chosen = folder_of(place) / f"step-{step:08d}"
         if not chosen.is_dir():
-            there = ", ".join(str(step_of(path)) for path in steps_in(folder_of(place)))
+            there = ", ".join(str(step_of(path)) for path in list_checkpoints(folder_of(place)))
             raise UserError(f"{place} has no checkpoint of step {step}; existing steps: {there or 'none'}")
     else:
-        newest, passed_over = newest_good(place)
+        newest, passed_over = find_newest_valid(place)
         if newest is None:
             raise UserError("; ".join([f"{place} contains no valid checkpoint", *passed_over]) + "; give a run folder of finetune/train.py")
         return newest
-    if problem := problem_with(chosen):
+    if problem := find_problem(chosen):
         raise UserError(f"{chosen} is damaged: {problem}; choose another step")
     return chosen
 
@@ -418,4 +419,4 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers:
         ]:
             raise UserError(f"{path} has parameters of other shapes ({'; '.join(other[:4])}); choose another run.dir")
         for name, tensor in tensors.items():
-            own_part(tensor).copy_(read(name, local_slices(tensor)[1]))
+            local_shard(tensor).copy_(read(name, local_slices(tensor)[1]))

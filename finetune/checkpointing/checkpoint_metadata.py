@@ -24,13 +24,13 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 Steps = Annotated[int, Field(ge=0, le=LAST_STEP)]
 
 
-class Part(BaseModel):
+class JsonPart(BaseModel):
     """A part of a JSON file. Unknown keys are kept: a later version of the same format may have added them."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class DataDigest(Part):
+class DataDigest(JsonPart):
     """The data file that a run trains on."""
 
     digest: str
@@ -38,7 +38,7 @@ class DataDigest(Part):
     positions: Count
 
 
-class BaseDigest(Part):
+class BaseDigest(JsonPart):
     """The base model of a run."""
 
     source: str | None
@@ -49,7 +49,7 @@ class BaseDigest(Part):
     """SHA-256 of each file that affects samples or the model, by its path in the base. None in checkpoints older than this key."""
 
 
-class PlaceState(Part):
+class PlaceState(JsonPart):
     """Position in the data (`Place` in finetune/data/batching.py)."""
 
     epoch: Count
@@ -57,13 +57,13 @@ class PlaceState(Part):
     micro: Count
 
 
-def _with_possible_rank(lora: Lora) -> Lora:
+def _check_rank(lora: Lora) -> Lora:
     if lora.rank >= 2**31:
         raise ValueError("the rank exceeds the size of any matrix")
     return lora
 
 
-class State(Part):
+class State(JsonPart):
     """`state.json`: progress of a run, and digests of its data, base and recipe."""
 
     format: int
@@ -72,7 +72,7 @@ class State(Part):
     data: DataDigest
     base: BaseDigest
     order: dict[str, int | bool]
-    lora: Annotated[Lora, AfterValidator(_with_possible_rank)] | None
+    lora: Annotated[Lora, AfterValidator(_check_rank)] | None
     quantization: str | None
     optimizer: str = "adamw"
     """`train.optimizer`; checkpoints older than this key used AdamW."""
@@ -91,14 +91,14 @@ class State(Part):
     """SHA-256 of the validation data."""
 
 
-class FileDigest(Part):
+class FileDigest(JsonPart):
     """Size and SHA-256 of a file of a checkpoint."""
 
     bytes: Count
     digest: str
 
 
-class Manifest(Part):
+class Manifest(JsonPart):
     """`manifest.json`."""
 
     format: int
@@ -122,34 +122,34 @@ def parse_json(data: bytes | str) -> Any:
 
 def parse_state(data: bytes | str) -> dict[str, Any]:
     """`state.json` with every key of `State`. Raises `ValueError` naming the first invalid key."""
-    return _checked(State, parse_json(data))
+    return _validate(State, parse_json(data))
 
 
 def parse_manifest(content: dict[str, Any]) -> dict[str, Any]:
     """As `parse_state`, for the content of `manifest.json`."""
-    return _checked(Manifest, content)
+    return _validate(Manifest, content)
 
 
 def check_recipe_state(model: type[BaseModel], state: dict[str, Any]) -> None:
     """Raises `UserError` if `recipe_state` in `state.json` lacks keys that the recipe's export needs, which `model` lists."""
     try:
-        _checked(model, state)
+        _validate(model, state)
     except ValueError as error:
         raise UserError(f"the checkpoint's state.json: recipe_state.{error}; it was not written by this recipe") from None
 
 
-def shown(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """A value from a file for a message, as ASCII, at most `SHOWN` characters."""
     text = ascii(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def _checked(model: type[BaseModel], value: Any) -> dict[str, Any]:
+def _validate(model: type[BaseModel], value: Any) -> dict[str, Any]:
     try:
         return model.model_validate(value).model_dump()
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
         key = ".".join(str(part) for part in first["loc"]) or "the whole of it"
-        found = "" if first["type"] == "missing" else f" (found {shown(first['input'])})"
+        found = "" if first["type"] == "missing" else f" (found {shorten_value(first['input'])})"
         rest = f", and {len(more)} more" if more else ""
-        raise ValueError(f"{shown(key)[1:-1]}: {first['msg']}{found}{rest}") from None
+        raise ValueError(f"{shorten_value(key)[1:-1]}: {first['msg']}{found}{rest}") from None

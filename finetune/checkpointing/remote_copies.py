@@ -74,7 +74,7 @@ class Copies:
     def catch_up(self, step: int) -> None:
         """Schedule the upload of the checkpoint that the run resumes from: the previous process may not have uploaded it."""
         if self._url is not None:
-            files.sweep(self._run_dir / "cache", NAME)
+            files.remove_unfinished(self._run_dir / "cache", NAME)
             self._newest, self._due = f"step-{step:08d}", step > 0
 
     def hear(self, kind: str, _step: int, facts: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Copies:
         self._due = False
         try:
             committed = checkpoint.folder_of(self._run_dir) / self._newest
-            snapshot = checkpoint.snapshot_of(committed, files.fresh_folder(self._run_dir / "cache", NAME))
+            snapshot = checkpoint.link_snapshot(committed, files.fresh_folder(self._run_dir / "cache", NAME))
         except (OSError, UserError) as error:  # the next launch removes what it leaves
             self._fail(str(error), self._newest, events)
             return
@@ -120,7 +120,7 @@ class Copies:
     def _send(self, snapshot: Path, url: str) -> None:
         """Runs on the upload thread."""
         self._lease.require()
-        if not is_there(snapshot, url):
+        if not has_complete_copy(snapshot, url):
             remote.upload(snapshot, f"{url}/{snapshot.name}", MANIFEST)
         prune(url, self._keep, snapshot.name)
 
@@ -141,39 +141,41 @@ class Copies:
         events.note("copy failed", int(name.removeprefix("step-")), problem=problem, failures=self._failures)
 
 
-def copies_at(url: str) -> dict[str, dict[str, RemoteFile]]:
+def list_copies(url: str) -> dict[str, dict[str, RemoteFile]]:
     """Remote checkpoint folders, the newest first, with the files of each; a folder without MANIFEST is not a checkpoint."""
     folders: dict[str, dict[str, RemoteFile]] = {}
-    for path, found in remote.find(url).items():
+    for path, found in remote.list_files(url).items():
         name, _, inside = path.partition("/")
         if inside and checkpoint.STEP_FOLDER.fullmatch(name):
             folders.setdefault(name, {})[inside] = found
     return dict(sorted(folders.items(), reverse=True))
 
 
-def is_there(committed: Path, url: str) -> bool:
+def has_complete_copy(committed: Path, url: str) -> bool:
     """Whether a complete remote copy of this checkpoint exists. Raises `UserError` if another run has a checkpoint of that name there."""
     target = f"{url}/{committed.name}"
-    if MANIFEST not in remote.find(target):
+    if MANIFEST not in remote.list_files(target):
         return False
     if remote.read(f"{target}/{MANIFEST}") == (committed / MANIFEST).read_bytes():
         return True
-    state = _state(url, committed.name)
-    if state is not None and checkpoint.differences(state, checkpoint.read_state(committed)):
+    state = _read_remote_state(url, committed.name)
+    if state is not None and checkpoint.find_differences(state, checkpoint.read_state(committed)):
         raise UserError(f"{target} is a checkpoint of another run; choose another checkpoint.copy_to for this run")
     return False
 
 
 def prune(url: str, keep: int, newest: str) -> None:
     """Remove remote checkpoints by the rule of the local folder (finetune/checkpointing/checkpoint.py), and incomplete uploads."""
-    folders = copies_at(url)
-    states = {name: state for name, inside in folders.items() if MANIFEST in inside and (state := _state(url, name)) is not None}
+    folders = list_copies(url)
+    states = {
+        name: state for name, inside in folders.items() if MANIFEST in inside and (state := _read_remote_state(url, name)) is not None
+    }
     unfinished = [name for name, inside in folders.items() if MANIFEST not in inside]
-    for name in [*unfinished, *checkpoint.surplus(states, keep, newest)]:
+    for name in [*unfinished, *checkpoint.choose_surplus(states, keep, newest)]:
         remote.remove(f"{url}/{name}", MANIFEST)
 
 
-def _state(url: str, name: str) -> dict[str, Any] | None:
+def _read_remote_state(url: str, name: str) -> dict[str, Any] | None:
     """`state.json` of a remote checkpoint; None if it cannot be read, and then the checkpoint is neither counted nor removed."""
     try:
         return parse_state(remote.read(f"{url}/{name}/state.json"))
@@ -181,12 +183,12 @@ def _state(url: str, name: str) -> dict[str, Any] | None:
         return None
 
 
-def bring(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
+def download_newest(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
     """Download the newest valid copy into the run's folder, which has no valid checkpoint; also the problems of the skipped copies."""
     folder = checkpoint.folder_of(run_dir)
     temporary = files.fresh_folder(folder, NAME)
     try:
-        received, passed_over = _newest_good(url, copies_at(url), temporary)
+        received, passed_over = _download_newest_valid(url, list_copies(url), temporary)
         if received is None:
             return None, passed_over
         final = folder / received.name
@@ -198,7 +200,7 @@ def bring(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
     return final, passed_over
 
 
-def fetch(url: str, step: int | None, folder: Path) -> Path:
+def download_checkpoint(url: str, step: int | None, folder: Path) -> Path:
     """Download a remote checkpoint into a temporary folder. `url`: that of a `checkpoint.copy_to` (for its newest valid checkpoint, or
     that of `step`), or of one checkpoint in it.
 
@@ -211,33 +213,33 @@ def fetch(url: str, step: int | None, folder: Path) -> Path:
         url, wanted = above, name
     else:
         wanted = "" if step is None else f"step-{step:08d}"
-    there = copies_at(url)
+    there = list_copies(url)
     folder = files.resolve_under(
         folder, "/".join(url.partition("://")[2].split("/")[-2:])
     )  # keeps the last two parts of the URL, which an export records
-    received, problems = _newest_good(url, {name: inside for name, inside in there.items() if wanted in ("", name)}, folder)
+    received, problems = _download_newest_valid(url, {name: inside for name, inside in there.items() if wanted in ("", name)}, folder)
     if received is None:
         problems = [f"{url} contains no valid {wanted or 'checkpoint'}", *problems, f"existing: {', '.join(there) or 'none'}"]
         raise UserError("; ".join(problems))
     return received
 
 
-def _newest_good(url: str, among: Mapping[str, dict[str, RemoteFile]], folder: Path) -> tuple[Path | None, list[str]]:
+def _download_newest_valid(url: str, among: Mapping[str, dict[str, RemoteFile]], folder: Path) -> tuple[Path | None, list[str]]:
     """Download the first valid one of `among`; also the problems of those before it. Raises `UserError` for network errors."""
     passed_over: list[str] = []
     for name, inside in among.items():
-        problem = _receive(f"{url}/{name}", inside, folder / name)
+        problem = _download_copy(f"{url}/{name}", inside, folder / name)
         if problem is None:
             return folder / name, passed_over
         passed_over.append(f"{url}/{name}: {problem}")
     return None, passed_over
 
 
-def _receive(url: str, inside: Mapping[str, RemoteFile], path: Path) -> str | None:
+def _download_copy(url: str, inside: Mapping[str, RemoteFile], path: Path) -> str | None:
     """Download a checkpoint; returns why it must not be used, or None. Raises `UserError` for one of a later format."""
     if MANIFEST not in inside:
         return f"it has no {MANIFEST}, so its upload was not finished"
     for name, found in inside.items():
         remote.download(f"{url}/{name}", found, files.resolve_under(path, name))
     checkpoint.refuse_newer(path)
-    return checkpoint.problem_with(path)
+    return checkpoint.find_problem(path)

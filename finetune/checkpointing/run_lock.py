@@ -60,13 +60,16 @@ class Lease:
         """Raises `UserError` if another run has taken over the lock."""
         found = _read(remote.read(self._object))
         if found.get("token") != self._token:
-            raise UserError(f"{self._url} has been taken over by {_named(found)}; stop one of the two runs, or give it another URL")
+            raise UserError(
+                f"{self._url} has been taken over by {_describe_owner(found)}; stop one of the two runs, or give it another URL"
+            )
 
     def _await_silence(self) -> None:
         """Wait until the lock expires. Raises `UserError` as soon as its owner renews it."""
         seen = self._look()
         print(
-            f"{self._url} is locked by {_named(_read(seen or b''))}; checking for {SILENCE_SECONDS:.0f} s whether that run is alive",
+            f"{self._url} is locked by {_describe_owner(_read(seen or b''))}; "
+            f"checking for {SILENCE_SECONDS:.0f} s whether that run is alive",
             file=sys.stderr,
             flush=True,
         )
@@ -75,13 +78,13 @@ class Lease:
             time.sleep(LOOK_SECONDS)
             now = self._look()
             if now is not None and now != seen:  # renewed, or taken over by another run that waited
-                named = _named(_read(now))
+                named = _describe_owner(_read(now))
                 raise UserError(f"{self._url} is in use by a running process ({named}); stop it, or give this run another URL")
             seen = now
 
     def _look(self) -> bytes | None:
         """The content of the lock object; None if it does not exist."""
-        return remote.read(self._object) if OBJECT in remote.find(self._url) else None
+        return remote.read(self._object) if OBJECT in remote.list_files(self._url) else None
 
     def _renew(self) -> None:
         while not self._left.wait(BEAT_SECONDS):
@@ -102,5 +105,5 @@ def _read(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _named(owner: dict[str, Any]) -> str:
+def _describe_owner(owner: dict[str, Any]) -> str:
     return f"{owner.get('run')}, process {owner.get('process')} on {owner.get('host')} since {owner.get('since')}"

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-from finetune.distributed.sharding import own_part
+from finetune.distributed.sharding import local_shard
 from finetune.errors import UserError
 from finetune.modeling.loading import Reader, local_slices
 from finetune.storage import files
@@ -43,13 +43,13 @@ class TensorShard:
     offset: tuple[int, ...]
 
 
-def own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, TensorShard]:
+def select_own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, TensorShard]:
     """The shards that this rank writes, including its share of tensors that several ranks have."""
     parts = {}
     for number, (name, tensor) in enumerate(tensors.items()):
         if _writes(tensor, number, rank, size):
             _, slices = local_slices(tensor)
-            local = own_part(tensor)
+            local = local_shard(tensor)
             if local.numel():
                 parts[name] = TensorShard(local, tuple(part.start for part in slices))
     return parts
@@ -145,7 +145,7 @@ def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...
                     pieces.setdefault(name, []).append(piece)
             except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 raise UserError(f"{path} is not a checkpoint shard ({type(error).__name__}: {error}); choose another checkpoint") from None
-        shapes = {name: _whole(folder, name, of_name) for name, of_name in pieces.items()}
+        shapes = {name: _infer_full_shape(folder, name, of_name) for name, of_name in pieces.items()}
 
         def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
             wanted = slices if slices is not None else tuple(slice(0, size) for size in shapes[name])
@@ -176,7 +176,7 @@ def _pieces_in(path: Path, handle: Any) -> dict[str, _Piece]:
     return found
 
 
-def _whole(folder: Path, name: str, pieces: list[_Piece]) -> tuple[int, ...]:
+def _infer_full_shape(folder: Path, name: str, pieces: list[_Piece]) -> tuple[int, ...]:
     """Full shape of a tensor. Raises `UserError` if shards are missing."""
     if len({len(piece.shape) for piece in pieces}) == 1:
         whole = tuple(max(piece.offset[axis] + piece.shape[axis] for piece in pieces) for axis in range(len(pieces[0].shape)))

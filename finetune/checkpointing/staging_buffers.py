@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from finetune.checkpointing.safetensors_shards import TensorShard
-from finetune.distributed.process_group import World, gather
+from finetune.distributed.process_group import World, gather_from_ranks
 from finetune.monitoring.vital_signs import free_host_memory
 
 ALIGNMENT = 64
@@ -56,21 +56,21 @@ class Staging:
         `volatile`: names of tensors that a forward pass may change; the others change only in updates, before which `fence` is called. The
         previous copy must have been written to disk. Raises `ValueError` if the parts exceed the buffer.
         """
-        if needed(parts) > self.bytes:
-            raise ValueError(f"{needed(parts)} bytes for a staging buffer of {self.bytes}")
+        if count_bytes(parts) > self.bytes:
+            raise ValueError(f"{count_bytes(parts)} bytes for a staging buffer of {self.bytes}")
         staged: dict[str, TensorShard] = {}
         later: list[tuple[Tensor, Tensor]] = []
         offset = 0
         for name, part in parts.items():
             source = part.value.detach()
             target = self._memory[offset : offset + source.nbytes].view(source.dtype).view(source.shape)
-            offset += _aligned(source.nbytes)
+            offset += _align(source.nbytes)
             staged[name] = TensorShard(target, part.offset)
             if self._stream is None or name in volatile:
                 target.copy_(source, non_blocking=True)
             else:
                 later.append((target, source))
-        return staged, self._stream.copy(later) if self._stream is not None else _nothing
+        return staged, self._stream.copy(later) if self._stream is not None else _wait_for_nothing
 
     def fence(self) -> None:
         """Make later work on the device wait for running copies, so that it cannot overwrite their source. The host does not wait."""
@@ -110,17 +110,17 @@ class SideStream:
             self._copied = None
 
 
-def allocate(world: World, parts: Mapping[str, TensorShard]) -> tuple[Staging | None, str]:
+def allocate_staging(world: World, parts: Mapping[str, TensorShard]) -> tuple[Staging | None, str]:
     """A staging buffer on every rank, or on none if memory is short; and a log line. Collective: call on every rank."""
-    claims = [Claim(*claim) for claim in gather(world, [platform.node(), needed(parts), free_host_memory()])]
-    problems, own = shortages(claims), None
+    claims = [Claim(*claim) for claim in gather_from_ranks(world, [platform.node(), count_bytes(parts), free_host_memory()])]
+    problems, own = find_shortages(claims), None
     if not problems:
         try:
-            own = Staging(needed(parts), SideStream(world.device) if on_gpu(parts) else None)
+            own = Staging(count_bytes(parts), SideStream(world.device) if on_gpu(parts) else None)
             failure = ""
         except (OSError, MemoryError) as error:
             failure = f"{platform.node()}: the memory cannot be allocated ({error})"
-        kinds = gather(world, [failure, own is not None and own.is_page_locked])
+        kinds = gather_from_ranks(world, [failure, own is not None and own.is_page_locked])
         problems = [problem for problem, _ in kinds if problem]
     if problems:
         if own is not None:
@@ -134,7 +134,7 @@ def allocate(world: World, parts: Mapping[str, TensorShard]) -> tuple[Staging | 
     return own, f"asynchronous saves use {largest / 1e9:.2f} GB of host memory per rank{locked} until the run ends"
 
 
-def shortages(claims: Sequence[Claim]) -> list[str]:
+def find_shortages(claims: Sequence[Claim]) -> list[str]:
     """A line for each machine without enough free memory for the buffers of its ranks."""
     lines = []
     for machine in dict.fromkeys(claim.machine for claim in claims):
@@ -145,9 +145,9 @@ def shortages(claims: Sequence[Claim]) -> list[str]:
     return lines
 
 
-def needed(parts: Mapping[str, TensorShard]) -> int:
+def count_bytes(parts: Mapping[str, TensorShard]) -> int:
     """Bytes of a staging buffer for one rank's parts."""
-    return sum(_aligned(part.value.nbytes) for part in parts.values())
+    return sum(_align(part.value.nbytes) for part in parts.values())
 
 
 def on_gpu(parts: Mapping[str, TensorShard]) -> bool:
@@ -168,9 +168,9 @@ def page_lock(memory: Tensor) -> bool:
     return False
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return math.ceil(size / ALIGNMENT) * ALIGNMENT
 
 
-def _nothing() -> None:
+def _wait_for_nothing() -> None:
     """The copies are complete already."""

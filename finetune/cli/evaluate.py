@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.cli.generate import parse_model_arguments, recipe_of
+from finetune.cli.generate import find_recipe_name, parse_model_arguments
 from finetune.errors import UserError, exit_code
 from finetune.exporting.card import CARD
 from finetune.recipe import find_recipe, load_recipe
@@ -24,19 +24,19 @@ def run(argv: list[str]) -> int:
     if given is None:
         return 0
     model = given.models[-1]
-    name = recipe_of_model(model, given.recipe)
+    name = find_recipe_of_model(model, given.recipe)
     evaluate = load_recipe(find_recipe(name)).inference.evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
     return evaluate(model, given.rest)
 
 
-def recipe_of_model(model: Path, given: str | None) -> str:
+def find_recipe_of_model(model: Path, given: str | None) -> str:
     """The recipe of a run, a checkpoint or an exported folder, or the one `given` with --recipe. Raises `UserError` if there is none."""
     if not model.is_dir():
         raise UserError(f"--model {model}: no such folder; give a run, one of its checkpoints, or an exported folder")
     if given is not None or (model / CARD).is_file():
-        return recipe_of(model, given)
+        return find_recipe_name(model, given)
     from finetune.checkpointing import checkpoint
 
-    return recipe_of(checkpoint.find(model), None)
+    return find_recipe_name(checkpoint.find(model), None)

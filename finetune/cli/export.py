@@ -28,11 +28,11 @@ def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("finetune export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "checkpoint",
-        type=remote.place,
+        type=remote.parse_place,
         metavar="RUN_OR_CHECKPOINT",
         help="folder of a run (uses its newest valid checkpoint) or of one checkpoint (checkpoints/step-*), or the URL of a copy",
     )
-    parser.add_argument("--to", type=remote.place, required=True, metavar="FOLDER", help="output folder or URL; must not exist yet")
+    parser.add_argument("--to", type=remote.parse_place, required=True, metavar="FOLDER", help="output folder or URL; must not exist yet")
     parser.add_argument(
         "--format", help="one of the recipe's formats; for voice_clone: custom_voice (named speakers) or base (can be fine-tuned again)"
     )
@@ -65,20 +65,20 @@ def fetch_and_place(source: Path | str, step: int | None, target: Path | str) ->
     """
     from finetune.checkpointing import remote_copies
 
-    if isinstance(target, str) and remote.find(target):
+    if isinstance(target, str) and remote.list_files(target):
         raise UserError(f"--to {target} already exists; choose another name or remove it")
     with contextlib.ExitStack() as leaving:
         if isinstance(source, str) or isinstance(target, str):
             temporary = files.fresh_folder(Path(tempfile.gettempdir()), "export")
             leaving.callback(files.discard, temporary)
         if isinstance(source, str):
-            source, step = remote_copies.fetch(source, step, temporary), None
+            source, step = remote_copies.download_checkpoint(source, step, temporary), None
         yield source, step, temporary / remote.name_of(target) if isinstance(target, str) else target
 
 
 def check_hub(arguments: argparse.Namespace) -> None:
     """Check the hub flags before the export. Raises `UserError`."""
     if arguments.push_to_hub is not None:
-        hub_upload.check(arguments.push_to_hub)
+        hub_upload.check_repository(arguments.push_to_hub)
     elif arguments.private:
         raise UserError("--private needs --push-to-hub NAME; add it, or remove --private")

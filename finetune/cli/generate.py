@@ -11,7 +11,7 @@ from pathlib import Path
 
 from finetune.errors import UserError, exit_code
 from finetune.exporting.card import CARD
-from finetune.recipe import find_recipe, load_recipe, recipe_named_in
+from finetune.recipe import choose_recipe, find_recipe, load_recipe
 from finetune.storage import demo_models, files
 from finetune.storage.strict_json import read_object
 
@@ -73,7 +73,7 @@ def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, s
     if given is None:
         return None
     model = locate_model(given.models[-1])
-    return model, recipe_of(model, given.recipe), given.rest
+    return model, find_recipe_name(model, given.recipe), given.rest
 
 
 def locate_model(given: Path) -> Path:
@@ -102,7 +102,7 @@ def ensure_exported(model: Path, recipe: str) -> Path:
     return target
 
 
-def recipe_of(folder: Path, given: str | None) -> str:
+def find_recipe_name(folder: Path, given: str | None) -> str:
     """The recipe of an exported folder or a checkpoint: the one `given` with --recipe, else the built-in one that its file names.
 
     Raises `UserError` for a folder that names none, and for any other name.
@@ -112,11 +112,11 @@ def recipe_of(folder: Path, given: str | None) -> str:
     if is_checkpoint(folder):
         from finetune.checkpointing import checkpoint
 
-        return recipe_named_in(folder / "state.json", checkpoint.read_state(folder).get("recipe"), None)
+        return choose_recipe(folder / "state.json", checkpoint.read_state(folder).get("recipe"), None)
     try:
         name = read_object(folder / CARD)["recipe"]
     except (UserError, KeyError):
         raise UserError(
             f"--model {folder} is no exported model ({CARD} is missing or unreadable); export one, or name its recipe with --recipe"
         ) from None
-    return recipe_named_in(folder / CARD, name, None)
+    return choose_recipe(folder / CARD, name, None)

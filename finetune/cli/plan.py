@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from finetune.config import Config, on_disk
-from finetune.config_sources import Arguments, Dumper, command_line, parse_arguments, read_layer
+from finetune.config_sources import Arguments, Dumper, parse_arguments, parse_overrides, read_config_file
 from finetune.errors import UserError, exit_code
-from finetune.hardware.gpus import Cluster, cluster
+from finetune.hardware.gpus import Cluster, make_cluster
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
-from finetune.train import check_inputs, checked_config, checked_recipe, print_help, resolved_config
+from finetune.train import check_config, check_inputs, load_checked_recipe, print_help, resolve_config
 from finetune.training import generation_during_training
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ def run(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     if SHOW_BATCH in argv or SETTINGS in argv:
-        config = checked_config(arguments)
-        recipe = checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
-        print(table(config, origins(arguments)))
+        config = check_config(arguments)
+        recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
+        print(format_config(config, find_origins(arguments)))
         if SHOW_BATCH in argv and recipe is not None:
             show_batch(config, recipe)
         return 0
     requested = take_plan_options(arguments)
-    config = resolved_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
-    print(table(config, origins(arguments)), flush=True)
+    config = resolve_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
+    print(format_config(config, find_origins(arguments)), flush=True)
     print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
     return 0
 
@@ -74,7 +74,7 @@ def take_plan_options(arguments: Arguments) -> PlanOptions:
     for key in ("gpus", "nodes"):
         if not given.get(key, "1").isdecimal():
             raise UserError(f"--{key} {given[key]}: expected a number, as in --{key} 8")
-    wanted = cluster(given.get("gpu", "h100-80gb"), int(given.get("gpus", "1")), int(given.get("nodes", "1")))
+    wanted = make_cluster(given.get("gpu", "h100-80gb"), int(given.get("gpus", "1")), int(given.get("nodes", "1")))
     write = Path(given["write"]) if "write" in given else None
     if write is not None and write.exists():
         raise UserError(f"--write {write}: already exists; remove it or choose another name")
@@ -84,18 +84,18 @@ def take_plan_options(arguments: Arguments) -> PlanOptions:
 def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> None:
     """Print the estimate as YAML comments, and write the launch file if `--write` was given."""
     from finetune.planning.estimate import estimate_run
-    from finetune.planning.launch_file import launch_file
-    from finetune.planning.report import lines, plan_run
+    from finetune.planning.launch_file import format_launch_file
+    from finetune.planning.report import format_plan, plan_run
 
     foreseen = estimate_run(config, recipe)
     prospect = plan_run(foreseen, requested.cluster)
     seen = prospect.look(recipe)
     problems = [*startup_errors(config, recipe), *prospect.problems(seen)]
     command = command_arguments(arguments)
-    for line in lines(prospect, command, seen, problems):
+    for line in format_plan(prospect, command, seen, problems):
         print(f"# {line}".rstrip())
     if requested.write is not None:
-        files.write_text(requested.write, launch_file(prospect.best, requested.cluster, str(requested.write), command))
+        files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, str(requested.write), command))
         print(f"# wrote {requested.write}")
 
 
@@ -114,15 +114,15 @@ def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
             yield str(problem)
 
 
-def origins(arguments: Arguments) -> dict[str, str]:
+def find_origins(arguments: Arguments) -> dict[str, str]:
     """Dotted key → the file and line, or the flag, that sets it. Keys with their default are not included."""
-    assert arguments.recipe is not None  # checked by `resolved_config`
+    assert arguments.recipe is not None  # checked by `resolve_config`
     files = [find_recipe(arguments.recipe) / "config.yaml", *arguments.files]
-    layers = [*(read_layer(path) for path in files), command_line(arguments.overrides)]
+    layers = [*(read_config_file(path) for path in files), parse_overrides(arguments.overrides)]
     return {key: place for layer in layers for key, place in layer.origins.items()}
 
 
-def table(config: Config, places: dict[str, str]) -> str:
+def format_config(config: Config, places: dict[str, str]) -> str:
     """The config as YAML, with the origin of each value as a comment."""
     lines = [*_lines(config.model_dump(mode="json"), "", places)]
     width = min(60, max(len(line) for line, _ in lines))
@@ -149,16 +149,16 @@ def show_batch(config: Config, recipe: Recipe) -> None:
 
     world = worlds.join((), config.run.dir)
     try:
-        for line in first_batch(config, recipe, world):
+        for line in format_first_batch(config, recipe, world):
             print(line)
     finally:
         worlds.leave()
 
 
-def first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
+def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
     from finetune.data.batching import Loader, Order, micro_batches
-    from finetune.data.length_index import account, check_batching, data_key, open_data
+    from finetune.data.length_index import check_batching, data_key, describe_dropped, open_data
 
     train = on_disk(config.data.train)
     assert recipe.show is not None and train is not None
@@ -167,7 +167,7 @@ def first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     loaded = recipe.load(config)
     rows = open_data(train, config.run.dir / "cache", data_key(config, loaded), recipe, loaded, config, world)
     assert rows is not None
-    yield from account(rows)
+    yield from describe_dropped(rows)
     micro = micro_batches(Order.of(config), rows.lengths, epoch=0, window=0)[0]
     yield f"\nthe first micro-batch: {len(micro.ids)} of {len(rows):,} rows, {micro.tokens:,} positions"
     loader = Loader(rows, recipe, rank=0, size=1)

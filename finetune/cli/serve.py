@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.cli.generate import ensure_exported, locate_model, parse_model_arguments, recipe_of
+from finetune.cli.generate import ensure_exported, find_recipe_name, locate_model, parse_model_arguments
 from finetune.errors import UserError, exit_code
 from finetune.recipe import find_recipe, load_recipe
 
@@ -23,7 +23,7 @@ def run(argv: list[str]) -> int:
     if given is None:
         return 0
     models = locate_models(given.models)
-    name = recipe_of_all(models, given.recipe)
+    name = find_shared_recipe(models, given.recipe)
     serve = load_recipe(find_recipe(name)).inference.serve
     if serve is None:
         raise UserError(f"the recipe {name} has no server; use `python -m finetune generate --model {given.models[0]}`")
@@ -38,9 +38,9 @@ def locate_models(folders: list[Path]) -> list[Path]:
     return [locate_model(folder) for folder in folders]
 
 
-def recipe_of_all(models: list[Path], given: str | None) -> str:
+def find_shared_recipe(models: list[Path], given: str | None) -> str:
     """The recipe that all models share, or the `given` one. Raises `UserError` if they have different recipes."""
-    names = {folder: recipe_of(folder, given) for folder in models}
+    names = {folder: find_recipe_name(folder, given) for folder in models}
     if len(set(names.values())) > 1:
         listed = ", ".join(f"{folder} of {name}" for folder, name in names.items())
         raise UserError(f"models of different recipes ({listed}) cannot be served together; start one server for each recipe")

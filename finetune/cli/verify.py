@@ -31,12 +31,12 @@ def check(run_dir: Path) -> int:
     from finetune.checkpointing import checkpoint
 
     folder = checkpoint.folder_of(run_dir)
-    problems = {path: checkpoint.problem_with(path) for path in checkpoint.steps_in(folder)}
+    problems = {path: checkpoint.find_problem(path) for path in checkpoint.list_checkpoints(folder)}
     if not problems:
         raise UserError(f"{run_dir} contains no checkpoint; give the folder of a run, which contains checkpoints/")
     for path, problem in problems.items():
         print(f"{path.name}  {describe(path) if problem is None else f'damaged: {problem}'}")
-    for path in files.unfinished(folder):
+    for path in files.list_unfinished(folder):
         print(f"{path.name}  unfinished: a save in progress, or one that was killed; the run removes it at its next start")
     newest = next((path for path, problem in problems.items() if problem is None), None)
     print(f"the run can resume from {newest.name}" if newest else "the run cannot resume: no checkpoint is valid")

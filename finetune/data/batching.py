@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from finetune.config import Config
 from finetune.data import sample_cache
-from finetune.data.jsonl_dataset import Ids, Rows, remedy
+from finetune.data.jsonl_dataset import Ids, Rows, suggest_rebuild
 from finetune.data.packing import best_fit, fill
 from finetune.errors import UserError
 from finetune.recipe import Batch, Recipe, Sample
@@ -94,7 +94,7 @@ def _feistel(values: NDArray[np.uint64], half: int, key: int) -> NDArray[np.uint
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
     left, right = values >> shift, values & mask
     for turn in range(4):
-        left, right = right, left ^ (_mix(right + np.uint64(keyed(key, turn))) & mask)
+        left, right = right, left ^ (_mix(right + np.uint64(derive_key(key, turn))) & mask)
     return (left << shift) | right
 
 
@@ -105,7 +105,7 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-def keyed(*parts: int) -> int:
+def derive_key(*parts: int) -> int:
     """A 63-bit key from integers."""
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "big") >> 1
 
@@ -114,13 +114,15 @@ def micro_batches(order: Order, lengths: Ids, epoch: int, window: int) -> list[M
     """The micro-batches of one window, in the order of training."""
     start = window * order.window
     positions = np.arange(start, min(start + order.window, len(lengths)))
-    ids = permute(positions, len(lengths), keyed(order.seed, epoch))
+    ids = permute(positions, len(lengths), derive_key(order.seed, epoch))
     by_length = ids[np.argsort(lengths[ids], kind="stable")]
     groups = (best_fit if order.packing else fill)(by_length, lengths[by_length], order.micro_tokens)
     # Without this shuffle, each window would be trained from its shortest to its longest samples.
-    turns = permute(np.arange(len(groups)), len(groups), keyed(order.seed, epoch, window))
+    turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, epoch, window))
     return [
-        MicroBatch(tuple(groups[turn].tolist()), int(lengths[groups[turn]].sum()), keyed(order.seed, epoch, window, place), order.packing)
+        MicroBatch(
+            tuple(groups[turn].tolist()), int(lengths[groups[turn]].sum()), derive_key(order.seed, epoch, window, place), order.packing
+        )
         for place, turn in enumerate(turns)
     ]
 
@@ -150,7 +152,7 @@ def count_steps(order: Order, lengths: Ids, epochs: int) -> int:
 
 
 @dataclass(frozen=True)
-class Turn:
+class RankBatch:
     """One micro-batch of one rank in a step."""
 
     micro: MicroBatch
@@ -172,7 +174,7 @@ class Loader:
         self._rank, self._size, self._pinned = rank, size, pinned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
-    def over(self, todo: Iterator[Step]) -> Iterator[tuple[Step, list[Turn]]]:
+    def over(self, todo: Iterator[Step]) -> Iterator[tuple[Step, list[RankBatch]]]:
         ahead = None
         for step in todo:
             following = step, self._thread.submit(self.turns, step.micros)
@@ -182,7 +184,7 @@ class Loader:
         if ahead is not None:
             yield ahead[0], ahead[1].result()
 
-    def turns(self, micros: tuple[MicroBatch, ...]) -> list[Turn]:
+    def turns(self, micros: tuple[MicroBatch, ...]) -> list[RankBatch]:
         """This rank's share of a step; all ranks get the same number of turns."""
         shortest = min(micros, key=lambda micro: (micro.tokens, micro.ids))
         filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed)
@@ -191,7 +193,7 @@ class Loader:
         batches = [self.batch(micro) for micro, _ in chosen]
         if self._pinned:
             batches = [replace(batch, tensors={name: tensor.pin_memory() for name, tensor in batch.tensors.items()}) for batch in batches]
-        return [Turn(micro, batch, counts) for (micro, counts), batch in zip(chosen, batches, strict=True)]
+        return [RankBatch(micro, batch, counts) for (micro, counts), batch in zip(chosen, batches, strict=True)]
 
     def batch(self, micro: MicroBatch) -> Batch:
         self._rows.announce(micro.ids)
@@ -209,7 +211,7 @@ class Loader:
         except UserError as error:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
         except ValueError as error:  # its checksum matches, so it was written like this
-            problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {remedy(self._rows.samples.path)}"
+            problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {suggest_rebuild(self._rows.samples.path)}"
             raise UserError(f"{self._rows.where(row)}: {problem}") from None
         indexed = int(self._rows.lengths[row])
         if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:

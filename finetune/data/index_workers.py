@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from finetune.data.jsonl_dataset import Block, Measure, ScanAll, Scanned, scan
+from finetune.data.jsonl_dataset import Block, Measure, ScanAll, Scanned, scan_block
 from finetune.errors import UserError
 from finetune.recipe import load_recipe
 
@@ -61,7 +61,7 @@ class IndexWorkers:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]
             if problem := next(filter(None, [worker.problem() for worker in idle]), None):
                 print(f"indexing {self.path} in one process, since worker processes failed: {problem}", file=sys.stderr, flush=True)
-                yield from map(partial(scan, self._measure_here(), self.path), blocks)
+                yield from map(partial(scan_block, self._measure_here(), self.path), blocks)
                 return
             print(f"indexing {self.path} in {count} processes", file=sys.stderr, flush=True)
             busy: deque[tuple[_Worker, Block]] = deque()
@@ -187,12 +187,12 @@ def _serve(line: Connection) -> None:
             return
         line.send(None)
         while True:
-            line.send(_attempt(partial(measure, recipe, processor), Path(path), line.recv()))
+            line.send(_try_scan(partial(measure, recipe, processor), Path(path), line.recv()))
 
 
-def _attempt(measure: Measure, path: Path, block: Block) -> tuple[Any, ...] | str:
+def _try_scan(measure: Measure, path: Path, block: Block) -> tuple[Any, ...] | str:
     """The result of `scan`, without the block itself, or the traceback of an exception."""
     try:
-        return tuple(scan(measure, path, block)._replace(raw=b""))
+        return tuple(scan_block(measure, path, block)._replace(raw=b""))
     except Exception:
         return traceback.format_exc()

@@ -85,7 +85,7 @@ class SamplesFile:
         """Ask the kernel to prefetch these ranges (offset, bytes). Raises `UserError` if the file was truncated: a read past its end would
         kill the process with SIGBUS."""
         if os.fstat(self._descriptor).st_size < self._size:
-            raise UserError(f"{self.path} was truncated after it was written; {remedy(self.path)}")
+            raise UserError(f"{self.path} was truncated after it was written; {suggest_rebuild(self.path)}")
         for offset, size in places:
             if isinstance(self._bytes, mmap.mmap) and 0 <= offset < self._size and 0 < size <= self._size - offset:
                 begin = offset - offset % mmap.PAGESIZE
@@ -134,18 +134,18 @@ class Rows:
         try:
             record = self.samples.read(offset, size)
         except ValueError as error:
-            raise UserError(f"its cached sample cannot be read ({error}); {remedy(self.samples.path)}") from error
-        if checksum_of(record) != checksum:
-            raise UserError(f"its cached sample was changed after it was written; {remedy(self.samples.path)}")
+            raise UserError(f"its cached sample cannot be read ({error}); {suggest_rebuild(self.samples.path)}") from error
+        if compute_checksum(record) != checksum:
+            raise UserError(f"its cached sample was changed after it was written; {suggest_rebuild(self.samples.path)}")
         return bytearray(record)
 
 
-def remedy(samples: Path) -> str:
+def suggest_rebuild(samples: Path) -> str:
     """The next action for a damaged sample cache, for messages."""
     return f"delete {samples} and run the same command, which builds it again and resumes from the last checkpoint"
 
 
-def checksum_of(raw: bytes) -> int:
+def compute_checksum(raw: bytes) -> int:
     """64-bit BLAKE2b as a signed integer, as stored in the index."""
     total = hashlib.blake2b(digest_size=8)
     for start in range(0, len(raw), HASHED_AT_ONCE):
@@ -202,19 +202,19 @@ def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: S
     if not path.is_file():
         raise UserError(f"{path}: no such file; `python -m data_prep voice RECORDINGS --out FOLDER` makes one")
     place = index_path(path, cache)
-    with files.alone(cache / LOCK):
+    with files.hold_lock(cache / LOCK):
         stat = path.stat()
         of = {"format": FORMAT, "key": key, "bytes": stat.st_size}
         times = {"modified_ns": stat.st_mtime_ns, "changed_ns": stat.st_ctime_ns}
         if place.exists():
-            stale = _why_stale(place, of, times, path)
+            stale = _explain_staleness(place, of, times, path)
             if stale is None:
                 return str(read_head(place)[0]["index_digest"])
             print(f"indexing {path} again: {stale}", file=sys.stderr, flush=True)
         for old in (place, samples_path(place)):
             files.discard(old)  # first, to free space for the new ones
-            files.sweep(cache, old.name)
-        return _build(path, place, {**of, **times}, scan_all or (lambda blocks: map(partial(scan, measure, path), blocks)))
+            files.remove_unfinished(cache, old.name)
+        return _build(path, place, {**of, **times}, scan_all or (lambda blocks: map(partial(scan_block, measure, path), blocks)))
 
 
 def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) -> str:
@@ -236,11 +236,11 @@ def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) ->
     return digest
 
 
-def discard_others(cache: Path, paths: Iterable[Path]) -> None:
+def discard_other_indexes(cache: Path, paths: Iterable[Path]) -> None:
     """Delete indexes and samples of data files other than `paths`, and partly written ones, which would accumulate in a run's folder."""
     kept = {index_path(path, cache).stem for path in paths}
-    with files.alone(cache / LOCK):  # otherwise files that another process is writing would be deleted
-        for left in files.unfinished(cache):
+    with files.hold_lock(cache / LOCK):  # otherwise files that another process is writing would be deleted
+        for left in files.list_unfinished(cache):
             if HALF_WRITTEN.match(left.name):
                 files.discard(left)
         for place in [*cache.glob("*.index"), *cache.glob("*.samples")]:
@@ -248,7 +248,7 @@ def discard_others(cache: Path, paths: Iterable[Path]) -> None:
                 files.discard(place)
 
 
-def _why_stale(place: Path, of: dict[str, Any], times: dict[str, Any], path: Path) -> str | None:
+def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], path: Path) -> str | None:
     """Why an index cannot be reused for this content and key; None if it can."""
     try:
         head, begins = read_head(place)
@@ -289,7 +289,7 @@ def _digest_of_index(facts: dict[str, Any], numbers: Iterable[bytes | memoryview
     return total.hexdigest()
 
 
-def _why_none(left_out: dict[str, list[int]]) -> str:
+def _describe_dropped(left_out: dict[str, list[int]]) -> str:
     return "".join(f"; {len(lines)} dropped: {reason}" for reason, lines in left_out.items())
 
 
@@ -329,7 +329,7 @@ def blocks_of(file: IO[bytes]) -> Iterator[Block]:
         line += raw.count(b"\n")
 
 
-def scan(measure: Measure, path: Path, block: Block) -> Scanned:
+def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
     """Measure each row of a block. Exceptions other than `UserError` are bugs of the recipe, and get a note with the row's place."""
     entries, samples, problems = array("q"), io.BytesIO(), list[str]()
     left_out: dict[str, list[int]] = {}
@@ -346,8 +346,8 @@ def scan(measure: Measure, path: Path, block: Block) -> Scanned:
             else:
                 cut += found.cut
                 if found.left_out is None:
-                    entries.extend((offset, len(raw), found.positions, line, checksum_of(raw)))
-                    entries.extend((samples.tell(), len(found.sample), checksum_of(found.sample)))
+                    entries.extend((offset, len(raw), found.positions, line, compute_checksum(raw)))
+                    entries.extend((samples.tell(), len(found.sample), compute_checksum(found.sample)))
                     samples.write(found.sample)
                 else:
                     left_out.setdefault(found.left_out, []).append(line)
@@ -380,7 +380,7 @@ class _Whole:
             more = f"\n  … and {len(self._problems) - SHOWN_PROBLEMS} more" if len(self._problems) > SHOWN_PROBLEMS else ""
             raise UserError(f"{len(self._problems)} invalid rows:\n  " + "\n  ".join(self._problems[:SHOWN_PROBLEMS]) + more)
         if not self.entries:
-            raise UserError(f"{self._path}: no rows; there is nothing to train on{_why_none(self.left_out)}")
+            raise UserError(f"{self._path}: no rows; there is nothing to train on{_describe_dropped(self.left_out)}")
 
     def _add(self, found: Scanned, written: int) -> None:
         entries = np.frombuffer(found.entries, np.int64).reshape(-1, COLUMNS).copy()

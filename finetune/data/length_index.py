@@ -16,7 +16,7 @@ from typing import Any
 from finetune.config import Config
 from finetune.data import index_workers, sample_cache
 from finetune.data.jsonl_dataset import SHOWN_PROBLEMS, Measured, Rows, build_index, open_rows
-from finetune.distributed.process_group import World, once, together
+from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError
 from finetune.recipe import Loaded, Recipe, Sample, find_recipe
 from finetune.storage import files, remote
@@ -57,11 +57,11 @@ def _version(distribution: str) -> str:
         return "none"
 
 
-def localised(config: Config, world: World) -> Config:
+def download_data(config: Config, world: World) -> Config:
     """Download data files given as URLs to the run's cache; returns the config with their local paths. Collective: call on every rank."""
     cache = config.run.dir / "cache" / "elsewhere"
     urls = {key: url for key in ("train", "val") if remote.is_url(url := getattr(config.data, key))}
-    brought = once(world, lambda: {key: str(remote.fetch(url, cache)) for key, url in urls.items()})
+    brought = run_on_main(world, lambda: {key: str(remote.fetch(url, cache)) for key, url in urls.items()})
     return config.model_copy(update={"data": config.data.model_copy(update={key: Path(path) for key, path in brought.items()})})
 
 
@@ -70,12 +70,10 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
     if path is None:
         return None
     limit = LengthLimit.of(config)
-    scan_all = index_workers.IndexWorkers(
-        path, find_recipe(config.recipe), loaded.processor, partial(measure_for_cache, limit)
-    ).when_worth_it()
-    measure_row = partial(measure_for_cache, limit, recipe, loaded.processor)
-    built = once(world, lambda: build_index(path, cache, f"{key} {limit}", measure_row, scan_all))
-    return together(world, lambda: open_rows(path, cache, built))
+    scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, partial(encode_row, limit)).when_worth_it()
+    measure_row = partial(encode_row, limit, recipe, loaded.processor)
+    built = run_on_main(world, lambda: build_index(path, cache, f"{key} {limit}", measure_row, scan_all))
+    return run_on_all(world, lambda: open_rows(path, cache, built))
 
 
 @dataclass(frozen=True)
@@ -97,20 +95,20 @@ def longest_sample(config: Config) -> int:
     return config.data.sequence_length or config.train.micro_tokens
 
 
-def measure(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+def measure_row(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
     """Length of a row, and whether it is dropped or truncated. Raises `UserError` for an invalid row, and for one that is too long under
     `data.too_long: error`."""
-    return within(LengthLimit.of(config), recipe, recipe.read(row, processor))
+    return apply_limit(LengthLimit.of(config), recipe, recipe.read(row, processor))
 
 
-def measure_for_cache(limit: LengthLimit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
-    """As `measure`, with the record of the sample unless it is dropped. The record contains the sample before truncation."""
+def encode_row(limit: LengthLimit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+    """As `measure_row`, with the record of the sample unless it is dropped. The record contains the sample before truncation."""
     sample = recipe.read(row, processor)
-    found = within(limit, recipe, sample)
+    found = apply_limit(limit, recipe, sample)
     return found if found.left_out else found._replace(sample=sample_cache.encode(sample))
 
 
-def within(limit: LengthLimit, recipe: Recipe, sample: Sample) -> Measured:
+def apply_limit(limit: LengthLimit, recipe: Recipe, sample: Sample) -> Measured:
     positions = recipe.length(sample)
     if positions <= limit.positions:
         return Measured(positions)
@@ -137,7 +135,7 @@ def check_batching(config: Config, recipe: Recipe) -> None:
         )
 
 
-def account(rows: Rows) -> list[str]:
+def describe_dropped(rows: Rows) -> list[str]:
     """One log line for each reason for which rows of a file were dropped or truncated."""
     total = len(rows) + sum(map(len, rows.left_out.values()))
     lines = []

@@ -24,13 +24,13 @@ def idle_share(todo: Sequence[Step], ranks: int) -> float:
     return 1 - sum(len(step.micros) for step in todo) / turns
 
 
-def advice(order: Order, lengths: Ids, ranks: int) -> str | None:
+def suggest_sizes(order: Order, lengths: Ids, ranks: int) -> str | None:
     """A warning with better settings if more than `TOLERATED` of the turns would be fillers; None if not, or if no better ones are found.
 
     Sizes are tested on the data: a step ends with the micro-batch that reaches `global_batch_tokens`, and micro-batches are not quite full,
     so `ranks` times `micro_tokens` would need one micro-batch too many.
     """
-    first = _first_steps(order, lengths)
+    first = _take_first_steps(order, lengths)
     idle = idle_share(first, ranks)
     if idle <= TOLERATED:
         return None
@@ -41,7 +41,7 @@ def advice(order: Order, lengths: Ids, ranks: int) -> str | None:
     smaller = [replace(order, micro_tokens=int(grown * order.global_batch_tokens / (ranks - 0.5))) for grown in (1.0, 1.1, 1.2, 1.3, 1.4)]
     better = []
     for key, tried in (("global_batch_tokens", larger), ("micro_tokens", [each for each in smaller if each.micro_tokens >= lengths.max()])):
-        shares = {getattr(each, key): idle_share(_first_steps(each, lengths), ranks) for each in tried}
+        shares = {getattr(each, key): idle_share(_take_first_steps(each, lengths), ranks) for each in tried}
         best = min(shares, key=lambda value: shares[value], default=None)
         if best is not None and shares[best] <= TOLERATED:
             better.append(f"train.{key}: {best} leaves {shares[best]:.0%}")
@@ -53,5 +53,5 @@ def advice(order: Order, lengths: Ids, ranks: int) -> str | None:
     )
 
 
-def _first_steps(order: Order, lengths: Ids) -> list[Step]:
+def _take_first_steps(order: Order, lengths: Ids) -> list[Step]:
     return list(islice(steps(order, lengths, Place(), epochs=1), STEPS))

@@ -40,7 +40,7 @@ def encode(sample: Sample) -> bytes:
         if not isinstance(tensor, Tensor) or tensor.dtype not in NAMES:
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise TypeError(f"a recipe's `read` returned {name!r} as {kind}; a sample is a dict of tensors of {', '.join(TYPES)}")
-        stored = _narrowed(tensor.detach().cpu().contiguous())
+        stored = _narrow_integers(tensor.detach().cpu().contiguous())
         heads.append([name, NAMES[tensor.dtype], NAMES[stored.dtype], list(tensor.shape)])
         raw = stored.reshape(-1).view(torch.uint8).numpy().tobytes()
         parts += [raw, bytes(-len(raw) % ALIGNMENT)]
@@ -53,7 +53,7 @@ def encode(sample: Sample) -> bytes:
     return b"".join([head, *parts])
 
 
-def _narrowed(tensor: Tensor) -> Tensor:
+def _narrow_integers(tensor: Tensor) -> Tensor:
     """The same values in the smallest integer type that fits."""
     if tensor.dtype == torch.bool:
         return tensor.to(torch.uint8)
@@ -99,10 +99,10 @@ def _layout(head: bytes) -> _Layout:
         raise ValueError("it does not begin with a list of tensors")
     tensors, bfloats, offset = [], [], 0
     for each in heads:
-        name, dtype, stored, shape = _checked(each)
+        name, dtype, stored, shape = _parse_tensor_head(each)
         if dtype == torch.bfloat16:
             bfloats.append(name)
-        tensors.append((name, np.dtype(_in_numpy(dtype)), np.dtype(_in_numpy(stored)), tuple(shape), offset))
+        tensors.append((name, np.dtype(_numpy_name(dtype)), np.dtype(_numpy_name(stored)), tuple(shape), offset))
         size = math.prod(shape) * stored.itemsize
         offset += size + -size % ALIGNMENT
     if len({name for name, *_ in tensors}) < len(heads):
@@ -110,12 +110,12 @@ def _layout(head: bytes) -> _Layout:
     return _Layout(tuple(tensors), tuple(bfloats), offset)
 
 
-def _in_numpy(dtype: torch.dtype) -> str:
+def _numpy_name(dtype: torch.dtype) -> str:
     """numpy's name of a type; for bfloat16, which numpy lacks, int16."""
     return "int16" if dtype == torch.bfloat16 else NAMES[dtype]
 
 
-def _checked(head: Any) -> tuple[str, torch.dtype, torch.dtype, list[int]]:
+def _parse_tensor_head(head: Any) -> tuple[str, torch.dtype, torch.dtype, list[int]]:
     """Validate the description of one tensor. Raises `ValueError`."""
     match head:
         case [str(name), str(dtype), str(stored), list(shape)] if dtype in TYPES and stored in STORED[dtype]:

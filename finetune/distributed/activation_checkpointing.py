@@ -30,7 +30,7 @@ KEPT = {
 """Operations whose results `selective` keeps: matrix products and attention take most of the time, but little of the memory."""
 
 
-def wrap(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["none", "selective", "full"]) -> None:
+def wrap_blocks(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["none", "selective", "full"]) -> None:
     """Wrap each block for activation checkpointing, in place. Call it before compiling and sharding."""
     if how == "none":
         return
@@ -42,9 +42,9 @@ def wrap(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["no
     )
 
 
-def outermost(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
-    """Each block, or the wrapper that `wrap` has put around it. These modules are sharded and compiled, so that recomputation is part of
-    the compiled graph, and a block is gathered once for both."""
+def find_outermost_blocks(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
+    """Each block, or the wrapper that `wrap_blocks` has put around it. These modules are sharded and compiled, so that recomputation is
+    part of the compiled graph, and a block is gathered once for both."""
     found = [module for module in model.modules() if isinstance(module, (CheckpointWrapper, *blocks))]
     inside = {id(module._checkpoint_wrapped_module) for module in found if isinstance(module, CheckpointWrapper)}
     return [module for module in found if id(module) not in inside]

@@ -105,7 +105,7 @@ class Replica:
         """`units`: submodules whose floating-point inputs are cast to the compute type, as those of the model are."""
         self.last = True
         """Whether the next backward is the last of its step."""
-        self._slots, self._group, self._compute = distribute(model, mesh), mesh.get_group("replicate"), compute
+        self._slots, self._group, self._compute = replicate_parameters(model, mesh), mesh.get_group("replicate"), compute
         self.weights: list[ReplicaWeight] = []
         """Empty before the first forward, since the DTensors are allocated after the model is built."""
         self._copies: list[ReplicaWeight] = []
@@ -123,7 +123,7 @@ class Replica:
         if self._in_place:
             return
         if not self.weights:
-            self.weights = [weight_of(slots, self._compute) for slots in self._slots]
+            self.weights = [make_weight(slots, self._compute) for slots in self._slots]
             self._copies = [weight for weight in self.weights if weight.working.dtype != weight.master.dtype]
             self._buckets = self._make_buckets()
         if self._copies:
@@ -233,7 +233,7 @@ class Replica:
             return []
         trained.reverse()  # roughly the order in which a backward pass completes them
         left = iter(trained)
-        buckets = [bucket_of(list(islice(left, count))) for count in split_into_buckets([weight.working.numel() for weight in trained])]
+        buckets = [make_bucket(list(islice(left, count))) for count in split_into_buckets([weight.working.numel() for weight in trained])]
         for bucket in buckets:
             for weight in bucket.weights:
                 weight.working.register_post_accumulate_grad_hook(partial(self._come, bucket))
@@ -244,7 +244,7 @@ def cast_floating(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def distribute(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
+def replicate_parameters(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
     """Replace each parameter of the model, in place, by a DTensor that is replicated on every rank; returns the places of each."""
     found: dict[nn.Parameter, list[tuple[dict[str, nn.Parameter | None], str]]] = {}
     for module in model.modules():
@@ -259,14 +259,14 @@ def distribute(model: nn.Module, mesh: DeviceMesh) -> list[Slots]:
     return [tuple(slots) for slots in found.values()]
 
 
-def weight_of(slots: Slots, compute: torch.dtype) -> ReplicaWeight:
+def make_weight(slots: Slots, compute: torch.dtype) -> ReplicaWeight:
     """The weight at these places, with a copy only if the compute type differs."""
     parameters, name = slots[0]
     master: Any = parameters[name]
     source = whole = master.to_local().detach()
     if whole.is_floating_point() and whole.dtype != compute:
         whole = torch.empty_like(whole, dtype=compute)
-    return ReplicaWeight(slots, master, nn.Parameter(whole, requires_grad=master.requires_grad), source, as_master(source, master))
+    return ReplicaWeight(slots, master, nn.Parameter(whole, requires_grad=master.requires_grad), source, make_gradient(source, master))
 
 
 def split_into_buckets(sizes: Sequence[int]) -> list[int]:
@@ -281,16 +281,16 @@ def split_into_buckets(sizes: Sequence[int]) -> list[int]:
     return counts
 
 
-def bucket_of(weights: Sequence[ReplicaWeight]) -> Bucket:
+def make_bucket(weights: Sequence[ReplicaWeight]) -> Bucket:
     room = [-(-weight.working.numel() // ALIGNED) * ALIGNED for weight in weights]
     buffer = torch.zeros(sum(room) + len(weights), dtype=torch.float32, device=weights[0].working.device)
     *rooms, marks = buffer.split([*room, len(weights)])
     parts = [part[: weight.working.numel()].view(weight.working.shape) for part, weight in zip(rooms, weights, strict=True)]
-    gradients = [as_master(part, weight.master) for part, weight in zip(parts, weights, strict=True)]
+    gradients = [make_gradient(part, weight.master) for part, weight in zip(parts, weights, strict=True)]
     return Bucket(weights, buffer, parts, gradients, marks, len(weights))
 
 
-def as_master(gradient: Tensor, master: Tensor) -> DTensor:
+def make_gradient(gradient: Tensor, master: Tensor) -> DTensor:
     """A gradient as a DTensor with the layout of its parameter, sharing memory."""
     assert isinstance(master, DTensor)
     return DTensor(gradient, master._spec, requires_grad=False)

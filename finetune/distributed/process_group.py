@@ -66,7 +66,7 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
     sdpa_backends.disable_cudnn()
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
     if not dist.is_initialized():
-        _world_of_one(accelerator.device)
+        _init_single_process(accelerator.device)
     check_world(dist.get_world_size(), os.environ)
     return World(
         rank=dist.get_rank(),
@@ -106,7 +106,7 @@ def check_gpus(local_rank: int, gpus: int) -> None:
 def idle_gpus(world: World) -> list[str]:
     """A line for each machine with more visible GPUs than processes of this run. Collective: call on every rank."""
     machines: dict[str, list[int]] = {}
-    for machine, gpus in gather(world, [platform.node(), torch.cuda.device_count()]):
+    for machine, gpus in gather_from_ranks(world, [platform.node(), torch.cuda.device_count()]):
         machines.setdefault(machine, []).append(gpus)
     return [
         f"{max(gpus) - len(gpus)} of the {max(gpus)} visible GPUs of {machine} stay idle: {len(gpus)} of the run's processes are there; "
@@ -117,7 +117,7 @@ def idle_gpus(world: World) -> list[str]:
     ]
 
 
-def sums(world: World, values: list[float]) -> list[float]:
+def sum_over_ranks(world: World, values: list[float]) -> list[float]:
     """Element-wise sum over ranks, in fp64. Collective: call on every rank."""
     if world.size == 1:
         return values
@@ -126,13 +126,13 @@ def sums(world: World, values: list[float]) -> list[float]:
     return [float(value) for value in tensor]
 
 
-def data_sums(world: World, values: list[float]) -> list[float]:
+def sum_over_data_ranks(world: World, values: list[float]) -> list[float]:
     """Element-wise sum over data-parallel ranks; all tensor-parallel ranks of a group have equal values. Collective: call on every
     rank."""
-    return [value / world.tensor for value in sums(world, values)]
+    return [value / world.tensor for value in sum_over_ranks(world, values)]
 
 
-def share(world: World, value: Any) -> Any:
+def broadcast_from_main(world: World, value: Any) -> Any:
     """Rank 0's JSON value on every rank. Collective: call on every rank."""
     payload = json.dumps(value).encode() if world.is_main else b""
     length = torch.tensor([len(payload)])
@@ -142,7 +142,7 @@ def share(world: World, value: Any) -> Any:
     return json.loads(bytes(data.tolist()))
 
 
-def gather(world: World, value: Any) -> list[Any]:
+def gather_from_ranks(world: World, value: Any) -> list[Any]:
     """Every rank's JSON value, on every rank, by rank. Collective: call on every rank."""
     payload = json.dumps(value).encode()
     longest = torch.tensor([len(payload)])
@@ -153,25 +153,25 @@ def gather(world: World, value: Any) -> list[Any]:
     return [json.loads(bytes(part.tolist())) for part in parts]
 
 
-def together(world: World, action: Callable[[], Any]) -> Any:
+def run_on_all(world: World, action: Callable[[], Any]) -> Any:
     """Run `action` on every rank; if it fails on any rank, raise an error on all, so that no rank waits for a missing one.
 
     Collective: call on every rank. A `UserError` stays a `UserError`, and only the first rank that has one prints it.
     """
-    result, failure = _outcome(action)
-    _fail_alike(world, failure, gather(world, _report(failure)))
+    result, failure = _run_action(action)
+    _raise_on_all(world, failure, gather_from_ranks(world, _report(failure)))
     return result
 
 
-def once(world: World, action: Callable[[], Any]) -> Any:
+def run_on_main(world: World, action: Callable[[], Any]) -> Any:
     """Run `action` on rank 0 and return its JSON result on all ranks; a failure is raised on all. Collective: call on every rank."""
-    result, failure = _outcome(action) if world.is_main else (None, None)
-    result, report = share(world, [result, _report(failure)])
-    _fail_alike(world, failure, [report])
+    result, failure = _run_action(action) if world.is_main else (None, None)
+    result, report = broadcast_from_main(world, [result, _report(failure)])
+    _raise_on_all(world, failure, [report])
     return result
 
 
-def _outcome(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _run_action(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return action(), None
     except Exception as error:  # any failure must reach the other ranks before it is raised here
@@ -186,7 +186,7 @@ def _report(failure: Exception | None) -> list[Any] | None:
     return [by_user, str(failure) if by_user else f"{type(failure).__name__}: {failure}"]
 
 
-def _fail_alike(world: World, failure: Exception | None, reports: list[Any]) -> None:
+def _raise_on_all(world: World, failure: Exception | None, reports: list[Any]) -> None:
     """Raise this rank's `failure`, or that of the first rank that reports one."""
     first = next((rank for rank, report in enumerate(reports) if report is not None), None)
     if failure is not None and (first == world.rank or not isinstance(failure, UserError)):
@@ -195,7 +195,7 @@ def _fail_alike(world: World, failure: Exception | None, reports: list[Any]) -> 
         raise (ElsewhereError if reports[first][0] else RuntimeError)(f"rank {first} failed: {reports[first][1]}") from failure
 
 
-def _world_of_one(device: torch.device) -> None:
+def _init_single_process(device: torch.device) -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing in the module's __all__
     dist.init_process_group(backends(device.type), store=store, rank=0, world_size=1)
 

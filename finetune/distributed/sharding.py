@@ -110,12 +110,12 @@ def shard(
     if layout.shared is not None:
         tensor_parallel.parallelize_blocks(model, blocks, layout.shared["tensor"], plans)
     if is_replicated(strategy, config):
-        model.__dict__["replica"] = Replica(model, units_of(model, blocks), layout.whole, compute_dtype(config))
+        model.__dict__["replica"] = Replica(model, find_units(model, blocks), layout.whole, compute_dtype(config))
         return layout
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.parallel.offload else OffloadPolicy()
     gathered_once = strategy in ("ddp", "zero1", "zero2")
-    for module in [*units_of(model, blocks), model]:
+    for module in [*find_units(model, blocks), model]:
         mesh = layout.blocks if isinstance(activation_checkpointing.block_of(module), blocks) else layout.whole
         keep = gathered_once or module is model
         fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not keep)
@@ -135,18 +135,18 @@ def replica_of(model: nn.Module) -> Replica | None:
     return model.__dict__.get("replica")
 
 
-def home_of_shards(config: Config, world: World) -> torch.device:
+def choose_home(config: Config, world: World) -> torch.device:
     """Device of shards, gradients and optimizer state, on which the update is computed."""
     return torch.device("cpu") if config.parallel.offload else world.device
 
 
-def units_of(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
+def find_units(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
     """Modules that are gathered and freed separately: each block, and each layer outside of blocks (embedding, head) as large as a block.
 
     All others belong to the root, which stays gathered for the whole step: small layers, and tied ones, since a parameter cannot be in
     two units.
     """
-    found = activation_checkpointing.outermost(model, blocks)
+    found = activation_checkpointing.find_outermost_blocks(model, blocks)
     adapted = [module for module in model.modules() if hasattr(module, "base_layer")]  # DoRA reads that layer's weight without calling it
     inside = {id(module) for whole in (*found, *adapted) for module in whole.modules()}
     smallest = max((_size(block) for block in found), default=0)
@@ -239,11 +239,11 @@ TensorLayout = tuple[DeviceMesh, tuple[Placement, ...]] | None
 """Mesh and placements of a tensor; None: it is not sharded."""
 
 
-def by_layout(tensors: Iterable[Tensor]) -> dict[TensorLayout, list[Tensor]]:
+def group_by_layout(tensors: Iterable[Tensor]) -> dict[TensorLayout, list[Tensor]]:
     """This rank's shards, grouped by mesh and placements."""
     groups: dict[TensorLayout, list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault((tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None, []).append(own_part(tensor))
+        groups.setdefault((tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None, []).append(local_shard(tensor))
     return groups
 
 
@@ -261,7 +261,7 @@ def squared_norm(spread: TensorLayout, parts: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def gradient_norm(gradients: dict[TensorLayout, list[Tensor]]) -> Tensor:
-    """Global L2 norm of gradients from `by_layout`, a scalar on their device; does not synchronize. Collective: call on every rank."""
+    """Global L2 norm of gradients from `group_by_layout`, a scalar on their device; does not synchronize. Collective: call on all ranks."""
     norm = sum((squared_norm(*group) for group in gradients.items()), torch.zeros((), dtype=torch.float64)).sqrt()
     if len(gradients) > 1:  # the order of sums may change the last bit, and replicated weights would diverge
         norm = norm.float()
@@ -271,26 +271,26 @@ def gradient_norm(gradients: dict[TensorLayout, list[Tensor]]) -> Tensor:
 
 @torch.no_grad()
 def clip_gradients(gradients: dict[TensorLayout, list[Tensor]], norm: float, largest: float) -> None:
-    """Scale gradients from `by_layout`, with the global L2 norm `norm`, down to the norm `largest` if they exceed it."""
+    """Scale gradients from `group_by_layout`, with the global L2 norm `norm`, down to the norm `largest` if they exceed it."""
     if not norm <= largest:  # also if it is NaN
         for parts in gradients.values():
             torch._foreach_mul_(parts, largest / norm)
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """This rank's shard of a tensor, sharing memory, without autograd history."""
     # Not to_local: it records autograd history, which costs time for each parameter several times per step.
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def sharded_as(whole: Tensor, part: Tensor) -> Tensor:
+def shard_like(whole: Tensor, part: Tensor) -> Tensor:
     """A DTensor sharded like `whole` from this rank's shard, sharing memory."""
     # Not DTensor.from_local: it copies offloaded tensors to the mesh's GPU, and writes to that copy would be lost.
     return DTensor(part, whole._spec, requires_grad=False) if isinstance(whole, DTensor) else part
 
 
-def sharded_rows(whole: Tensor, part: Tensor, columns: int) -> Tensor:
-    """As `sharded_as`, for a tensor with the rows of `whole`, but `columns` elements each, and its own type."""
+def shard_rows_like(whole: Tensor, part: Tensor, columns: int) -> Tensor:
+    """As `shard_like`, for a tensor with the rows of `whole`, but `columns` elements each, and its own type."""
     if not isinstance(whole, DTensor):
         return part
     spec = DTensorSpec(whole.device_mesh, whole.placements, TensorMeta(torch.Size((len(whole), columns)), (columns, 1), part.dtype))

@@ -21,12 +21,12 @@ from torch import Tensor
 from finetune.checkpointing import checkpoint, safetensors_shards
 from finetune.checkpointing.safetensors_shards import DTYPES, TensorEntry
 from finetune.config import Lora
-from finetune.config_sources import read_layer
+from finetune.config_sources import read_config_file
 from finetune.errors import UserError
 from finetune.exporting.card import CARD, encode_card
 from finetune.modeling import loading, lora_adapters, quantization
 from finetune.modeling.loading import Reader
-from finetune.recipe import ExportPlan, Recipe, find_recipe, load_recipe, recipe_named_in
+from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
 from finetune.storage import files
 from finetune.storage.model_security import copy_for_export
 
@@ -73,18 +73,18 @@ def export(
         raise UserError(f"--to {target} already exists; choose another folder or remove it")
     chosen = checkpoint.find(place, step)
     state = checkpoint.read_state(chosen)
-    maker = load_recipe(find_recipe(recipe_named_in(chosen / "state.json", state.get("recipe"), recipe)))
+    maker = load_recipe(find_recipe(choose_recipe(chosen / "state.json", state.get("recipe"), recipe)))
     form = choose_format(maker, form)
     base = find_base(state, maker.base_folders, moved_base)
     with safetensors_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
-        check_pieces(chosen, state, shapes, base)
+        check_checkpoint(chosen, state, shapes, base)
         buffers = {name: trained(name, None) for name in state["buffers"]}
-        plan = introduced(maker.export(base, state["recipe_state"], buffers, form), chosen, state)
+        plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state)
         source = Source(state, trained, shapes, read_base, plan, DTYPE_FLAGS[dtype])
         # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         if adapter_only:
-            source = adapter_alone(source, form)
+            source = select_adapter(source, form)
             write(source, adapter_entries(source), "adapter_model", base, target, card)
         else:
             entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
@@ -93,7 +93,7 @@ def export(
     return target
 
 
-def check_pieces(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
+def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
     """Raises `UserError` for a checkpoint whose files do not match each other or the base; its export would be a wrong model."""
     if missing := sorted(set(state["buffers"]) - set(shapes)):
         raise UserError(f"{chosen}: state.json lists {', '.join(missing[:4])}, but no file contains them; choose another checkpoint")
@@ -103,11 +103,11 @@ def check_pieces(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[in
         raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
 
 
-def introduced(plan: ExportPlan, chosen: Path, state: dict[str, Any]) -> ExportPlan:
+def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any]) -> ExportPlan:
     """The plan with a README.md, which the recipe writes from the checkpoint's state and config."""
     if plan.readme is None:
         return plan
-    settings = read_layer(chosen / "config.yaml").values
+    settings = read_config_file(chosen / "config.yaml").values
     if strange := [name for name in ("model", "data", "train", "options") if not isinstance(settings.get(name), dict)]:
         raise UserError(f"{chosen / 'config.yaml'} has no section {', '.join(strange)}; choose another checkpoint")
     text = plan.readme(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
@@ -131,7 +131,7 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
     except UserError as error:
         raise UserError(f"base model of this checkpoint: {error}; if it was moved, give its folder with --base FOLDER") from None
     found = loading.file_digests(base, inside)
-    changed = checkpoint.changed_files(known["files"], found)
+    changed = checkpoint.list_changed_files(known["files"], found)
     if changed or (digest := loading.content_digest(found)) != known["digest"]:
         named = ", ".join(changed) or f"digest {digest[:12]}…, expected {known['digest'][:12]}…"
         raise UserError(
@@ -148,7 +148,7 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
     return base
 
 
-def adapter_alone(source: Source, form: str) -> Source:
+def select_adapter(source: Source, form: str) -> Source:
     """The adapters under peft's names, with peft's config. Raises `UserError` if the export also changes other tensors."""
     if source.lora is None:
         raise UserError("--adapter-only: this run trained all weights and has no adapter; remove the flag")
@@ -178,16 +178,16 @@ def adapter_entries(source: Source) -> list[TensorEntry]:
 
 def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
     """Write a temporary folder and rename it to `target`. It is removed on failure, and by the next export if this one is killed."""
-    copied = sum(path.stat().st_size for name in source.plan.copy for path in every_file(base / name))
+    copied = sum(path.stat().st_size for name in source.plan.copy for path in list_files(base / name))
     files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
-    files.sweep(target.parent, target.name)
+    files.remove_unfinished(target.parent, target.name)
     temporary = files.fresh_folder(target.parent, target.name)
     try:
         digests = write_weights(source, entries, weights, temporary)
         for name in source.plan.copy:
-            for path in every_file(base / name):
+            for path in list_files(base / name):
                 copy_for_export(path, base, temporary / path.relative_to(base))
-        documents = {**retyped(source.plan.files, source.dtype), CARD: encode_card(source.state, card, digests)}
+        documents = {**set_dtype(source.plan.files, source.dtype), CARD: encode_card(source.state, card, digests)}
         for name, content in documents.items():
             files.make_folder((temporary / name).parent)
             files.write_blocks(temporary / name, [content])
@@ -198,7 +198,7 @@ def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, 
         raise
 
 
-def retyped(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
+def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
     """The documents with `dtype` set in config.json: from version 5 on, transformers loads weights in the type that it names."""
     if dtype is None or "config.json" not in documents:
         return documents
@@ -238,7 +238,7 @@ def check_accounted(source: Source, exported: set[str]) -> None:
 
 def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder: Path) -> dict[str, str]:
     """Write one STEM.safetensors, or several files with an index. Returns file name → SHA-256."""
-    groups = split(entries)
+    groups = split_into_files(entries)
     names = (
         [f"{stem}.safetensors"]
         if len(groups) == 1
@@ -257,7 +257,7 @@ def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder:
     return digests
 
 
-def split(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
+def split_into_files(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
     groups: list[list[TensorEntry]] = [[]]
     for entry in entries:
         if groups[-1] and sum(other.bytes for other in groups[-1]) + entry.bytes > LARGEST_FILE_BYTES:
@@ -270,14 +270,14 @@ def blocks_of(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
     """The exported values of one tensor, in the exported type, in blocks of rows."""
     edit = source.plan.edit.get(entry.name)
     if edit is not None:
-        whole = torch.cat(list(merged_rows(source, entry)))
+        whole = torch.cat(list(merge_rows(source, entry)))
         yield edit(whole.float()).to(entry.dtype)
         return
-    for block in merged_rows(source, entry):
+    for block in merge_rows(source, entry):
         yield block.to(entry.dtype)
 
 
-def merged_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
+def merge_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
     """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values."""
     layer = entry.name.removesuffix(".weight")
     if entry.name in source.shapes:
@@ -285,7 +285,7 @@ def merged_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
     elif source.lora is None or layer + lora_adapters.DOWN not in source.shapes:
         yield from (source.base(entry.name, rows) for rows in row_blocks(entry.shape))
     else:
-        yield from adapted_rows(source, entry, layer, source.lora)
+        yield from merge_adapter_rows(source, entry, layer, source.lora)
 
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
@@ -298,18 +298,18 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
         yield (slice(start, min(start + height, shape[0])), *(slice(0, size) for size in shape[1:]))
 
 
-def adapted_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> Iterator[Tensor]:
+def merge_adapter_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> Iterator[Tensor]:
     a = source.trained(layer + lora_adapters.DOWN, None)
     for block in row_blocks(entry.shape):
         assert block is not None  # an adapted layer has rows
         b = source.trained(layer + lora_adapters.UP, (block[0], slice(0, a.shape[0])))
         lengths = source.trained(layer + lora_adapters.LENGTHS, (block[0],)) if lora.dora else None
         base = source.base(entry.name, block)
-        base = quantization.rounded(base) if source.state["quantization"] else base
-        yield lora_adapters.merged(base, a, b, lengths, lora)
+        base = quantization.round_to_4_bits(base) if source.state["quantization"] else base
+        yield lora_adapters.merge_update(base, a, b, lengths, lora)
 
 
-def every_file(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
     return sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
 
 

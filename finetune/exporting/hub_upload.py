@@ -10,7 +10,7 @@ from finetune.errors import UserError
 WRITABLE = "a token with write access (huggingface.co/settings/tokens)"
 
 
-def check(name: str) -> None:
+def check_repository(name: str) -> None:
     """Check the repository name and the token before the export. Raises `UserError`."""
     from huggingface_hub import constants, get_token
     from huggingface_hub.errors import HFValidationError
@@ -41,13 +41,13 @@ def push(folder: Path, name: str, private: bool) -> str:
         api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message="Upload an exported model")
     except Exception as error:  # the hub client raises many unrelated types for refused requests and network errors
         raise UserError(
-            f"--push-to-hub {name}: {reason(error, name, api.endpoint)}. The export in {folder} is complete; "
+            f"--push-to-hub {name}: {explain_failure(error, name, api.endpoint)}. The export in {folder} is complete; "
             f"upload it with `hf upload {name} {folder}`"
         ) from error
     return str(made)
 
 
-def reason(error: Exception, name: str, endpoint: str) -> str:
+def explain_failure(error: Exception, name: str, endpoint: str) -> str:
     """Why the upload failed, and what to do."""
     response: Any = getattr(error, "response", None)
     status = getattr(response, "status_code", None)

@@ -28,14 +28,14 @@ def use_expandable_segments(environ: MutableMapping[str, str]) -> str | None:
     """
     if "torch" in sys.modules or any(name in environ for name in (VARIABLE, *OLDER, NCCL_REGISTRATION)):
         return None
-    library = driver()
+    library = load_driver()
     if library is None or not has_virtual_memory(library):
         return None
     environ[VARIABLE] = SETTING
     return f"GPU memory: {VARIABLE}={SETTING}; set {VARIABLE} yourself to choose otherwise"
 
 
-def driver() -> Any | None:
+def load_driver() -> Any | None:
     """CUDA's driver library, None where there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from finetune.config import Config
-from finetune.distributed.sharding import own_part, sharded_rows
+from finetune.distributed.sharding import local_shard, shard_rows_like
 from finetune.errors import UserError
 
 BLOCK = 256
@@ -47,13 +47,13 @@ class AdamW8bit(torch.optim.AdamW):
         super().step()  # updates the parameters that still have a gradient
 
     def _update(self, group: dict[str, Any], own: nn.Parameter) -> None:
-        state, rows, columns = self.state[own], len(own), columns_of(own)
+        state, rows, columns = self.state[own], len(own), count_columns(own)
         if not state:
             state.update(empty_state(own, 0))
         state["step"] += 1
         assert own.grad is not None
         weights, gradients = own.data.view(rows, columns), own.grad.view(rows, columns)
-        once = max(1, AT_ONCE // padded(columns))
+        once = max(1, AT_ONCE // pad_columns(columns))
         for start in range(0, rows, once):
             part = slice(start, start + once)
             moments = {name: value[part] for name, value in state.items() if name != "step"}
@@ -65,7 +65,7 @@ def update_rows(weights: Tensor, gradients: Tensor, moments: dict[str, Tensor], 
     from bitsandbytes.functional import optimizer_update_8bit_blockwise
 
     signed, unsigned = code_maps(weights.device)
-    missing = padded(weights.size(1)) - weights.size(1)
+    missing = pad_columns(weights.size(1)) - weights.size(1)
     filled = [functional.pad(each, (0, missing)) if missing else each for each in (gradients, weights)]
     optimizer_update_8bit_blockwise(
         "adam", *filled, moments["exp_avg"], moments["exp_avg_sq"], *group["betas"], 0.0, 0.0, group["eps"], step, group["lr"],
@@ -83,30 +83,30 @@ def code_maps(device: torch.device) -> tuple[Tensor, Tensor]:
     return create_dynamic_map(signed=True).to(device), create_dynamic_map(signed=False).to(device)
 
 
-def fits(parameter: Tensor) -> bool:
+def can_store_in_8_bits(parameter: Tensor) -> bool:
     """Whether the moments of a parameter, or of a shard with complete rows, are stored in 8 bits. Does not consider embeddings."""
-    return parameter.dim() > 1 and columns_of(parameter) >= BLOCK
+    return parameter.dim() > 1 and count_columns(parameter) >= BLOCK
 
 
-def columns_of(parameter: Tensor) -> int:
+def count_columns(parameter: Tensor) -> int:
     """Elements in each row."""
     return math.prod(parameter.shape[1:])
 
 
-def padded(columns: int) -> int:
+def pad_columns(columns: int) -> int:
     """Elements of a row in whole blocks."""
     return -(-columns // BLOCK) * BLOCK
 
 
 def state_bytes(parameter: Tensor) -> float:
     """Bytes of both moments and their scales, per element of a parameter."""
-    columns = padded(columns_of(parameter))
-    return 2 * (columns + columns // BLOCK * 4) / columns_of(parameter)
+    columns = pad_columns(count_columns(parameter))
+    return 2 * (columns + columns // BLOCK * 4) / count_columns(parameter)
 
 
 def empty_state(part: Tensor, steps: int) -> dict[str, Any]:
     """Optimizer state with `steps` updates and zero moments: bytes [rows, padded columns] and fp32 scales [rows, blocks] of each."""
-    rows, columns = len(part), padded(columns_of(part))
+    rows, columns = len(part), pad_columns(count_columns(part))
     state: dict[str, Any] = {"step": steps}  # a plain number, as the kernel takes it
     for name in MOMENTS:
         state[name] = torch.zeros(rows, columns, dtype=torch.uint8, device=part.device)
@@ -116,9 +116,9 @@ def empty_state(part: Tensor, steps: int) -> dict[str, Any]:
 
 def sharded_state(whole: Tensor, state: dict[str, Any]) -> dict[str, Tensor]:
     """The state of this rank's shard, as tensors that are sharded like the parameter."""
-    columns = padded(columns_of(whole))
+    columns = pad_columns(count_columns(whole))
     widths = {name: columns // BLOCK if name.endswith(SCALE) else columns for name in state if name != "step"}
-    return {name: sharded_rows(whole, state[name], width) for name, width in widths.items()}
+    return {name: shard_rows_like(whole, state[name], width) for name, width in widths.items()}
 
 
 def check(config: Config) -> None:
@@ -133,7 +133,7 @@ def check(config: Config) -> None:
 
 def check_layout(name: str, parameter: Tensor) -> None:
     """Raises `UserError` if tensor parallelism cuts through blocks: their scales would depend on the number of ranks."""
-    columns, own = columns_of(parameter), columns_of(own_part(parameter))
+    columns, own = count_columns(parameter), count_columns(local_shard(parameter))
     if own != columns and own % BLOCK:
         raise UserError(
             f"train.optimizer: adamw_8bit with parallel.tensor: a rank has {own} of the {columns} columns of {name}, which blocks of "

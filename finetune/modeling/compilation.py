@@ -43,25 +43,25 @@ class Compilation:
     """One line for the log; may be empty."""
 
 
-def decide(config: Config, loaded: Loaded, world: World, steps: int) -> Compilation:
+def decide_compilation(config: Config, loaded: Loaded, world: World, steps: int) -> Compilation:
     """Whether to compile blocks in a run of `steps` steps on this machine. `loaded`: the model before sharding, with frozen parameters
     marked."""
     wanted = config.train.compile
     if wanted is not True and (wanted is False or world.device.type != "cuda"):
         return Compilation(False)
-    taken = f"the first step takes about {SECONDS * kinds(loaded):.0f} seconds longer"
+    taken = f"the first step takes about {SECONDS * count_kinds(loaded):.0f} seconds longer"
     if wanted is True:
         return Compilation(True, f"train.compile: true; {taken}")
-    if reason := obstacle(config, loaded):
+    if reason := find_obstacle(config, loaded):
         return Compilation(False, f"train.compile: auto, and blocks are not compiled: {reason}")
     positions = steps * config.train.global_batch_tokens
-    saved = SAVED * seconds(loaded, positions) / world.data_size
-    if saved < SECONDS * kinds(loaded):
+    saved = SAVED * estimate_seconds(loaded, positions) / world.data_size
+    if saved < SECONDS * count_kinds(loaded):
         return Compilation(False, f"train.compile: auto, and blocks are not compiled: {positions:,} positions are too few to repay it")
     return Compilation(True, f"train.compile: auto, and blocks are compiled, which saves {saved / 60:.0f} minutes or more; {taken}")
 
 
-def obstacle(config: Config, loaded: Loaded) -> str | None:
+def find_obstacle(config: Config, loaded: Loaded) -> str | None:
     """Why `auto` does not compile blocks, however long the run is; None if it may."""
     if config.parallel.tensor > 1:
         return "torch.compile fails with tensor parallelism (parallel.tensor)"
@@ -76,12 +76,12 @@ def obstacle(config: Config, loaded: Loaded) -> str | None:
     return loaded.varies
 
 
-def kinds(loaded: Loaded) -> int:
+def count_kinds(loaded: Loaded) -> int:
     """Number of classes of blocks, each of which gets its own graph."""
     return len({type(module) for module in loaded.model.modules() if isinstance(module, loaded.blocks)})
 
 
-def seconds(loaded: Loaded, positions: int) -> float:
+def estimate_seconds(loaded: Loaded, positions: int) -> float:
     """Minimum compute time of the blocks on one rank: 6 operations per parameter and position, 4 for a frozen parameter (Kaplan et al.
     2020, arXiv:2001.08361, without the weight gradient)."""
     blocks = [module for module in loaded.model.modules() if isinstance(module, loaded.blocks)]
@@ -102,12 +102,12 @@ def compile_blocks(
 
     It compiles `forward`, not `__call__`, so that the hooks of sharding stay outside of the graph, which they would break.
     """
-    for module in activation_checkpointing.outermost(model, blocks):
-        module.forward = in_training(module.forward, torch.compile(module.forward, dynamic=not fixed, backend=backend))
+    for module in activation_checkpointing.find_outermost_blocks(model, blocks):
+        module.forward = compile_training_forward(module.forward, torch.compile(module.forward, dynamic=not fixed, backend=backend))
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_compiler_errors() -> Iterator[None]:
     """Convert errors of the compiler, which are raised in the first step, to a `UserError`."""
     try:
         yield
@@ -118,7 +118,7 @@ def explained() -> Iterator[None]:
         raise UserError(f"train.compile: torch could not compile the model's blocks ({problem}); set train.compile: false") from error
 
 
-def in_training(plain: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+def compile_training_forward(plain: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
     """Use the compiled forward only with gradients: evaluation has other shapes, each of which would be compiled for a single use."""
 
     def forward(*given: Any, **named: Any) -> Any:

@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from finetune.distributed.sharding import own_part, plain_name
+from finetune.distributed.sharding import local_shard, plain_name
 from finetune.errors import UserError
 from finetune.modeling import quantization
-from finetune.modeling.lora_adapters import fresh, fresh_lengths, is_adapter, is_length, layer_of
+from finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
 from finetune.storage import demo_models, files
 from finetune.storage.hub_download import download
 
@@ -127,7 +127,7 @@ def materialise(
     """
     # Not `to_empty`: it would also clear the buffers, and a model with an invalid rotary table trains without an error.
     model._apply(lambda tensor: torch.empty_like(tensor, device=home or device) if tensor.is_meta else tensor.to(device))
-    if problems := misfits(model, base):
+    if problems := find_misfits(model, base):
         raise UserError(f"{base} does not match the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
     with torch.no_grad(), open_base(base) as read:
         for name, parameter in model.named_parameters():
@@ -155,7 +155,7 @@ def open_base(folder: Path) -> Iterator[Reader]:
         yield read
 
 
-def misfits(model: nn.Module, base: Path) -> list[str]:
+def find_misfits(model: nn.Module, base: Path) -> list[str]:
     """Tensors that the base lacks or has in another shape, one line each. Compares full shapes, since a slice of a larger tensor would load
     without an error."""
     shapes = tensor_shapes(base)
@@ -176,12 +176,12 @@ def _expected(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
 
 def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
     slices = local_slices(parameter)[1]
-    local = own_part(parameter)
-    if is_length(name):
+    local = local_shard(parameter)
+    if is_magnitude(name):
         adapted = base_name(layer_of(plain_name(name))) + ".weight"
-        local.copy_(fresh_lengths(read(adapted, (*slices, slice(None)))))
+        local.copy_(init_magnitudes(read(adapted, (*slices, slice(None)))))
     elif is_adapter(name):
-        local.copy_(fresh(plain_name(name), parameter.shape, seed)[slices])
+        local.copy_(init_adapter(plain_name(name), parameter.shape, seed)[slices])
     elif (weight := quantization.weight_of(base_name(name))) is not None:
         local.copy_(quantization.bytes_of(name, read(weight, (slices[0], slice(None)))))
     else:

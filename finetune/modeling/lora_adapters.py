@@ -24,7 +24,7 @@ DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_m
 """Suffixes that peft adds to a layer's name for A [r, in], B [out, r] and m [out]."""
 
 
-def inject(model: nn.Module, lora: Lora, targets: str) -> None:
+def inject_adapters(model: nn.Module, lora: Lora, targets: str) -> None:
     """Add adapters to the linear layers whose name matches, with parameters on meta. Raises `UserError` if none matches."""
     from peft import inject_adapter_in_model
 
@@ -65,12 +65,12 @@ def peft_name(name: str) -> str:
     return f"base_model.model.{name.replace('.default.', '.')}".replace(".lora_magnitude_vector.weight", ".lora_magnitude_vector")
 
 
-def is_length(name: str) -> bool:
+def is_magnitude(name: str) -> bool:
     """Whether a parameter is DoRA's magnitude vector m, which is initialized from the base's weight, unlike A and B."""
     return name.endswith(LENGTHS)
 
 
-def fresh(name: str, shape: torch.Size, seed: int) -> Tensor:
+def init_adapter(name: str, shape: torch.Size, seed: int) -> Tensor:
     """Initial value: B is zero, A uniform in ±1/√in (peft's Kaiming initialization), seeded by name, so it is the same on any number of
     ranks."""
     if name.endswith(UP):
@@ -79,13 +79,13 @@ def fresh(name: str, shape: torch.Size, seed: int) -> Tensor:
     return (torch.rand(shape, generator=torch.Generator().manual_seed(key)) * 2 - 1) / math.sqrt(shape[1])
 
 
-def fresh_lengths(rows: Tensor) -> Tensor:
+def init_magnitudes(rows: Tensor) -> Tensor:
     """Initial m [n] for rows [n, in] of a base's weight: their L2 norms, so that DoRA starts from the base's weight."""
     return torch.linalg.vector_norm(rows.float(), dim=1)
 
 
-def merged(rows: Tensor, a: Tensor, b: Tensor, lengths: Tensor | None, lora: Lora) -> Tensor:
+def merge_update(rows: Tensor, a: Tensor, b: Tensor, lengths: Tensor | None, lora: Lora) -> Tensor:
     """fp32 rows [n, in] of W', from those of W, A [r, in], the same rows of B [n, r], and under DoRA of m [n]."""
     scale = lora.alpha / (math.sqrt(lora.rank) if lora.rslora else lora.rank)
     update = rows.float() + scale * (b.float() @ a.float())
-    return update if lengths is None else update * (lengths.float() / fresh_lengths(update)).unsqueeze(1)
+    return update if lengths is None else update * (lengths.float() / init_magnitudes(update)).unsqueeze(1)

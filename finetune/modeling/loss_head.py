@@ -55,7 +55,7 @@ class _Chunked(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping, learning: bool
     ) -> tuple[Tensor, Tensor]:
-        of_hidden, of_weight, of_bias = _room(ctx.needs_input_grad if learning else (False,) * 3, hidden, weight, bias)
+        of_hidden, of_weight, of_bias = _allocate_gradients(ctx.needs_input_grad if learning else (False,) * 3, hidden, weight, bias)
         nll, hits = torch.zeros((), device=hidden.device), torch.zeros((), device=hidden.device)
         rows = rows_of_a_chunk(len(hidden), len(weight), hidden.device.type)
         predict = _predict_by_kernel if hidden.is_cuda and kernel_works(hidden.device) else _predict
@@ -96,7 +96,7 @@ def rows_of_a_chunk(positions: int, words: int, device: str) -> int:
     return max(SMALLEST[device], -(-positions // PARTS), AT_ONCE[device] // words)
 
 
-def _room(wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor | None, ...]:
+def _allocate_gradients(wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor | None, ...]:
     """Buffers for the gradients. Those of parameters are fp32: in bf16, each chunk's addition would round the sum."""
     return (
         torch.empty_like(hidden) if wanted[0] else None,

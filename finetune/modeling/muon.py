@@ -61,7 +61,7 @@ class Muon(torch.optim.AdamW):
         """As torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"`, to the last bit where a matrix is whole on each rank."""
         matrices = [(whole, own) for whole, own in zip(group["of"], group["params"], strict=True) if own.grad is not None]
         waiting = iter(sorted(matrices, key=lambda pair: -pair[0].numel()))  # so that those of a window take about the same time
-        ranks = max((ranks_of(whole) for whole, _ in matrices), default=1)
+        ranks = max((count_ranks(whole) for whole, _ in matrices), default=1)
         while window := list(islice(waiting, ranks)):
             ahead = [self._advance_momentum(own) for _, own in window]
             for (whole, own), update in zip(window, orthogonalize_each([whole for whole, _ in window], ahead), strict=True):
@@ -130,30 +130,30 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 def orthogonalize_each(wholes: Sequence[Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
     """This rank's shards of the orthogonalized matrices, from its shards `parts` of the matrices. `wholes`: their parameters, which are
     sharded in the same way; at most as many as ranks. Collective: call on every rank."""
-    ranks, rank = ranks_of(wholes[0]), dist.get_rank() if dist.is_initialized() else 0
+    ranks, rank = count_ranks(wholes[0]), dist.get_rank() if dist.is_initialized() else 0
     if ranks == 1:
         return [orthogonalize(part) for part in parts]
-    spreads = [spread_of(whole) for whole in wholes]
+    spreads = [find_shards(whole) for whole in wholes]
     nothing = parts[0].new_empty(0)
     to_owners = [part if spreads[owner].same_copy(rank, owner) else nothing for owner, part in enumerate(parts)]
     to_owners += [nothing] * (ranks - len(parts))
     if rank >= len(wholes):
-        exchange(to_owners, [(0,)] * ranks)
+        exchange_tensors(to_owners, [(0,)] * ranks)
         results = [nothing] * ranks
     else:
         own = spreads[rank]
         arriving = [own.shape_at(sender) if own.same_copy(sender, rank) else (0,) for sender in range(ranks)]
         matrix = parts[0].new_empty(wholes[rank].shape)
-        for sender, piece in enumerate(exchange(to_owners, arriving)):
+        for sender, piece in enumerate(exchange_tensors(to_owners, arriving)):
             if own.same_copy(sender, rank):
                 matrix[own.slices[sender]] = piece
         result = orthogonalize(matrix)
         results = [result[slices] for slices in own.slices]
     returning = [spread.shape_at(rank) for spread in spreads] + [(0,)] * (ranks - len(spreads))
-    return exchange(results, returning)[: len(wholes)]
+    return exchange_tensors(results, returning)[: len(wholes)]
 
 
-def exchange(sent: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+def exchange_tensors(sent: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """Send the n-th tensor to rank n; returns the tensors received from all ranks, in these shapes. Collective: call on every rank."""
     outgoing = torch.cat([tensor.reshape(-1) for tensor in sent])
     sizes = [math.prod(shape) for shape in shapes]
@@ -178,13 +178,13 @@ class MatrixShards:
         return tuple(part.stop - part.start for part in self.slices[rank])
 
 
-def spread_of(whole: Tensor) -> MatrixShards:
+def find_shards(whole: Tensor) -> MatrixShards:
     assert isinstance(whole, DTensor)
-    return _spread(whole.shape, whole.device_mesh, whole.placements)
+    return _find_shards(whole.shape, whole.device_mesh, whole.placements)
 
 
 @lru_cache(maxsize=4096)
-def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> MatrixShards:
+def _find_shards(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> MatrixShards:
     """For a mesh over all ranks, whose coordinates in row-major order are those of ranks 0, 1, 2, …"""
     coordinates = [*product(*map(range, mesh.shape))]
     copied = [axis for axis, placement in enumerate(placements) if placement.is_replicate()]
@@ -194,6 +194,6 @@ def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ..
     )
 
 
-def ranks_of(whole: Tensor) -> int:
+def count_ranks(whole: Tensor) -> int:
     """Number of ranks that have a shard or a copy of a parameter; 1 if it is not sharded."""
     return whole.device_mesh.size() if isinstance(whole, DTensor) else 1

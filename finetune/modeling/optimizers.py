@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.config import Config, Train
-from finetune.distributed.sharding import own_part, plain_name, sharded_as
+from finetune.distributed.sharding import local_shard, plain_name, shard_like
 from finetune.distributed.tensor_parallel import blocks_of
 from finetune.errors import UserError
 from finetune.modeling import adamw_8bit, muon
@@ -35,12 +35,12 @@ def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module]
     after sharding. `blocks`: classes whose matrices Muon updates. Raises `UserError` as `check_rules`.
 
     It works on this rank's shards as plain tensors: AdamW needs no communication, and the Python overhead of DTensor operations exceeds
-    their time on a GPU. A group's `of` are the model's parameters, in the order of its `params`, which `update` fills.
+    their time on a GPU. A group's `of` are the model's parameters, in the order of its `params`, which `update_parameters` fills.
     """
-    rules = rules_of(model, train.optimizer, blocks)
+    rules = assign_rules(model, train.optimizer, blocks)
     if train.optimizer != "adamw":
         check_rules(model, train.optimizer, rules)
-    embeddings = embeddings_of(model)
+    embeddings = find_embeddings(model)
     decays = [parameter for parameter in rules if parameter.dim() > 1 and id(parameter) not in embeddings]
     chosen = {id(parameter) for parameter in decays}
     shares: tuple[tuple[Rule, list[nn.Parameter], float], ...] = (
@@ -49,7 +49,7 @@ def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module]
     )
     groups = [
         {
-            "params": [nn.Parameter(own_part(parameter).new_empty(0)) for parameter in parameters],
+            "params": [nn.Parameter(local_shard(parameter).new_empty(0)) for parameter in parameters],
             "of": parameters,
             "weight_decay": decay,
             "rule": rule,
@@ -66,20 +66,20 @@ def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module]
     return torch.optim.AdamW(groups, lr=train.lr, betas=betas, fused=True)
 
 
-def rules_of(model: nn.Module, optimizer: Rule, blocks: tuple[type[nn.Module], ...]) -> dict[nn.Parameter, Rule]:
+def assign_rules(model: nn.Module, optimizer: Rule, blocks: tuple[type[nn.Module], ...]) -> dict[nn.Parameter, Rule]:
     """The rule of each trained parameter, in the model's order; independent of sharding, and works on meta."""
-    embeddings = embeddings_of(model)
+    embeddings = find_embeddings(model)
     in_blocks = {id(parameter) for block in blocks_of(model, blocks) for parameter in block.parameters()}
     takes: dict[Rule, Callable[[nn.Parameter], bool]] = {
         "adamw": lambda _: True,
-        "adamw_8bit": adamw_8bit.fits,
+        "adamw_8bit": adamw_8bit.can_store_in_8_bits,
         "muon": lambda parameter: parameter.dim() == 2 and id(parameter) in in_blocks,
     }
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {each: optimizer if id(each) not in embeddings and takes[optimizer](each) else "adamw" for each in trained}
 
 
-def embeddings_of(model: nn.Module) -> set[int]:
+def find_embeddings(model: nn.Module) -> set[int]:
     """Ids of the weights of embeddings, including tied ones."""
     return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
 
@@ -107,7 +107,7 @@ def state_bytes(parameter: nn.Parameter, rule: Rule) -> float:
     return 8
 
 
-def account(optimizer: torch.optim.AdamW) -> str | None:
+def describe_rules(optimizer: torch.optim.AdamW) -> str | None:
     """Log line with the number of parameters that each rule updates; None if all use AdamW."""
     counts: dict[str, int] = {}
     for group in optimizer.param_groups:
@@ -117,7 +117,7 @@ def account(optimizer: torch.optim.AdamW) -> str | None:
     return "optimizer: " + ", ".join(f"{rule} for {count:,} parameters" for rule, count in counts.items())
 
 
-def pairs(optimizer: torch.optim.AdamW) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+def iterate_parameters(optimizer: torch.optim.AdamW) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
     """(parameter of the model, this rank's shard in the optimizer), for each trained parameter."""
     return ((whole, own) for group in optimizer.param_groups for whole, own in zip(group["of"], group["params"], strict=True))
 
@@ -134,21 +134,21 @@ def learning_rate(step: int, total: int, train: Train) -> float:
 
 
 @torch.no_grad()
-def update(optimizer: torch.optim.AdamW, rate: float) -> None:
+def update_parameters(optimizer: torch.optim.AdamW, rate: float) -> None:
     """One optimizer update with this learning rate; frees the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-    for whole, own in pairs(optimizer):
+    for whole, own in iterate_parameters(optimizer):
         # Set in each step: the first forward may move a shard (fully_shard pads or pins it), and the old memory would be kept.
-        own.data = own_part(whole)
-        own.grad, whole.grad = None if whole.grad is None else own_part(whole.grad), None
-    skipped = [own for _, own in pairs(optimizer) if own.grad is None]
+        own.data = local_shard(whole)
+        own.grad, whole.grad = None if whole.grad is None else local_shard(whole.grad), None
+    skipped = [own for _, own in iterate_parameters(optimizer) if own.grad is None]
     optimizer.step()
     for own in skipped:
         if "step" in optimizer.state[own]:
             # AdamW counts the updates of each weight; a checkpoint has one count for all, and a resumed run must have the same.
             optimizer.state[own]["step"] += 1
-    for _, own in pairs(optimizer):
+    for _, own in iterate_parameters(optimizer):
         own.grad = None
 
 
@@ -156,7 +156,7 @@ def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:
     """Allocate the state of every parameter, with `steps` updates and zero moments, into which a checkpoint is loaded."""
     for group in optimizer.param_groups:
         for whole, own in zip(group["of"], group["params"], strict=True):
-            optimizer.state[own] = empty_state(group["rule"], own_part(whole), steps)
+            optimizer.state[own] = empty_state(group["rule"], local_shard(whole), steps)
 
 
 def empty_state(rule: Rule, part: Tensor, steps: int) -> dict[str, Any]:
@@ -182,5 +182,5 @@ def sharded_state(optimizer: torch.optim.AdamW) -> dict[nn.Parameter, dict[str, 
             if group["rule"] == "adamw_8bit":
                 found[whole] = adamw_8bit.sharded_state(whole, state)
             else:
-                found[whole] = {kind: sharded_as(whole, value) for kind, value in state.items() if kind != "step"}
+                found[whole] = {kind: shard_like(whole, value) for kind, value in state.items() if kind != "step"}
     return found

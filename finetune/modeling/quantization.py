@@ -35,7 +35,7 @@ class QuantizedLinear(nn.Module):
         """[…, in] → […, out]; the weight is dequantized to the type of the inputs temporarily, here and in the backward pass."""
         from bitsandbytes.autograd._functions import matmul_4bit
 
-        state = _state(self.scales, (self.out_features, self.in_features), inputs.dtype)
+        state = _make_state(self.scales, (self.out_features, self.in_features), inputs.dtype)
         result: Tensor = matmul_4bit(inputs, self.packed.view(-1, 1).t(), state, bias=self.bias)
         return result
 
@@ -87,20 +87,20 @@ def original_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 
 def bytes_of(name: str, rows: Tensor) -> Tensor:
     """Values of a quantized parameter (packed weights or scales, as bytes) for these rows [n, in] of the weight."""
-    packed, scales = _quantized(rows)
+    packed, scales = _quantize(rows)
     return packed if name.endswith(PACKED) else scales
 
 
-def rounded(rows: Tensor) -> Tensor:
+def round_to_4_bits(rows: Tensor) -> Tensor:
     """Rows [n, in] of a weight after quantization and dequantization, fp32."""
     from bitsandbytes.functional import dequantize_4bit
 
-    packed, scales = _quantized(rows)
-    result: Tensor = dequantize_4bit(packed.view(-1, 1), _state(scales, tuple(rows.shape), torch.float32))
+    packed, scales = _quantize(rows)
+    result: Tensor = dequantize_4bit(packed.view(-1, 1), _make_state(scales, tuple(rows.shape), torch.float32))
     return result
 
 
-def _quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Packed pairs [n, in / 2] and the bytes of fp32 scales [n, in / 16]."""
     from bitsandbytes.functional import quantize_4bit
 
@@ -108,7 +108,7 @@ def _quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
     return packed.view(len(rows), -1), state.absmax.view(torch.uint8).view(len(rows), -1)
 
 
-def _state(scales: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+def _make_state(scales: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     from bitsandbytes.functional import QuantState, get_4bit_type
 
     absmax = scales.reshape(-1).view(torch.float32)

@@ -13,7 +13,7 @@ def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
     if config.model.lora is None:
         loading.freeze(loaded.model, loaded.trainable, sharding.compute_dtype(config))
         return
-    lora_adapters.inject(loaded.model, config.model.lora, recipe.lora_targets)
+    lora_adapters.inject_adapters(loaded.model, config.model.lora, recipe.lora_targets)
     if config.model.quantization:
         quantization.quantize_base(loaded.model)
     loading.freeze(loaded.model, lora_adapters.is_adapter, sharding.compute_dtype(config))

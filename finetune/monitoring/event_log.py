@@ -31,7 +31,7 @@ Listener = Callable[[str, int, dict[str, Any]], None]
 """Called with each event of this rank: kind, step, fields."""
 
 
-def nobody(_kind: str, _step: int, _facts: dict[str, Any]) -> None:
+def ignore_event(_kind: str, _step: int, _facts: dict[str, Any]) -> None:
     """A listener that ignores all events."""
 
 
@@ -39,7 +39,7 @@ class Events:
     """The events of one run. Create it on every rank, since trackers are set up collectively; only rank 0 writes and prints."""
 
     def __init__(
-        self, run_dir: Path, accelerator: Accelerator, total: int, done: int, settings: dict[str, Any], listener: Listener = nobody
+        self, run_dir: Path, accelerator: Accelerator, total: int, done: int, settings: dict[str, Any], listener: Listener = ignore_event
     ) -> None:
         self.log_path = run_dir / "log.jsonl"
         self._listener = listener
@@ -65,7 +65,9 @@ class Events:
             self.say(f"the configuration differs from that of step {step}:")
             for line in lines:
                 self.say(f"  {line}")
-            self._track({"configuration changes": len(lines), "configuration": "\n\n".join(_verbatim(line) for line in lines)}, step)
+            self._track(
+                {"configuration changes": len(lines), "configuration": "\n\n".join(_format_code_block(line) for line in lines)}, step
+            )
 
     def step(self, step: int, numbers: dict[str, float]) -> None:
         """Log the metrics of optimizer step `step` (1 is the first)."""
@@ -97,11 +99,11 @@ class Events:
         self.note("sampled", step, answers=entries)
         for (prompt, answer), place in zip(pairs, places, strict=True):
             self.say(f"step {step}: {prompt!r} → {f'{place}: {answer.text}' if place else repr(answer.text)}")
-        values = {**_texts(step, pairs), **_means([answer.numbers for _, answer in pairs])}
+        values = {**_format_answers(step, pairs), **_average_numbers([answer.numbers for _, answer in pairs])}
         self._track(values, step)
         for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
             if tracker.name == "tensorboard" and self._main:
-                _show(tracker.writer, step, [answer for _, answer in pairs])
+                _show_media(tracker.writer, step, [answer for _, answer in pairs])
 
     def note(self, kind: str, step: int, **facts: Any) -> None:
         """Log an event that is not a metric: started, resumed, committed, stopped. If the log cannot be written, print a warning and
@@ -138,18 +140,21 @@ class Events:
             self._accelerator.log(numbers, step=step)
 
 
-def _texts(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str]:
-    return {f"samples/{number}": f"step {step}: {prompt}\n\n{_verbatim(answer.text)}" for number, (prompt, answer) in enumerate(pairs, 1)}
+def _format_answers(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str]:
+    return {
+        f"samples/{number}": f"step {step}: {prompt}\n\n{_format_code_block(answer.text)}"
+        for number, (prompt, answer) in enumerate(pairs, 1)
+    }
 
 
-def _means(numbers: list[dict[str, float]]) -> dict[str, float]:
+def _average_numbers(numbers: list[dict[str, float]]) -> dict[str, float]:
     """`samples/NAME` → mean of this metric over the answers that have it."""
     names = dict.fromkeys(name for of_one in numbers for name in of_one)
     having = {name: [of_one[name] for of_one in numbers if name in of_one] for name in names}
     return {f"samples/{name}": sum(values) / len(values) for name, values in having.items()}
 
 
-def _show(writer: Any, step: int, answers: list[Answer]) -> None:
+def _show_media(writer: Any, step: int, answers: list[Answer]) -> None:
     """Add audio and images to TensorBoard. Other trackers get only texts and metrics; the files are in the run's folder."""
     import soundfile
     from matplotlib.image import imread
@@ -162,7 +167,7 @@ def _show(writer: Any, step: int, answers: list[Answer]) -> None:
             writer.add_image(f"samples/{number}", imread(io.BytesIO(answer.picture), format="png")[:, :, :3], step, dataformats="HWC")
 
 
-def _verbatim(text: str) -> str:
+def _format_code_block(text: str) -> str:
     """The text as a Markdown code block."""
     return "\n".join(f"    {line}" for line in text.splitlines())
 
@@ -172,13 +177,13 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     are lines that are not events, since people and other programs may write to a text file."""
     events: dict[tuple[str, int], dict[str, Any]] = {}
     for line in path.read_bytes().split(b"\n"):
-        event = _event_of(line)
+        event = _parse_event(line)
         if event is not None:
             events[event["event"], event["step"]] = event
     return list(events.values())
 
 
-def _event_of(line: bytes) -> dict[str, Any] | None:
+def _parse_event(line: bytes) -> dict[str, Any] | None:
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -195,7 +200,7 @@ def draw_curve(log_path: Path, picture: Path) -> None:
     events = read_log(log_path)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="optimizer step", ylabel="loss")
-    axes.set_title(_drawable(str(log_path.parent)), parse_math=False)  # a $ in a folder's name would start a formula
+    axes.set_title(_drop_surrogates(str(log_path.parent)), parse_math=False)  # a $ in a folder's name would start a formula
     for kind, key, style in (("step", "loss", "-"), ("evaluation", "val/loss", "o-")):
         found = [(event["step"], event.get(key)) for event in events if event["event"] == kind]
         points = [(step, value) for step, value in found if isinstance(value, float) and abs(value) <= LARGEST]
@@ -203,7 +208,7 @@ def draw_curve(log_path: Path, picture: Path) -> None:
             axes.plot(*zip(*sorted(points), strict=True), style, label="training" if kind == "step" else "validation", linewidth=1)
     for event in events:
         if event["event"] == "resumed" and (marked := event.get("marked")) and isinstance(marked, list):
-            text = ", ".join(_drawable(str(key)) for key in marked[:2]) + (", …" if len(marked) > 2 else "")
+            text = ", ".join(_drop_surrogates(str(key)) for key in marked[:2]) + (", …" if len(marked) > 2 else "")
             axes.axvline(event["step"], color="gray", linestyle=":", linewidth=1)
             place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right", "fontsize": 7}
             axes.annotate(text[:60], (event["step"], 1), **place, parse_math=False)
@@ -215,6 +220,6 @@ def draw_curve(log_path: Path, picture: Path) -> None:
     files.write_bytes(picture, buffer.getbuffer())
 
 
-def _drawable(text: str) -> str:
+def _drop_surrogates(text: str) -> str:
     """The text without lone surrogates, which no font contains."""
     return text.encode(errors="replace").decode()

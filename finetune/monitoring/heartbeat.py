@@ -28,10 +28,10 @@ from typing import Any, NoReturn
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public, but missing in the module's __all__
 
-from finetune.distributed.process_group import World, gather, share, sums
+from finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
 from finetune.errors import ElsewhereError, UserError
 from finetune.monitoring import vital_signs
-from finetune.monitoring.peer_processes import Peers, ProcessExit, identity
+from finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
 from finetune.storage import files
 
 BEAT_SECONDS = 1.0
@@ -49,7 +49,7 @@ CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
 
 
 @dataclass(frozen=True)
-class Loss:
+class RunFailure:
     """What ended the run, as reported by the rank that noticed it first."""
 
     message: str
@@ -77,8 +77,8 @@ class Heartbeat:
         self._store_answers = True
         self._peers: Peers | None = None
         self._folder: Path | None = None
-        self._word: Callable[[Loss], None] = lambda _: None
-        self._loss: Loss | None = None
+        self._word: Callable[[RunFailure], None] = lambda _: None
+        self._loss: RunFailure | None = None
         self._beats = 0
         self._kills_before = vital_signs.out_of_memory_kills()
         self.step = 0
@@ -89,12 +89,13 @@ class Heartbeat:
             client = TCPStore(
                 os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=MISSING_SECONDS)
             )
-            self._store = PrefixStore(f"heartbeat {share(self._world, secrets.token_hex(4))}", client)
-            self._store.set(_beat_of(self._world.rank), "0")
+            self._store = PrefixStore(f"heartbeat {broadcast_from_main(self._world, secrets.token_hex(4))}", client)
+            self._store.set(_beat_key(self._world.rank), "0")
             self._peers = Peers(
-                self._world.rank, [(host, boot, space, process) for host, boot, space, process in gather(self._world, identity())]
+                self._world.rank,
+                [(host, boot, space, process) for host, boot, space, process in gather_from_ranks(self._world, identify_process())],
             )
-            sums(self._world, [0.0])  # a barrier: all keys must exist before a rank reads its neighbour's
+            sum_over_ranks(self._world, [0.0])  # a barrier: all keys must exist before a rank reads its neighbour's
             self._thread = threading.Thread(target=self._watch, args=(self._store,), name="heartbeat", daemon=True)
             self._thread.start()
             threading.Thread(target=self._watch_the_store, name="watch of the store", daemon=True).start()
@@ -104,7 +105,7 @@ class Heartbeat:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None:
             if self._store is not None:
-                sums(self._world, [0.0])  # a barrier: a rank that finishes early keeps watching the others
+                sum_over_ranks(self._world, [0.0])  # a barrier: a rank that finishes early keeps watching the others
             self._stop()
             return
         loss = self.fail(error)
@@ -122,7 +123,7 @@ class Heartbeat:
         if self._peers is not None:
             self._peers.close()
 
-    def leave_traces_in(self, folder: Path, word: Callable[[Loss], None]) -> None:
+    def leave_traces_in(self, folder: Path, word: Callable[[RunFailure], None]) -> None:
         """Start writing status records and tracebacks to `folder`, which this run must have locked; call `word` with a failure."""
         self._folder, self._word = folder, word
         self._record_signs(folder)
@@ -132,13 +133,13 @@ class Heartbeat:
         """Listener of the run's events: keeps the latest step."""
         self.step = max(self.step, step)
 
-    def fail(self, error: BaseException) -> Loss:
+    def fail(self, error: BaseException) -> RunFailure:
         """Report to all ranks that this one is about to end, and write its traceback; returns the first failure of the run."""
         if self._loss is None:
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             if self._world.size > 1 and not isinstance(error, ElsewhereError):  # whose message names the rank already
                 text = f"rank {self._world.rank} failed: {text}"
-            own = Loss(text, self._world.rank, reason=getattr(error, "reason", "failed"), reported=True)
+            own = RunFailure(text, self._world.rank, reason=getattr(error, "reason", "failed"), reported=True)
             if self._folder is not None and not isinstance(error, ElsewhereError):
                 text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
                 with contextlib.suppress(OSError, UserError):  # the disk may be what failed
@@ -151,7 +152,7 @@ class Heartbeat:
         """End this process on a signal that arrives outside of the training steps; records the failure of the rank that may have caused
         it."""
         name = signal.Signals(number).name
-        loss = self._first_loss(Loss(f"rank {self._world.rank} was ended by {name}", self._world.rank, name), LOOK_SECONDS)
+        loss = self._first_loss(RunFailure(f"rank {self._world.rank} was ended by {name}", self._world.rank, name), LOOK_SECONDS)
         own = loss.signal == name and loss.rank == self._world.rank
         self._end_now(loss, loss.message if own else f"rank {self._world.rank} was ended by {name}: {loss.message}", 128 + number)
 
@@ -161,7 +162,7 @@ class Heartbeat:
         near = self._peers is None or self._peers.all_near
         return LOOK_SECONDS if near else MISSING_SECONDS + 3 * BEAT_SECONDS
 
-    def _first_loss(self, own: Loss, seconds: float) -> Loss:
+    def _first_loss(self, own: RunFailure, seconds: float) -> RunFailure:
         """The first failure of the run: one that another rank has reported, the death of a process, or this rank's `own`."""
         if self._store is None or self._peers is None:
             return own
@@ -174,32 +175,34 @@ class Heartbeat:
                 break
         return reported or self._first(self._store, own)
 
-    def _reported(self, store: Store) -> Loss | None:
+    def _reported(self, store: Store) -> RunFailure | None:
         try:
             if self._store_answers and store.check(["gone"]):
-                return Loss(**json.loads(store.get("gone")))
+                return RunFailure(**json.loads(store.get("gone")))
         except RuntimeError:  # the process that hosted the store has ended; each further request would print a C++ trace
             self._store_answers = False
         return None
 
-    def _loss_of(self, deaths: Sequence[ProcessExit]) -> Loss:
+    def _loss_of(self, deaths: Sequence[ProcessExit]) -> RunFailure:
         """Describes the first death that the launcher did not cause: it sends SIGTERM to all ranks when one has died."""
         death = min(deaths, key=lambda each: each.signal == "SIGTERM")
-        signs = None if self._folder is None else vital_signs.read(self._folder, death.rank)
+        signs = None if self._folder is None else vital_signs.read_status(self._folder, death.rank)
         who = f"rank {death.rank} (process {death.process} on {platform.node()})"
         if death.code is not None:
-            return Loss(f"{who} exited with code {death.code} and without a message", death.rank)
-        cause = "likely out of memory, unless somebody sent the signal" if signs is None else vital_signs.cause_of_kill(signs)
+            return RunFailure(f"{who} exited with code {death.code} and without a message", death.rank)
+        cause = "likely out of memory, unless somebody sent the signal" if signs is None else vital_signs.explain_kill(signs)
         reached = max(self.step, 0 if signs is None else signs.step)
         where = f"after step {reached}" if reached else "before its first step"
         if death.signal is None:
-            return Loss(f"{who} ended {where} for an unknown reason (see the launcher's output); if it was killed: {cause}", death.rank)
+            return RunFailure(
+                f"{who} ended {where} for an unknown reason (see the launcher's output); if it was killed: {cause}", death.rank
+            )
         if death.signal != "SIGKILL":
             crash = ": a crash inside a library" if death.signal in CRASHES else ""
-            return Loss(f"{who} was ended by {death.signal}{crash}", death.rank, death.signal)
-        return Loss(f"{who} was killed (SIGKILL) {where}: {cause}", death.rank, "SIGKILL")
+            return RunFailure(f"{who} was ended by {death.signal}{crash}", death.rank, death.signal)
+        return RunFailure(f"{who} was killed (SIGKILL) {where}: {cause}", death.rank, "SIGKILL")
 
-    def _leave_word(self, loss: Loss) -> None:
+    def _leave_word(self, loss: RunFailure) -> None:
         with contextlib.suppress(Exception):  # a full disk must not keep the process alive
             self._word(loss)
 
@@ -218,7 +221,7 @@ class Heartbeat:
             time=time.time(),
         )
         with contextlib.suppress(OSError, UserError):  # a missing status record must not end a run
-            vital_signs.record(folder, signs)
+            vital_signs.write_status(folder, signs)
 
     def _keep_recording(self, folder: Path) -> None:
         while not self._left.wait(SIGNS_SECONDS):
@@ -235,12 +238,12 @@ class Heartbeat:
             return failed == self._world.size
         return False
 
-    def _first(self, store: Store, own: Loss) -> Loss:
+    def _first(self, store: Store, own: RunFailure) -> RunFailure:
         """The first failure that any rank has reported; `own` if there is none yet."""
         if not self._store_answers:
             return own
         try:
-            return Loss(**json.loads(store.compare_set("gone", "", json.dumps(asdict(own)))))
+            return RunFailure(**json.loads(store.compare_set("gone", "", json.dumps(asdict(own)))))
         except RuntimeError:  # the process that hosted the store has ended
             return own
 
@@ -250,23 +253,25 @@ class Heartbeat:
         while not self._left.wait(BEAT_SECONDS):
             self._beats += 1
             try:
-                store.set(_beat_of(self._world.rank), str(self._beats))
+                store.set(_beat_key(self._world.rank), str(self._beats))
                 if store.check(["gone"]):
-                    return self._end(Loss(**json.loads(store.get("gone"))), PATIENCE_SECONDS)
-                latest = store.get(_beat_of(watched))
+                    return self._end(RunFailure(**json.loads(store.get("gone"))), PATIENCE_SECONDS)
+                latest = store.get(_beat_key(watched))
             except RuntimeError as error:
-                return self._end(self._first_loss(Loss(f"the launcher's store does not respond: {error}"), LOOK_SECONDS), PATIENCE_SECONDS)
+                return self._end(
+                    self._first_loss(RunFailure(f"the launcher's store does not respond: {error}"), LOOK_SECONDS), PATIENCE_SECONDS
+                )
             if latest != seen:
                 seen, changed = latest, time.monotonic()
             elif time.monotonic() - changed > MISSING_SECONDS:
                 return self._end(self._first(store, self._loss_of_silent(watched)), 0.0)
         return None
 
-    def _loss_of_silent(self, rank: int) -> Loss:
+    def _loss_of_silent(self, rank: int) -> RunFailure:
         """The failure of a rank without heartbeats: on another machine, or hanging."""
-        signs = None if self._folder is None else vital_signs.read(self._folder, rank)
-        what = "" if signs is None else f" on {signs.host}, after step {signs.step}; if it was killed: {vital_signs.cause_of_kill(signs)}"
-        return Loss(f"rank {rank} is missing: no heartbeat for {MISSING_SECONDS:.0f} s{what}", rank)
+        signs = None if self._folder is None else vital_signs.read_status(self._folder, rank)
+        what = "" if signs is None else f" on {signs.host}, after step {signs.step}; if it was killed: {vital_signs.explain_kill(signs)}"
+        return RunFailure(f"rank {rank} is missing: no heartbeat for {MISSING_SECONDS:.0f} s{what}", rank)
 
     def _watch_the_processes(self, peers: Peers) -> None:
         while not self._left.is_set():
@@ -282,14 +287,14 @@ class Heartbeat:
             time.sleep(BEAT_SECONDS)
             silent, seen = 0.0 if self._beats != seen else silent + BEAT_SECONDS, self._beats
             if silent > MISSING_SECONDS:
-                self._end(Loss(f"the launcher's store does not respond: no reply for {MISSING_SECONDS:.0f} s"), 0.0)
+                self._end(RunFailure(f"the launcher's store does not respond: no reply for {MISSING_SECONDS:.0f} s"), 0.0)
 
-    def _end(self, loss: Loss, patience: float) -> None:
+    def _end(self, loss: RunFailure, patience: float) -> None:
         if self._left.wait(patience):
             return
         self._end_now(loss, f"rank {self._world.rank} ends, because {loss.message}", 1)
 
-    def _end_now(self, loss: Loss, message: str, code: int) -> NoReturn:
+    def _end_now(self, loss: RunFailure, message: str, code: int) -> NoReturn:
         self._leave_word(loss)
         with contextlib.suppress(OSError, ValueError):  # the terminal or pipe may be closed
             print(f"error: {message}", file=sys.stderr, flush=True)
@@ -297,5 +302,5 @@ class Heartbeat:
         os._exit(code)  # sys.exit would not end a process whose main thread waits in a collective
 
 
-def _beat_of(rank: int) -> str:
+def _beat_key(rank: int) -> str:
     return f"beat {rank}"

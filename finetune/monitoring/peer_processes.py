@@ -34,7 +34,7 @@ class ProcessExit:
     """Exit code, if it exited by itself."""
 
 
-def identity() -> Identity:
+def identify_process() -> Identity:
     """Identity of this process. Containers on one machine may have the same host name and not see each other's processes; different
     machines may have the same host name and namespace number, but each boot has its own id."""
     namespace = ""

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.distributed.process_group import World, gather, sums
+from finetune.distributed.process_group import World, gather_from_ranks, sum_over_ranks
 from finetune.storage import files
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOP_FILE = "STOP"
 
 
-def no_notice() -> str | None:
+def get_no_notice() -> str | None:
     """For a machine that is never preempted."""
     return None
 
@@ -71,7 +71,7 @@ class StopRequests:
     A second signal ends the process immediately, and so does SIGHUP, after which the output of the run may have no reader.
     """
 
-    def __init__(self, folder: Path | None = None, minutes: float | None = None, notice: Callable[[], str | None] = no_notice) -> None:
+    def __init__(self, folder: Path | None = None, minutes: float | None = None, notice: Callable[[], str | None] = get_no_notice) -> None:
         """`minutes`: wall-clock budget, counted from now. `notice`: returns why the machine will be preempted, once that is known; it is
         called on every rank between steps, so it may be collective."""
         self._stop_file = None if folder is None else folder / STOP_FILE
@@ -130,23 +130,23 @@ class AgreedStop:
 def agree_to_stop(world: World, requests: StopRequests, grace_seconds: float) -> AgreedStop | None:
     """A stop of all ranks if any rank has a request; otherwise None. Collective: call on every rank."""
     own = requests.poll()
-    if not sums(world, [float(own is not None)])[0]:
+    if not sum_over_ranks(world, [float(own is not None)])[0]:
         return None
-    everyone = gather(world, own)
+    everyone = gather_from_ranks(world, own)
     rank = next(number for number, each in enumerate(everyone) if each is not None)
     ages = [each[1] for each in everyone if each is not None and each[1] is not None]
     until = time.monotonic() + grace_seconds - max(ages) if ages else math.inf
     return AgreedStop(f"stopped by {everyone[rank][0]} on rank {rank}", rank, until)
 
 
-def save_obstacle(world: World, stop: AgreedStop, seconds: float) -> str | None:
+def find_save_obstacle(world: World, stop: AgreedStop, seconds: float) -> str | None:
     """Why a save that takes `seconds` must not start: on some rank it would not finish before the launcher kills it. None if it may start.
 
     Collective: call on every rank.
     """
     if math.isinf(stop.until):
         return None
-    takes, left = max(gather(world, [seconds, stop.until - time.monotonic()]), key=lambda each: each[0] - each[1])
+    takes, left = max(gather_from_ranks(world, [seconds, stop.until - time.monotonic()]), key=lambda each: each[0] - each[1])
     if takes <= left:
         return None
     return f"not saved: the last save took {takes:.1f} s, and {max(0.0, left):.1f} s of checkpoint.grace_seconds are left"

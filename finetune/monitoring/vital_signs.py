@@ -46,13 +46,13 @@ class RankStatus(BaseModel):
 
 def boot_id() -> str:
     """Id of the machine's current boot; empty if the system has none."""
-    return _text(Path("/proc/sys/kernel/random/boot_id")).strip()
+    return _read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
 
 
 def out_of_memory_kills() -> int | None:
     """Number of processes killed by the kernel's out-of-memory killer, in this process's control group, otherwise on this machine."""
     for place in (CONTROL_GROUP / "memory.events", Path("/proc/vmstat")):
-        for line in _text(place).splitlines():
+        for line in _read_text(place).splitlines():
             name, _, number = line.partition(" ")
             if name == "oom_kill" and number.strip().isdigit():
                 return int(number)
@@ -61,19 +61,19 @@ def out_of_memory_kills() -> int | None:
 
 def host_memory_gib() -> float:
     """Memory of the machine, or the limit of this process's control group if that is smaller."""
-    limit = _text(CONTROL_GROUP / "memory.max").strip()
+    limit = _read_text(CONTROL_GROUP / "memory.max").strip()
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(int(limit) if limit.isdigit() else physical, physical) / GIB
 
 
 def free_host_memory() -> int:
     """Free bytes of the machine and of this process's control group, whichever is smaller; cached files count as free."""
-    lines = [line.split() for line in _text(Path("/proc/meminfo")).splitlines()]
+    lines = [line.split() for line in _read_text(Path("/proc/meminfo")).splitlines()]
     machine = next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), 0)
-    limit, used = (_text(CONTROL_GROUP / name).strip() for name in ("memory.max", "memory.current"))
+    limit, used = (_read_text(CONTROL_GROUP / name).strip() for name in ("memory.max", "memory.current"))
     if not (limit.isdigit() and used.isdigit()):
         return machine
-    counts = (line.split() for line in _text(CONTROL_GROUP / "memory.stat").splitlines())
+    counts = (line.split() for line in _read_text(CONTROL_GROUP / "memory.stat").splitlines())
     cached = next((int(words[1]) for words in counts if words[0] == "inactive_file"), 0)
     return max(0, min(machine, int(limit) - int(used) + cached))
 
@@ -83,28 +83,28 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
 
-def record(run_dir: Path, signs: RankStatus) -> None:
-    files.write_volatile(path_of(run_dir, signs.rank), signs.model_dump_json().encode())
+def write_status(run_dir: Path, signs: RankStatus) -> None:
+    files.write_volatile(status_path(run_dir, signs.rank), signs.model_dump_json().encode())
 
 
-def path_of(run_dir: Path, rank: int) -> Path:
+def status_path(run_dir: Path, rank: int) -> Path:
     return run_dir / FOLDER / f"rank-{rank:05d}.json"
 
 
-def read(run_dir: Path, rank: int) -> RankStatus | None:
+def read_status(run_dir: Path, rank: int) -> RankStatus | None:
     """Last record of a rank; None if it is missing or cannot be read."""
     with contextlib.suppress(OSError, ValidationError):
-        return RankStatus.model_validate_json(path_of(run_dir, rank).read_bytes())
+        return RankStatus.model_validate_json(status_path(run_dir, rank).read_bytes())
     return None
 
 
-def read_all(run_dir: Path) -> list[RankStatus]:
+def read_all_statuses(run_dir: Path) -> list[RankStatus]:
     """Records of all ranks of the last launch, by rank."""
-    found = (read(run_dir, int(path.stem.removeprefix("rank-"))) for path in sorted((run_dir / FOLDER).glob("rank-[0-9]*.json")))
+    found = (read_status(run_dir, int(path.stem.removeprefix("rank-"))) for path in sorted((run_dir / FOLDER).glob("rank-[0-9]*.json")))
     return [signs for signs in found if signs is not None]
 
 
-def cause_of_kill(signs: RankStatus) -> str:
+def explain_kill(signs: RankStatus) -> str:
     """The probable reason why a process was killed, and its peak memory. Works on any machine, at any later time."""
     when = time.strftime("%F %T", time.localtime(signs.time))
     gpu = "" if signs.gpu_peak_gib is None else f", of GPU memory {signs.gpu_peak_gib:.1f} GiB"
@@ -120,9 +120,9 @@ def cause_of_kill(signs: RankStatus) -> str:
     return f"likely out of memory, unless somebody sent the signal; {peak}"
 
 
-def account_of_killed(run_dir: Path) -> str | None:
+def describe_killed_launch(run_dir: Path) -> str | None:
     """Message about a previous launch that ended without writing exit.json; None if there are no records."""
-    found = read_all(run_dir)
+    found = read_all_statuses(run_dir)
     if not found:
         return None
     fullest = max(found, key=lambda signs: signs.peak_gib)
@@ -130,11 +130,11 @@ def account_of_killed(run_dir: Path) -> str | None:
     return (
         f"the last launch in {run_dir} left no exit.json: {whom} ended without a message (killed, crashed, or the terminal closed) "
         f"after at least step {max(signs.step for signs in found)}; rank {fullest.rank} on {fullest.host}, if it was killed: "
-        f"{cause_of_kill(fullest)}"
+        f"{explain_kill(fullest)}"
     )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:

@@ -60,7 +60,7 @@ class Activations:
 
 
 @dataclass
-class Stack:
+class BlockStack:
     """A sequence of equal blocks, of which the first ones are traced."""
 
     count: int
@@ -85,35 +85,35 @@ class Stack:
         return self.flops[-1] - self.flops[-2] + self.turned[-1] - self.turned[0] if self.untraced else 0.0
 
 
-def trim(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> dict[str, int]:
+def trim_stacks(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> dict[str, int]:
     """Reduce each stack to `TRACED` blocks, in place; returns path of the stack → original number of blocks."""
-    stacks = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and _holds(module, blocks)}
+    stacks = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and _is_stack(module, blocks)}
     for name, stack in stacks.items():
         model.set_submodule(name, nn.ModuleList(list(stack)[:TRACED]))
     return {name: len(stack) for name, stack in stacks.items()}
 
 
-def _holds(stack: nn.ModuleList, blocks: tuple[type[nn.Module], ...]) -> bool:
+def _is_stack(stack: nn.ModuleList, blocks: tuple[type[nn.Module], ...]) -> bool:
     return len(stack) > 0 and all(isinstance(module, blocks) for module in stack)
 
 
-def trace(
+def trace_step(
     trimmed: nn.Module, counts: dict[str, int], blocks: tuple[type[nn.Module], ...], loss: LossFunction, batch: Batch, positions: int,
     dtype: torch.dtype, recomputing: Recomputing, tensor: int = 1, plans: Plans = NO_PLANS,
 ) -> Activations:  # fmt: skip
-    """Memory and FLOPs of one step of the full model, from a copy that `trim` has shortened (parameters on meta, requires_grad as in
+    """Memory and FLOPs of one step of the full model, from a copy that `trim_stacks` has shortened (parameters on meta, requires_grad as in
     training). The model is not changed.
 
-    `counts`: the result of `trim`. `tensor`: number of tensor-parallel ranks.
+    `counts`: the result of `trim_stacks`. `tensor`: number of tensor-parallel ranks.
     """
     model = copy.deepcopy(trimmed).train()
     if tensor > 1:
-        narrow(model, blocks, tensor, plans)
-    activation_checkpointing.wrap(model, blocks, recomputing)
-    stacks = [Stack(count, list(model.get_submodule(name))) for name, count in counts.items()]  # type: ignore[call-overload]
-    without_storage(model, dtype)
+        narrow_to_shard(model, blocks, tensor, plans)
+    activation_checkpointing.wrap_blocks(model, blocks, recomputing)
+    stacks = [BlockStack(count, list(model.get_submodule(name))) for name, count in counts.items()]  # type: ignore[call-overload]
+    drop_storage(model, dtype)
     ledger = AllocationCounter([*model.parameters(), *model.buffers(), *batch.tensors.values()])
-    with ledger, watched(model, stacks, ledger):
+    with ledger, record_blocks(model, stacks, ledger):
         objective = torch.stack([term.sum * term.weight for term in loss(model, batch).values() if term.weight]).sum()
         after_forward, kept = len(ledger.timeline), ledger.alive
         objective.backward()
@@ -124,7 +124,7 @@ def trace(
     return Activations(through + more, max(0, forward - through), max(0, backward - max(forward, through)), kept + more, flops, positions)
 
 
-def without_storage(model: nn.Module, dtype: torch.dtype) -> None:
+def drop_storage(model: nn.Module, dtype: torch.dtype) -> None:
     """Replace parameters, in place, by fake ones without storage; floating-point ones in the compute type, as sharding casts them."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, nn.Parameter] = {}  # a tied weight stays one
@@ -139,7 +139,7 @@ def without_storage(model: nn.Module, dtype: torch.dtype) -> None:
                 module._parameters[name] = made[id(parameter)]
 
 
-def narrow(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, plans: Plans) -> None:
+def narrow_to_shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, plans: Plans) -> None:
     """Reduce each linear layer of the blocks, in place and on meta, to the shard of one of `size` tensor-parallel ranks."""
     for block in tensor_parallel.blocks_of(model, blocks):
         for path, cut in tensor_parallel.plan_of(block, plans).items():
@@ -163,7 +163,7 @@ class AllocationCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         if function in INDEXING:
-            args = (args[0], _by_number(args[1]), *args[2:])
+            args = (args[0], _replace_masks(args[1]), *args[2:])
         result = function(*args, **(kwargs or {}))
         if function._overloadpacket in flop_registry:
             self.flops += flop_registry[function._overloadpacket](*args, **(kwargs or {}), out_val=result)
@@ -192,7 +192,7 @@ class AllocationCounter(TorchDispatchMode):
             self.timeline[moment] -= size
 
 
-def _by_number(indices: list[Tensor | None]) -> list[Tensor | None]:
+def _replace_masks(indices: list[Tensor | None]) -> list[Tensor | None]:
     """Replace boolean masks by indices, since the size of a masked result is unknown for tensors without storage."""
     numbers: list[Tensor | None] = []
     for index in indices:
@@ -201,11 +201,11 @@ def _by_number(indices: list[Tensor | None]) -> list[Tensor | None]:
 
 
 @contextmanager
-def watched(model: nn.Module, stacks: list[Stack], ledger: AllocationCounter) -> Iterator[None]:
+def record_blocks(model: nn.Module, stacks: list[BlockStack], ledger: AllocationCounter) -> Iterator[None]:
     """While open, record memory and FLOPs at the traced blocks, and free the gradient of each parameter when it is complete: sharding
     reduces it, and finetune/planning/memory.py counts it."""
 
-    def note(stack: Stack, inputs: Any, output: Any) -> None:
+    def note(stack: BlockStack, inputs: Any, output: Any) -> None:
         stack.kept.append(ledger.alive)
         stack.flops.append(ledger.flops)
         if len(stack.kept) == len(stack.traced):
@@ -219,7 +219,7 @@ def watched(model: nn.Module, stacks: list[Stack], ledger: AllocationCounter) ->
         ledger.forget(parameter.grad)
         parameter.grad = None
 
-    hooks = [block.register_forward_hook(_noting(note, stack), with_kwargs=True) for stack in stacks for block in stack.traced]
+    hooks = [block.register_forward_hook(_make_hook(note, stack), with_kwargs=True) for stack in stacks for block in stack.traced]
     hooks += [parameter.register_post_accumulate_grad_hook(give_up) for parameter in model.parameters() if parameter.requires_grad]
     try:
         yield
@@ -228,5 +228,5 @@ def watched(model: nn.Module, stacks: list[Stack], ledger: AllocationCounter) ->
             hook.remove()
 
 
-def _noting(note: Callable[[Stack, Any, Any], None], stack: Stack) -> Callable[..., None]:
+def _make_hook(note: Callable[[BlockStack, Any, Any], None], stack: BlockStack) -> Callable[..., None]:
     return lambda _module, args, kwargs, output: note(stack, (args, kwargs), output)

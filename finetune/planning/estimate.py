@@ -14,8 +14,8 @@ from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
 from finetune.modeling import loading
 from finetune.modeling.trained_parameters import choose_trained
-from finetune.planning.activation_memory import Activations, Recomputing, trace, trim
-from finetune.planning.memory import Outline, outline
+from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
+from finetune.planning.memory import Outline, outline_model
 from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
 from finetune.recipe import Batch, Recipe, Sample, Sketch
 from finetune.storage.strict_json import loads_object
@@ -44,23 +44,23 @@ class RunEstimate:
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
-    config = with_folder(config)
+    config = resolve_base(config)
     length_index.check_batching(config, recipe)
-    sketched = recipe.sketch(config) if recipe.sketch else sketch_by_rows(config, recipe)
+    sketched = recipe.sketch(config) if recipe.sketch else sketch_from_rows(config, recipe)
     loaded, dtype = sketched.loaded, sharding.compute_dtype(config)
     choose_trained(loaded, recipe, config)
-    counted = outline(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
+    counted = outline_model(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
-    refusals = {size: refusal(config, size, check) for size in TENSOR_SIZES}
-    misfits = tuple(loading.misfits(loaded.model, loaded.base)) if has_weights(loaded.base) else ()
-    counts = trim(loaded.model, loaded.blocks)
+    refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
+    misfits = tuple(loading.find_misfits(loaded.model, loaded.base)) if has_weights(loaded.base) else ()
+    counts = trim_stacks(loaded.model, loaded.blocks)
 
     @cache
     def activations(positions: int, recomputing: Recomputing, tensor: int) -> Activations:
         longest = min(length_index.longest_sample(config), positions)
         batch = sketched.batch(positions // longest, longest)
         held = positions // longest * longest
-        return trace(loaded.model, counts, loaded.blocks, recipe.loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
+        return trace_step(loaded.model, counts, loaded.blocks, recipe.loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
 
     train = config.train
     work = Work(
@@ -75,7 +75,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     return RunEstimate(config, counted, work, activations, misfits, sketched.processor)
 
 
-def with_folder(config: Config) -> Config:
+def resolve_base(config: Config) -> Config:
     """The config with `model.source` as a local folder that contains at least config.json. Downloads no weights from the hub."""
     folder = loading.resolve_source(config.model.source, config.model.revision, DESCRIBING)
     return config.model_copy(update={"model": config.model.model_copy(update={"source": str(folder)})})
@@ -85,7 +85,7 @@ def has_weights(base: Path) -> bool:
     return any(base.glob("*.safetensors"))
 
 
-def refusal(config: Config, size: int, check: Callable[[Config], None]) -> str | None:
+def find_refusal(config: Config, size: int, check: Callable[[Config], None]) -> str | None:
     """Why this model cannot use `size` tensor-parallel ranks, with the message of training; None if it can."""
     if config.train.compile is True:
         return "train.compile does not work with tensor parallelism"
@@ -96,11 +96,11 @@ def refusal(config: Config, size: int, check: Callable[[Config], None]) -> str |
     return None
 
 
-def sketch_by_rows(config: Config, recipe: Recipe) -> Sketch:
+def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     """Sketch of a recipe without `sketch`: loads the model as for training, and repeats the longest of some rows."""
     recipe.prepare(config)
     loaded = recipe.load(config)
-    samples = [recipe.read(row, loaded.processor) for _, row in some_rows(on_disk(config.data.train))]
+    samples = [recipe.read(row, loaded.processor) for _, row in read_some_rows(on_disk(config.data.train))]
     longest = max(samples, key=recipe.length, default=None)
     if longest is None:
         raise UserError(f"data.train: {config.data.train} has no rows, and {config.recipe} defines no `sketch` to plan without them")
@@ -112,7 +112,7 @@ def sketch_by_rows(config: Config, recipe: Recipe) -> Sketch:
     return Sketch(loaded, batch, lambda: loaded.processor)
 
 
-def some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, row) of rows spread over a file, including the first; blank lines are skipped. Raises `UserError` for invalid JSON."""
     if path is None or not path.is_file():
         return
@@ -146,10 +146,10 @@ def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
     path = on_disk(config.data.train)
     assert path is not None
     problems, lengths, seen = [], [], 0
-    for line, row in some_rows(path):
+    for line, row in read_some_rows(path):
         seen += 1
         try:
-            found = length_index.measure(config, recipe, processor, row)
+            found = length_index.measure_row(config, recipe, processor, row)
             sample: Sample | None = None if found.left_out else recipe.read(row, processor)
         except UserError as problem:
             problems.append(f"{path}:{line}: {problem}")

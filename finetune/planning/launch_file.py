@@ -11,13 +11,13 @@ from finetune.planning.parallelism_planner import LayoutEstimate
 PORT = 29500
 
 
-def launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, command: str) -> str:
+def format_launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, command: str) -> str:
     """A launch file as YAML; its first line is a comment with the launch command. `name`: path of the file. `command`: the other
     arguments."""
     arrangement = verdict.arrangement
     values: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": kind(arrangement),
+        "distributed_type": distributed_type(arrangement),
         "num_machines": cluster.nodes,
         "num_processes": cluster.ranks,
         "machine_rank": 0,
@@ -27,7 +27,7 @@ def launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, command: s
         "mixed_precision": "no",  # the recipe's config owns precision
         "use_cpu": False,
     }
-    if kind(arrangement) == "FSDP":
+    if distributed_type(arrangement) == "FSDP":
         values["fsdp_config"] = {
             "fsdp_version": 2,
             "fsdp_reshard_after_forward": not arrangement.gathers_all,
@@ -35,19 +35,19 @@ def launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, command: s
             "fsdp_cpu_ram_efficient_loading": False,
         }
     several = " --machine_rank 0 --main_process_ip 10.0.0.1" if cluster.nodes > 1 else ""
-    first = f"# accelerate launch --config_file {name}{several} finetune/train.py {command}{keys(verdict)}"
+    first = f"# accelerate launch --config_file {name}{several} finetune/train.py {command}{format_overrides(verdict)}"
     again = "# The same on each other machine with its own --machine_rank; the address is that of machine 0.\n" if cluster.nodes > 1 else ""
     return f"{first}\n{again}{yaml.safe_dump(values, sort_keys=False)}"
 
 
-def kind(arrangement: Arrangement) -> str:
+def distributed_type(arrangement: Arrangement) -> str:
     """`distributed_type` of accelerate for a layout."""
     if arrangement.ranks == 1:
         return "NO"
     return "MULTI_GPU" if arrangement.strategy == "ddp" else "FSDP"
 
 
-def keys(verdict: LayoutEstimate) -> str:
+def format_overrides(verdict: LayoutEstimate) -> str:
     """Config overrides for this layout, as command-line flags; without those that the launch file implies."""
     arrangement = verdict.arrangement
     said = {

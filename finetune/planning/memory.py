@@ -171,7 +171,7 @@ class Memory:
         return asdict(self)
 
 
-def outline(
+def outline_model(
     model: nn.Module,
     blocks: tuple[type[nn.Module], ...],
     dtype: torch.dtype,
@@ -179,16 +179,16 @@ def outline(
     plans: Plans = NO_PLANS,
 ) -> Outline:
     """Outline of a model on the meta device, after freezing, adapters and quantization, before sharding. `dtype`: compute type."""
-    divided = _divided(model, blocks, plans)
-    rules = optimizers.rules_of(model, optimizer, blocks)
+    divided = _find_divided(model, blocks, plans)
+    rules = optimizers.assign_rules(model, optimizer, blocks)
     inside = {id(parameter) for block in tensor_parallel.blocks_of(model, blocks) for parameter in block.parameters()}
     owner: dict[int, int] = {}
-    modules = sharding.units_of(model, blocks)
+    modules = sharding.find_units(model, blocks)
     for number, module in enumerate(modules):
         owner |= {id(parameter): number for parameter in module.parameters()}
     members: dict[int, list[ParameterOutline]] = {number: [] for number in range(-1, len(modules))}
     for parameter in model.parameters():
-        weight = _weight(parameter, dtype, divided.get(id(parameter)), id(parameter) in inside)
+        weight = _outline_parameter(parameter, dtype, divided.get(id(parameter)), id(parameter) in inside)
         if parameter in rules:
             weight = replace(weight, state=optimizers.state_bytes(parameter, rules[parameter]))
         members[owner.get(id(parameter), -1)].append(weight)
@@ -197,11 +197,11 @@ def outline(
         units=tuple(Unit(tuple(members[number])) for number in range(len(modules))),
         blocks=len(list(tensor_parallel.blocks_of(model, blocks))),
         hidden=next((m.in_features for b in tensor_parallel.blocks_of(model, blocks) for m in b.modules() if isinstance(m, nn.Linear)), 0),
-        late=sum(p.numel() for p in _embeddings(model) if id(p) not in owner and p.requires_grad),
+        late=sum(p.numel() for p in _find_embeddings(model) if id(p) not in owner and p.requires_grad),
     )
 
 
-def _weight(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in_block: bool) -> ParameterOutline:
+def _outline_parameter(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in_block: bool) -> ParameterOutline:
     shape = parameter.shape
     rows = shape[0] if shape else 1
     gathered = dtype.itemsize if parameter.is_floating_point() else parameter.element_size()
@@ -209,7 +209,7 @@ def _weight(parameter: nn.Parameter, dtype: torch.dtype, divided: int | None, in
     return ParameterOutline(rows, parameter.numel() // max(rows, 1), parameter.requires_grad, at_rest, gathered, divided, in_block)
 
 
-def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: Plans) -> dict[int, int]:
+def _find_divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: Plans) -> dict[int, int]:
     """Parameter id → dimension that tensor parallelism shards, for blocks with a plan."""
     found: dict[int, int] = {}
     for block in tensor_parallel.blocks_of(model, blocks):
@@ -221,41 +221,41 @@ def _divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: Plans
     return found
 
 
-def _embeddings(model: nn.Module) -> Iterable[torch.Tensor]:
+def _find_embeddings(model: nn.Module) -> Iterable[torch.Tensor]:
     """Weights of embeddings that are not tied: a tied one already gets a gradient from the head."""
     return (module.weight for module in model.modules() if isinstance(module, nn.Embedding) and not sharding.is_tied(module, model))
 
 
-def share(weight: ParameterOutline, arrangement: Arrangement) -> int:
+def shard_size(weight: ParameterOutline, arrangement: Arrangement) -> int:
     """Elements of a parameter on rank 0, which has the largest shard."""
     if not weight.in_block or arrangement.tensor == 1:
         return -(-weight.rows // arrangement.shards) * weight.columns
-    part = group_share(weight, arrangement.tensor)
+    part = group_shard_size(weight, arrangement.tensor)
     rows = weight.rows // arrangement.tensor if weight.divided == 0 else weight.rows
     return -(-rows // (arrangement.shards // arrangement.tensor)) * (part // max(rows, 1))
 
 
-def group_share(weight: ParameterOutline, tensor: int) -> int:
+def group_shard_size(weight: ParameterOutline, tensor: int) -> int:
     """Elements of a gathered parameter on one of `tensor` tensor-parallel ranks."""
     return weight.size if weight.divided is None else weight.size // tensor
 
 
 def gathered_bytes(unit: Unit, tensor: int) -> int:
     """Bytes of a unit while it is gathered."""
-    return sum(group_share(weight, tensor if weight.in_block else 1) * weight.gathered for weight in unit.weights)
+    return sum(group_shard_size(weight, tensor if weight.in_block else 1) * weight.gathered for weight in unit.weights)
 
 
 def trained_size(unit: Unit, tensor: int) -> int:
     """Elements of a unit that get a gradient."""
-    return sum(group_share(weight, tensor if weight.in_block else 1) for weight in unit.weights if weight.trained)
+    return sum(group_shard_size(weight, tensor if weight.in_block else 1) for weight in unit.weights if weight.trained)
 
 
-def memory(of: Outline, arrangement: Arrangement, work: Activations, compute: int) -> Memory:
+def estimate_memory(of: Outline, arrangement: Arrangement, work: Activations, compute: int) -> Memory:
     """Memory of the rank with the most. `work`: memory of its micro-batch. `compute`: bytes per element of the compute type."""
     tensor, units = arrangement.tensor, of.units or (Unit(()),)
-    trained = sum(share(weight, arrangement) for weight in of.weights if weight.trained)
-    frozen = sum(share(weight, arrangement) * weight.at_rest for weight in of.weights if not weight.trained)
-    state = round(sum(share(weight, arrangement) * weight.state for weight in of.weights if weight.trained))
+    trained = sum(shard_size(weight, arrangement) for weight in of.weights if weight.trained)
+    frozen = sum(shard_size(weight, arrangement) * weight.at_rest for weight in of.weights if not weight.trained)
+    state = round(sum(shard_size(weight, arrangement) * weight.state for weight in of.weights if weight.trained))
     resident = 0 if arrangement.offload else 1
     counted = {
         "frozen": resident * frozen,

@@ -16,7 +16,18 @@ from itertools import islice
 from finetune.distributed.data_parallel import split_into_buckets
 from finetune.hardware.gpus import EFFICIENCY, Cluster
 from finetune.planning.activation_memory import Activations, Recomputing
-from finetune.planning.memory import FRAGMENTS, GIB, GRADIENT, Arrangement, Memory, Outline, Unit, gathered_bytes, memory, trained_size
+from finetune.planning.memory import (
+    FRAGMENTS,
+    GIB,
+    GRADIENT,
+    Arrangement,
+    Memory,
+    Outline,
+    Unit,
+    estimate_memory,
+    gathered_bytes,
+    trained_size,
+)
 
 HEAVIER: dict[Recomputing, tuple[Recomputing, ...]] = {
     "none": ("none", "selective", "full"),
@@ -89,7 +100,7 @@ class LayoutEstimate:
         return self.memory.total <= self.budget
 
 
-def arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], offload: bool = False) -> Iterator[Arrangement]:
+def list_arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], offload: bool = False) -> Iterator[Arrangement]:
     """All parallel layouts that this cluster allows, the simplest first. On one rank: only ddp."""
     ranks = cluster.ranks
     if ranks == 1:
@@ -105,18 +116,18 @@ def arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], 
             yield Arrangement("fsdp", ranks, tensor=size, offload=offload)
 
 
-def choose(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[LayoutEstimate]:
+def choose_layouts(work: Work, cluster: Cluster, among: list[Arrangement]) -> list[LayoutEstimate]:
     """Estimates of all layouts, the best first, with the configured activation checkpointing, or a stronger one if nothing fits."""
     verdicts: list[LayoutEstimate] = []
     for recomputing in HEAVIER[work.recomputing]:
-        new = [judge(work, cluster, arrangement, recomputing) for arrangement in among]
-        verdicts = ranked(new) + [verdict for verdict in verdicts if not any(verdict.arrangement == each.arrangement for each in new)]
+        new = [estimate_layout(work, cluster, arrangement, recomputing) for arrangement in among]
+        verdicts = rank_layouts(new) + [verdict for verdict in verdicts if not any(verdict.arrangement == each.arrangement for each in new)]
         if verdicts[0].fits:
             return verdicts
     return verdicts
 
 
-def ranked(verdicts: list[LayoutEstimate]) -> list[LayoutEstimate]:
+def rank_layouts(verdicts: list[LayoutEstimate]) -> list[LayoutEstimate]:
     """Sort: layouts that fit come first, by step time, and by simplicity if times are nearly equal; the rest follow by memory. `verdicts`
     must have the simplest layout first."""
     left, order = sorted((verdict for verdict in verdicts if verdict.fits), key=lambda each: each.seconds.total), []
@@ -128,7 +139,7 @@ def ranked(verdicts: list[LayoutEstimate]) -> list[LayoutEstimate]:
     return order + sorted((verdict for verdict in verdicts if not verdict.fits), key=lambda each: each.memory.total)
 
 
-def judge(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: Recomputing) -> LayoutEstimate:
+def estimate_layout(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: Recomputing) -> LayoutEstimate:
     """Estimate memory and step time of one layout."""
     traced = work.activations(recomputing, arrangement.tensor)
     groups = arrangement.ranks // arrangement.tensor
@@ -136,26 +147,26 @@ def judge(work: Work, cluster: Cluster, arrangement: Arrangement, recomputing: R
     return LayoutEstimate(
         arrangement=arrangement,
         recomputing=recomputing,
-        memory=memory(work.outline, arrangement, traced, work.compute),
+        memory=estimate_memory(work.outline, arrangement, traced, work.compute),
         budget=cluster.budget,
-        seconds=(seconds := time_of_step(work, cluster, arrangement, traced, turns)),
+        seconds=(seconds := estimate_step_time(work, cluster, arrangement, traced, turns)),
         groups=groups,
         busy=work.micro_batches / (turns * groups),
         tokens_per_second=work.global_batch_tokens / seconds.total,
     )
 
 
-def time_of_step(work: Work, cluster: Cluster, arrangement: Arrangement, traced: Activations, turns: int) -> Seconds:
+def estimate_step_time(work: Work, cluster: Cluster, arrangement: Arrangement, traced: Activations, turns: int) -> Seconds:
     """Duration of a step with `turns` micro-batches per rank. A rank without a micro-batch runs a filler, so it takes as long."""
     once = traced.flops * work.micro_tokens / traced.positions / (cluster.gpu.speed * 1e12 * EFFICIENCY)
     if arrangement.ranks == 1:
         return Seconds(turns * once, 0.0)
-    sent, hidden = communication(work, cluster, arrangement, turns, once)
-    between_halves = tensor_traffic(work, cluster, arrangement) * turns
+    sent, hidden = estimate_communication(work, cluster, arrangement, turns, once)
+    between_halves = estimate_tensor_traffic(work, cluster, arrangement) * turns
     return Seconds(turns * once, max(0.0, sent - hidden) + between_halves)
 
 
-def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
+def estimate_communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
     """Seconds per step for all-gathers and reductions, and seconds of computation with which they can overlap. The sizes and numbers of
     the collectives are those that benchmarks/communication.py measures on real ranks."""
     outline, shards, tensor = work.outline, arrangement.shards, arrangement.tensor
@@ -195,19 +206,19 @@ def communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns:
     return turns * (each + (copy(arrangement.replicate, cluster.gpus) if arrangement.replicate > 1 else 0.0)), once * turns
 
 
-def tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> float:
+def estimate_tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> float:
     """Seconds per micro-batch for tensor parallelism: `SUMS` all-reduces of the states in each block, which do not overlap."""
     size, outline = arrangement.tensor, work.outline
     states = work.micro_tokens * outline.hidden * work.compute
     return outline.blocks * SUMS * (2 * (size - 1) / size * states / (cluster.gpu.link * 1e9) + (size - 1) * HOP) if size > 1 else 0.0
 
 
-def reason(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
+def explain_rejection(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
     """Why a layout was not chosen: it does not fit, or it is slower."""
     needed = verdict.memory.total / GIB
     if not verdict.fits:
         lasting = verdict.memory.lasting / GIB
-        name, size = max(grouped(verdict.memory).items(), key=lambda each: each[1])
+        name, size = max(group_terms(verdict.memory).items(), key=lambda each: each[1])
         alone = f"; weights, gradients and optimizer alone take {lasting:.1f} GiB" if lasting > verdict.budget / GIB else ""
         return f"needs {needed:.1f} of {verdict.budget / GIB:.1f} GiB, most of it for {name}, {size / GIB:.1f} GiB{alone}"
     if verdict.busy < 0.9 * best.busy:
@@ -220,7 +231,7 @@ def reason(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
     return f"fits in {needed:.1f} GiB and is not faster"
 
 
-def grouped(memory: Memory) -> dict[str, int]:
+def group_terms(memory: Memory) -> dict[str, int]:
     """Memory terms, grouped by what reduces them."""
     return {
         "weights, gradients and optimizer": memory.lasting,

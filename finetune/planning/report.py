@@ -14,9 +14,16 @@ from finetune.errors import UserError
 from finetune.hardware.gpus import EFFICIENCY, Cluster
 from finetune.modeling import optimizers, quantization
 from finetune.planning.estimate import DataPreview, RunEstimate, has_weights, preview_data
-from finetune.planning.launch_file import keys, kind
+from finetune.planning.launch_file import distributed_type, format_overrides
 from finetune.planning.memory import GIB, Arrangement, Memory
-from finetune.planning.parallelism_planner import LayoutEstimate, arrangements, choose, judge, largest_micro_batch, reason
+from finetune.planning.parallelism_planner import (
+    LayoutEstimate,
+    choose_layouts,
+    estimate_layout,
+    explain_rejection,
+    largest_micro_batch,
+    list_arrangements,
+)
 from finetune.recipe import Recipe
 
 BAR = 30
@@ -69,7 +76,7 @@ class RunPlan:
         yield from error_messages(lambda: optimizers.check(foreseen.config))
         yield from error_messages(lambda: disk_space.check_room(foreseen.config.run.dir, checkpoint_size(foreseen)))
         if not self.best.fits:
-            yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advice(self)}"
+            yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advise_on_memory(self)}"
         yield from [seen] if isinstance(seen, str) else seen.problems if seen else ()
 
     def look(self, recipe: Recipe) -> DataPreview | str | None:
@@ -88,18 +95,18 @@ class RunPlan:
 def plan_run(foreseen: RunEstimate, cluster: Cluster) -> RunPlan:
     """Estimate every layout that the cluster and the config allow. Raises `UserError` if the config sets an impossible one."""
     parallel, work = foreseen.config.parallel, foreseen.work
-    among = list(arrangements(cluster, work.refuses_tensor, parallel.offload))
-    ranking = choose(work, cluster, among)
+    among = list(list_arrangements(cluster, work.refuses_tensor, parallel.offload))
+    ranking = choose_layouts(work, cluster, among)
     if parallel.strategy == "auto" and parallel.tensor == 1:
         return RunPlan(foreseen, cluster, tuple(ranking), configured=False)
     strategy = "fsdp" if parallel.strategy == "auto" else parallel.strategy
     wanted = Arrangement(strategy, cluster.ranks, parallel.replicate, parallel.tensor, parallel.offload)
-    check(wanted, foreseen, cluster)
-    chosen = judge(work, cluster, wanted, work.recomputing)
+    check_layout(wanted, foreseen, cluster)
+    chosen = estimate_layout(work, cluster, wanted, work.recomputing)
     return RunPlan(foreseen, cluster, (chosen, *(each for each in ranking if each.arrangement != wanted)), configured=True)
 
 
-def check(wanted: Arrangement, foreseen: RunEstimate, cluster: Cluster) -> None:
+def check_layout(wanted: Arrangement, foreseen: RunEstimate, cluster: Cluster) -> None:
     """Raises `UserError` for a layout that training would refuse on this cluster."""
     copies, ranks = wanted.replicate, cluster.ranks
     if (wanted.strategy == "hsdp") != (copies > 1) or ranks % copies:
@@ -123,7 +130,7 @@ def error_messages(check: Callable[[], Any]) -> Iterator[str]:
         yield str(problem)
 
 
-def advice(prospect: RunPlan) -> str:
+def advise_on_memory(prospect: RunPlan) -> str:
     """What to change when the run does not fit into memory."""
     memory, config = prospect.best.memory, prospect.foreseen.config
     if memory.lasting + memory.passing > prospect.best.budget:
@@ -132,7 +139,7 @@ def advice(prospect: RunPlan) -> str:
     return f"set --train.micro_tokens {prospect.largest // 256 * 256}" if prospect.largest else "use more GPUs"
 
 
-def lines(prospect: RunPlan, command: str, seen: DataPreview | str | None, problems: list[str]) -> Iterator[str]:
+def format_plan(prospect: RunPlan, command: str, seen: DataPreview | str | None, problems: list[str]) -> Iterator[str]:
     """The plan, line by line."""
     yield from describe_run(prospect)
     if isinstance(seen, DataPreview) and not prospect.foreseen.config.train.steps:
@@ -164,7 +171,7 @@ def describe_run(prospect: RunPlan) -> Iterator[str]:
         f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and there is no padding"
     )
     if train.steps:
-        yield f"{train.steps:,} steps: {hours(train.steps * best.seconds.total)}"
+        yield f"{train.steps:,} steps: {format_duration(train.steps * best.seconds.total)}"
 
 
 def checkpoint_size(foreseen: RunEstimate) -> int:
@@ -177,12 +184,12 @@ def describe_data(prospect: RunPlan, found: DataPreview) -> str:
     train = prospect.foreseen.config.train
     steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
     return (
-        f"about {steps:,} steps, {hours(steps * prospect.best.seconds.total)}: {train.epochs} epochs of about {found.positions:,.0f} "
-        f"positions, estimated from {found.looked_at} of {found.rows:,} rows"
+        f"about {steps:,} steps, {format_duration(steps * prospect.best.seconds.total)}: {train.epochs} epochs of about "
+        f"{found.positions:,.0f} positions, estimated from {found.looked_at} of {found.rows:,} rows"
     )
 
 
-def hours(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
 
 
@@ -191,14 +198,14 @@ def describe_memory(prospect: RunPlan) -> Iterator[str]:
     best = prospect.best
     where = f"{best.arrangement} on {prospect.cluster}"
     yield f"peak memory of a GPU with {where}, activation checkpointing {best.recomputing}, in GiB:"
-    yield from bars(best.memory)
+    yield from format_bars(best.memory)
     state = "fits" if best.fits else "does not fit"
     yield f"  {'total':<17}{best.memory.total / GIB:8.2f}  of {prospect.cluster.gpu.memory:g}: {state}"
     most = prospect.largest
     yield f"the largest micro-batch that fits: --train.micro_tokens {most}" if most else "no micro-batch fits beside the weights"
 
 
-def bars(memory: Memory) -> Iterator[str]:
+def format_bars(memory: Memory) -> Iterator[str]:
     largest = max(memory.terms.values())
     for name, size in memory.terms.items():
         if size:
@@ -209,9 +216,9 @@ def describe_strategy(prospect: RunPlan, command: str) -> Iterator[str]:
     """The chosen strategy, its launch command, and the reasons against the others."""
     best, *others = prospect.verdicts
     suffix = ", as configured" if prospect.configured else ""
-    yield f"strategy: {best.arrangement}{suffix}; distributed_type: {kind(best.arrangement)}; --write FILE"
-    yield f"  accelerate launch --config_file FILE finetune/train.py {command}{keys(best)}"
+    yield f"strategy: {best.arrangement}{suffix}; distributed_type: {distributed_type(best.arrangement)}; --write FILE"
+    yield f"  accelerate launch --config_file FILE finetune/train.py {command}{format_overrides(best)}"
     if best.recomputing != prospect.foreseen.work.recomputing:
         yield f"  with activation checkpointing {best.recomputing}: nothing fits with {prospect.foreseen.work.recomputing}"
     for verdict in others:
-        yield f"  not {verdict.arrangement}: {reason(verdict, best)}"
+        yield f"  not {verdict.arrangement}: {explain_rejection(verdict, best)}"

@@ -27,7 +27,7 @@ LOOK_SECONDS = 60.0
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connect(address: str | None) -> Iterator[None]:
     """While open, this process is connected to the cluster at `address`: HOST:PORT, auto (the one that runs on this machine) or local (a
     new one, until this closes). Default: RAY_ADDRESS, otherwise the one on this machine, otherwise a new one. Raises `UserError` if there
     is none."""
@@ -67,7 +67,7 @@ def check_address(address: str | None) -> None:
         raise UserError(f"no Ray cluster at {address}: {error}; start one with `ray start --head` on that machine") from None
 
 
-def require(workers: int, each: Mapping[str, float], flag: str) -> None:
+def require_resources(workers: int, each: Mapping[str, float], flag: str) -> None:
     """Raises `UserError` if the cluster, even if idle, has too few resources for `workers` that need `each` (CPU, GPU)."""
     import ray
 
@@ -76,11 +76,11 @@ def require(workers: int, each: Mapping[str, float], flag: str) -> None:
         if workers * amount > there.get(resource, 0.0):
             raise UserError(
                 f"{flag}: {workers} workers with {amount:g} {resource} each were requested, and the cluster has "
-                f"{there.get(resource, 0.0):g} {resource} on {len(machines())} machine(s); request fewer, or add machines"
+                f"{there.get(resource, 0.0):g} {resource} on {len(list_machines())} machine(s); request fewer, or add machines"
             )
 
 
-def room_for(each: Mapping[str, float]) -> int:
+def count_room(each: Mapping[str, float]) -> int:
     """Number of workers, each needing `each`, that fit on the cluster when it is idle."""
     import ray
 
@@ -88,14 +88,14 @@ def room_for(each: Mapping[str, float]) -> int:
     return min(int(there.get(resource, 0.0) / amount) for resource, amount in each.items())
 
 
-def has(resource: str) -> bool:
+def has_resource(resource: str) -> bool:
     """Whether any machine of the cluster has `resource`, such as GPU."""
     import ray
 
     return bool(ray.cluster_resources().get(resource, 0.0))
 
 
-def machines() -> list[dict[str, Any]]:
+def list_machines() -> list[dict[str, Any]]:
     """The machines that are alive."""
     import ray
 
@@ -110,10 +110,10 @@ def check_same_files(shared: Path, needed: Sequence[Path]) -> None:
 
     mark = files.make_folder(shared) / f".seen-{secrets.token_hex(8)}"
     files.write_text(mark, platform.node())
-    look = ray.remote(look_around)
+    look = ray.remote(inspect_machine)
     try:
         results = {}
-        for node in machines():
+        for node in list_machines():
             place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             sent = look.options(num_cpus=0, scheduling_strategy=place, max_retries=0).remote([str(path) for path in (mark, *needed)])
             results[f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"] = sent
@@ -123,7 +123,7 @@ def check_same_files(shared: Path, needed: Sequence[Path]) -> None:
         files.discard(mark)
 
 
-def look_around(paths: list[str]) -> dict[str, Any]:
+def inspect_machine(paths: list[str]) -> dict[str, Any]:
     """Runs on a machine of the cluster: the paths that it does not see, and its version of this package."""
     return {"missing": [path for path in paths if not Path(path).exists()], "version": finetune.__version__}
 

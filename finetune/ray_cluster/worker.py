@@ -19,7 +19,7 @@ from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
 from finetune.monitoring.stop_requests import StopRequests
 from finetune.storage import files
-from finetune.train import checked_config, checked_recipe
+from finetune.train import check_config, load_checked_recipe
 from finetune.training.run import process_group, train
 
 LEAVING = "notice from Ray that a machine is about to be taken away"
@@ -27,7 +27,7 @@ RELEASE_SECONDS = 60.0
 """How long the previous worker, which Ray has ended, may take to release the lock of the run's folder."""
 
 
-def work(order: dict[str, Any]) -> dict[str, Any]:
+def train_as_worker(order: dict[str, Any]) -> dict[str, Any]:
     """Train as one worker of a group; returns why it ended and the last metrics, or the user's mistake.
 
     `order`: `folder` (working directory), `arguments` of the training, `records` (folder for Ray's records). Collective: Ray calls it on
@@ -36,12 +36,12 @@ def work(order: dict[str, Any]) -> dict[str, Any]:
     os.chdir(order["folder"])  # so that relative paths of the driver's command line are valid here
     reports = Reports(Path(order["records"]))
     try:
-        config = checked_config(parse_arguments(order["arguments"]))
-        recipe = checked_recipe(config)
+        config = check_config(parse_arguments(order["arguments"]))
+        recipe = load_checked_recipe(config)
         if ray.train.get_context().get_world_rank() == 0:
             await_release(config.run.dir)
         with process_group(config) as world:
-            train(world, config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, leaving), reports.hear)
+            train(world, config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, find_preemption), reports.hear)
     except UserError as error:
         return {"problem": str(error)}
     if LEAVING in reports.reason:
@@ -49,7 +49,7 @@ def work(order: dict[str, Any]) -> dict[str, Any]:
     return {"reason": reports.reason, **reports.at(math.inf)}
 
 
-def leaving() -> str | None:
+def find_preemption() -> str | None:
     """`LEAVING` if any machine of the group will be preempted, otherwise None. Collective: call on every worker."""
     return None if ray.train.get_preemption_info() is None else LEAVING
 
@@ -60,7 +60,7 @@ def await_release(run_dir: Path) -> None:
     deadline = time.monotonic() + RELEASE_SECONDS
     while time.monotonic() < deadline:
         try:
-            os.close(files.own(run_dir))
+            os.close(files.lock_folder(run_dir))
         except UserError:
             time.sleep(1.0)
         else:

@@ -85,7 +85,7 @@ def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
     sync_folder(path.parent)
 
 
-def write_first(path: Path, data: bytes) -> bool:
+def write_if_absent(path: Path, data: bytes) -> bool:
     """As `write_bytes`, but does not replace an existing file; returns whether this call created it. Safe among processes."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
@@ -123,7 +123,7 @@ def write_volatile(path: Path, data: bytes) -> None:
 
 def write_in_place(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Write and sync a file of a folder that is still temporary (see `fresh_folder`). Not atomic by itself."""
-    with no_space_explained(path, len(data)), _opened(path, "wb") as file:
+    with explain_full_disk(path, len(data)), _opened(path, "wb") as file:
         file.write(data)
         file.flush()
         _about_to("sync", path)
@@ -142,7 +142,7 @@ class Written:
 def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
     """Stream blocks into a file of a temporary folder (see `fresh_folder`), and hash them. Not atomic by itself."""
     total, size = hashlib.sha256(), 0
-    with no_space_explained(path, 0), _opened(path, "wb") as file:
+    with explain_full_disk(path, 0), _opened(path, "wb") as file:
         for block in blocks:
             file.write(block)
             total.update(block)
@@ -186,7 +186,7 @@ def link_into(source: Path, target: Path) -> None:
         copy_into(source, target)
 
 
-def point_at(source: Path, target: Path) -> None:
+def link_symbolically(source: Path, target: Path) -> None:
     """Make `target`, in a temporary folder, a symbolic link to `source`."""
     _about_to("write", target)
     target.symlink_to(source)
@@ -213,7 +213,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     count = 0
     try:
-        with no_space_explained(path, 0), _opened(temporary, "wb") as file:
+        with explain_full_disk(path, 0), _opened(temporary, "wb") as file:
             for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
                 count += 1
@@ -232,7 +232,7 @@ def append_line(path: Path, line: str) -> None:
     """Append one line to a log. A crash may leave a partial last line, which readers must drop; it does not damage the next line."""
     make_folder(path.parent)
     data = f"{line}\n".encode()
-    with no_space_explained(path, len(data)), _opened(path, "ab+") as file:
+    with explain_full_disk(path, len(data)), _opened(path, "ab+") as file:
         if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n":
             data = b"\n" + data
         file.write(data)
@@ -273,13 +273,13 @@ def discard(path: Path) -> None:
     shutil.rmtree(trash) if trash.is_dir() else trash.unlink()
 
 
-def own(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """Lock a folder for this process until it ends; returns the file descriptor that holds the lock.
 
     Raises `UserError` naming the owner if another process has locked it, since two runs in one folder would overwrite each other's files,
     and for a folder that is not writable. On a file system without locks it prints a warning instead.
     """
-    with no_writing_explained(folder):
+    with explain_write_errors(folder):
         path = make_folder(folder) / OWNER
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -298,14 +298,14 @@ def own(folder: Path) -> int:
             file=sys.stderr,
             flush=True,
         )
-    with no_writing_explained(folder):
+    with explain_write_errors(folder):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()} since {time.strftime('%F %T')}\n".encode(), 0)
     return descriptor
 
 
 @contextlib.contextmanager
-def no_writing_explained(folder: Path) -> Iterator[None]:
+def explain_write_errors(folder: Path) -> Iterator[None]:
     """Convert errors of writing to `folder` (read-only, no permission, not a folder) to a `UserError`."""
     try:
         yield
@@ -319,7 +319,7 @@ def no_writing_explained(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on this file among processes. Without effect if the file cannot be written or locked."""
     try:
         stream = (make_folder(path.parent) / path.name).open("w")
@@ -332,15 +332,15 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-def sweep(parent: Path, name: str = "") -> list[Path]:
+def remove_unfinished(parent: Path, name: str = "") -> list[Path]:
     """Remove temporary files that killed processes left in `parent`, or only those of `name`; returns them. The caller must own these."""
-    left = unfinished(parent, name)
+    left = list_unfinished(parent, name)
     for path in left:
         discard(path)
     return left
 
 
-def unfinished(parent: Path, name: str = "") -> list[Path]:
+def list_unfinished(parent: Path, name: str = "") -> list[Path]:
     """Temporary files and trash in `parent` (of `name` only, if given), of writes that are running or were killed."""
     if name:
         return sorted(path for path in parent.glob(".*") if path.name.startswith((f".{name}{TEMPORARY}", f".{name}{TRASH}")))
@@ -377,7 +377,7 @@ def free_bytes(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def no_space_explained(path: Path, needed: int) -> Iterator[None]:
+def explain_full_disk(path: Path, needed: int) -> Iterator[None]:
     """Convert "no space" and "quota" errors to a `UserError` with the path and the bytes."""
     try:
         yield

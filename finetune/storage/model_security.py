@@ -62,7 +62,7 @@ OPENS_OTHERS = frozenset({"edgetam_vision_model", "lightglue", "xcodec"})
 """Model types whose config class opens another model's config (a test compares this with the installed transformers)."""
 
 
-def no_other(_: str, __: str) -> bool:
+def accept_no_other(_: str, __: str) -> bool:
     return False
 
 
@@ -74,7 +74,7 @@ class Kind:
     """Description for messages, such as "a causal language model of transformers"."""
     types: Collection[str]
     """Accepted values of `model_type` in config.json."""
-    nested: Callable[[str, str], bool] = no_other
+    nested: Callable[[str, str], bool] = accept_no_other
     """(type of the model, type of a nested config) → whether that type is accepted in addition to `types`."""
     parts: Mapping[str, Kind] = field(default_factory=dict)
     """Subfolders that contain further models; all other subfolders are ignored."""
@@ -90,7 +90,7 @@ def admit(folder: Path, kind: Kind) -> Iterator[Path]:
     temporary = files.fresh_folder(Path(tempfile.gettempdir()), "overtone-model", 0o700)
     try:
         _copy_clean(folder, kind, temporary)
-        with no_remote_code():
+        with forbid_remote_code():
             yield temporary
     finally:
         files.discard(temporary)
@@ -104,13 +104,11 @@ def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
     found = config.get("model_type")
     if not isinstance(found, str) or found not in kind.types:
         own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
-        raise UserError(
-            f"{path}: model_type {shortened(repr(found))} is not {kind.name}{own_code}; give the folder or name of another model"
-        )
-    for inner in _types_in(config):
+        raise UserError(f"{path}: model_type {shorten(repr(found))} is not {kind.name}{own_code}; give the folder or name of another model")
+    for inner in _find_model_types(config):
         if not isinstance(inner, str) or inner in OPENS_OTHERS or not (inner in kind.types or kind.nested(found, inner)):
             raise UserError(
-                f"{path}: contains a config of model_type {shortened(repr(inner))}, which is not a part of {kind.name}, and is refused"
+                f"{path}: contains a config of model_type {shorten(repr(inner))}, which is not a part of {kind.name}, and is refused"
             )
     report(path, dropped)
     return config
@@ -122,7 +120,7 @@ _library_loader: Any = None
 
 
 @contextlib.contextmanager
-def no_remote_code() -> Iterator[None]:
+def forbid_remote_code() -> Iterator[None]:
     """While open, transformers' loader of Python files raises an error, in case of a key that this module does not know."""
     global _open_contexts, _library_loader
     from transformers import dynamic_module_utils
@@ -187,7 +185,7 @@ def _without_code(value: Any, path: Path, at: str, dropped: list[str]) -> Any:
         if not _leads_to_code(key, child, nested=bool(at)):
             kept[key] = _without_code(child, path, place, dropped)
         elif child not in (None, "", False, *PLAIN_KERNELS):
-            dropped.append(f"{shortened(place)}: {_short(child)}")
+            dropped.append(f"{shorten(place)}: {_short(child)}")
     return kept
 
 
@@ -200,25 +198,25 @@ def _leads_to_code(key: str, value: Any, nested: bool) -> bool:
 
 
 def _short(value: Any) -> str:
-    return shortened(json.dumps(value, ensure_ascii=True))
+    return shorten(json.dumps(value, ensure_ascii=True))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Text for a message: short, and without terminal control characters."""
     plain = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return plain if len(plain) <= 60 else plain[:57] + "..."
 
 
-def _types_in(value: Any) -> Iterator[Any]:
+def _find_model_types(value: Any) -> Iterator[Any]:
     """Every `model_type` at any depth."""
     if isinstance(value, list):
         for each in value:
-            yield from _types_in(each)
+            yield from _find_model_types(each)
     elif isinstance(value, dict):
         if value.get("model_type") not in (None, ""):
             yield value["model_type"]
         for each in value.values():
-            yield from _types_in(each)
+            yield from _find_model_types(each)
 
 
 def _copy_clean(folder: Path, kind: Kind, target: Path) -> None:
@@ -247,7 +245,7 @@ def _admit_file(path: Path, target: Path) -> None:
         report(path, dropped)
         files.write_in_place(target, _json(document))
     elif DATA.fullmatch(path.name):
-        files.point_at(path.resolve(), target)
+        files.link_symbolically(path.resolve(), target)
 
 
 def _json(document: dict[str, Any]) -> bytes:

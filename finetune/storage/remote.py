@@ -44,7 +44,7 @@ def is_url(place: object) -> TypeGuard[str]:
     return isinstance(place, str) and URL.fullmatch(place) is not None
 
 
-def place(text: str) -> Path | str:
+def parse_place(text: str) -> Path | str:
     """A command-line argument as a path, or as a string if it is a URL."""
     return text.rstrip("/") if is_url(text) else Path(text)
 
@@ -63,38 +63,38 @@ class RemoteFile:
     """Changes whenever the content changes, as far as the file system can tell."""
 
 
-def look(url: str) -> RemoteFile:
+def find_file(url: str) -> RemoteFile:
     """Size and identity of one file. Raises `UserError` if it does not exist or is a folder."""
-    system, path = _reach(url)
-    with _explained(url, "accessing it"):
+    system, path = _open_file_system(url)
+    with _explain_errors(url, "accessing it"):
         info = system.info(path)
     if info["type"] != "file":
         raise UserError(f"{url} is a folder; give a file in it")
-    return _found(url, info)
+    return _describe_file(url, info)
 
 
-def find(url: str) -> dict[str, RemoteFile]:
+def list_files(url: str) -> dict[str, RemoteFile]:
     """All files under a folder, by their path in it, sorted; empty if it does not exist: object storage has no empty folders."""
-    system, path = _reach(url)
-    with _explained(url, "listing it"):
+    system, path = _open_file_system(url)
+    with _explain_errors(url, "listing it"):
         listed: dict[str, dict[str, Any]] = system.find(path, detail=True)
     root = path.rstrip("/") + "/"
     inside = {name.removeprefix(root): listed[name] for name in sorted(listed) if name.startswith(root)}
-    return {name: _found(f"{url}/{name}", info) for name, info in inside.items()}
+    return {name: _describe_file(f"{url}/{name}", info) for name, info in inside.items()}
 
 
 def read(url: str) -> bytes:
     """The content of a small file."""
-    system, path = _reach(url)
-    with _explained(url, "reading it"):
+    system, path = _open_file_system(url)
+    with _explain_errors(url, "reading it"):
         content: bytes = system.cat_file(path)
     return content
 
 
 def write(url: str, content: bytes) -> None:
     """Write or replace a small file atomically."""
-    system, path = _reach(url)
-    with _explained(url, "writing it"):
+    system, path = _open_file_system(url)
+    with _explain_errors(url, "writing it"):
         if url.startswith("file://"):  # fsspec would truncate the old file first; object stores replace it atomically
             files.write_bytes(Path(path), content)
         else:
@@ -107,8 +107,8 @@ def create(url: str, content: bytes) -> bool:
     On S3 this is one conditional request. Other file systems may check and write in two steps, so the file is read back; of two processes
     that write at the same moment, both may get True.
     """
-    system, path = _reach(url)
-    with _explained(url, "creating it"):
+    system, path = _open_file_system(url)
+    with _explain_errors(url, "creating it"):
         try:
             system.pipe_file(path, content, mode="create")
         except Exception:  # each file system has its own exception for an existing file
@@ -119,11 +119,11 @@ def create(url: str, content: bytes) -> bool:
 
 def fetch(url: str, cache: Path) -> Path:
     """Download a file to the cache unless this version is there; returns its path. For one process at a time."""
-    found = look(url)
+    found = find_file(url)
     kept = cache / found.identity
     inside = Path(*url.partition("://")[2].split("/")[-2:])  # with the folder's name, which says more than a digest
     if not kept.is_dir():
-        files.sweep(files.make_folder(cache), found.identity)
+        files.remove_unfinished(files.make_folder(cache), found.identity)
         temporary = files.fresh_folder(cache, found.identity)
         download(url, found, temporary / inside)
         files.write_text(temporary / ORIGIN, url)
@@ -131,7 +131,7 @@ def fetch(url: str, cache: Path) -> Path:
     return kept / inside
 
 
-def complete(fetched: Path, named: Iterable[Path]) -> None:
+def fetch_missing(fetched: Path, named: Iterable[Path]) -> None:
     """Download the missing files to which a file from `fetch` refers by relative paths (`named`); does nothing for other files.
 
     Each is downloaded once per version of the referring file. Raises `UserError` if one does not exist. For one process at a time.
@@ -143,12 +143,12 @@ def complete(fetched: Path, named: Iterable[Path]) -> None:
     for path in named:
         if not path.exists():
             url = f"{above}/{path.relative_to(root).as_posix()}"
-            bring(url, look(url), path, kept)
+            download_atomically(url, find_file(url), path, kept)
 
 
-def bring(url: str, found: RemoteFile, path: Path, beside: Path) -> None:
+def download_atomically(url: str, found: RemoteFile, path: Path, beside: Path) -> None:
     """Download a file to `path` atomically, through a temporary folder in `beside`."""
-    files.sweep(beside, ARRIVING)
+    files.remove_unfinished(beside, ARRIVING)
     temporary = files.fresh_folder(beside, ARRIVING)
     try:
         download(url, found, temporary / path.name)
@@ -160,12 +160,12 @@ def bring(url: str, found: RemoteFile, path: Path, beside: Path) -> None:
 
 def download(url: str, found: RemoteFile, path: Path) -> None:
     """Stream a file into a temporary folder. Raises `UserError` if the download is incomplete, or the file is replaced meanwhile."""
-    system, place = _reach(url)
+    system, place = _open_file_system(url)
     files.require_space(path.parent, found.bytes, f"a copy of {url}")
     files.make_folder(path.parent)
-    with _explained(url, "reading it"), system.open(place, "rb") as source:
+    with _explain_errors(url, "reading it"), system.open(place, "rb") as source:
         written = files.write_blocks(path, iter(lambda: source.read(BLOCK_BYTES), b""))
-    if written.bytes != found.bytes or look(url) != found:
+    if written.bytes != found.bytes or find_file(url) != found:
         raise UserError(f"{url} was replaced while it was read (received {written.bytes:,} of {found.bytes:,} bytes); start again")
 
 
@@ -179,19 +179,19 @@ def upload(folder: Path, url: str, last: str) -> None:
 
 def send(path: Path, url: str) -> None:
     """Upload one file. Raises `UserError` if it is incomplete."""
-    system, place = _reach(url)
-    with _explained(url, "writing it"):
+    system, place = _open_file_system(url)
+    with _explain_errors(url, "writing it"):
         system.put_file(str(path), place)
-    if (arrived := look(url).bytes) != (size := path.stat().st_size):
+    if (arrived := find_file(url).bytes) != (size := path.stat().st_size):
         raise UserError(f"{url}: {arrived:,} of {size:,} bytes arrived; try again")
 
 
 def remove(url: str, first: str) -> None:
     """Remove a folder and its content, the file `first` before the rest, so that a partly removed folder never looks complete. The folder
     may be missing."""
-    system, path = _reach(url)
-    names = find(url)
-    with _explained(url, "removing it"):
+    system, path = _open_file_system(url)
+    names = list_files(url)
+    with _explain_errors(url, "removing it"):
         if first in names:
             system.rm_file(f"{path}/{first}")
         if names:
@@ -199,26 +199,26 @@ def remove(url: str, first: str) -> None:
 
 
 def remove_file(url: str) -> None:
-    system, path = _reach(url)
-    with _explained(url, "removing it"):
+    system, path = _open_file_system(url)
+    with _explain_errors(url, "removing it"):
         system.rm_file(path)
 
 
-def _found(url: str, info: dict[str, Any]) -> RemoteFile:
+def _describe_file(url: str, info: dict[str, Any]) -> RemoteFile:
     content = {key: str(info[key]) for key in CONTENT if info.get(key) is not None}
-    times = {key: _moment(info[key]) for key in TIMES if info.get(key) is not None}
+    times = {key: _format_time(info[key]) for key in TIMES if info.get(key) is not None}
     known = content or times or {"never seen before": secrets.token_hex(8)}
     return RemoteFile(info["size"], hashlib.sha256(json.dumps([url, info["size"], known], sort_keys=True).encode()).hexdigest()[:32])
 
 
-def _moment(value: Any) -> str:
+def _format_time(value: Any) -> str:
     """A time as text; the same for a datetime in any time zone and for its ISO string, since a file system may return either."""
     with contextlib.suppress(TypeError, ValueError):
         value = datetime.fromisoformat(value)
     return str(value.timestamp() if isinstance(value, datetime) else value)
 
 
-def _reach(url: str) -> tuple[AbstractFileSystem, str]:
+def _open_file_system(url: str) -> tuple[AbstractFileSystem, str]:
     """The file system and the path in it. Raises `UserError` if the scheme is unknown, or its package is not installed."""
     from fsspec.core import url_to_fs
 
@@ -236,7 +236,7 @@ def _reach(url: str) -> tuple[AbstractFileSystem, str]:
 
 
 @contextlib.contextmanager
-def _explained(url: str, doing: str) -> Iterator[None]:
+def _explain_errors(url: str, doing: str) -> Iterator[None]:
     """Convert errors of a file system to a `UserError`. Each client has its own exception types; most are not an `OSError`."""
     try:
         yield

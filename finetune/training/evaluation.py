@@ -13,9 +13,9 @@ from finetune.data import packing
 from finetune.data.batching import MicroBatch, Place, Step
 from finetune.data.jsonl_dataset import Rows
 from finetune.distributed import sharding
-from finetune.distributed.process_group import data_sums, sums
+from finetune.distributed.process_group import sum_over_data_ranks, sum_over_ranks
 from finetune.monitoring.stop_requests import StopRequests
-from finetune.training.step import Training, loader_of, means, on_device
+from finetune.training.step import Training, compute_means, copy_to_device, make_loader
 
 
 @torch.no_grad()
@@ -32,12 +32,12 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
     counts: dict[str, float] = {}
     weights: dict[str, float] = {}
     try:
-        with closing(loader_of(training, rows)) as loader:
-            for _, turns in loader.over(_rounds(world.data_size, _in_order(rows, training.config.train.micro_tokens))):
-                if sums(world, [float(requests.poll() is not None)])[0]:
+        with closing(make_loader(training, rows)) as loader:
+            for _, turns in loader.over(_group_into_rounds(world.data_size, _make_micro_batches(rows, training.config.train.micro_tokens))):
+                if sum_over_ranks(world, [float(requests.poll() is not None)])[0]:
                     return None
                 for turn in turns:
-                    terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
+                    terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
                     for name, term in terms.items():
                         weights[name] = term.weight
                         totals[name] = totals.get(name, zero) + (term.sum.double() if turn.counts else zero)
@@ -47,18 +47,18 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
         training.model.train()
     names = sorted(totals)
     fetched: list[float] = torch.stack([totals[name] for name in names]).tolist() if names else []
-    summed = data_sums(world, fetched + [counts[name] for name in names])
-    measured = means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
+    summed = sum_over_data_ranks(world, fetched + [counts[name] for name in names])
+    measured = compute_means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
     return training.recipe.report(measured)
 
 
-def _in_order(rows: Rows, micro_tokens: int) -> list[MicroBatch]:
+def _make_micro_batches(rows: Rows, micro_tokens: int) -> list[MicroBatch]:
     by_length = np.argsort(rows.lengths, kind="stable")
     groups = packing.fill(by_length, rows.lengths[by_length], micro_tokens)
     return [MicroBatch(tuple(int(row) for row in group), int(rows.lengths[group].sum()), 0) for group in groups]
 
 
-def _rounds(size: int, micros: list[MicroBatch]) -> Iterator[Step]:
+def _group_into_rounds(size: int, micros: list[MicroBatch]) -> Iterator[Step]:
     """One micro-batch for each of `size` shares of the data, as the loader takes them; an evaluation has no place to resume from."""
     for start in range(0, len(micros), size):
         yield Step(tuple(micros[start : start + size]), Place())

@@ -89,7 +89,7 @@ def check(config: Config, recipe: Recipe) -> None:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuMemory:
     """The GPU of rank 0, at one moment."""
 
     name: str
@@ -99,17 +99,17 @@ class Gpu:
     total: int
 
 
-def gpu_of(device: torch.device, environ: Mapping[str, str]) -> Gpu:
+def measure_gpu(device: torch.device, environ: Mapping[str, str]) -> GpuMemory:
     """The free memory of a GPU now, and its name in CUDA_VISIBLE_DEVICES."""
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
     index = device.index or 0
     visible = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return Gpu(visible[index] if index < len(visible) and visible[index] else str(index), free, total)
+    return GpuMemory(visible[index] if index < len(visible) and visible[index] else str(index), free, total)
 
 
-def has_room(gpu: Gpu, needed: int) -> bool:
+def has_room(gpu: GpuMemory, needed: int) -> bool:
     """Whether `needed` bytes leave enough free for training."""
     return gpu.free - needed >= RESERVE * gpu.total
 
@@ -127,7 +127,7 @@ def cache_bytes(config: Mapping[str, Any]) -> int:
     """Bytes of the keys and values of one token, in all decoders that a `config.json` describes, nested ones included."""
     return sum(
         2 * decoder["num_hidden_layers"] * (decoder.get("num_key_value_heads") or heads) * _head_size(decoder, heads) * CACHED
-        for decoder in _objects(config)
+        for decoder in _iterate_objects(config)
         if (heads := decoder.get("num_attention_heads")) and "num_hidden_layers" in decoder
     )
 
@@ -137,11 +137,11 @@ def _head_size(decoder: Mapping[str, Any], heads: int) -> int:
     return size
 
 
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+def _iterate_objects(value: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, Mapping):
         yield value
         for child in value.values():
-            yield from _objects(child)
+            yield from _iterate_objects(child)
 
 
 class Sampler:
@@ -166,7 +166,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         if self._works:
-            files.sweep(files.make_folder(self._cache), NAME)
+            files.remove_unfinished(files.make_folder(self._cache), NAME)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -211,7 +211,7 @@ class Sampler:
             return
         self._wanted = None
         try:
-            snapshot = checkpoint.snapshot_of(committed, files.fresh_folder(self._cache, NAME))
+            snapshot = checkpoint.link_snapshot(committed, files.fresh_folder(self._cache, NAME))
             self._child = _Child(step, snapshot, self._config.recipe, self._config.sample.prompts, self._choose_gpu())
         except (OSError, UserError) as error:  # its temporary files are removed at the next start
             self._fail(step, str(error))
@@ -221,7 +221,7 @@ class Sampler:
         if self._device is None:
             return None
         try:
-            needed, gpu = self._needed(), gpu_of(self._device, os.environ)
+            needed, gpu = self._needed(), measure_gpu(self._device, os.environ)
         except (UserError, OSError, TypeError, ValueError) as error:  # a config.json of values that no one expects stops no run
             self._report_place(f"samples are generated on one CPU core: the GPU memory that they need is not known ({error})")
             return None
@@ -331,9 +331,9 @@ def environment_of_child(environ: Mapping[str, str], gpu: str) -> dict[str, str]
 def main(_: list[str]) -> int:
     """Body of the process. The request is one line of JSON on standard input, which stays open as long as the run is alive."""
     request = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(10)
-    answer(request)
+    answer_prompts(request)
     return 0
 
 
@@ -350,7 +350,7 @@ def _save_one(place: Path, answer: Answer) -> Path | None:
     return place.with_suffix(f".{KINDS[0]}") if answer.sound else None
 
 
-def answer(request: Mapping[str, Any]) -> None:
+def answer_prompts(request: Mapping[str, Any]) -> None:
     """Export the checkpoint, answer the prompts, and write the answers beside the export."""
     from finetune.exporting import export
 
@@ -371,7 +371,7 @@ def answer(request: Mapping[str, Any]) -> None:
     files.write_json(folder / ANSWERS, answers)
 
 
-def _end_with_the_run() -> None:
+def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)

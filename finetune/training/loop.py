@@ -14,19 +14,19 @@ from typing import Any
 
 from finetune import config
 from finetune.checkpointing import checkpoint
-from finetune.checkpointing.remote_copies import bring
+from finetune.checkpointing.remote_copies import download_newest
 from finetune.config import Config
 from finetune.data import batching
-from finetune.data.batching import Place, Turn
-from finetune.distributed.process_group import once, together
+from finetune.data.batching import Place, RankBatch
+from finetune.distributed.process_group import run_on_all, run_on_main
 from finetune.errors import UserError
 from finetune.modeling import optimizers
 from finetune.monitoring.event_log import Events
 from finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
-from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, save_obstacle
+from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
 from finetune.recipe import recipe_arguments
 from finetune.training.evaluation import evaluate
-from finetune.training.step import Training, loader_of, train_step
+from finetune.training.step import Training, make_loader, train_step
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def fit(
     if stop is not None:  # all steps are committed; after one more, that evaluation could not be made up for
         requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
-    with closing(loader_of(training, training.rows)) as loader:
+    with closing(make_loader(training, training.rows)) as loader:
         for step, turns in loader.over(todo):
             progress = take_step(training, progress, events, turns, step.after, saver.before_update)
             progress, stop = evaluate_or_stop(training, progress, events, requests)
@@ -96,7 +96,7 @@ def save_when_due(training: Training, progress: Progress, events: Events, saver:
     last, unsaved = stop is not None or progress.step == training.total, None
     if last or save_due(training.config, progress.step):
         try_save(training, events, progress.step, saver.finish)
-        unsaved = None if stop is None else save_obstacle(training.world, stop, saver.seconds)
+        unsaved = None if stop is None else find_save_obstacle(training.world, stop, saver.seconds)
         if unsaved is None:
             try_save(training, events, progress.step, partial(save, training, progress, saver), last)
     try_save(training, events, progress.step, saver.finish if last else saver.poll, last)
@@ -109,7 +109,7 @@ def save_due(config: Config, step: int) -> bool:
 
 
 def take_step(
-    training: Training, progress: Progress, events: Events, turns: list[Turn], after: Place, before_update: Callable[[], None]
+    training: Training, progress: Progress, events: Events, turns: list[RankBatch], after: Place, before_update: Callable[[], None]
 ) -> Progress:
     """Train one step, or skip its update if that is not finite, or a spike, and the budget allows. Collective: call on every rank."""
     chosen = training.config
@@ -171,17 +171,17 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
 
 def resume(training: Training) -> Progress:
     """Restore the newest good checkpoint of the run's folder, if there is one. Collective: call on every rank."""
-    newest, passed_over = once(training.world, lambda: newest_checkpoint(training.config))
+    newest, passed_over = run_on_main(training.world, lambda: newest_checkpoint(training.config))
     for problem in passed_over if training.world.is_main else []:
         print(f"warning: passed over {problem}", file=sys.stderr, flush=True)
-    return Progress() if newest is None else together(training.world, lambda: resume_from(training, Path(newest)))
+    return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, Path(newest)))
 
 
 def newest_checkpoint(config: Config) -> list[Any]:
     """The newest good one in the run's folder, else in its remote copies: its path and warnings, as JSON for the other ranks."""
-    path, passed_over = checkpoint.newest_good(config.run.dir)
+    path, passed_over = checkpoint.find_newest_valid(config.run.dir)
     if path is None and config.checkpoint.copy_to is not None:
-        path, more = bring(config.checkpoint.copy_to, config.run.dir)
+        path, more = download_newest(config.checkpoint.copy_to, config.run.dir)
         passed_over = [*passed_over, *more]
     return [None if path is None else str(path), passed_over]
 
@@ -195,14 +195,14 @@ def resume_from(training: Training, path: Path) -> Progress:
             f"{path} was saved with train.optimizer: {state['optimizer']}, whose state {now['optimizer']} cannot use; resume with "
             f"--train.optimizer {state['optimizer']}, or choose another --run.dir (an export of this run can be its model.source)"
         )
-    if differences := [checkpoint.describe_difference(key, state[key], now[key]) for key in checkpoint.differences(state, now)]:
+    if differences := [checkpoint.describe_difference(key, state[key], now[key]) for key in checkpoint.find_differences(state, now)]:
         raise UserError(
             f"{path} belongs to a run with other data, base or order, so this run cannot resume from it:\n  "
             + "\n  ".join(differences)
             + "\nUse the settings and files that it was made with, or choose another --run.dir"
         )
     if training.total < state["step"]:
-        raise UserError(too_few_steps(training, path, state["step"]))
+        raise UserError(describe_too_few_steps(training, path, state["step"]))
     if state["base"]["files"] is None and training.world.is_main:
         print(
             f"warning: {path} was saved by an earlier version, which recorded only the weights and config.json of the base: whether "
@@ -216,7 +216,7 @@ def resume_from(training: Training, path: Path) -> Progress:
     return Progress(state["step"], place, state["validation_loss"], state["skipped"], recent)
 
 
-def too_few_steps(training: Training, path: Path, reached: int) -> str:
+def describe_too_few_steps(training: Training, path: Path, reached: int) -> str:
     """The error of a run that would end before the checkpoint that it resumes from."""
     train = training.config.train
     wanted = f"train.steps: {train.steps}" if train.steps else f"train.epochs: {train.epochs}, which are {training.total:,} steps"

@@ -19,7 +19,7 @@ from finetune.distributed import sharding
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.planning.estimate import estimate_run
-from finetune.planning.memory import CONTEXT, GIB, Arrangement, Memory, memory
+from finetune.planning.memory import CONTEXT, GIB, Arrangement, Memory, estimate_memory
 from finetune.recipe import Recipe
 from finetune.training.step import Training
 
@@ -54,33 +54,33 @@ class Used:
 
 
 @contextlib.contextmanager
-def explained(config: Config, recipe: Recipe, world: World, training: Training | None = None) -> Iterator[None]:
+def explain_out_of_memory(config: Config, recipe: Recipe, world: World, training: Training | None = None) -> Iterator[None]:
     """Convert out-of-memory errors to a `MemoryShortError`. `training`: the run, if it is built."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise MemoryShortError(account(str(error), config, recipe, world, training)) from None
+        raise MemoryShortError(describe_shortage(str(error), config, recipe, world, training)) from None
     except RuntimeError as error:
         if not ON_CPU.search(str(error)):
             raise
-        raise MemoryShortError(account(str(error), config, recipe, world, training)) from None
+        raise MemoryShortError(describe_shortage(str(error), config, recipe, world, training)) from None
 
 
-def account(problem: str, config: Config, recipe: Recipe, world: World, training: Training | None) -> str:
+def describe_shortage(problem: str, config: Config, recipe: Recipe, world: World, training: Training | None) -> str:
     """The message: the failed allocation, the memory use compared with the plan, and remedies."""
-    used = measure(wanted_in(problem), world.device, training)
+    used = measure_memory(parse_failed_bytes(problem), world.device, training)
     lines = [f"out of memory on rank {world.rank} ({world.device}): {problem.splitlines()[0]}"]
     planned: Memory | None = None
     try:
-        planned = plan(config, recipe, world)
+        planned = plan_memory(config, recipe, world)
     except Exception as error:  # the run has failed already, and its message must not depend on the plan
         lines.append(f"  no plan available ({type(error).__name__}: {error})")
-    lines += compare(used, planned)
+    lines += compare_with_plan(used, planned)
     weights_first = used is not None and used.lasting > used.passing
-    return "\n".join([*lines, "What helps:", *(f"  {line}" for line in remedies(config, world, training, weights_first))])
+    return "\n".join([*lines, "What helps:", *(f"  {line}" for line in suggest_remedies(config, world, training, weights_first))])
 
 
-def wanted_in(problem: str) -> int:
+def parse_failed_bytes(problem: str) -> int:
     """Bytes of the failed allocation, from torch's message; 0 if unknown."""
     if found := ON_CPU.search(problem):
         return int(found[1])
@@ -88,44 +88,44 @@ def wanted_in(problem: str) -> int:
     return int(float(found[1]) * UNITS[found[2]]) if found else 0
 
 
-def measure(wanted: int, device: torch.device, training: Training | None) -> Used | None:
+def measure_memory(wanted: int, device: torch.device, training: Training | None) -> Used | None:
     """Memory use of this process's device; None on a CPU, for which torch has no counters."""
     if device.type != "cuda":
         return None
     free, everything = torch.cuda.mem_get_info(device)
-    lasting = 0 if training is None else lasting_bytes(training)
+    lasting = 0 if training is None else count_lasting_bytes(training)
     outside = everything - free - torch.cuda.memory_allocated(device)
     return Used(wanted, lasting, max(0, torch.cuda.max_memory_allocated(device) + wanted - lasting), max(0, outside), everything)
 
 
-def lasting_bytes(training: Training) -> int:
+def count_lasting_bytes(training: Training) -> int:
     """Bytes of weights, gradients and optimizer state on the device."""
     replica = sharding.replica_of(training.model)
     if replica is not None and replica.weights:
         parts = replica.lasting()
     else:
-        parts = [sharding.own_part(parameter) for parameter in training.model.parameters()]
-        parts += [sharding.own_part(parameter.grad) for parameter in training.model.parameters() if parameter.grad is not None]
+        parts = [sharding.local_shard(parameter) for parameter in training.model.parameters()]
+        parts += [sharding.local_shard(parameter.grad) for parameter in training.model.parameters() if parameter.grad is not None]
     parts += [value for state in training.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     return sum(part.numel() * part.element_size() for part in parts if part.device.type == training.world.device.type)
 
 
-def plan(config: Config, recipe: Recipe, world: World) -> Memory:
+def plan_memory(config: Config, recipe: Recipe, world: World) -> Memory:
     """Memory estimate of this run on these ranks, as in `finetune plan`."""
     foreseen, split = estimate_run(config, recipe), config.parallel
     strategy = sharding.choose_strategy(config, os.environ)
     arrangement = Arrangement(strategy, world.size, split.replicate, split.tensor, split.offload)
     work = foreseen.work
-    return memory(foreseen.outline, arrangement, work.activations(work.recomputing, split.tensor), work.compute)
+    return estimate_memory(foreseen.outline, arrangement, work.activations(work.recomputing, split.tensor), work.compute)
 
 
-def compare(used: Used | None, planned: Memory | None) -> Iterator[str]:
+def compare_with_plan(used: Used | None, planned: Memory | None) -> Iterator[str]:
     """One line per part, with its plan."""
     passing = None if planned is None else planned.allocated - planned.lasting
     own = ("weights, gradients and optimizer", "activations, loss and gathered weights", "outside of tensors")
     if used is None:
         if planned is not None:
-            yield f"  the plan: {own[0]} {_gib(planned.lasting)}, {own[1]} {_gib(planned.allocated - planned.lasting)}"
+            yield f"  the plan: {own[0]} {_format_gib(planned.lasting)}, {own[1]} {_format_gib(planned.allocated - planned.lasting)}"
         return
     plans = (None, None, None) if planned is None else (planned.lasting, passing, planned.overhead)
     larger = 0
@@ -134,16 +134,17 @@ def compare(used: Used | None, planned: Memory | None) -> Iterator[str]:
         if foreseen is not None:
             beyond = size > LARGER * foreseen + 0.1 * GIB
             larger += beyond
-            verdict = f"; planned: {_gib(foreseen)}{', LARGER than planned' if beyond else ''}"
-        yield f"  {name}: {_gib(size)}{verdict}"
+            verdict = f"; planned: {_format_gib(foreseen)}{', LARGER than planned' if beyond else ''}"
+        yield f"  {name}: {_format_gib(size)}{verdict}"
     if used.outside > 2 * CONTEXT and (planned is None or used.outside > LARGER * planned.overhead):
         yield "  other processes may use this device (see nvidia-smi), or the memory is fragmented"
     if planned is not None and not larger:
         name, size = max(planned.terms.items(), key=lambda term: term[1])
-        yield f"  as planned, and the plan needs {_gib(planned.total)} of {_gib(used.all)}; its largest term is {name}, {_gib(size)}"
+        limit = f"{_format_gib(planned.total)} of {_format_gib(used.all)}"
+        yield f"  as planned, and the plan needs {limit}; its largest term is {name}, {_format_gib(size)}"
 
 
-def remedies(config: Config, world: World, training: Training | None, weights_first: bool) -> list[str]:
+def suggest_remedies(config: Config, world: World, training: Training | None, weights_first: bool) -> list[str]:
     """The three config keys that help most, with values; those for the larger part first."""
     train, split = config.train, config.parallel
     longest = 0 if training is None else max(int(rows.lengths.max()) for rows in (training.rows, training.val) if rows is not None)
@@ -169,5 +170,5 @@ def remedies(config: Config, world: World, training: Training | None, weights_fi
     return [*filter(None, chosen), "more or larger GPUs: see `python -m finetune plan`"][:3]
 
 
-def _gib(size: float) -> str:
+def _format_gib(size: float) -> str:
     return f"{size / GIB:.2f} GiB"

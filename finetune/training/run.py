@@ -21,11 +21,11 @@ from finetune.checkpointing.checkpoint import Saver
 from finetune.checkpointing.remote_copies import Copies
 from finetune.config import Config
 from finetune.distributed import process_group as worlds
-from finetune.distributed.process_group import World, idle_gpus, once
+from finetune.distributed.process_group import World, idle_gpus, run_on_main
 from finetune.errors import ElsewhereError, UserError
 from finetune.modeling import compilation
-from finetune.monitoring.event_log import Events, Listener, draw_curve, nobody
-from finetune.monitoring.heartbeat import Heartbeat, Loss
+from finetune.monitoring.event_log import Events, Listener, draw_curve, ignore_event
+from finetune.monitoring.heartbeat import Heartbeat, RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.monitoring.stop_requests import SignalListener, StopRequests
 from finetune.recipe import Recipe, recipe_arguments
@@ -46,7 +46,7 @@ class Ending:
     step: int
     """Where the run started, until it ends in good order."""
     reason: str = "failed"
-    loss: Loss = field(default_factory=lambda: Loss(""))
+    loss: RunFailure = field(default_factory=lambda: RunFailure(""))
     """What failed first, on any rank."""
 
 
@@ -76,10 +76,10 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
 
     # The signals are outermost: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
     with SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
-        once(world, copies.open)
-        with out_of_memory.explained(config, recipe, world):
+        run_on_main(world, copies.open)
+        with out_of_memory.explain_out_of_memory(config, recipe, world):
             training, progress = build(config, recipe, world, on_claim)
-        notify = partial(notify_all, (listener or nobody, copies.hear, heartbeat.note_event))
+        notify = partial(notify_all, (listener or ignore_event, copies.hear, heartbeat.note_event))
         events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify)
         report_killed_launch(killed, events, progress.step)
         report_start(training, progress, events)
@@ -91,15 +91,15 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
             record_ending(ending, world, config.run.dir, events),
             close_saver(saver),
             report_failure(ending, world, heartbeat),
-            out_of_memory.explained(config, recipe, world, training),
-            compilation.explained(),
+            out_of_memory.explain_out_of_memory(config, recipe, world, training),
+            compilation.explain_compiler_errors(),
         ):
             with Sampler(config, training.total, events, world.is_main, world.device, needed) as sampler, requests:
-                after_step = partial(look_after, sampler, copies, events)
+                after_step = partial(advance_side_work, sampler, copies, events)
                 progress, reason = fit(training, progress, events, saver, requests, after_step)
                 if reason == "finished":
                     sampler.finish(requests)
-            once(world, lambda: copies.finish(events))
+            run_on_main(world, lambda: copies.finish(events))
             ending.step, ending.reason = progress.step, reason
     if world.is_main:
         save_curve(config.run.dir, events)
@@ -127,7 +127,7 @@ def notify_all(listeners: tuple[Listener, ...], kind: str, step: int, facts: dic
         listener(kind, step, facts)
 
 
-def look_after(sampler: Sampler, copies: Copies, events: Events, step: int) -> None:
+def advance_side_work(sampler: Sampler, copies: Copies, events: Events, step: int) -> None:
     """Between two steps: start and collect what runs beside training. Never waits."""
     sampler.after_step(step)
     copies.advance(events)
@@ -142,7 +142,7 @@ def report_failure(ending: Ending, world: World, heartbeat: Heartbeat) -> Iterat
     try:
         yield
     except NotFiniteError as error:  # raised on all ranks at the same step, so no rank waits for another
-        ending.reason, ending.loss = error.reason, Loss(str(error))
+        ending.reason, ending.loss = error.reason, RunFailure(str(error))
         raise
     except BaseException as error:
         ending.loss = heartbeat.fail(error)  # before anything that may wait: other ranks are inside a collective
@@ -181,20 +181,20 @@ def record_ending(ending: Ending, world: World, run_dir: Path, events: Events) -
             write_exit_record(run_dir, reached, ending.reason, ending.loss)
 
 
-def write_exit_record(run_dir: Path, step: int, reason: str, loss: Loss) -> None:
+def write_exit_record(run_dir: Path, step: int, reason: str, loss: RunFailure) -> None:
     """Why the run ended, in exit.json: the launcher turns every exit code into 1.
 
     If several ranks report a failure, the first record is kept. A run that ends in good order replaces any record, which is then from
     another launch. If the disk refuses the record, a warning is printed, and the run ends as it would have.
     """
-    committed = checkpoint.steps_in(checkpoint.folder_of(run_dir))
+    committed = checkpoint.list_checkpoints(checkpoint.folder_of(run_dir))
     record = {
         **{"reason": reason, "message": loss.message or None, "step": step or None},
         **{"last_commit": committed[0].name if committed else None, "rank": loss.rank, "signal": loss.signal, "host": platform.node()},
     }
     place = run_dir / EXIT_RECORD
     try:
-        (files.write_first if loss.message else files.write_bytes)(place, files.json_bytes(record))
+        (files.write_if_absent if loss.message else files.write_bytes)(place, files.json_bytes(record))
     except (OSError, UserError) as error:
         print(f"warning: {place} cannot be written ({error}); the run: {reason} at step {step}", file=sys.stderr, flush=True)
 

@@ -10,20 +10,20 @@ from typing import Any
 
 from finetune.checkpointing import checkpoint, disk_space
 from finetune.config import Config, on_disk
-from finetune.config_diff import Change, changes, flatten
-from finetune.config_sources import read_layer
+from finetune.config_diff import Change, find_changes, flatten
+from finetune.config_sources import read_config_file
 from finetune.data import batching, length_index, load_balance
 from finetune.data.batching import Order
-from finetune.data.jsonl_dataset import Rows, discard_others
+from finetune.data.jsonl_dataset import Rows, discard_other_indexes
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
-from finetune.distributed.process_group import World, once, together
+from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError
 from finetune.modeling import loading, optimizers, quantization
-from finetune.modeling.compilation import compile_blocks, decide, fixed_positions
+from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.monitoring.event_log import Events
 from finetune.monitoring.vital_signs import FOLDER as SIGNS
-from finetune.monitoring.vital_signs import account_of_killed
+from finetune.monitoring.vital_signs import describe_killed_launch
 from finetune.recipe import Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
@@ -42,29 +42,29 @@ def build(
     `on_claim` is called when this run has locked its folder, with an account of the previous launch if that left no exit record.
     Collective: call on every rank.
     """
-    strategy = together(world, lambda: check(config, recipe, world))
+    strategy = run_on_all(world, lambda: check(config, recipe, world))
     world = replace(world, tensor=config.parallel.tensor)
-    on_claim(once(world, lambda: claim(config.run.dir)))
+    on_claim(run_on_main(world, lambda: claim_folder(config.run.dir)))
     disk_space.check_shared(config.run.dir, world)
-    local = length_index.localised(config, world)
-    base_files = once(world, lambda: prepare(config, local, recipe))
-    loaded = together(world, lambda: load_shape(config, local, recipe))
+    local = length_index.download_data(config, world)
+    base_files = run_on_main(world, lambda: prepare_base(config, local, recipe))
+    loaded = run_on_all(world, lambda: load_shape(config, local, recipe))
     rows, val = open_data(config, local, recipe, loaded, world)
-    together(world, lambda: choose_trained_with_room(loaded, recipe, config))
+    run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config))
     total = config.train.steps or batching.count_steps(Order.of(config), rows.lengths, config.train.epochs)
-    compiled = decide(config, loaded, world, total)
+    compiled = decide_compilation(config, loaded, world, total)
     fixed = fixed_positions(config, recipe) if compiled.on else None
-    activation_checkpointing.wrap(loaded.model, loaded.blocks, config.train.activation_checkpointing)
+    activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
     layout = sharding.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
-    home = sharding.home_of_shards(config, world)
-    together(world, lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
+    home = sharding.choose_home(config, world)
+    run_on_all(world, lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
-    verify(loaded, config, recipe, world)
+    verify_model(loaded, config, recipe, world)
     if compiled.on:
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
     loaded = replace(loaded, remarks=(*loaded.remarks, *filter(None, [compiled.remark])))
-    optimizer = together(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
-    identity = identify(config, rows, base_files, loaded)
+    optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
+    identity = identify_run(config, rows, base_files, loaded)
     training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed)
     return training, resume(training)
 
@@ -79,8 +79,8 @@ def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
     return strategy
 
 
-def prepare(config: Config, local: Config, recipe: Recipe) -> dict[str, str]:
-    """On rank 0: run the recipe's `prepare`; returns the digest of each of the base's files (`loading.file_digests`).
+def prepare_base(config: Config, local: Config, recipe: Recipe) -> dict[str, str]:
+    """On rank 0: run the recipe's `prepare_base`; returns the digest of each of the base's files (`loading.file_digests`).
 
     `local` is the config with data files that are on this machine.
     """
@@ -99,11 +99,11 @@ def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
 def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World) -> tuple[Rows, Rows | None]:
     """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
     cache = config.run.dir / "cache"
-    key = once(world, lambda: length_index.data_key(config, loaded))
+    key = run_on_main(world, lambda: length_index.data_key(config, loaded))
     paths = (on_disk(local.data.train), on_disk(local.data.val))
     rows, val = (length_index.open_data(path, cache, key, recipe, loaded, config, world) for path in paths)
     assert rows is not None  # train.check_inputs refused the config otherwise
-    once(world, lambda: discard_others(cache, filter(None, paths)))
+    run_on_main(world, lambda: discard_other_indexes(cache, filter(None, paths)))
     return rows, val
 
 
@@ -113,29 +113,29 @@ def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> 
     disk_space.check_room(config.run.dir, disk_space.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks))
 
 
-def verify(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:
+def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:
     """Run the recipe's own checks of the loaded model, and leave the model in training mode. Collective: call on every rank."""
     loaded.model.eval()
-    together(world, lambda: recipe.verify(loaded.model, loaded, config))
+    run_on_all(world, lambda: recipe.verify(loaded.model, loaded, config))
     sharding.reshard(loaded.model)
     loaded.model.train()
 
 
-def claim(run_dir: Path) -> str | None:
+def claim_folder(run_dir: Path) -> str | None:
     """Lock the run's folder for this run and remove the unfinished files of a killed launch; returns an account of that launch if it left
     no exit record."""
-    files.own(run_dir)
-    with files.no_writing_explained(run_dir):
-        account = None if (run_dir / EXIT_RECORD).exists() else account_of_killed(run_dir)
+    files.lock_folder(run_dir)
+    with files.explain_write_errors(run_dir):
+        account = None if (run_dir / EXIT_RECORD).exists() else describe_killed_launch(run_dir)
         files.discard(run_dir / SIGNS)  # before the record: signs without a record mean a killed launch
         files.discard(run_dir / EXIT_RECORD)
-        files.sweep(run_dir, EXIT_RECORD)
+        files.remove_unfinished(run_dir, EXIT_RECORD)
         files.make_folder(run_dir / "cache")
-        files.sweep(files.make_folder(checkpoint.folder_of(run_dir)))
+        files.remove_unfinished(files.make_folder(checkpoint.folder_of(run_dir)))
     return account
 
 
-def identify(config: Config, rows: Rows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
+def identify_run(config: Config, rows: Rows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
     """What must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
     revision = commit_of(loaded.base) or config.model.revision
     base = {"source": config.model.source, "revision": revision, "digest": loading.content_digest(base_files)}
@@ -161,9 +161,9 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         f"{config.recipe}: {trained:,} of {everything:,} parameters train, {training.strategy} on {world.size} × {world.device.type}, "
         f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
     )
-    accounts = [text for rows in (training.rows, training.val) if rows is not None for text in length_index.account(rows)]
-    balance = load_balance.advice(Order.of(config), training.rows.lengths, world.data_size)
-    for text in filter(None, (*training.loaded.remarks, optimizers.account(training.optimizer), *accounts, balance)):
+    accounts = [text for rows in (training.rows, training.val) if rows is not None for text in length_index.describe_dropped(rows)]
+    balance = load_balance.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
+    for text in filter(None, (*training.loaded.remarks, optimizers.describe_rules(training.optimizer), *accounts, balance)):
         events.say(text)
     facts = {"world": world.size, "strategy": training.strategy, "total": training.total}
     if progress.step:
@@ -180,10 +180,10 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
 def changes_since(training: Training, step: int) -> list[Change]:
     """Changes of configuration and launch since the checkpoint of `step` was saved."""
     path, config = checkpoint.folder_of(training.config.run.dir) / f"step-{step:08d}", training.config
-    state, was = checkpoint.read_state(path), read_layer(path / "config.yaml").values
+    state, was = checkpoint.read_state(path), read_config_file(path / "config.yaml").values
     launched = {"ranks": training.world.size, "strategy": training.strategy, "device": training.world.device.type}
     before = {"ranks": state["world"], "strategy": state["strategy"], "device": state["device"] or training.world.device.type}
     if state["validation"] is not None and training.val is not None:
         launched["validation_data"], before["validation_data"] = training.val.digest, state["validation"]
     chosen = flatten(config.model_dump(mode="json", exclude_defaults=True))
-    return changes({**was, "launch": before}, {**config.model_dump(mode="json"), "launch": launched}, chosen)
+    return find_changes({**was, "launch": before}, {**config.model_dump(mode="json"), "launch": launched}, chosen)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from finetune.config import Config
-from finetune.data.batching import Loader, Turn
+from finetune.data.batching import Loader, RankBatch
 from finetune.data.jsonl_dataset import Rows
 from finetune.distributed import sharding
-from finetune.distributed.process_group import World, data_sums, gather
+from finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks
 from finetune.modeling import optimizers
 from finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
 from finetune.recipe import Batch, Loaded, Recipe, Term
@@ -43,7 +43,7 @@ class Training:
 
 
 def train_step(
-    training: Training, turns: list[Turn], step: int, recent: Recent = (), before_update: Callable[[], None] = lambda: None
+    training: Training, turns: list[RankBatch], step: int, recent: Recent = (), before_update: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
     """One optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
     depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank.
@@ -58,50 +58,52 @@ def train_step(
     totals, weights = accumulate(training, turns, counts)
     if not training.optimizer.state:
         check_gradients_exist([sharding.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
-    gradients = sharding.by_layout(parameter.grad for parameter, _ in optimizers.pairs(training.optimizer) if parameter.grad is not None)
-    own_sums, norm = fetch(list(totals.values()), sharding.gradient_norm(gradients))
+    gradients = sharding.group_by_layout(
+        parameter.grad for parameter, _ in optimizers.iterate_parameters(training.optimizer) if parameter.grad is not None
+    )
+    own_sums, norm = fetch_scalars(list(totals.values()), sharding.gradient_norm(gradients))
     own_tokens = float(sum(turn.micro.tokens for turn in turns if turn.counts))
-    *summed, tokens = data_sums(world, [*own_sums, own_tokens])
-    numbers = means(dict(zip(totals, summed, strict=True)), counts, weights)
+    *summed, tokens = sum_over_data_ranks(world, [*own_sums, own_tokens])
+    numbers = compute_means(dict(zip(totals, summed, strict=True)), counts, weights)
     if not is_finite(numbers["loss"], norm):
         training.model.zero_grad(set_to_none=True)
-        raise not_finite_error(step + 1, numbers["loss"], norm, rows_of(training, turns))
+        raise not_finite_error(step + 1, numbers["loss"], norm, locate_rows(training, turns))
     if problem := find_spike(numbers["loss"], norm, recent, train.spike):
         training.model.zero_grad(set_to_none=True)
-        raise spike_error(step + 1, problem, rows_of(training, turns))
+        raise spike_error(step + 1, problem, locate_rows(training, turns))
     sharding.clip_gradients(gradients, norm, train.clip)
     rate = optimizers.learning_rate(step, training.total, train)
     before_update()
-    optimizers.update(training.optimizer, rate)
+    optimizers.update_parameters(training.optimizer, rate)
     speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
     return {**training.recipe.report(numbers), "grad_norm": norm, "lr": rate, **speed}
 
 
-def global_counts(world: World, turns: list[Turn]) -> dict[str, float]:
+def global_counts(world: World, turns: list[RankBatch]) -> dict[str, float]:
     """Number of targets of each loss term over all ranks and micro-batches of a step. Collective: call on every rank."""
     names = sorted(turns[0].batch.targets)
     own = [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]
-    return dict(zip(names, data_sums(world, own), strict=True))
+    return dict(zip(names, sum_over_data_ranks(world, own), strict=True))
 
 
-def accumulate(training: Training, turns: list[Turn], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
+def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Forward and backward of this rank's turns: each term's sum over them (scalar), and its weight. Collective: call on every rank."""
     world = training.world
     totals = {name: torch.zeros((), device=world.device) for name in counts}
     weights: dict[str, float] = {}
     for number, turn in enumerate(turns):
         sharding.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
-        seed(turn.micro.key, world.device)
-        terms = training.recipe.loss(training.model, on_device(turn.batch, world.device))
+        seed_generators(turn.micro.key, world.device)
+        terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}
         # Gradients are averaged over the data-parallel ranks; multiplied by their number, the average is the sum.
-        (objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
+        (compute_objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
         for name in counts if turn.counts else ():
             totals[name] += terms[name].sum.detach()
     return totals, weights
 
 
-def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
+def fetch_scalars(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
     """The exact values of scalar tensors. This is the only place in a step where the host waits for the device.
 
     `totals` are on the run's device; `norm` is where the gradients are, which `parallel.offload` keeps on the host.
@@ -111,37 +113,37 @@ def fetch(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
     return values, value
 
 
-def seed(key: int, device: torch.device) -> None:
+def seed_generators(key: int, device: torch.device) -> None:
     """As `torch.manual_seed`, for the generators that a step uses. Without a GPU, torch's own formats a stack trace at each call."""
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
         torch.cuda.manual_seed(key)
 
 
-def rows_of(training: Training, turns: list[Turn]) -> list[str]:
+def locate_rows(training: Training, turns: list[RankBatch]) -> list[str]:
     """File and line of the rows of this step, on all ranks. Collective: call on every rank."""
     own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
-    return [row for rows in gather(training.world, own)[:: training.world.tensor] for row in rows]
+    return [row for rows in gather_from_ranks(training.world, own)[:: training.world.tensor] for row in rows]
 
 
-def objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
+def compute_objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:
     """Σ weight · sum / count over the loss terms (scalar). Without any targets in this step it is zero, but still has a graph."""
     parts = [term.weight * term.sum / max(counts[name], 1.0) for name, term in terms.items() if term.weight]
     return torch.stack(parts).sum()
 
 
-def means(summed: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+def compute_means(summed: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
     """Each term's mean, and the weighted total as `loss`."""
     each = {name: summed[name] / max(counts[name], 1.0) for name in summed}
     return {"loss": sum(weights[name] * each[name] for name in each), **each}
 
 
-def loader_of(training: Training, rows: Rows) -> Loader:
+def make_loader(training: Training, rows: Rows) -> Loader:
     world = training.world
     return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned=world.device.type == "cuda", fixed=training.fixed)
 
 
-def on_device(batch: Batch, device: torch.device) -> Batch:
+def copy_to_device(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, tensors={name: tensor.to(device, non_blocking=True) for name, tensor in batch.tensors.items()})
 
 

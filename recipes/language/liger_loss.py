@@ -38,7 +38,7 @@ class LigerHead(LossHead):
 
 @cache
 def _fused() -> Any:
-    """Liger's loss. No submodule of the head: one with children would not be gathered by itself (`sharding.units_of`)."""
+    """Liger's loss. No submodule of the head: one with children would not be gathered by itself (`sharding.find_units`)."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     # The weight's gradient in fp32, as ours: in bf16, each chunk's addition would round the sum anew.

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune.checkpointing.checkpoint_metadata import Part, check_recipe_state
+from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from finetune.config_sources import load_yaml
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
@@ -27,7 +27,7 @@ COPIED = (
 """By name and not all there is: a folder that somebody trains from may hold more than may be passed on."""
 
 
-class Trained(Part):
+class Trained(JsonPart):
     """What `recipe.state_of` writes."""
 
     supervise: Literal["assistant", "last", "everything"]

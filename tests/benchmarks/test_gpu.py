@@ -22,7 +22,7 @@ from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
 from finetune.distributed.process_group import World, join, leave
-from finetune.planning.estimate import estimate_run, some_rows
+from finetune.planning.estimate import estimate_run, read_some_rows
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.training import loop, setup
 from finetune.training.step import Training
@@ -112,7 +112,7 @@ def longest_clip(config: Config, recipe: Recipe) -> int:
     """Positions."""
     processor = estimate_run(config, recipe).processor()
     assert config.data.train is not None
-    return max(recipe.length(recipe.read(row, processor)) for _, row in some_rows(Path(str(config.data.train))))
+    return max(recipe.length(recipe.read(row, processor)) for _, row in read_some_rows(Path(str(config.data.train))))
 
 
 def test_the_plan_is_of_the_strategy_that_the_row_trains_with(bases: Path) -> None:

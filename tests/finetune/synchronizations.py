@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from finetune.data import batching
-from finetune.training.step import Training, loader_of, train_step
+from finetune.training.step import Training, make_loader, train_step
 
 ROOT, TORCH = Path(__file__).parents[2], str(Path(torch.__file__).parent)
 aten = torch.ops.aten
@@ -67,7 +67,7 @@ def waits_of_steps(training: Training, steps: int) -> list[list[Synchronization]
     waits: list[list[Synchronization]] = []
     order, world = batching.Order.of(training.config), training.world
     todo = islice(batching.steps(order, training.rows.lengths, batching.Place(), epochs=None), steps)
-    loader = loader_of(replace(training, world=replace(world, device=torch.device("cuda"))), training.rows)
+    loader = make_loader(replace(training, world=replace(world, device=torch.device("cuda"))), training.rows)
     with closing(loader), synchronizations(world.device) as found:
         for number, (_, turns) in enumerate(loader.over(todo)):
             assert len(turns) >= 3 and all(tensor.is_pinned() for turn in turns for tensor in turn.batch.tensors.values())

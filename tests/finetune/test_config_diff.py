@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from finetune.config import dump
-from finetune.config_diff import Change, changes, flatten
+from finetune.config_diff import Change, find_changes, flatten
 from finetune.config_help import fields
-from finetune.config_sources import read_layer
+from finetune.config_sources import read_config_file
 from tests.finetune import tiny
 
 
 def test_what_is_equal_has_no_line(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, *tiny.LORA, ("train.lr", "1e-5"), ("sample.prompts", '["a: b", "5e123"]'), ("log.trackers", "[]"))
     (tmp_path / "config.yaml").write_text(dump(config))
-    assert changes(read_layer(tmp_path / "config.yaml").values, config.model_dump(mode="json")) == []
+    assert find_changes(read_config_file(tmp_path / "config.yaml").values, config.model_dump(mode="json")) == []
 
 
 def test_each_key_has_its_line_and_those_that_decide_come_first() -> None:
     was = {"log": {"every": 1}, "train": {"lr": 4e-3, "steps": None, "compile": False}, "run": {"dir": "a"}, "options": {"gone": 1}}
     now = {"log": {"every": 5}, "train": {"lr": 1e-3, "steps": 9, "compile": True}, "run": {"dir": "b"}, "options": {}, "new": {"key": []}}
-    assert [str(change) for change in changes(was, now)] == [
+    assert [str(change) for change in find_changes(was, now)] == [
         "train.lr: 0.004 → 0.001",
         "train.steps: null → 9",
         "options: not there → {}",
@@ -39,8 +39,8 @@ def test_a_key_that_is_new_and_has_its_default_is_no_change(tmp_path: Path) -> N
     config = tiny.config_in(tmp_path, ("train.steps", "3"), ("train.spike", "9"))
     now, chosen = config.model_dump(mode="json"), flatten(config.model_dump(mode="json", exclude_defaults=True))
     was = {**now, "options": {}, "train": {key: value for key, value in now["train"].items() if key not in ("spike", "clip")}}
-    assert [str(change) for change in changes(was, now, chosen)] == ["train.spike: not there → 9.0"]
-    lines = [str(change) for change in changes({"lora": None}, {"lora": {"rank": 16}}, ())]
+    assert [str(change) for change in find_changes(was, now, chosen)] == ["train.spike: not there → 9.0"]
+    lines = [str(change) for change in find_changes({"lora": None}, {"lora": {"rank": 16}}, ())]
     assert lines == ["lora.rank: not there → 16", "lora: null → not there"], "the section was not there, and what it means is new"
 
 

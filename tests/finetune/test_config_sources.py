@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from finetune.config_sources import merge, parse_arguments, read_layer
+from finetune.config_sources import merge, parse_arguments, read_config_file
 from finetune.errors import UserError
 
 
@@ -20,14 +20,14 @@ def written(tmp_path: Path, text: str, name: str = "extra.yaml") -> Path:
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(f"--config {tmp_path / 'none.yaml'}: no such file")):
-        read_layer(tmp_path / "none.yaml")
+        read_config_file(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(UserError, match="not readable as YAML"):
-        read_layer(tmp_path / "binary.yaml")
+        read_config_file(tmp_path / "binary.yaml")
 
 
 def test_each_key_remembers_its_line(tmp_path: Path) -> None:
-    layer = read_layer(written(tmp_path, "run:\n  seed: 1\n\ntrain: {lr: 2}\n"))
+    layer = read_config_file(written(tmp_path, "run:\n  seed: 1\n\ntrain: {lr: 2}\n"))
     assert layer.values == {"run": {"seed": 1}, "train": {"lr": 2}}
     lines = {key: place.rpartition(":")[2] for key, place in layer.origins.items()}
     assert lines == {"run": "1", "run.seed": "2", "train": "4", "train.lr": "4"}
@@ -49,7 +49,7 @@ def test_later_layers_lie_over_earlier_ones_key_by_key() -> None:
     ],
 )  # fmt: skip
 def test_scalars_are_read_by_the_rules_of_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
-    read = read_layer(written(tmp_path, f"key: {text}")).values["key"]
+    read = read_config_file(written(tmp_path, f"key: {text}")).values["key"]
     assert read == value and type(read) is type(value)
 
 

@@ -12,7 +12,7 @@ import pytest
 from finetune import ray_train
 from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
-from finetune.ray_train import Engine, command_line_of, split_arguments
+from finetune.ray_train import Engine, format_arguments, split_arguments
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 def divided(*argv: str) -> tuple[Engine, list[str]]:
     engine, rest = split_arguments(parse_arguments(["--recipe", "voice_clone", *argv]))
-    return engine, command_line_of(rest)
+    return engine, format_arguments(rest)
 
 
 def test_ray_s_flags_are_parted_from_the_training_s() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from finetune.recipe import Inference, Recipe, built_in_recipes, find_recipe, load_options, load_recipe, recipe_named_in
+from finetune.recipe import Inference, Recipe, built_in_recipes, choose_recipe, find_recipe, load_options, load_recipe
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -40,11 +40,11 @@ def test_a_file_may_name_a_built_in_recipe_and_no_other(tmp_path: Path) -> None:
     shutil.copytree(tiny.FOLDER, tmp_path / "mine")
     place = tmp_path / "state.json"
     assert {"voice_clone", "llm_sft"} <= set(built_in_recipes())
-    assert recipe_named_in(place, "voice_clone", None) == "voice_clone"
+    assert choose_recipe(place, "voice_clone", None) == "voice_clone"
     for name in (str(tmp_path / "mine"), "./mine", "voice_clone/", "../recipes/voice_clone", "Voice_Clone", "", None, 3, ["voice_clone"]):
         with pytest.raises(UserError, match=r"state\.json names the recipe .*give its folder yourself with --recipe PATH"):
-            recipe_named_in(place, name, None)
-        assert recipe_named_in(place, name, str(tmp_path / "mine")) == str(tmp_path / "mine"), "what a person gives counts"
+            choose_recipe(place, name, None)
+        assert choose_recipe(place, name, str(tmp_path / "mine")) == str(tmp_path / "mine"), "what a person gives counts"
 
 
 def test_a_file_without_a_recipe_says_what_it_must_define(tmp_path: Path) -> None:

@@ -199,6 +199,9 @@ def test_a_base_that_does_not_fit_stops_before_training(tmp_path: Path, capsys: 
 
 def test_the_process_ends_with_all_that_it_said() -> None:
     """`os._exit` flushes nothing, and what is piped is buffered."""
-    program = "import sys; from finetune.train import end; print('said', end=''); print('complained', end='', file=sys.stderr); end(3)"
+    program = (
+        "import sys; from finetune.train import end_process; print('said', end=''); print('complained', end='', file=sys.stderr); "
+        "end_process(3)"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (3, "said", "complained")

@@ -28,7 +28,7 @@ from finetune.distributed.process_group import World
 from finetune.modeling import optimizers
 from finetune.recipe import Loaded, Recipe, find_recipe, load_recipe
 from finetune.training import setup
-from finetune.training.step import loader_of, train_step
+from finetune.training.step import make_loader, train_step
 
 
 def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -40,11 +40,11 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
 
     def clip_and_keep(gradients: Any, norm: float, largest: float) -> None:
         if not seen:
-            given = [parameter for parameter, _ in optimizers.pairs(training.optimizer)]
+            given = [parameter for parameter, _ in optimizers.iterate_parameters(training.optimizer)]
             seen.append({f"gradient.{names[id(parameter)]}": whole(parameter.grad) for parameter in given})
         clip(gradients, norm, largest)
 
-    loader = loader_of(training, training.rows)
+    loader = make_loader(training, training.rows)
     todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
     losses, norms, turns = [], [], []
     sharding.clip_gradients = clip_and_keep
@@ -58,7 +58,9 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
     finally:
         sharding.clip_gradients = clip
         loader.close()
-    digests = process_group.gather(joined, hashlib.sha256(b"".join(value.numpy().tobytes() for value in seen[0].values())).hexdigest())
+    digests = process_group.gather_from_ranks(
+        joined, hashlib.sha256(b"".join(value.numpy().tobytes() for value in seen[0].values())).hexdigest()
+    )
     return kept | seen[0], {
         "losses": losses,
         "norms": norms,

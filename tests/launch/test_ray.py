@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 
 from data_prep.cli import voice
 from finetune import ray_train
-from finetune.checkpointing.checkpoint import newest_good
+from finetune.checkpointing.checkpoint import find_newest_valid
 from finetune.errors import UserError
 from finetune.ray_cluster import cluster
 from tests.launch import ray_nodes
@@ -86,7 +86,7 @@ def test_a_short_run_is_whole_and_reported(nodes: Cluster, data: list[object], t
     output = ended(start(nodes, *data, "--train.steps", 3, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 1))
     assert "finished at step 3; next: python -m finetune export" in output
     assert [step for step, *_ in losses(tmp_path / "run")] == [1, 2, 3]
-    assert newest_good(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])
+    assert find_newest_valid(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])
     (launched,) = (tmp_path / "run" / "ray").iterdir()
     (reported,) = json.loads((launched / "checkpoint_manager_snapshot.json").read_text())["checkpoint_results"]
     assert reported["checkpoint_dir_name"] == "step-00000003"
@@ -105,13 +105,13 @@ def test_what_the_cluster_cannot_do_is_told_before_anything_is_loaded(
     nodes: Cluster, data: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with cluster.connected(nodes.address):
-        assert not cluster.has("GPU")
+    with cluster.connect(nodes.address):
+        assert not cluster.has_resource("GPU")
         with pytest.raises(UserError, match=r"^--num-workers 3: 3 workers with 1 CPU each were requested, and the cluster has 2 CPU on 1 "):
-            cluster.require(3, {"CPU": 1.0}, "--num-workers 3")
+            cluster.require_resources(3, {"CPU": 1.0}, "--num-workers 3")
         with pytest.raises(UserError, match=r"2 workers with 1 GPU each were requested, and the cluster has 0 GPU"):
-            cluster.require(2, {"GPU": 1.0}, "--num-workers 2")
-        cluster.require(2, {"CPU": 1.0}, "--num-workers 2")
+            cluster.require_resources(2, {"GPU": 1.0}, "--num-workers 2")
+        cluster.require_resources(2, {"CPU": 1.0}, "--num-workers 2")
         cluster.check_same_files(tmp_path / "run", [tmp_path])
         assert list((tmp_path / "run").iterdir()) == []
         elsewhere = Path("/proc/self/cwd/run")  # another folder for each process
@@ -219,4 +219,4 @@ def test_a_submitted_job_trains_and_a_wrong_one_says_why(data: list[object], tmp
         assert "finished at step 3" in done.stdout
         wrong = subprocess.run([*whole, "--train.stepz", "4"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert wrong.returncode != 0 and "train.stepz" in wrong.stdout + wrong.stderr
-    assert newest_good(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])
+    assert find_newest_valid(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])

@@ -82,8 +82,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/batching.py",
-        "turns = permute(np.arange(len(groups)), len(groups), keyed(order.seed, epoch, window))",
-        "turns = permute(np.arange(len(groups)), len(groups), keyed(order.seed, window))",
+        "turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, epoch, window))",
+        "turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, window))",
         "tests/finetune/data/test_batching.py::test_micro_batches_take_turns_differently_in_every_epoch_and_window_and_with_every_seed",
         "micro-batches come in the same order in every epoch",
     ),

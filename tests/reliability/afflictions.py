@@ -75,14 +75,14 @@ def afflict(affliction: Affliction, witness: Path, run: Path) -> None:
     elif affliction.place == "evaluation":
         before(evaluation, "on_device", come_by)
     else:  # an evaluation reads rows ahead too, with a loader of its own
-        loader_of = loop.loader_of
+        loader_of = loop.make_loader
 
         def afflicted(training: Training, rows: Rows) -> batching.Loader:
             loader = loader_of(training, rows)
             before(loader, "turns", come_by)
             return loader
 
-        loop.loader_of = afflicted
+        loop.make_loader = afflicted
 
 
 def before(owner: Any, name: str, act: Callable[[], object]) -> None:

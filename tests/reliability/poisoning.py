@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from finetune.data.batching import Turn
+from finetune.data.batching import RankBatch
 from finetune.distributed import process_group
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.recipe import Batch, Recipe, Term
@@ -66,7 +66,7 @@ def run(
     config = tiny.config_in(folder, *EVERY, *KINDS[kind], *own)
     step, original, untouched = [0], TRAIN_STEP, []
 
-    def watched(training: Training, turns: list[Turn], number: int, *rest: Any) -> dict[str, float]:
+    def watched(training: Training, turns: list[RankBatch], number: int, *rest: Any) -> dict[str, float]:
         step[0] = number
         if number == stop_at and joined.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -78,7 +78,7 @@ def damaged(newest: Path, kinds: tuple[Damage, ...], count: int, chance: random.
                 kind(newest / name, chance)
                 if {path.name: path.read_bytes() for path in newest.iterdir()} != whole:
                     tried[f"{kind.__name__} {name}"] += 1
-                    found, passed_over = checkpoint.newest_good(newest.parents[1])
+                    found, passed_over = checkpoint.find_newest_valid(newest.parents[1])
                     assert found == newest.with_name("step-00000004"), (kind.__name__, name)
                     assert len(passed_over) == 1 and passed_over[0].startswith(f"{newest}: ")
                 restore(newest, whole)
@@ -99,7 +99,7 @@ def test_any_damage_is_found_and_the_run_falls_back(tmp_path: Path, world: World
     seed = time.time_ns()
     print(f"seed {seed}")
     tried = damaged(newest, KINDS, 500, random.Random(seed))
-    assert checkpoint.problem_with(newest) is None and newest.name == "step-00000006"
+    assert checkpoint.find_problem(newest) is None and newest.name == "step-00000006"
     assert len(tried) == 4 * len(KINDS) - 1, "every kind on every file; config.yaml is the same at each step, so swapping it is none"
     record("random damage to any file of a checkpoint: found before a weight is read, the newest good one used", tried.total())
 

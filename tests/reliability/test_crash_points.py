@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     victims.finish(folder / "witness", 1, arguments(folder, keep=3))
     half = shutil.copytree(folder / "run", folder / "half")
     shutil.rmtree(half / "checkpoints" / "step-00000006")
-    assert [path.name for path in checkpoint.steps_in(half / "checkpoints")] == ["step-00000004", "step-00000002"]
+    assert [path.name for path in checkpoint.list_checkpoints(half / "checkpoints")] == ["step-00000004", "step-00000002"]
     return folder
 
 
@@ -79,13 +79,13 @@ def test_a_save_may_die_anywhere(whole: Path, tmp_path: Path, world: World) -> N
             assert victims.wait(ranks) == [-9] and len(victims.struck(folder / "witness")) == 1
             tried += 1
             run = folder / "run"
-            good = [path.name for path in checkpoint.steps_in(run / "checkpoints") if checkpoint.problem_with(path) is None]
+            good = [path.name for path in checkpoint.list_checkpoints(run / "checkpoints") if checkpoint.find_problem(path) is None]
             committed = ["step-00000006"] if fault.number > committing else []
             assert good[: len(committed) + 1] == [*committed, "step-00000004"], fault
             assert (run / "checkpoints" / "step-00000002").exists() == (fault.number <= SAVE.index("rename", committing + 1)), fault
             tiny.trained(world, tiny.config_in(folder, *overrides(arguments(folder))))
             assert victims.weights(run) == victims.weights(whole / "run"), fault
-            assert files.unfinished(run / "checkpoints") == [], fault
+            assert files.list_unfinished(run / "checkpoints") == [], fault
             tiny.let_go(run)
     assert tried == len(SAVE) + SAVE.count("sync") + SAVE.count("remove") == 21
     record(

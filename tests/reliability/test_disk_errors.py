@@ -37,7 +37,7 @@ def failing_at(number: int, error: int) -> Any:
 
 
 def names(run: Path) -> list[str]:
-    return [path.name for path in checkpoint.steps_in(run / "checkpoints") if checkpoint.problem_with(path) is None]
+    return [path.name for path in checkpoint.list_checkpoints(run / "checkpoints") if checkpoint.find_problem(path) is None]
 
 
 def test_any_error_at_any_operation_of_a_save(tmp_path: Path, world: World) -> None:
@@ -63,12 +63,14 @@ def test_any_error_at_any_operation_of_a_save(tmp_path: Path, world: World) -> N
             tried += 1
             new = ["step-00000008"] if number > committing else []
             assert names(run)[: len(new) + 2] == [*new, "step-00000006", "step-00000004"], seen[number]
-            assert number > committing or ("step-00000002" in names(run) and files.unfinished(run / "checkpoints") == [])
+            assert number > committing or ("step-00000002" in names(run) and files.list_unfinished(run / "checkpoints") == [])
             progress_of_next = loop.replace(progress, step=9)
             loop.save(training, progress_of_next, saver)
             saver.finish()
             saver.close()
-            assert names(run)[0] == "step-00000009" and files.unfinished(run / "checkpoints") == [], "the next save works, and clears away"
+            assert names(run)[0] == "step-00000009" and files.list_unfinished(run / "checkpoints") == [], (
+                "the next save works, and clears away"
+            )
             shutil.rmtree(run)
     record("ENOSPC, EIO or EDQUOT at each disk operation of a save: earlier checkpoints whole, no half left, bytes told", tried)
 
@@ -95,7 +97,7 @@ def test_one_rank_s_disk_fails_and_the_run_goes_on(tmp_path: Path, whole: Path) 
     assert len(failed) == 2 and all("No space left" in event["problem"] or "disk is full" in event["problem"] for event in failed)
     assert names(run)[0] == "step-00000008" and "step-00000004" not in names(run)
     assert victims.losses(run) == victims.losses(whole) and victims.weights(run) == victims.weights(whole)
-    assert files.unfinished(run / "checkpoints") == []
+    assert files.list_unfinished(run / "checkpoints") == []
 
 
 def test_one_rank_s_disk_fails_and_the_run_stops(tmp_path: Path, whole: Path) -> None:
@@ -103,7 +105,7 @@ def test_one_rank_s_disk_fails_and_the_run_stops(tmp_path: Path, whole: Path) ->
     run, told = tmp_path / "stop", victims.said(tmp_path / "witness")
     assert all(code not in (0, None) for code in codes), told
     assert re.search(r"error: saving the checkpoint of step 4 failed \(.*Input/output error.*\); it needs [\d,]+ bytes", told), told
-    assert names(run) == ["step-00000002"] and files.unfinished(run / "checkpoints") == []
+    assert names(run) == ["step-00000002"] and files.list_unfinished(run / "checkpoints") == []
     victims.finish(tmp_path / "witness", 2, arguments(tmp_path, "stop"))
     assert victims.losses(run) == victims.losses(whole) and victims.weights(run) == victims.weights(whole)
 

@@ -35,7 +35,7 @@ def test_it_is_restored_bit_for_bit_and_gone_on_from(folder: Path, trained: str,
     name, told = f"step-{SAVED:08d}", expected(folder, trained)
     run, witness = tmp_path / "run", tmp_path / "witness"
     shutil.copytree(folder / trained / name, run / "checkpoints" / name)
-    assert checkpoint.problem_with(run / "checkpoints" / name) is None
+    assert checkpoint.find_problem(run / "checkpoints" / name) is None
     codes = victims.wait(holdings.begin(witness, RANKS, arguments(trained, run)))
     assert codes == [0] * RANKS, victims.said(witness)
     assert holdings.read(witness, "loaded", SAVED) == told["tensors"] and len(told["tensors"]) > 3 * 8
@@ -56,6 +56,6 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     manifest = checkpoint.unseal((newer / "manifest.json").read_bytes())
     (newer / "manifest.json").write_bytes(checkpoint.seal({**manifest, "format": number}))
     with pytest.raises(UserError, match=rf"checkpoint format {number}, but this version reads format {checkpoint.FORMAT}; use the version"):
-        checkpoint.newest_good(tmp_path / "run")
+        checkpoint.find_newest_valid(tmp_path / "run")
     ranks = victims.start(tmp_path / "witness", 1, arguments("full", tmp_path / "run"))
     assert victims.wait(ranks) == [2] and f"checkpoint format {number}" in victims.said(tmp_path / "witness")

@@ -46,7 +46,7 @@ def anywhere(witness: Path, run: Path, chance: random.Random) -> str:
     alive = victims.kill(ranks)
     if alive < RANKS:
         return "finished"
-    return "save" if files.unfinished(run / "checkpoints") else "anywhere"
+    return "save" if files.list_unfinished(run / "checkpoints") else "anywhere"
 
 
 def steps_told(run: Path) -> int:
@@ -61,8 +61,8 @@ def one_run_killed_on_and_on(folder: Path, chance: random.Random, kills: int) ->
     while len(hits) < kills and "finished" not in hits:
         kind = inside_a_save if chance.random() < 0.5 else anywhere
         hits.append(kind(witness, run, chance))
-        for path in checkpoint.steps_in(run / "checkpoints"):
-            assert checkpoint.problem_with(path) is None, (hits, path)
+        for path in checkpoint.list_checkpoints(run / "checkpoints"):
+            assert checkpoint.find_problem(path) is None, (hits, path)
     victims.finish(witness, RANKS, arguments(folder, run))
     return [hit for hit in hits if hit != "finished"]
 
@@ -71,7 +71,7 @@ def check_equal(folder: Path, whole: Path) -> None:
     assert victims.losses(folder / "run") == victims.losses(whole / "run") and len(victims.losses(whole / "run")) == STEPS
     assert victims.rows(folder / "witness") == victims.rows(whole / "witness")
     assert victims.weights(folder / "run") == victims.weights(whole / "run") and len(victims.weights(whole / "run")) == 1 + RANKS
-    assert files.unfinished(folder / "run" / "checkpoints") == []
+    assert files.list_unfinished(folder / "run" / "checkpoints") == []
 
 
 def trials(folder: Path, kills: int) -> list[str]:

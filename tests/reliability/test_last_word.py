@@ -31,7 +31,7 @@ def killed(command: list[str], run: Path, ranks: tuple[int, ...]) -> tuple[str, 
             first.append(line)
             if line.startswith("step 1/"):
                 break
-        processes = {signs.rank: signs.process for signs in vital_signs.read_all(run)}
+        processes = {signs.rank: signs.process for signs in vital_signs.read_all_statuses(run)}
         for rank in ranks:
             os.kill(processes[rank], signal.SIGKILL)
         rest = launched.communicate(timeout=240)[0]
@@ -86,8 +86,8 @@ def test_all_ranks_and_their_launcher_killed_at_once(tmp_path: Path) -> None:
         for line in launched.stdout:
             if line.startswith("step 1/"):
                 break
-        for process in (launched.pid, *(signs.process for signs in vital_signs.read_all(run))):
+        for process in (launched.pid, *(signs.process for signs in vital_signs.read_all_statuses(run))):
             os.kill(process, signal.SIGKILL)
-    account = vital_signs.account_of_killed(run)
+    account = vital_signs.describe_killed_launch(run)
     assert not (run / "exit.json").exists() and account is not None
     assert "all of its 2 processes ended without a message" in account

@@ -43,8 +43,10 @@ def tensors(run: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_committed_before(run: Path, step: int) -> None:
-    assert [path.name for path in checkpoint.steps_in(run / "checkpoints")] == [f"step-{number:08d}" for number in range(step, 0, -1)]
-    for path in checkpoint.steps_in(run / "checkpoints"):
+    assert [path.name for path in checkpoint.list_checkpoints(run / "checkpoints")] == [
+        f"step-{number:08d}" for number in range(step, 0, -1)
+    ]
+    for path in checkpoint.list_checkpoints(run / "checkpoints"):
         with checkpoint.safetensors_shards.open_shards(path) as (read, shapes):
             assert all(torch.isfinite(read(name, None)).all() for name in shapes)
 

@@ -80,7 +80,7 @@ def test_killed_and_resumed_is_bit_identical(data: Path, on_two: Path) -> None:
             assert all(process.is_alive() for process in ranks) and time.monotonic() < deadline, victims.said(witness)
             time.sleep(0.005)
         assert victims.kill(ranks) == 2, "the kill came too late"
-    committed, _ = checkpoint.newest_good(run)
+    committed, _ = checkpoint.find_newest_valid(run)
     assert committed is None or checkpoint.read_state(committed)["step"] < STEPS
     victims.finish(witness, 2, asked)
     assert len(victims.events(run, "resumed")) >= 1

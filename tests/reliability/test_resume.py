@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from finetune.checkpointing.checkpoint import newest_good, read_state, steps_in
+from finetune.checkpointing.checkpoint import find_newest_valid, list_checkpoints, read_state
 from finetune.storage import files
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
 from tests.ledger import record
@@ -69,7 +69,7 @@ def validation(run: Path) -> list[tuple[int, float]]:
 
 def weights(run: Path) -> dict[str, Any]:
     """Digest of every rank's file of the last checkpoint."""
-    entries = json.loads((steps_in(run / "checkpoints")[0] / "manifest.json").read_text())["files"]
+    entries = json.loads((list_checkpoints(run / "checkpoints")[0] / "manifest.json").read_text())["files"]
     return {name: entry["digest"] for name, entry in entries.items() if name.endswith(".safetensors")}
 
 
@@ -77,7 +77,7 @@ def weights(run: Path) -> dict[str, Any]:
 def test_killed_and_resumed_is_bit_identical(data: list[object], uninterrupted: Path, tmp_path: Path, kills: int) -> None:
     chance, run = random.Random(time.time_ns()), tmp_path / "run"
     reached = kill_at(chance.randint(EVERY + 2, 25), run, 2, data)
-    committed, _ = newest_good(run)
+    committed, _ = find_newest_valid(run)
     assert committed is not None and 0 < read_state(committed)["step"] <= reached < STEPS, "the kill did not land inside the run"
     start = read_state(committed)["step"]
     shutil.copytree(run, tmp_path / "elsewhere")
@@ -129,7 +129,7 @@ def test_another_run_in_the_same_folder_is_refused(data: list[object], uninterru
 
 
 def test_a_second_run_is_told_who_owns_the_folder(data: list[object], tmp_path: Path) -> None:
-    lock = files.own(tmp_path / "run")
+    lock = files.lock_folder(tmp_path / "run")
     said = launch("cpu", 1, *data, "--run.dir", tmp_path / "run", fails=True)
     assert f"is in use by a running process (process {os.getpid()} on " in said
     os.close(lock)

@@ -45,7 +45,7 @@ class History(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def mine(self) -> dict[int, Path]:
-        return {int(path.name[5:]): path for path in checkpoint.steps_in(self.folder) if path not in self.strangers}
+        return {int(path.name[5:]): path for path in checkpoint.list_checkpoints(self.folder) if path not in self.strangers}
 
     def save(self, loss: float | None, strike: Callable[[str, Path], None]) -> None:
         """A save with its pruning; what must be there afterwards follows from what was there before."""
@@ -81,8 +81,8 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def start_again(self) -> None:
-        files.sweep(self.folder)
-        assert files.unfinished(self.folder) == []
+        files.remove_unfinished(self.folder)
+        assert files.list_unfinished(self.folder) == []
 
     @rule(loss=LOSSES, later=st.integers(-3, 3), kind=st.sampled_from(["other run", "half a name", "notes"]))
     def a_stranger_comes(self, loss: float | None, later: int, kind: str) -> None:
@@ -105,7 +105,7 @@ class History(RuleBasedStateMachine):
     def what_is_here_is_whole(self) -> None:
         if hasattr(self, "folder"):
             assert all(path.exists() for path in self.strangers)
-            assert all(checkpoint.problem_with(path) is None for path in self.mine().values())
+            assert all(checkpoint.find_problem(path) is None for path in self.mine().values())
 
 
 def search(histories: int) -> None:

@@ -79,7 +79,7 @@ def stopped(run: Path, witness: Path, arguments: list[str], request: Affliction 
     assert codes == [0, 0], victims.said(witness)
     told = word(run)
     assert told["last_commit"] == f"step-{told['step']:08d}" and told["step"] == numbers(run)[-1][0]
-    assert checkpoint.problem_with(checkpoint.find(run)) is None
+    assert checkpoint.find_problem(checkpoint.find(run)) is None
     if request is None:
         return
     assert befallen(witness) == [f"{request.rank}-{request.place}"], "the request came where it was meant to"
@@ -137,7 +137,7 @@ def test_a_save_that_would_not_end_in_time_is_not_begun(data: list[str], tmp_pat
     told = word(run)
     assert told["reason"].startswith("stopped by SIGTERM on rank 1; not saved: the last save took 0.")
     assert told["step"] == EVERY + 3 and told["last_commit"] == f"step-{EVERY:08d}"
-    assert [path.name for path in checkpoint.steps_in(run / "checkpoints")] == [f"step-{EVERY:08d}"]
+    assert [path.name for path in checkpoint.list_checkpoints(run / "checkpoints")] == [f"step-{EVERY:08d}"]
 
 
 # --- death
@@ -197,7 +197,7 @@ def test_when_one_rank_ends_badly_anywhere_the_other_follows(data: list[str], tm
     assert max(took.values()) < GONE_SECONDS, took
     for folder in ("first", "second"):
         for run in sorted((tmp_path / folder).glob("*/run")):
-            good, passed_over = checkpoint.newest_good(run)
+            good, passed_over = checkpoint.find_newest_valid(run)
             assert good is not None or run.parent.name == "save"
             assert passed_over == []
     record(f"one of 2 ranks dies, anywhere: the other is gone within {GONE_SECONDS:.0f} s", len(took), 0, f"{max(took.values()):.1f} s")

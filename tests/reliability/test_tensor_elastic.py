@@ -91,7 +91,7 @@ def test_what_ranks_shared_is_exported_whole(folder: Path, tmp_path: Path) -> No
     exported = load_file(tmp_path / "out" / "model.safetensors")
     held = holdings.read(run.parent / "witness", "saved", STEPS)
     assert {name: holdings.digest(tensor) for name, tensor in exported.items()} == {name: held[name] for name in exported}
-    assert len(exported) > 20 and checkpoint.problem_with(run / "checkpoints" / f"step-{STEPS:08d}") is None
+    assert len(exported) > 20 and checkpoint.find_problem(run / "checkpoints" / f"step-{STEPS:08d}") is None
 
 
 @pytest.mark.slow

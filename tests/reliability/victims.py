@@ -214,7 +214,7 @@ def losses(run: Path) -> list[tuple[int, float, float]]:
 
 def weights(run: Path) -> dict[str, str]:
     """Digest of every rank's file of the newest good checkpoint."""
-    newest, _ = checkpoint.newest_good(run)
+    newest, _ = checkpoint.find_newest_valid(run)
     assert newest is not None
     listed = checkpoint.unseal((newest / "manifest.json").read_bytes())["files"]
     return {newest.name: "", **{name: entry["digest"] for name, entry in listed.items() if name.endswith(".safetensors")}}

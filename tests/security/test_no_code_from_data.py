@@ -91,7 +91,7 @@ def test_a_checkpoint_does_not_choose_it_either(
     step.mkdir(parents=True)
     change(step / "state.json", **byte_model.state(1, recipe="./evil"))
     (step / "manifest.json").write_text("{}")
-    monkeypatch.setattr(checkpoint, "problem_with", lambda _: None)  # a forger can write a manifest that fits
+    monkeypatch.setattr(checkpoint, "find_problem", lambda _: None)  # a forger can write a manifest that fits
     how = ["run", "--to", "out"] if verb == "export" else ["--model", "run", *VERBS[verb]]
     assert finetune.__main__.main([verb, *how]) == 2
     assert "state.json names the recipe './evil'" in capsys.readouterr().err

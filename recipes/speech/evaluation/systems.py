@@ -161,7 +161,7 @@ def find_encoder_folder(recipe: SpeechRecipe, system: System) -> Path:
 def _find_checkpoints(run: Path, steps: str | None) -> list[Path]:
     if checkpoint.STEP_FOLDER.fullmatch(run.name) or steps is None:
         return [checkpoint.find(run)]
-    existing = checkpoint.steps_in(checkpoint.folder_of(run))
+    existing = checkpoint.list_checkpoints(checkpoint.folder_of(run))
     if steps == "all":
         return sorted(existing)
     return [checkpoint.find(run, step) for step in sorted(_parse_steps(steps, existing))]

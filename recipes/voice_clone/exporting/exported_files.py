@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from finetune.checkpointing.checkpoint_metadata import Part, check_recipe_state
+from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
 from finetune.storage import files
@@ -33,7 +33,7 @@ WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json
 """Not copied from the base: written here or by the export, and an older export as a base has its own."""
 
 
-class Speaker(Part):
+class Speaker(JsonPart):
     name: str
     row: Annotated[int, Field(ge=0)]
     language: str | None
@@ -41,18 +41,18 @@ class Speaker(Part):
     seconds: Annotated[float, Field(ge=0)]
 
 
-class Data(Part):
+class Data(JsonPart):
     name: str
     sha256: str
     clips: Annotated[int, Field(ge=0)]
 
 
-class Base(Part):
+class Base(JsonPart):
     name: str
     revision: str | None
 
 
-class Trained(Part):
+class Trained(JsonPart):
     """What `speaker_statistics.describe` writes, as far as an export reads it."""
 
     speakers: Annotated[list[Speaker], Field(min_length=1)]

@@ -60,7 +60,7 @@ def prepare(config: Config[Options]) -> None:
     references = {speaker.name: speaker.references(options.references) for speaker in surveyed}
     train = on_disk(config.data.train)
     assert train is not None  # `survey` has read it
-    remote.complete(train, (path for paths in references.values() for path in paths))
+    remote.fetch_missing(train, (path for paths in references.values() for path in paths))
     key = cache_key(base, references)
     state = describe(config, surveyed, assign_rows(shape, [speaker.name for speaker in surveyed]))
     cached = _read_cache(config)

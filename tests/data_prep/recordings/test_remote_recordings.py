@@ -53,7 +53,7 @@ def test_a_download_that_is_killed_leaves_no_half_file(url: str, tmp_path: Path,
         download_recordings(url, tmp_path / "me")
     assert (folder / "a.wav").read_bytes() in (b"one", b"longer") if (folder / "a.wav").exists() else True
     assert held(download_recordings(url, tmp_path / "me")) == {**CONTENT, "a.wav": b"longer"}
-    assert files.unfinished(tmp_path / "me.recordings") == []
+    assert files.list_unfinished(tmp_path / "me.recordings") == []
 
 
 def test_a_torn_ledger_fetches_again(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

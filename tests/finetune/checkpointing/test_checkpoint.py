@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from finetune.checkpointing import checkpoint
-from finetune.checkpointing.checkpoint import Saver, find, newest_good, problem_with, prune
+from finetune.checkpointing.checkpoint import Saver, find, find_newest_valid, find_problem, prune
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.storage import files
@@ -49,7 +49,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
 
 
 def steps(run: Path) -> list[int]:
-    return [int(path.name[5:]) for path in checkpoint.steps_in(run / "checkpoints")]
+    return [int(path.name[5:]) for path in checkpoint.list_checkpoints(run / "checkpoints")]
 
 
 def fake(folder: Path, step: int, validation_loss: float | None = None, data: str = "mine") -> Path:
@@ -94,7 +94,7 @@ def test_a_checkpoint_is_what_it_was_when_it_began(tmp_path: Path, world: World)
             parameter.add_(1.0)
     folder = saver.finish()
     saver.close()
-    assert folder is not None and problem_with(folder) is None
+    assert folder is not None and find_problem(folder) is None
     with checkpoint.safetensors_shards.open_shards(folder) as (read, shapes):
         assert shapes.keys() == expected.keys()
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
@@ -174,7 +174,7 @@ def test_a_disk_error_at_any_operation_leaves_the_old_checkpoints_and_no_half(
         assert list((copied / "checkpoints").glob(".*")) == []
     save()
     saver.close()
-    assert steps(copied) == [8, 6, 4] and problem_with(find(copied)) is None
+    assert steps(copied) == [8, 6, 4] and find_problem(find(copied)) is None
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_a_damaged_folder_in_the_way_is_replaced(tmp_path: Path, world: World) -
     (path / "state.json").write_text("{}")
     saver = Saver(world, tmp_path / "run", keep=2, asynchronous=True)
     loop.save(training, progress, saver)
-    assert saver.finish() == path and problem_with(path) is None
+    assert saver.finish() == path and find_problem(path) is None
     assert saver.poll() is None and saver.finish() is None
     saver.close()
 
@@ -291,11 +291,11 @@ def a_file_instead(path: Path) -> str:
 )
 def test_a_damaged_checkpoint_is_passed_over_with_its_reason(copied: Path, damage: Callable[[Path], str]) -> None:
     path = find(copied)
-    assert problem_with(path) is None and newest_good(copied) == (path, [])
+    assert find_problem(path) is None and find_newest_valid(copied) == (path, [])
     reason = damage(path)
-    told = problem_with(path)
+    told = find_problem(path)
     assert told is not None and told.startswith(reason)
-    assert newest_good(copied) == (path.with_name("step-00000004"), [f"{path}: {told}"])
+    assert find_newest_valid(copied) == (path.with_name("step-00000004"), [f"{path}: {told}"])
     assert find(copied).name == "step-00000004"
 
 
@@ -311,9 +311,9 @@ def test_a_flipped_bit_anywhere_is_found(copied: Path) -> None:
             changed[place] ^= 1 << (place % 8)
             file.write_bytes(changed)
             flips += 1
-            assert problem_with(path) is not None, (file.name, place)
+            assert find_problem(path) is not None, (file.name, place)
         file.write_bytes(data)
-    assert flips > 1000 and problem_with(path) is None
+    assert flips > 1000 and find_problem(path) is None
 
 
 @pytest.mark.parametrize(
@@ -322,15 +322,15 @@ def test_a_flipped_bit_anywhere_is_found(copied: Path) -> None:
 def test_a_manifest_that_is_another_json_is_damage(copied: Path, content: str) -> None:
     path = find(copied)
     (path / "manifest.json").write_text(content)
-    assert str(problem_with(path)).startswith("manifest.json ")
+    assert str(find_problem(path)).startswith("manifest.json ")
 
 
 def test_nothing_good_is_nothing(copied: Path, tmp_path: Path) -> None:
-    for path in checkpoint.steps_in(copied / "checkpoints"):
+    for path in checkpoint.list_checkpoints(copied / "checkpoints"):
         flipped(path)
-    newest, passed_over = newest_good(copied)
+    newest, passed_over = find_newest_valid(copied)
     assert newest is None and len(passed_over) == 3
-    assert newest_good(tmp_path / "empty") == (None, [])
+    assert find_newest_valid(tmp_path / "empty") == (None, [])
 
 
 def test_what_is_not_committed_is_not_seen(copied: Path) -> None:
@@ -396,17 +396,17 @@ def test_a_later_version_s_checkpoint_is_refused_and_not_passed_over(copied: Pat
         with pytest.raises(UserError, match=r"step-00000006.*format 2, but this version reads format 1"):
             find(place)
     (path / "manifest.json").write_bytes((path / "manifest.json").read_bytes() + b" ")
-    assert newest_good(copied)[0] == path.with_name("step-00000004"), "damage that only looks like a later format is damage"
+    assert find_newest_valid(copied)[0] == path.with_name("step-00000004"), "damage that only looks like a later format is damage"
 
 
 def test_what_makes_a_run_is_in_its_state(run: Path) -> None:
     state = checkpoint.read_state(find(run))
     assert set(checkpoint.SAME_RUN) <= set(state)
     moved = {**state, "base": {**state["base"], "source": "/elsewhere"}, "recipe": "other/place/byte_model"}
-    assert checkpoint.differences(state, moved) == []
+    assert checkpoint.find_differences(state, moved) == []
     for key in checkpoint.SAME_RUN:
         other = {**state["base"], "digest": "another"} if key == "base" else "another"
-        assert checkpoint.differences(state, {**state, key: other}) == [key]
+        assert checkpoint.find_differences(state, {**state, key: other}) == [key]
 
 
 def test_bases_are_compared_by_their_files_where_both_list_them(run: Path) -> None:
@@ -419,9 +419,9 @@ def test_bases_are_compared_by_their_files_where_both_list_them(run: Path) -> No
         ({"config.json": known["config.json"]}, ["model.safetensors was removed"]),
     ):
         other = {**state, "base": {**state["base"], "files": changed}}
-        assert checkpoint.differences(state, other) == ["base"] and checkpoint.changed_files(known, changed) == words
+        assert checkpoint.find_differences(state, other) == ["base"] and checkpoint.list_changed_files(known, changed) == words
     earlier = {**state, "base": {**state["base"], "files": None}}
-    assert checkpoint.differences(earlier, state) == checkpoint.differences(state, earlier) == []
+    assert checkpoint.find_differences(earlier, state) == checkpoint.find_differences(state, earlier) == []
 
 
 # --- prune
@@ -431,14 +431,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     losses = {10: 3.0, 20: 1.0, 30: 2.0, 40: None, 50: 2.5, 60: 1.0}
     made = {step: fake(tmp_path, step, loss) for step, loss in losses.items()}
     assert prune(tmp_path, 2, made[60]) == [made[40], made[30], made[10]]
-    assert checkpoint.steps_in(tmp_path) == [made[60], made[50], made[20]], "of equals the first is the best"
+    assert checkpoint.list_checkpoints(tmp_path) == [made[60], made[50], made[20]], "of equals the first is the best"
     assert prune(tmp_path, 3, made[60]) == []
 
 
 def test_without_evaluation_only_the_newest_are_kept(tmp_path: Path) -> None:
     made = [fake(tmp_path, step) for step in range(1, 6)]
     prune(tmp_path, 3, made[-1])
-    assert checkpoint.steps_in(tmp_path) == made[:1:-1]
+    assert checkpoint.list_checkpoints(tmp_path) == made[:1:-1]
 
 
 def test_damaged_later_ones_do_not_push_out_what_was_just_saved(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_damaged_later_ones_do_not_push_out_what_was_just_saved(tmp_path: Path) 
     for path in made[2:]:
         (path / "state.json").write_text("damaged")
     prune(tmp_path, 3, made[1])
-    assert [path for path in checkpoint.steps_in(tmp_path) if problem_with(path) is None] == [made[1], made[0]]
+    assert [path for path in checkpoint.list_checkpoints(tmp_path) if find_problem(path) is None] == [made[1], made[0]]
 
 
 def test_what_is_not_this_run_s_neither_counts_nor_goes(tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ def test_a_killed_prune_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
 
     with files.watch(dies), pytest.raises(KeyboardInterrupt):
         prune(tmp_path, 2, made[-1])
-    assert checkpoint.steps_in(tmp_path) == [made[2], made[1]] and len(files.sweep(tmp_path)) == 1
+    assert checkpoint.list_checkpoints(tmp_path) == [made[2], made[1]] and len(files.remove_unfinished(tmp_path)) == 1
 
 
 def test_of_two_states_of_the_data_only_what_differs_is_shown() -> None:

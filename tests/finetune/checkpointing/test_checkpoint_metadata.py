@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing.checkpoint_metadata import DEEPEST, State, parse_json, parse_manifest, parse_state, shown
+from finetune.checkpointing.checkpoint_metadata import DEEPEST, State, parse_json, parse_manifest, parse_state, shorten_value
 from tests.finetune import tiny
 
 
@@ -106,4 +106,4 @@ def test_a_manifest() -> None:
 
 
 def test_a_value_is_shown_as_ascii_and_short() -> None:
-    assert shown("\ud800ä") == r"'\ud800\xe4'" and len(shown("x" * 10**6)) < 100
+    assert shorten_value("\ud800ä") == r"'\ud800\xe4'" and len(shorten_value("x" * 10**6)) < 100

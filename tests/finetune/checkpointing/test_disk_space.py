@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from finetune.checkpointing.disk_space import check_room, check_shared, checkpoint_bytes, checkpoint_bytes_of, see_mark
+from finetune.checkpointing.disk_space import check_marker, check_room, check_shared, checkpoint_bytes, checkpoint_bytes_of
 from finetune.distributed.process_group import World, join, leave
 from finetune.errors import UserError
 from finetune.modeling.optimizers import Rule
@@ -56,7 +56,7 @@ def test_a_folder_that_this_machine_does_not_see(world: World, tmp_path: Path) -
     with pytest.raises(
         UserError, match=rf"^run.dir: .* \(rank 3\) does not see the files that rank 0 writes to {tmp_path}; choose a --run.dir on a file"
     ):
-        see_mark(tmp_path / ".seen-1", 3)
+        check_marker(tmp_path / ".seen-1", 3)
 
 
 ELSEWHERE = """

@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from finetune.checkpointing import checkpoint, remote_copies, run_lock
-from finetune.checkpointing.remote_copies import MANIFEST, bring, copies_at, fetch
+from finetune.checkpointing.remote_copies import MANIFEST, download_checkpoint, download_newest, list_copies
 from finetune.config import Config
 from finetune.distributed.process_group import World, join, leave
 from finetune.errors import UserError
@@ -70,8 +70,8 @@ def copied(made: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_each_checkpoint_is_copied_and_the_place_is_free_again(made: Path) -> None:
-    there = copies_at(elsewhere(made))
-    assert "step-00000006" in there and len(there) <= 2 and run_lock.OBJECT not in remote.find(elsewhere(made))
+    there = list_copies(elsewhere(made))
+    assert "step-00000006" in there and len(there) <= 2 and run_lock.OBJECT not in remote.list_files(elsewhere(made))
     assert all(remote.read(f"{elsewhere(made)}/step-00000006/{path.name}") == path.read_bytes() for path in local(made, 6).iterdir())
     assert [event["step"] for event in events(made, "copied")][-1] == 6
     assert not [*(made / "run" / "cache").glob(".copy*")]
@@ -82,7 +82,7 @@ def test_the_manifest_is_sent_when_all_else_has_arrived(copied: Path, world: Wor
     url, sent, put = elsewhere(copied), list[tuple[str, bool]](), LocalFileSystem.put_file
 
     def noted(self: LocalFileSystem, source: str, target: str, **more: Any) -> None:
-        sent.append((Path(source).name, any(MANIFEST in inside for inside in copies_at(url).values())))
+        sent.append((Path(source).name, any(MANIFEST in inside for inside in list_copies(url).values())))
         put(self, source, target, **more)
 
     remote.remove(url, MANIFEST)
@@ -102,7 +102,7 @@ def test_a_run_whose_folder_is_lost_goes_on_from_its_copies_to_the_same_weights(
     shutil.rmtree(copied / "run")
     assert trained(world, config_in(copied)) == "finished"
     assert "resuming from " + url + "/step-00000004" in capsys.readouterr().out
-    assert weights(copied) == whole and "step-00000006" in copies_at(url)
+    assert weights(copied) == whole and "step-00000006" in list_copies(url)
 
 
 def test_a_run_with_a_checkpoint_of_its_own_takes_none(copied: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_a_run_with_a_checkpoint_of_its_own_takes_none(copied: Path, world: Worl
     remote.remove(url, MANIFEST)
     assert trained(world, config_in(copied)) == "finished"
     assert "resuming from " + url not in capsys.readouterr().out
-    assert [*copies_at(url)] == ["step-00000006"], "what the process before had not sent is sent"
+    assert [*list_copies(url)] == ["step-00000006"], "what the process before had not sent is sent"
 
 
 def test_damaged_and_unfinished_copies_are_passed_over_with_their_reasons(copied: Path) -> None:
@@ -120,8 +120,8 @@ def test_damaged_and_unfinished_copies_are_passed_over_with_their_reasons(copied
     remote.write(f"{url}/step-00000006/state.json", b"{}")
     remote.write(f"{url}/step-00000008/state.json", b"{}")
     shutil.rmtree(run)
-    path, passed_over = bring(url, run)
-    assert path == run / "checkpoints" / "step-00000004" and checkpoint.problem_with(path) is None
+    path, passed_over = download_newest(url, run)
+    assert path == run / "checkpoints" / "step-00000004" and checkpoint.find_problem(path) is None
     assert passed_over == [
         f"{url}/step-00000008: it has no manifest.json, so its upload was not finished",
         f"{url}/step-00000006: state.json does not match its digest",
@@ -133,21 +133,23 @@ def test_a_copy_replaces_a_damaged_checkpoint_of_the_same_step(copied: Path) -> 
     damaged = local(copied, 6)
     remote.upload(damaged, f"{elsewhere(copied)}/step-00000006", MANIFEST)
     (damaged / "state.json").write_text("{}")
-    path, _ = bring(elsewhere(copied), copied / "run")
-    assert path == damaged and checkpoint.problem_with(path) is None
+    path, _ = download_newest(elsewhere(copied), copied / "run")
+    assert path == damaged and checkpoint.find_problem(path) is None
 
 
 def test_copies_of_a_later_format_are_refused(copied: Path) -> None:
     sealed = checkpoint.seal({"format": checkpoint.FORMAT + 1, "step": 9, "files": {}})
     remote.write(f"{elsewhere(copied)}/step-00000009/{MANIFEST}", sealed)
     with pytest.raises(UserError, match="use the version that wrote it, or a newer one"):
-        bring(elsewhere(copied), copied / "run")
+        download_newest(elsewhere(copied), copied / "run")
 
 
 def test_a_name_that_leads_outside_is_refused(copied: Path) -> None:
-    inside = copies_at(elsewhere(copied))["step-00000006"]
+    inside = list_copies(elsewhere(copied))["step-00000006"]
     with pytest.raises(UserError, match="leads outside of"):
-        remote_copies._receive(f"{elsewhere(copied)}/step-00000006", {**inside, "../../escaped": inside["state.json"]}, copied / "here")
+        remote_copies._download_copy(
+            f"{elsewhere(copied)}/step-00000006", {**inside, "../../escaped": inside["state.json"]}, copied / "here"
+        )
     assert not (copied / "escaped").exists()
 
 
@@ -164,17 +166,17 @@ def test_copies_are_pruned_as_the_runs_own_folder_is_and_what_was_left_unfinishe
         remote.write(f"{url}/step-{step:08d}/{MANIFEST}", b"{}")
     remote.write(f"{url}/step-00000001/state.json", b"{}")
     remote_copies.prune(url, 2, "step-00000006")
-    assert [checkpoint.step_of(Path(name)) for name in copies_at(url)] == [6, 5, 4, 2], "the newest two, the best, and another run's"
+    assert [checkpoint.step_of(Path(name)) for name in list_copies(url)] == [6, 5, 4, 2], "the newest two, the best, and another run's"
 
 
 def test_another_runs_checkpoint_is_not_replaced(copied: Path) -> None:
     url, mine = elsewhere(copied), local(copied, 6)
-    assert remote_copies.is_there(mine, url)
+    assert remote_copies.has_complete_copy(mine, url)
     remote.write(f"{url}/{mine.name}/{MANIFEST}", b"{}")
-    assert not remote_copies.is_there(mine, url), "the same run's, made another time"
+    assert not remote_copies.has_complete_copy(mine, url), "the same run's, made another time"
     remote.write(f"{url}/{mine.name}/state.json", json.dumps({**checkpoint.read_state(mine), "data": OTHER}).encode())
     with pytest.raises(UserError, match="step-00000006 is a checkpoint of another run; choose another checkpoint.copy_to"):
-        remote_copies.is_there(mine, url)
+        remote_copies.has_complete_copy(mine, url)
 
 
 # --- what goes wrong
@@ -191,10 +193,10 @@ def test_a_place_that_fails_is_told_stops_no_step_and_is_an_error_at_the_end(
     assert (
         len(failures) >= 1 and failures == sorted(failures) and "training continues, and the next save retries" in capsys.readouterr().out
     )
-    assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "failed" and copies_at(elsewhere(tmp_path)) == {}
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "failed" and list_copies(elsewhere(tmp_path)) == {}
     monkeypatch.undo()
     assert trained(world, config_in(tmp_path)) == "finished"
-    assert [*copies_at(elsewhere(tmp_path))] == ["step-00000006"]
+    assert [*list_copies(elsewhere(tmp_path))] == ["step-00000006"]
 
 
 def test_a_place_that_another_run_has_is_refused_before_a_model_is_loaded(
@@ -215,12 +217,16 @@ def test_a_place_that_another_run_has_is_refused_before_a_model_is_loaded(
 def test_a_copy_is_fetched_by_its_own_url_by_step_or_as_the_newest(copied: Path, tmp_path: Path) -> None:
     url = elsewhere(copied)
     remote.upload(local(copied, 4), f"{url}/step-00000004", MANIFEST)
-    assert fetch(url, None, tmp_path / "a").name == "step-00000006"
-    assert fetch(url, 4, tmp_path / "b").name == fetch(f"{url}/step-00000004", None, tmp_path / "c").name == "step-00000004"
+    assert download_checkpoint(url, None, tmp_path / "a").name == "step-00000006"
+    assert (
+        download_checkpoint(url, 4, tmp_path / "b").name
+        == download_checkpoint(f"{url}/step-00000004", None, tmp_path / "c").name
+        == "step-00000004"
+    )
     for place, step, words in (
         (url, 5, "contains no valid step-00000005; existing: step-00000006, step-00000004"),
         (f"{url}/step-00000004", 6, "is not of step 6"),
         (f"{url}s", None, "contains no valid checkpoint; existing: none"),
     ):
         with pytest.raises(UserError, match=words):
-            fetch(place, step, tmp_path / "d")
+            download_checkpoint(place, step, tmp_path / "d")

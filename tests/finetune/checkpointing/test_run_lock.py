@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> str:
 def test_a_live_owner_is_named(place: str) -> None:
     with Lease(place, "/runs/first"), pytest.raises(UserError, match=r"is in use by a running process \(/runs/first, process \d+ on"):
         Lease(place, "/runs/second").__enter__()
-    assert remote.find(place) == {}
+    assert remote.list_files(place) == {}
     with Lease(place, "/runs/second") as second:
         second.require()
 

@@ -143,7 +143,7 @@ def test_a_transposed_or_grad_requiring_tensor_is_written_in_its_own_order(tmp_p
 
 def test_plain_tensors_are_written_once_each_in_turn() -> None:
     tensors = {str(number): torch.ones(number + 1) for number in range(7)}
-    shares = [safetensors_shards.own_parts(tensors, rank, 3) for rank in range(3)]
+    shares = [safetensors_shards.select_own_parts(tensors, rank, 3) for rank in range(3)]
     assert [list(share) for share in shares] == [["0", "3", "6"], ["1", "4"], ["2", "5"]]
 
 
@@ -151,7 +151,7 @@ def test_own_parts_of_a_sharded_and_of_a_replicated_tensor(world: World) -> None
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
     tensor = torch.randn(4, 2)
     sharded = DTensor.from_local(tensor, mesh, [Replicate(), Shard(0)])
-    parts = safetensors_shards.own_parts({"a": sharded, "empty": torch.empty(0, 3)}, world.rank, world.size)
+    parts = safetensors_shards.select_own_parts({"a": sharded, "empty": torch.empty(0, 3)}, world.rank, world.size)
     assert set(parts) == {"a"}, "nothing is nothing to write"
     assert parts["a"].offset == (0, 0) and torch.equal(parts["a"].value, tensor) and not isinstance(parts["a"].value, DTensor)
 
@@ -187,7 +187,7 @@ seen = {}
 for strategy, placements in (("fsdp", [Shard(0)]), ("ddp", [Replicate(), Shard(0)])):
     mesh = parallel.make_layout(strategy, CONFIG, world).whole
     tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
-    parts = shards.own_parts(tensors, world.rank, world.size)
+    parts = shards.select_own_parts(tensors, world.rank, world.size)
     seen[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}
     shards.write_shard(Path(FOLDER, strategy, f"rank-{world.rank}.safetensors"), parts)
     torch.distributed.barrier()

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from finetune.checkpointing import checkpoint, staging_buffers
 from finetune.checkpointing.checkpoint import Saver
-from finetune.checkpointing.staging_buffers import Claim, SideStream, Staging, needed, shortages
+from finetune.checkpointing.staging_buffers import Claim, SideStream, Staging, count_bytes, find_shortages
 from finetune.data import batching
 from finetune.distributed.process_group import World
 from finetune.training import loop
-from finetune.training.step import Training, loader_of, train_step
+from finetune.training.step import Training, make_loader, train_step
 from tests.finetune import tiny
 from tests.finetune.checkpointing.test_checkpoint import tensors_of
 from tests.finetune.checkpointing.test_safetensors_shards import TENSORS, whole
@@ -32,7 +32,7 @@ ALL = whole({**TENSORS, "transposed": torch.randn(3, 4, requires_grad=True).T, "
 
 def test_what_is_copied_is_what_it_was_then() -> None:
     own = {name: part.value.detach().clone() for name, part in ALL.items()}
-    staged, wait = Staging(needed(ALL), None).copy(whole(own))
+    staged, wait = Staging(count_bytes(ALL), None).copy(whole(own))
     wait()
     for tensor in own.values():
         tensor.zero_()
@@ -56,7 +56,7 @@ def test_each_copy_is_made_in_the_same_memory() -> None:
 
 
 def test_released_memory_is_gone() -> None:
-    buffer = Staging(needed(ALL), None)
+    buffer = Staging(count_bytes(ALL), None)
     buffer.release()
     assert buffer.bytes == 0
     with pytest.raises(ValueError, match="for a staging buffer of 0"):
@@ -81,11 +81,11 @@ GB = 10**9
     ],
 )
 def test_the_buffers_of_a_machine_take_most_of_what_is_free_but_not_all(claims: list[Claim], lines: list[str]) -> None:
-    assert shortages(claims) == lines
+    assert find_shortages(claims) == lines
 
 
 def test_a_buffer_is_reported_with_its_size(world: World) -> None:
-    buffer, account = staging_buffers.allocate(world, whole({"a": torch.ones(25 * 10**5)}))
+    buffer, account = staging_buffers.allocate_staging(world, whole({"a": torch.ones(25 * 10**5)}))
     assert buffer is not None and buffer.bytes == 10**7
     assert account == "asynchronous saves use 0.01 GB of host memory per rank until the run ends"
 
@@ -113,7 +113,7 @@ def test_without_room_a_save_is_written_while_the_loop_waits(
         loop.save(training, replace(progress, step=step), saver)
         assert saver._pending is not None and saver._pending.written.done(), "nothing is left to be written beside the training"
         folder = saver.finish()
-        assert folder is not None and checkpoint.problem_with(folder) is None
+        assert folder is not None and checkpoint.find_problem(folder) is None
     saver.close()
     with checkpoint.safetensors_shards.open_shards(folder) as (read, _shapes):
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
@@ -189,7 +189,7 @@ def test_the_next_update_waits_for_the_copy(tmp_path: Path, world: World, monkey
     loop.save(training, progress, saver)
     training.model.get_buffer("scale").fill_(2.0)  # as a forward pass may; the side stream copies what updates alone change
     step = next(batching.steps(batching.Order.of(training.config), training.rows.lengths, batching.Place(), None))
-    with closing(loader_of(training, training.rows)) as loader:
+    with closing(make_loader(training, training.rows)) as loader:
         train_step(training, loader.turns(step.micros), progress.step, (), saver.before_update)
     assert not torch.equal(tensors_of(training)["head.bias"], expected["head.bias"])
     folder = saver.finish()

@@ -22,7 +22,7 @@ def test_from_a_copy_and_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeyp
     remote.upload(checkpoint.find(runs["full"]), f"{source}/step-00000003", "manifest.json")
     assert export.main([source, "--to", target, "--base", str(base_of(runs["full"]))]) == 0
     expected = everything(export_run(runs["full"], tmp_path / "here"))
-    made = {name: remote.read(f"{target}/{name}") for name in remote.find(target)}
+    made = {name: remote.read(f"{target}/{name}") for name in remote.list_files(target)}
     assert made.keys() == expected.keys() and made["model.safetensors"] == expected["model.safetensors"]
     assert json.loads(made["overtone.json"])["checkpoint"] == "copies/me/step-00000003"
     assert export.main([source, "--to", target]) == 2 and [*(tmp_path / "temporary").iterdir()] == []

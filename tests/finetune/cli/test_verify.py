@@ -42,7 +42,7 @@ def test_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_damage_is_named_and_the_exit_code_tells(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    newest, middle, _ = checkpoint.steps_in(run / "checkpoints")
+    newest, middle, _ = checkpoint.list_checkpoints(run / "checkpoints")
     (newest / "state.json").unlink()
     shutil.copytree(middle, run / "checkpoints" / f".step-00000008{files.TEMPORARY}12")
     assert verify.main([str(run)]) == 2
@@ -53,7 +53,7 @@ def test_damage_is_named_and_the_exit_code_tells(run: Path, capsys: pytest.Captu
 
 
 def test_a_state_that_makes_no_sense_is_damage_and_names_its_key(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    newest, middle, _ = checkpoint.steps_in(run / "checkpoints")
+    newest, middle, _ = checkpoint.list_checkpoints(run / "checkpoints")
     tiny.reseal(newest, strategy=["fsdp"])
     tiny.reseal(middle, step=6)
     assert verify.main([str(run)]) == 2
@@ -64,7 +64,7 @@ def test_a_state_that_makes_no_sense_is_damage_and_names_its_key(run: Path, caps
 
 
 def test_nothing_good_and_nothing_at_all(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in checkpoint.steps_in(run / "checkpoints"):
+    for path in checkpoint.list_checkpoints(run / "checkpoints"):
         (path / "manifest.json").write_text("{}")
     assert verify.main([str(run)]) == 2
     assert capsys.readouterr().out.endswith("the run cannot resume: no checkpoint is valid\n")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from finetune.data import batching, sample_cache
 from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
-from finetune.data.jsonl_dataset import Measured, Rows, SamplesFile, build_index, checksum_of, open_rows
+from finetune.data.jsonl_dataset import Measured, Rows, SamplesFile, build_index, compute_checksum, open_rows
 from finetune.errors import UserError
 from tests.finetune import tiny
 
@@ -64,15 +64,15 @@ def test_keys_and_epochs_give_other_orders() -> None:
 
 
 def test_keys_of_integers_do_not_collide() -> None:
-    keys = {batching.keyed(*parts) for parts in [(1, 23), (12, 3), (1, 2, 3), (123,), (1,), (2,), (1, 0), (0, 1)]}
+    keys = {batching.derive_key(*parts) for parts in [(1, 23), (12, 3), (1, 2, 3), (123,), (1,), (2,), (1, 0), (0, 1)]}
     assert len(keys) == 8 and all(0 <= key < 2**63 for key in keys)
 
 
 def test_the_order_is_pinned() -> None:
     """A changed order would silently repeat and skip rows in every run that goes on from an older checkpoint."""
-    assert batching.permute(np.arange(8), 8, batching.keyed(0, 0)).tolist() == [5, 1, 7, 4, 2, 6, 3, 0]
+    assert batching.permute(np.arange(8), 8, batching.derive_key(0, 0)).tolist() == [5, 1, 7, 4, 2, 6, 3, 0]
     (micro,) = batching.micro_batches(Order(0, 8, 100, 1), np.ones(8, dtype=np.int64), 0, 0)
-    assert list(micro.ids) == [5, 1, 7, 4, 2, 6, 3, 0] and micro.key == batching.keyed(0, 0, 0, 0) == 6090696550242238203
+    assert list(micro.ids) == [5, 1, 7, 4, 2, 6, 3, 0] and micro.key == batching.derive_key(0, 0, 0, 0) == 6090696550242238203
 
 
 # --- micro-batches and steps
@@ -198,7 +198,7 @@ def rows_in_memory(texts: list[str]) -> Rows:
 def placed(parts: list[bytes]) -> list[tuple[int, int, int]]:
     """(offset, bytes, checksum) of each of the parts, laid end to end."""
     starts = np.cumsum([0, *map(len, parts)])[:-1].tolist()
-    return [(start, len(part), checksum_of(part)) for start, part in zip(starts, parts, strict=True)]
+    return [(start, len(part), compute_checksum(part)) for start, part in zip(starts, parts, strict=True)]
 
 
 def test_the_loader_reads_one_step_ahead_and_in_order() -> None:

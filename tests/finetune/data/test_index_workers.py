@@ -26,7 +26,7 @@ assert victims.SERVER  # its fork server has torch imported
 
 
 def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
-    """As `intake.measure_for_cache`, but some texts have their way with the process. `folder` is where the processor would be."""
+    """As `length_index.encode_row`, but some texts have their way with the process. `folder` is where the processor would be."""
     text = row["text"]
     if text == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -37,7 +37,7 @@ def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
         os._exit(3)
     if text == "fault":
         raise KeyError("a fault")
-    return length_index.measure_for_cache(LIMIT, recipe, None, row)
+    return length_index.encode_row(LIMIT, recipe, None, row)
 
 
 def made(path: Path, cache: Path, count: int, measure: Callable[..., Any] = odd, processor: Any = None) -> tuple[bytes, bytes]:
@@ -111,7 +111,7 @@ def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(
     processor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
-    many = made(path, tmp_path / "many", 2, partial(length_index.measure_for_cache, LIMIT), processor=processor)
+    many = made(path, tmp_path / "many", 2, partial(length_index.encode_row, LIMIT), processor=processor)
     assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
     assert many == made(path, tmp_path / "one", 0)
 
@@ -132,7 +132,7 @@ def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any
     """That two processes, to which the processor was sent, read rows as this one does: for the tests of recipes."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in data * 8))
-    measure = partial(length_index.measure_for_cache, length_index.LengthLimit(10**6, "train.micro_tokens", "error"))
+    measure = partial(length_index.encode_row, length_index.LengthLimit(10**6, "train.micro_tokens", "error"))
     workers = IndexWorkers(path, folder, processor, measure)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 5)

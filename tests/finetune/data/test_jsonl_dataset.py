@@ -246,7 +246,7 @@ def test_a_checksum_is_that_of_the_whole(tmp_path: Path) -> None:
     for size in (0, 1, jsonl_dataset.HASHED_AT_ONCE, jsonl_dataset.HASHED_AT_ONCE + 1, 10_000):
         raw = bytes(range(256)) * 40
         whole = hashlib.blake2b(raw[:size], digest_size=8).digest()
-        assert jsonl_dataset.checksum_of(raw[:size]) == int.from_bytes(whole, "little", signed=True)
+        assert jsonl_dataset.compute_checksum(raw[:size]) == int.from_bytes(whole, "little", signed=True)
 
 
 @pytest.mark.parametrize("number", [-5, 2**40, 2**62])
@@ -330,7 +330,7 @@ def test_caches_of_other_files_are_deleted(tmp_path: Path) -> None:
     cache, paths = tmp_path / "cache", [tiny.write_rows(tmp_path / f"{name}.jsonl", ["abc"]) for name in ("train", "val", "old")]
     for path in paths:
         opened(path, cache)
-    jsonl_dataset.discard_others(cache, paths[:2])
+    jsonl_dataset.discard_other_indexes(cache, paths[:2])
     assert len([*cache.glob("*.index")]) == len([*cache.glob("*.samples")]) == 2
     assert [jsonl_dataset.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
 
@@ -341,7 +341,7 @@ def test_what_a_killed_process_left_of_another_file_is_deleted_too(tmp_path: Pat
     kept = {place.name for place in cache.iterdir()} | {f".speakers.json{files.TEMPORARY}00"}  # nobody else's
     for name in (f".old-1.samples{files.TEMPORARY}01", f".old-1.samples{files.TRASH}02", f".old-1.index{files.TEMPORARY}03", *kept):
         (cache / name).touch()
-    jsonl_dataset.discard_others(cache, [path])
+    jsonl_dataset.discard_other_indexes(cache, [path])
     assert {place.name for place in cache.iterdir()} == kept
 
 

@@ -29,8 +29,8 @@ def test_too_long_is_an_error_that_names_the_row_and_the_way_out(tmp_path: Path)
     for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
         config = tiny.config_in(tmp_path, *given)
         with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or set data.too_long: drop"):
-            length_index.measure(config, tiny.RECIPE, None, {"text": "x" * 101})
-    assert length_index.measure(config, tiny.RECIPE, None, {"text": "x" * 30}) == Measured(30)
+            length_index.measure_row(config, tiny.RECIPE, None, {"text": "x" * 101})
+    assert length_index.measure_row(config, tiny.RECIPE, None, {"text": "x" * 30}) == Measured(30)
 
 
 def test_left_out_rows_are_counted_with_their_lines_and_training_never_sees_them(
@@ -52,7 +52,7 @@ def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "truncate"))
     rows = opened(path, tmp_path / "cache", config)
     assert rows.lengths.tolist() == [30, 9, 30, 30, 12] and rows.cut == 2
-    assert length_index.account(rows) == [f"{path}: truncated 2 of 5 rows"]
+    assert length_index.describe_dropped(rows) == [f"{path}: truncated 2 of 5 rows"]
     loader = Loader(rows, CUTTING, 0, 1)
     turn = loader.turns((MicroBatch((3, 1), 39, 0),))[0]
     loader.close()
@@ -62,7 +62,7 @@ def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
 def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:
     url = f"file://{tiny.write_rows(tmp_path / 'elsewhere' / 'rows.jsonl', TEXTS)}"
     config = tiny.config_in(tmp_path, ("data.train", url))
-    local = length_index.localised(config, world)
+    local = length_index.download_data(config, world)
     assert config.data.train == url and local.data.val is None
     assert isinstance(local.data.train, Path) and local.data.train.is_relative_to(tmp_path / "run" / "cache")
     training, _ = tiny.built(world, config)
@@ -72,7 +72,7 @@ def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, w
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
     from finetune.data.jsonl_dataset import build_index, open_rows
 
-    build_index(path, cache, "key", partial(length_index.measure_for_cache, length_index.LengthLimit.of(config), CUTTING, None))
+    build_index(path, cache, "key", partial(length_index.encode_row, length_index.LengthLimit.of(config), CUTTING, None))
     return open_rows(path, cache)
 
 
@@ -82,8 +82,8 @@ def test_a_row_of_which_nothing_remains_to_be_learned_is_left_out(tmp_path: Path
 
     config = tiny.config_in(tmp_path, ("data.sequence_length", "5"), ("data.too_long", "truncate"))
     recipe = replace(CUTTING, collate=collate)
-    assert length_index.measure(config, recipe, None, {"text": "ab!cdefg"}) == Measured(5, cut=True)
-    assert length_index.measure(config, recipe, None, {"text": "abcdefg!"}) == Measured(
+    assert length_index.measure_row(config, recipe, None, {"text": "ab!cdefg"}) == Measured(5, cut=True)
+    assert length_index.measure_row(config, recipe, None, {"text": "abcdefg!"}) == Measured(
         0, left_out="no training targets in the first 5 positions"
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from finetune.data.batching import Order, Place, Step, steps
 from finetune.data.jsonl_dataset import Ids
-from finetune.data.load_balance import advice, idle_share
+from finetune.data.load_balance import idle_share, suggest_sizes
 
 LENGTHS: Ids = np.random.default_rng(0).integers(60, 300, 4000).astype(np.int64)
 VOICE = Order(seed=1, window=1024, micro_tokens=2048, global_batch_tokens=4096)
@@ -24,13 +24,13 @@ def named(text: str) -> dict[str, int]:
 
 
 def test_with_a_micro_batch_for_every_rank_nothing_is_said() -> None:
-    assert advice(VOICE, LENGTHS, 1) is None
-    assert advice(VOICE, LENGTHS, 3) is None
+    assert suggest_sizes(VOICE, LENGTHS, 1) is None
+    assert suggest_sizes(VOICE, LENGTHS, 3) is None
 
 
 def test_what_is_named_gives_every_rank_a_micro_batch() -> None:
     assert idle_share(first_steps(VOICE), 8) > 0.6
-    line = advice(VOICE, LENGTHS, 8)
+    line = suggest_sizes(VOICE, LENGTHS, 8)
     assert line is not None and "3 micro-batches for 8 ranks" in line
     found = named(line)
     assert found.keys() == {"global_batch_tokens", "micro_tokens"}
@@ -43,12 +43,12 @@ def test_what_is_named_gives_every_rank_a_micro_batch() -> None:
 def test_ranks_times_micro_tokens_is_one_micro_batch_too_many() -> None:
     order = Order(seed=1, window=1024, micro_tokens=2048, global_batch_tokens=8 * 2048)
     assert min(len(step.micros) for step in first_steps(order)) == 9
-    line = advice(order, LENGTHS, 8)
+    line = suggest_sizes(order, LENGTHS, 8)
     assert line is not None and 7 * 1900 < named(line)["global_batch_tokens"] < 8 * 1900, "of which each micro-batch holds about 1,900"
 
 
 def test_a_micro_batch_is_not_made_smaller_than_the_longest_sample() -> None:
     lengths = LENGTHS.copy()
     lengths[7] = 2000
-    line = advice(VOICE, lengths, 8)
+    line = suggest_sizes(VOICE, lengths, 8)
     assert line is not None and named(line).keys() == {"global_batch_tokens"}

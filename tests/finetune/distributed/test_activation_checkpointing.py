@@ -27,7 +27,7 @@ def gradients(how: Literal["none", "selective", "full"]) -> tuple[list[Tensor], 
     torch.manual_seed(0)
     model = nn.Sequential(Block(), Block())
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    activation_checkpointing.wrap(model, (Block,), how)
+    activation_checkpointing.wrap_blocks(model, (Block,), how)
     model(torch.randn(4, 8)).square().sum().backward()
     found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     return found, sum(block.calls for block in blocks), list(model.state_dict())
@@ -77,7 +77,7 @@ def test_selective_keeps_what_the_varlen_kernel_gave(how: Literal["selective", "
             return found.sin()
 
     model = nn.Sequential(Attending())
-    activation_checkpointing.wrap(model, (Attending,), how)
+    activation_checkpointing.wrap_blocks(model, (Attending,), how)
     with Spy():
         model(torch.randn(8, 2, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)).sum().backward()
     assert called.count("torch_attn._varlen_attn.default") == times

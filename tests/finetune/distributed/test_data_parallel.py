@@ -191,9 +191,9 @@ for precision in ("fp32", "bf16"):
     for seldom in (world.rank == 1, False):  # the first step after a resume: nothing of this model was reached before, here
         model(IDS + world.rank, seldom=seldom)["loss"].backward()
         found.setdefault(f"without {precision}", []).append([n for n, p in model.named_parameters() if p.grad is None])
-        gradients = parallel.by_layout(p.grad for p in model.parameters() if p.grad is not None)
+        gradients = parallel.group_by_layout(p.grad for p in model.parameters() if p.grad is not None)
         found.setdefault(f"norm {precision}", []).append(parallel.gradient_norm(gradients).item())
-        optim.update(optimizer, 0.1)
+        optim.update_parameters(optimizer, 0.1)
     found[f"weights {precision}"] = [p.full_tensor().double().sum().item() for p in model.parameters()]
 sys.stdout.write(json.dumps(found) + chr(10))
 leave()

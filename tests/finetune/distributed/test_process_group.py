@@ -14,16 +14,16 @@ import torch.distributed as dist
 from finetune.distributed.process_group import (
     World,
     backends,
+    broadcast_from_main,
     check_world,
-    data_sums,
-    gather,
+    gather_from_ranks,
     idle_gpus,
     join,
     leave,
-    once,
-    share,
-    sums,
-    together,
+    run_on_all,
+    run_on_main,
+    sum_over_data_ranks,
+    sum_over_ranks,
 )
 from finetune.errors import ElsewhereError, UserError
 from tests.finetune import tiny
@@ -32,7 +32,7 @@ TWO_RANKS = """
 import json, os, sys, tempfile
 from pathlib import Path
 from finetune.errors import UserError
-from finetune.distributed.process_group import gather, join, leave, once, share, sums, together
+from finetune.distributed.process_group import gather_from_ranks, join, leave, run_on_main, broadcast_from_main, sum_over_ranks, run_on_all
 
 world = join((), Path(tempfile.mkdtemp()))
 rank = world.rank
@@ -52,15 +52,15 @@ def failing(where, error):
 
 seen = {
     "size": world.size, "main": world.is_main, "device": str(world.device),
-    "sums": sums(world, [rank + 1.0, 0.1]),
-    "share": share(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
-    "gather": gather(world, "long" * rank),
-    "together": told(together, lambda: rank),
-    "user error on 1": told(together, failing(1, UserError("the disk is full"))),
-    "defect on 0": told(together, failing(0, KeyError("ours"))),
-    "once": told(once, lambda: ["computed on", rank]),
-    "once fails": told(once, failing(0, UserError("no such file"))),
-    "afterwards": sums(world, [1.0]),
+    "sums": sum_over_ranks(world, [rank + 1.0, 0.1]),
+    "share": broadcast_from_main(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
+    "gather": gather_from_ranks(world, "long" * rank),
+    "together": told(run_on_all, lambda: rank),
+    "user error on 1": told(run_on_all, failing(1, UserError("the disk is full"))),
+    "defect on 0": told(run_on_all, failing(0, KeyError("ours"))),
+    "once": told(run_on_main, lambda: ["computed on", rank]),
+    "once fails": told(run_on_main, failing(0, UserError("no such file"))),
+    "afterwards": sum_over_ranks(world, [1.0]),
 }
 sys.stdout.write(json.dumps(seen) + chr(10))
 leave()
@@ -70,18 +70,18 @@ leave()
 def test_a_world_of_one_agrees_with_itself(world: World) -> None:
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
     assert dist.get_world_size() == 1
-    assert sums(world, [1.5, -2.0]) == [1.5, -2.0]
-    assert share(world, {"a": [1, None, "Æ"]}) == {"a": [1, None, "Æ"]}
-    assert gather(world, 3) == [3]
-    assert together(world, lambda: 4) == 4 and once(world, lambda: [5]) == [5]
+    assert sum_over_ranks(world, [1.5, -2.0]) == [1.5, -2.0]
+    assert broadcast_from_main(world, {"a": [1, None, "Æ"]}) == {"a": [1, None, "Æ"]}
+    assert gather_from_ranks(world, 3) == [3]
+    assert run_on_all(world, lambda: 4) == 4 and run_on_main(world, lambda: [5]) == [5]
     with pytest.raises(KeyError, match="ours"):
-        together(world, lambda: {}["ours"])
+        run_on_all(world, lambda: {}["ours"])
 
 
 def test_gpus_that_stay_idle_are_named_machine_by_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {"a": (8, 2), "b": (4, 4), "c": (1, 1), "d": (2, 1), "cpu": (0, 3)}
     ranks = [[machine, gpus] for machine, (gpus, processes) in seen.items() for _ in range(processes)]
-    monkeypatch.setattr("finetune.distributed.process_group.gather", lambda *_: ranks)
+    monkeypatch.setattr("finetune.distributed.process_group.gather_from_ranks", lambda *_: ranks)
     first, second = idle_gpus(world)
     assert first.startswith("6 of the 8 visible GPUs of a stay idle: 2 of the run's processes are there; configs/fsdp2.yaml and ddp.yaml ")
     assert second.startswith("1 of the 2 visible GPUs of d stay idle: 1 of the run's processes are there; ")
@@ -96,7 +96,7 @@ def test_a_process_alone_sees_what_stays_idle(world: World, monkeypatch: pytest.
 
 
 def test_sums_are_exact_for_counts_beyond_single_precision(world: World) -> None:
-    assert sums(world, [float(2**53 - 1)]) == [2**53 - 1]
+    assert sum_over_ranks(world, [float(2**53 - 1)]) == [2**53 - 1]
 
 
 def test_leaving_ends_the_group_and_one_can_join_again(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_launcher_that_fell_back_to_lone_processes_is_refused() -> None:
 
 def test_nothing_is_pickled_in_an_agreement(world: World) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
-        share(world, {"tensor": torch.ones(1)})
+        broadcast_from_main(world, {"tensor": torch.ones(1)})
 
 
 def test_two_ranks_agree_and_fail_together() -> None:
@@ -182,5 +182,5 @@ def test_ranks_that_share_matrices_are_one_share_of_the_data(world: World) -> No
     of_eight = [dataclasses.replace(world, rank=rank, size=8, tensor=2) for rank in range(8)]
     assert [(each.data_rank, each.data_size) for each in of_eight] == [(rank // 2, 4) for rank in range(8)]
     assert (world.data_rank, world.data_size) == (0, 1)
-    assert data_sums(world, [3.0, 0.5]) == [3.0, 0.5]
-    assert data_sums(of_eight[0], [3.0]) == [1.5], "what a group holds alike counts once"
+    assert sum_over_data_ranks(world, [3.0, 0.5]) == [3.0, 0.5]
+    assert sum_over_data_ranks(of_eight[0], [3.0]) == [1.5], "what a group holds alike counts once"

@@ -200,7 +200,7 @@ def test_recomputation_inside_shards_runs_each_block_twice_and_keeps_the_names(
     plain, model = Stack(), Stack()
     model.load_state_dict(plain.state_dict())
     plain(torch.ones(2, 3)).sum().backward()
-    activation_checkpointing.wrap(model, (Block,), how)
+    activation_checkpointing.wrap_blocks(model, (Block,), how)
     shard(model, (Block,), "fsdp", config(tmp_path), world)
     model(torch.ones(2, 3)).sum().backward()
     assert [module.forwards for module in model.modules() if isinstance(module, Block)] == [2, 2]
@@ -245,7 +245,7 @@ def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: 
 
 def clipped(model: nn.Module, largest: float) -> float:
     """As a step does; the norm before."""
-    gradients = sharding.by_layout(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+    gradients = sharding.group_by_layout(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
     norm = float(sharding.gradient_norm(gradients))
     sharding.clip_gradients(gradients, norm, largest)
     return norm
@@ -352,7 +352,7 @@ for name, more in {"tensor": {"tensor": 2}, "hsdp": {"replicate": 2}, "fsdp": {}
     plain(rows).square().sum().backward()
     (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares
     right = float(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5))
-    gradients = parallel.by_layout(parameter.grad for parameter in model.parameters())
+    gradients = parallel.group_by_layout(parameter.grad for parameter in model.parameters())
     norm = float(parallel.gradient_norm(gradients))
     parallel.clip_gradients(gradients, norm, 0.5)
     clipped = zip(model.named_parameters(), plain.parameters(), strict=True)
@@ -415,13 +415,13 @@ def test_an_adapted_layer_is_no_unit_of_its_own(tmp_path: Path) -> None:
     model = Words(tied=False)
     adapted = nn.Module()
     adapted.base_layer, model.head = model.head, adapted  # type: ignore[assignment]
-    assert sharding.units_of(model, (Block,)) == [model.blocks[0], model.embedding]
+    assert sharding.find_units(model, (Block,)) == [model.blocks[0], model.embedding]
 
 
 def test_where_shards_are_kept(tmp_path: Path, world: World) -> None:
     on_gpu = dataclasses.replace(world, device=torch.device("cuda", 1))
-    assert sharding.home_of_shards(config(tmp_path), on_gpu) == torch.device("cuda", 1)
-    assert sharding.home_of_shards(config(tmp_path, ("parallel.offload", "true")), on_gpu) == torch.device("cpu")
+    assert sharding.choose_home(config(tmp_path), on_gpu) == torch.device("cuda", 1)
+    assert sharding.choose_home(config(tmp_path, ("parallel.offload", "true")), on_gpu) == torch.device("cpu")
 
 
 def test_shards_that_are_kept_elsewhere_are_noticed(tmp_path: Path, world: World) -> None:
@@ -450,7 +450,7 @@ def test_a_moment_of_an_offloaded_weight_is_that_of_the_optimizer() -> None:
     spec = DTensorSpec(mesh, (Shard(0),), TensorMeta(torch.Size((4, 3)), (3, 1), torch.float32))
     whole = DTensor(torch.ones(4, 3), spec, requires_grad=False)
     moment = torch.zeros(4, 3)
-    seen = sharding.sharded_as(whole, moment)
+    seen = sharding.shard_like(whole, moment)
     assert seen.device_mesh == mesh and seen.placements == whole.placements and seen.shape == whole.shape
     assert seen.to_local().data_ptr() == moment.data_ptr()
 
@@ -460,7 +460,7 @@ def test_gradients_over_several_meshes_are_clipped_to_one_norm(world: World) -> 
     model.load_state_dict(plain.state_dict())
     for module, axis in ((model.blocks[0], "left"), (model.blocks[1], "right"), (model, "root")):
         fully_shard(module, mesh=init_device_mesh("cpu", (1,), mesh_dim_names=(axis,)))
-    assert [len(group) for group in sharding.by_layout(model.parameters()).values()] == [2, 2, 2]
+    assert [len(group) for group in sharding.group_by_layout(model.parameters()).values()] == [2, 2, 2]
     for each in (plain, model):
         each(100 * torch.ones(4, 3)).sum().backward()
     right = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)

@@ -106,7 +106,7 @@ def test_adapters_that_it_would_change_are_refused(tmp_path: Path, key: str, mes
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_module_lies_as_its_plan_says(tmp_path: Path, world: World, kind: Kind) -> None:
     model, blocks = model_of(tmp_path, kind)
-    lora_adapters.inject(model, Lora(rank=2), r"model\.layers\.0\.(self_attn\.q_proj|mlp\.down_proj)")
+    lora_adapters.inject_adapters(model, Lora(rank=2), r"model\.layers\.0\.(self_attn\.q_proj|mlp\.down_proj)")
     loading.freeze(model, lora_adapters.is_adapter, torch.float32)
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("shard", "tensor"))
     tensor_parallel.parallelize_blocks(model, blocks, mesh["tensor"], PLANS)

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from finetune.exporting import hub_upload as publish
 from finetune.errors import exit_code
-sys.exit(exit_code(lambda argv: publish.check(argv[1]) or print(publish.push(Path(argv[0]), argv[1], False)) or 0, sys.argv[1:]))
+sys.exit(exit_code(lambda argv: publish.check_repository(argv[1]) or print(publish.push(Path(argv[0]), argv[1], False)) or 0, sys.argv[1:]))
 """
 
 
@@ -90,10 +90,10 @@ def test_what_cannot_work_is_refused_before_the_export(monkeypatch: pytest.Monke
     from finetune.cli import export
 
     with pytest.raises(UserError, match="not a repository name"):
-        hub_upload.check("me/my model")
+        hub_upload.check_repository("me/my model")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
-        hub_upload.check("me/mine")
+        hub_upload.check_repository("me/mine")
     assert export.main(["runs/none", "--to", "nowhere", "--private"]) == 2
     assert "--private needs --push-to-hub NAME" in capsys.readouterr().err
 
@@ -102,4 +102,4 @@ def test_another_answer_is_told_as_it_is() -> None:
     class OddError(Exception):
         response = type("Response", (), {"status_code": 507})
 
-    assert hub_upload.reason(OddError("full"), "me/mine", "https://hub") == "https://hub returned status 507: full"
+    assert hub_upload.explain_failure(OddError("full"), "me/mine", "https://hub") == "https://hub returned status 507: full"

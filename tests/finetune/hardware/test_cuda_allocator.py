@@ -44,7 +44,7 @@ class Driver:
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has just started, on a machine with two GPUs."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr(cuda_allocator, "driver", lambda: Driver([1, 1]))
+    monkeypatch.setattr(cuda_allocator, "load_driver", lambda: Driver([1, 1]))
 
 
 def test_it_is_set_and_reported() -> None:
@@ -68,7 +68,7 @@ def test_after_torch_it_would_come_too_late(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_a_driver_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_allocator, "driver", lambda: None)
+    monkeypatch.setattr(cuda_allocator, "load_driver", lambda: None)
     environ: dict[str, str] = {}
     assert use_expandable_segments(environ) is None and environ == {}
 
@@ -93,7 +93,7 @@ def test_training_sets_it_before_torch_reads_it() -> None:
 import os, sys, types
 from tests.finetune.hardware.test_cuda_allocator import Driver
 from finetune.hardware import cuda_allocator; from finetune import train
-cuda_allocator.driver = lambda: Driver([1])
+cuda_allocator.load_driver = lambda: Driver([1])
 def no_join(*_):
     import torch
     read = getattr(torch._C, "_accelerator_getAllocatorSettings", lambda: os.environ["PYTORCH_ALLOC_CONF"])()

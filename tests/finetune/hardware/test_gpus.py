@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from finetune.errors import UserError
-from finetune.hardware.gpus import GPUS, cluster
+from finetune.hardware.gpus import GPUS, make_cluster
 
 
 def test_a_cluster_counts_its_ranks() -> None:
-    two = cluster("h100-80gb", 8, 2)
+    two = make_cluster("h100-80gb", 8, 2)
     assert two.ranks == 16 and str(two) == "2 machines of 8 × h100-80gb (79.1 GiB)"
     assert two.budget == pytest.approx(79.1 * 2**30)
-    assert str(cluster("a10g", 1, 1)) == "1 × a10g (22 GiB)"
+    assert str(make_cluster("a10g", 1, 1)) == "1 × a10g (22 GiB)"
 
 
 def test_an_unknown_gpu_is_told_the_nearest_one() -> None:
     with pytest.raises(UserError, match=r"--gpu h100: unknown; did you mean h100-80gb\?"):
-        cluster("h100", 8, 1)
+        make_cluster("h100", 8, 1)
     with pytest.raises(UserError, match="at least one GPU"):
-        cluster("h100-80gb", 0, 1)
+        make_cluster("h100-80gb", 0, 1)
 
 
 def test_every_gpu_is_plausible() -> None:

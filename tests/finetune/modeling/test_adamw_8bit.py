@@ -18,7 +18,7 @@ from finetune.config import Train, resolve
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.modeling import adamw_8bit
-from finetune.modeling.optimizers import account, make_optimizer, restore_state, sharded_state, update
+from finetune.modeling.optimizers import describe_rules, make_optimizer, restore_state, sharded_state, update_parameters
 from finetune.storage import files
 from finetune.training.step import Training
 from tests.causal_lm import recipe as causal_lm
@@ -50,7 +50,7 @@ def trained(layer: nn.Linear, gradients: list[torch.Tensor]) -> dict[str, torch.
     optimizer = make_optimizer(layer, TRAIN)
     for gradient in gradients:
         layer.weight.grad = gradient.clone()
-        update(optimizer, 0.01)
+        update_parameters(optimizer, 0.01)
     assert layer.weight.grad is None
     return sharded_state(optimizer)[layer.weight]
 
@@ -105,7 +105,7 @@ def test_it_stays_close_to_adamw() -> None:
     for step in range(20):
         for model, optimizer in zip(models, optimizers, strict=True):
             (model((torch.arange(6) + step) % 9) - 1).square().sum().backward()
-            update(optimizer, 1e-3)
+            update_parameters(optimizer, 1e-3)
     for (name, found), right in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
         way = torch.linalg.vector_norm(right - start[name])
         assert torch.linalg.vector_norm(found - right) < 0.04 * way and way > 0, name
@@ -126,7 +126,7 @@ def test_what_is_kept_in_8_bits() -> None:
         "exp_avg_sq": (torch.uint8, (7, 512)),
         "exp_avg_sq_absmax": (torch.float32, (7, 2)),
     }
-    assert account(optimizer) == "optimizer: adamw_8bit for 155,700 parameters, adamw for 4,955 parameters"
+    assert describe_rules(optimizer) == "optimizer: adamw_8bit for 155,700 parameters, adamw for 4,955 parameters"
     for layer in (model.whole, model.broken):
         held = sum(value.numel() * value.element_size() for value in kept[names[layer.weight]].values())
         assert adamw_8bit.state_bytes(layer.weight) * layer.weight.numel() == held

@@ -66,7 +66,8 @@ def gpu_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.Monke
 @pytest.mark.usefixtures("gpu_machine")
 def test_a_cpu_compiles_only_where_that_is_set(tmp_path: Path) -> None:
     decided = {
-        which: compilation.decide(config_of(tmp_path, which), large(Block), world_of("cpu"), LONG) for which in ("auto", "false", "true")
+        which: compilation.decide_compilation(config_of(tmp_path, which), large(Block), world_of("cpu"), LONG)
+        for which in ("auto", "false", "true")
     }
     assert [decided[which].on for which in ("auto", "false", "true")] == [False, False, True]
     assert decided["auto"].remark == decided["false"].remark == ""
@@ -80,18 +81,20 @@ def test_a_gpu_compiles_where_the_run_is_long_enough_to_repay_it(tmp_path: Path)
     enough = 1 + int(60 / (0.2 * 6 * HALF_A_BILLION * 1000 / 395.6e12))
     for kinds, ranks in (([Block], 1), ([Block], 4), ([Block, Other], 1), ([Block, Block], 1)):
         needed = enough * ranks * len({*kinds}) // len(kinds)
-        short, long = (compilation.decide(config, large(*kinds), world_of(ranks=ranks), int(needed * share)) for share in (0.98, 1.02))
+        short, long = (
+            compilation.decide_compilation(config, large(*kinds), world_of(ranks=ranks), int(needed * share)) for share in (0.98, 1.02)
+        )
         assert (short.on, long.on) == (False, True), (kinds, ranks)
         assert "positions are too few to repay it" in short.remark and "and blocks are compiled, which saves " in long.remark
-    assert not compilation.decide(config_of(tmp_path, "false"), large(Block), world_of(), LONG).on
-    assert compilation.decide(config_of(tmp_path, "true"), large(Block), world_of(), 1).on
+    assert not compilation.decide_compilation(config_of(tmp_path, "false"), large(Block), world_of(), LONG).on
+    assert compilation.decide_compilation(config_of(tmp_path, "true"), large(Block), world_of(), 1).on
 
 
 def test_frozen_parameters_cost_two_thirds(tmp_path: Path) -> None:
     loaded = large(Block)
-    trained = compilation.seconds(loaded, 1000)
+    trained = compilation.estimate_seconds(loaded, 1000)
     loaded.model.requires_grad_(False)
-    assert compilation.seconds(loaded, 1000) == pytest.approx(trained * 4 / 6)
+    assert compilation.estimate_seconds(loaded, 1000) == pytest.approx(trained * 4 / 6)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +109,17 @@ def test_auto_leaves_alone_what_would_not_work_and_says_why(
     tmp_path: Path, gpu_machine: pytest.MonkeyPatch, more: list[tuple[str, str]], reason: str
 ) -> None:
     loaded = replace(large(Block), varies=None if more else "their lengths differ")
-    decided = compilation.decide(config_of(tmp_path, "auto", *more), loaded, world_of(), LONG)
+    decided = compilation.decide_compilation(config_of(tmp_path, "auto", *more), loaded, world_of(), LONG)
     assert not decided.on and reason in decided.remark and decided.remark.startswith("train.compile: auto, and blocks are not compiled: ")
-    assert compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).on
+    assert compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).on
     gpu_machine.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    assert "python3-dev" in compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    assert "python3-dev" in compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
     gpu_machine.setattr("shutil.which", lambda name: "/usr/bin/cc" if name == "cc" else None)
-    assert "no C compiler (gcc or clang)" in compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    assert (
+        "no C compiler (gcc or clang)" in compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    )
     gpu_machine.setattr("importlib.util.find_spec", lambda name: None)
-    assert "triton is not installed" in compilation.decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    assert "triton is not installed" in compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
 
 
 def test_rows_are_of_fixed_size_where_they_are_packed_and_the_recipe_can_pad(tmp_path: Path) -> None:
@@ -129,7 +134,7 @@ def stack(how: Literal["none", "selective", "full"], counting: Any, fixed: bool 
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = nn.Sequential(Block(), Block(), Block())
-    activation_checkpointing.wrap(model, (Block,), how)
+    activation_checkpointing.wrap_blocks(model, (Block,), how)
     names = list(model.state_dict())
     compilation.compile_blocks(model, (Block,), fixed, counting)
     assert list(model.state_dict()) == names
@@ -181,7 +186,7 @@ def test_what_the_compiler_cannot_do_is_explained() -> None:
 
     model = stack("none", failing)
     message = r"train\.compile: torch could not compile .*no such instruction.*; set train\.compile: false"
-    with pytest.raises(UserError, match=message), compilation.explained():
+    with pytest.raises(UserError, match=message), compilation.explain_compiler_errors():
         model(torch.randn(4, 8))
-    with pytest.raises(RuntimeError, match="^something else$"), compilation.explained():
+    with pytest.raises(RuntimeError, match="^something else$"), compilation.explain_compiler_errors():
         raise RuntimeError("something else")

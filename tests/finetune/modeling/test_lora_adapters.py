@@ -23,14 +23,14 @@ def adapted_names(model: nn.Module) -> list[str]:
 
 def test_targets_of_the_config_go_before_the_recipes(tmp_path: Path) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
-    lora_adapters.inject(model, Lora(rank=2, targets="head"), tiny.RECIPE.lora_targets)
+    lora_adapters.inject_adapters(model, Lora(rank=2, targets="head"), tiny.RECIPE.lora_targets)
     assert adapted_names(model) == ["head.lora_A.default.weight", "head.lora_B.default.weight"]
 
 
 def test_all_linear_layers_are_adapted_on_request(tmp_path: Path) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    lora_adapters.inject(model, Lora(rank=2, targets="all-linear"), "head")
+    lora_adapters.inject_adapters(model, Lora(rank=2, targets="all-linear"), "head")
     assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == linear and len(linear) >= 4
 
 
@@ -38,21 +38,23 @@ def test_all_linear_layers_are_adapted_on_request(tmp_path: Path) -> None:
 def test_targets_that_fit_nothing_are_named(tmp_path: Path, targets: str) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
     with pytest.raises(UserError, match=rf"model\.lora\.targets '{targets}' must match linear layers only"):
-        lora_adapters.inject(model, Lora(targets=targets), tiny.RECIPE.lora_targets)
+        lora_adapters.inject_adapters(model, Lora(targets=targets), tiny.RECIPE.lora_targets)
 
 
 def test_a_start_is_keyed_by_name_and_seed_and_by_nothing_else() -> None:
     name, shape = "x.lora_A.default.weight", torch.Size((6, 5))
-    first = lora_adapters.fresh(name, shape, 3)
-    assert torch.equal(first, lora_adapters.fresh(name, shape, 3))
-    assert not torch.equal(first, lora_adapters.fresh(name, shape, 4)) and not torch.equal(first, lora_adapters.fresh("y" + name, shape, 3))
-    assert not lora_adapters.fresh("x.lora_B.default.weight", torch.Size((5, 6)), 3).any()
+    first = lora_adapters.init_adapter(name, shape, 3)
+    assert torch.equal(first, lora_adapters.init_adapter(name, shape, 3))
+    assert not torch.equal(first, lora_adapters.init_adapter(name, shape, 4)) and not torch.equal(
+        first, lora_adapters.init_adapter("y" + name, shape, 3)
+    )
+    assert not lora_adapters.init_adapter("x.lora_B.default.weight", torch.Size((5, 6)), 3).any()
 
 
 def test_names() -> None:
     names = ["a.b.lora_A.default.weight", "a.b.lora_B.default.weight", "a.b.lora_magnitude_vector.default.weight"]
     assert all(lora_adapters.is_adapter(name) and lora_adapters.layer_of(name) == "a.b" for name in names)
-    assert [lora_adapters.is_length(name) for name in names] == [False, False, True]
+    assert [lora_adapters.is_magnitude(name) for name in names] == [False, False, True]
     assert not lora_adapters.is_adapter("lora_A.weight") and not lora_adapters.is_adapter("a.base_layer.weight")
 
 
@@ -75,7 +77,7 @@ def stock_layer(lora: Lora) -> tuple[nn.Module, Tensor]:
 def test_a_merged_weight_is_what_peft_computes(lora: Lora) -> None:
     model, base = stock_layer(lora)
     values = {name.removeprefix("0"): parameter.detach() for name, parameter in model.named_parameters()}
-    own = lora_adapters.merged(base, values[lora_adapters.DOWN], values[lora_adapters.UP], values.get(lora_adapters.LENGTHS), lora)
+    own = lora_adapters.merge_update(base, values[lora_adapters.DOWN], values[lora_adapters.UP], values.get(lora_adapters.LENGTHS), lora)
     stock = model(torch.eye(4)).detach().T
     assert torch.allclose(own, stock, atol=1e-6) and not torch.allclose(own, base, atol=1e-2)
 
@@ -86,8 +88,8 @@ def test_rows_merge_on_their_own() -> None:
     model, base = stock_layer(lora)
     values = {name.removeprefix("0"): parameter.detach() for name, parameter in model.named_parameters()}
     a, b, lengths = values[lora_adapters.DOWN], values[lora_adapters.UP], values[lora_adapters.LENGTHS]
-    parts = [lora_adapters.merged(base[rows], a, b[rows], lengths[rows], lora) for rows in (slice(0, 3), slice(3, 7))]
-    assert torch.equal(torch.cat(parts), lora_adapters.merged(base, a, b, lengths, lora))
+    parts = [lora_adapters.merge_update(base[rows], a, b[rows], lengths[rows], lora) for rows in (slice(0, 3), slice(3, 7))]
+    assert torch.equal(torch.cat(parts), lora_adapters.merge_update(base, a, b, lengths, lora))
 
 
 def test_dora_starts_at_the_lengths_of_the_base() -> None:
@@ -97,4 +99,4 @@ def test_dora_starts_at_the_lengths_of_the_base() -> None:
     base = model[0].weight.detach().clone()
     inject_adapter_in_model(lora_adapters.peft_config(KINDS[-1], ["0"]), model)
     stock = dict(model.named_parameters())["0" + lora_adapters.LENGTHS]
-    assert torch.allclose(lora_adapters.fresh_lengths(base), stock)
+    assert torch.allclose(lora_adapters.init_magnitudes(base), stock)

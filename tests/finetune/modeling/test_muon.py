@@ -17,7 +17,7 @@ from finetune.config import Train
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.modeling import muon
-from finetune.modeling.optimizers import account, make_optimizer, update
+from finetune.modeling.optimizers import describe_rules, make_optimizer, update_parameters
 from tests.finetune import tiny
 
 
@@ -70,7 +70,7 @@ def test_on_one_process_it_is_torch_s_muon_and_torch_s_adamw(monkeypatch: pytest
         ids = torch.arange(24).reshape(4, 6) + step
         for model in (own, right):
             model(ids).square().sum().backward()
-        update(optimizer, 0.02 / (step + 1))
+        update_parameters(optimizer, 0.02 / (step + 1))
         for other in others:
             other.param_groups[0]["lr"] = 0.02 / (step + 1)
             other.step()
@@ -101,7 +101,7 @@ def test_an_update_has_the_size_of_adamw_s() -> None:
         before = layer.weight.detach().clone()
         optimizer = make_optimizer(layer, Train(optimizer="muon", weight_decay=0.0, precision="fp32"), (nn.Linear,))
         layer.weight.grad = torch.randn(shape)
-        update(optimizer, 0.01)
+        update_parameters(optimizer, 0.01)
         assert 0.15 < float((layer.weight.detach() - before).square().mean().sqrt()) / 0.01 < 0.4, shape
 
 
@@ -141,19 +141,19 @@ for name, more in ways.items():
         parallel.reshard(model)
         parallel.prepare_backward(model, strategy, last=True)
         (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares
-        optim.update(own, 0.02)
+        optim.update_parameters(own, 0.02)
         sharded = len(orthogonalized)
         plain(rows).square().sum().backward()
-        optim.update(right, 0.02)
+        optim.update_parameters(right, 0.02)
         del orthogonalized[sharded:]
     muon.orthogonalize = each
-    parts = [parallel.sharded_as(matrix, parallel.own_part(matrix)) for matrix in matrices_of(model)]
+    parts = [parallel.shard_like(matrix, parallel.local_shard(matrix)) for matrix in matrices_of(model)]
     wholes = [part.full_tensor() for part in parts]
     exact = []
     for start in range(0, len(parts), world.size):
         window = slice(start, start + world.size)
-        results = muon.orthogonalize_each(parts[window], [parallel.own_part(part) for part in parts[window]])
-        exact += [torch.equal(parallel.sharded_as(p, r).full_tensor(), each(w)) for p, r, w in zip(parts[window], results, wholes[window])]
+        results = muon.orthogonalize_each(parts[window], [parallel.local_shard(part) for part in parts[window]])
+        exact += [torch.equal(parallel.shard_like(p, r).full_tensor(), each(w)) for p, r, w in zip(parts[window], results, wholes[window])]
     kinds = {kind for state in optim.sharded_state(own).values() for kind in state}
     found[name] = {"losses": losses, "exact": exact, "work": len(orthogonalized), "kinds": sorted(kinds)}
 sys.stdout.write(json.dumps(found) + chr(10))
@@ -201,9 +201,10 @@ def test_what_muon_is_not_for_is_refused(tmp_path: Path, overrides: list[tuple[s
 def test_a_run_says_what_muon_updates_and_refuses_to_do_nothing() -> None:
     model = Stack()
     assert (
-        account(make_optimizer(model, Train(optimizer="muon"), (Block,))) == "optimizer: muon for 360 parameters, adamw for 377 parameters"
+        describe_rules(make_optimizer(model, Train(optimizer="muon"), (Block,)))
+        == "optimizer: muon for 360 parameters, adamw for 377 parameters"
     )
-    assert account(make_optimizer(model, Train(), (Block,))) is None
+    assert describe_rules(make_optimizer(model, Train(), (Block,))) is None
     with pytest.raises(UserError, match=r"train\.optimizer: muon would have no effect: no trained matrix is in a block"):
         make_optimizer(model, Train(optimizer="muon"))
 

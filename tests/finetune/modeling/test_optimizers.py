@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from finetune.config import Train
-from finetune.modeling.optimizers import learning_rate, make_optimizer, restore_state, update
+from finetune.modeling.optimizers import learning_rate, make_optimizer, restore_state, update_parameters
 
 
 class Mixed(nn.Module):
@@ -76,7 +76,7 @@ def test_restored_state_is_what_adamw_itself_makes() -> None:
     optimizer = make_optimizer(model, Train(lr=1e-9))
     for _ in range(3):
         model(torch.tensor([1, 2])).backward()
-        update(optimizer, 1e-9)
+        update_parameters(optimizer, 1e-9)
     own = {parameter: dict(state) for parameter, state in optimizer.state.items()}
     assert len(own) == 6
     optimizer.state.clear()
@@ -99,7 +99,7 @@ def test_an_update_that_skips_a_weight_is_counted_for_it(rule: Literal["adamw", 
     for layers in ([reached, skipped], [reached], [reached, skipped]):
         for layer in layers:
             layer.weight.grad = torch.ones_like(layer.weight)
-        update(optimizer, 1e-3)
+        update_parameters(optimizer, 1e-3)
     assert [int(state["step"]) for state in optimizer.state.values()] == [3, 3]
     assert not torch.equal(reached.weight, skipped.weight)
 
@@ -111,7 +111,7 @@ def test_what_is_updated_is_what_the_model_has_now() -> None:
     model.linear.weight.data = model.linear.weight.data.clone()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     model(torch.tensor([1, 2])).backward()
-    update(optimizer, 0.1)
+    update_parameters(optimizer, 0.1)
     still = [name for name, parameter in model.named_parameters() if torch.equal(before[name], parameter)]
     assert still == ["frozen.weight", "frozen.bias"]
     assert all(parameter.grad is None for parameter in model.parameters())

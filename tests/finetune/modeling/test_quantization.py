@@ -38,12 +38,12 @@ def layer(rows: int = 12, columns: int = 128, bias: bool = True) -> tuple[nn.Lin
 def test_a_quantized_layer_computes_with_the_rounded_weight_forward_and_backward() -> None:
     linear, found = layer()
     inputs = torch.randn(5, 128, requires_grad=True)
-    expected = nn.functional.linear(inputs, quantization.rounded(linear.weight.detach()), linear.bias)
+    expected = nn.functional.linear(inputs, quantization.round_to_4_bits(linear.weight.detach()), linear.bias)
     assert torch.allclose(found(inputs), expected, atol=1e-5)
     (wanted,) = torch.autograd.grad(expected.square().sum(), inputs)
     (own,) = torch.autograd.grad(found(inputs).square().sum(), inputs)
     assert torch.allclose(own, wanted, atol=1e-4)
-    assert 0.05 < (quantization.rounded(linear.weight.detach()) - linear.weight).norm() / linear.weight.norm() < 0.12
+    assert 0.05 < (quantization.round_to_4_bits(linear.weight.detach()) - linear.weight).norm() / linear.weight.norm() < 0.12
 
 
 def test_rounding_is_that_of_bitsandbytes() -> None:
@@ -51,7 +51,7 @@ def test_rounding_is_that_of_bitsandbytes() -> None:
 
     linear, _ = layer()
     packed, state = quantize_4bit(linear.weight.detach(), blocksize=64, quant_type="nf4")
-    assert torch.equal(quantization.rounded(linear.weight.detach()), dequantize_4bit(packed, state))
+    assert torch.equal(quantization.round_to_4_bits(linear.weight.detach()), dequantize_4bit(packed, state))
 
 
 def test_rows_quantize_on_their_own_and_take_four_and_a_half_bits() -> None:
@@ -95,7 +95,7 @@ def test_a_torch_that_cannot_shard_bytes_is_refused_by_its_version(
 
 def test_a_layer_whose_rows_blocks_do_not_divide_is_named() -> None:
     model = nn.Sequential(nn.Linear(96, 8))
-    lora_adapters.inject(model, Lora(rank=2, targets="0"), "")
+    lora_adapters.inject_adapters(model, Lora(rank=2, targets="0"), "")
     with pytest.raises(UserError, match="0 has 96 inputs, which blocks of 64 do not divide"):
         quantization.quantize_base(model)
 
@@ -125,7 +125,7 @@ def test_the_export_is_the_model_that_was_trained(trained: Path, tmp_path: Path)
     out = export.export(trained / "run", tmp_path / "out")
     exported, base = load_file(out / "model.safetensors"), load_file(trained / "base" / "model.safetensors")
     name = "model.layers.0.self_attn.q_proj.weight"
-    update = exported[name] - quantization.rounded(base[name])
+    update = exported[name] - quantization.round_to_4_bits(base[name])
     assert torch.linalg.matrix_rank(update, atol=1e-5) <= 3 and update.abs().max() > 1e-3
     assert torch.equal(exported["model.embed_tokens.weight"], base["model.embed_tokens.weight"])
 

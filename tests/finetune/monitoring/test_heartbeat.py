@@ -14,7 +14,7 @@ import pytest
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.monitoring import vital_signs
-from finetune.monitoring.heartbeat import BEAT_SECONDS, MISSING_SECONDS, PATIENCE_SECONDS, Heartbeat, Loss
+from finetune.monitoring.heartbeat import BEAT_SECONDS, MISSING_SECONDS, PATIENCE_SECONDS, Heartbeat, RunFailure
 from finetune.monitoring.peer_processes import ProcessExit
 from tests.finetune import tiny
 
@@ -124,19 +124,19 @@ def test_who_asks_a_store_that_stands_still_does_not_wait_for_ever(tmp_path: Pat
 
 
 def test_alone_it_only_keeps_the_traceback(world: World, tmp_path: Path) -> None:
-    losses: list[Loss] = []
+    losses: list[RunFailure] = []
     with pytest.raises(KeyError), Heartbeat(world) as heartbeat:
         heartbeat.leave_traces_in(tmp_path, losses.append)
         try:
             raise KeyError("ours")
         except KeyError as error:
-            first = Loss("KeyError: 'ours'", 0, reported=True)
+            first = RunFailure("KeyError: 'ours'", 0, reported=True)
             assert heartbeat.fail(error) == heartbeat.fail(UserError("a later one")) == first
             raise
     kept = (tmp_path / "failure-rank-0.txt").read_text()
     assert "Traceback (most recent call last)" in kept and 'raise KeyError("ours")' in kept
     assert losses == [first] and sorted(path.name for path in tmp_path.iterdir()) == ["cache", "failure-rank-0.txt"]
-    signs = vital_signs.read(tmp_path, 0)
+    signs = vital_signs.read_status(tmp_path, 0)
     assert signs is not None and (signs.rank, signs.ranks, signs.process) == (0, 1, os.getpid()) and signs.peak_gib > 0.1
 
 
@@ -150,7 +150,7 @@ def test_a_disk_that_fails_hides_no_failure(world: World, tmp_path: Path) -> Non
 def test_a_mistake_of_the_user_is_kept_without_a_traceback(world: World, tmp_path: Path) -> None:
     heartbeat = Heartbeat(world)
     heartbeat.leave_traces_in(tmp_path, print)
-    assert heartbeat.fail(UserError("row 3 is empty")) == Loss("row 3 is empty", 0, reported=True)
+    assert heartbeat.fail(UserError("row 3 is empty")) == RunFailure("row 3 is empty", 0, reported=True)
     assert (tmp_path / "failure-rank-0.txt").read_text().splitlines()[1:] == ["row 3 is empty"]
 
 

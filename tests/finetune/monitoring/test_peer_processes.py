@@ -23,13 +23,13 @@ def sleeping() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def beside(process: int) -> Identity:
-    *place, _ = peer_processes.identity()
+    *place, _ = peer_processes.identify_process()
     return (place[0], place[1], place[2], process)
 
 
 def test_deaths_are_seen_in_their_order_with_their_signal(sleeping: list[subprocess.Popen[bytes]]) -> None:
     first, second = sleeping
-    watch = Peers(1, [beside(first.pid), peer_processes.identity(), beside(second.pid)])
+    watch = Peers(1, [beside(first.pid), peer_processes.identify_process(), beside(second.pid)])
     assert watch.all_near and not watch.wait(0) and watch.deaths == []
     second.kill()
     assert watch.wait(60) and watch.deaths == [ProcessExit(2, second.pid, "SIGKILL", None)]
@@ -42,7 +42,7 @@ def test_deaths_are_seen_in_their_order_with_their_signal(sleeping: list[subproc
 
 def test_a_process_that_ends_by_itself_has_its_code() -> None:
     ended = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE)
-    watch = Peers(0, [peer_processes.identity(), beside(ended.pid)])
+    watch = Peers(0, [peer_processes.identify_process(), beside(ended.pid)])
     ended.stdin.close()  # type: ignore[union-attr]
     assert watch.wait(60) and watch.deaths == [ProcessExit(1, ended.pid, None, 3)]
     ended.wait()
@@ -50,7 +50,7 @@ def test_a_process_that_ends_by_itself_has_its_code() -> None:
 
 def test_one_that_was_collected_has_nothing() -> None:
     collected = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    watch = Peers(0, [peer_processes.identity(), beside(collected.pid)])
+    watch = Peers(0, [peer_processes.identify_process(), beside(collected.pid)])
     collected.communicate()
     assert watch.wait(60) and watch.deaths == [ProcessExit(1, collected.pid, None, None)]
 
@@ -59,24 +59,24 @@ def test_a_process_that_cannot_be_seen_is_not_taken_for_dead() -> None:
     """It answered a moment ago: two machines that look the same would otherwise end a healthy run."""
     gone = subprocess.Popen(["true"])
     gone.wait()
-    watch = Peers(0, [peer_processes.identity(), beside(gone.pid)])
+    watch = Peers(0, [peer_processes.identify_process(), beside(gone.pid)])
     assert not watch.all_near and not watch.wait(0) and watch.deaths == []
 
 
 def test_a_python_without_pidfds_leaves_all_to_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    watch = Peers(0, [peer_processes.identity(), beside(os.getppid())])
+    watch = Peers(0, [peer_processes.identify_process(), beside(os.getppid())])
     assert not watch.all_near and not watch.wait(0)
 
 
 def test_ranks_of_other_machines_and_containers_are_not_watched() -> None:
-    host, boot, namespace, process = peer_processes.identity()
+    host, boot, namespace, process = peer_processes.identify_process()
     for other in (("another", boot, namespace), (host, "another", namespace), (host, boot, "pid:[1]")):
-        watch = Peers(0, [peer_processes.identity(), (*other, process)])
+        watch = Peers(0, [peer_processes.identify_process(), (*other, process)])
         assert not watch.all_near and watch._watched == {} and not watch.wait(0)
 
 
 def test_machines_of_one_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = peer_processes.identity()
+    here = peer_processes.identify_process()
     monkeypatch.setattr(vital_signs, "boot_id", lambda: "another start")
-    assert peer_processes.identity() == (here[0], "another start", *here[2:])
+    assert peer_processes.identify_process() == (here[0], "another start", *here[2:])

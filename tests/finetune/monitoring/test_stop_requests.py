@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from finetune.distributed.process_group import World
-from finetune.monitoring.stop_requests import SIGNALS, STOP_FILE, AgreedStop, SignalListener, StopRequests, agree_to_stop, save_obstacle
+from finetune.monitoring.stop_requests import (
+    SIGNALS,
+    STOP_FILE,
+    AgreedStop,
+    SignalListener,
+    StopRequests,
+    agree_to_stop,
+    find_save_obstacle,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -141,13 +149,13 @@ def test_a_save_starts_only_if_it_can_finish_in_time(world: World, monkeypatch: 
     monkeypatch.setattr(time, "monotonic", lambda: now + 5.0)
     stop = agree_to_stop(world, requests, 25.0)
     assert stop == AgreedStop("stopped by SIGTERM on rank 0", 0, now + 25.0)
-    assert save_obstacle(world, stop, 19.9) is None
-    assert save_obstacle(world, stop, 20.1) == "not saved: the last save took 20.1 s, and 20.0 s of checkpoint.grace_seconds are left"
+    assert find_save_obstacle(world, stop, 19.9) is None
+    assert find_save_obstacle(world, stop, 20.1) == "not saved: the last save took 20.1 s, and 20.0 s of checkpoint.grace_seconds are left"
     monkeypatch.setattr(time, "monotonic", lambda: now + 30.0)
-    assert save_obstacle(world, stop, 0.1) == "not saved: the last save took 0.1 s, and 0.0 s of checkpoint.grace_seconds are left"
+    assert find_save_obstacle(world, stop, 0.1) == "not saved: the last save took 0.1 s, and 0.0 s of checkpoint.grace_seconds are left"
 
 
 def test_a_stop_file_sets_no_deadline(world: World, tmp_path: Path) -> None:
     (tmp_path / STOP_FILE).touch()
     stop = agree_to_stop(world, StopRequests(tmp_path), 25.0)
-    assert stop is not None and stop.until == math.inf and save_obstacle(world, stop, 1e9) is None
+    assert stop is not None and stop.until == math.inf and find_save_obstacle(world, stop, 1e9) is None

@@ -22,10 +22,10 @@ def signs(**changes: object) -> RankStatus:
 
 def test_what_is_recorded_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
     for one in (signs(rank=1, ranks=2), signs(ranks=2)):
-        vital_signs.record(tmp_path, one)
-        assert vital_signs.read(tmp_path, one.rank) == one
-    assert [one.rank for one in vital_signs.read_all(tmp_path)] == [0, 1]
-    path = vital_signs.path_of(tmp_path, 1)
+        vital_signs.write_status(tmp_path, one)
+        assert vital_signs.read_status(tmp_path, one.rank) == one
+    assert [one.rank for one in vital_signs.read_all_statuses(tmp_path)] == [0, 1]
+    path = vital_signs.status_path(tmp_path, 1)
     for content in (
         signs(rank=1).model_dump_json().replace('"time":', '"time":1e300,"was":').encode(),
         b"",
@@ -36,7 +36,7 @@ def test_what_is_recorded_is_read_and_what_is_torn_is_nothing(tmp_path: Path) ->
         b"[" * 10**5,
     ):
         path.write_bytes(content)
-        assert vital_signs.read(tmp_path, 1) is None and len(vital_signs.read_all(tmp_path)) == 1
+        assert vital_signs.read_status(tmp_path, 1) is None and len(vital_signs.read_all_statuses(tmp_path)) == 1
 
 
 FAR = {"host": "another", "boot": "another"}
@@ -60,21 +60,21 @@ FAR = {"host": "another", "boot": "another"}
 )
 def test_the_likely_cause(changes: dict[str, object], kills: int | None, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vital_signs, "out_of_memory_kills", lambda: kills)
-    cause = vital_signs.cause_of_kill(signs(**changes))
+    cause = vital_signs.explain_kill(signs(**changes))
     assert cause.startswith(words) and ("of GPU memory 70.5 GiB" in cause) == ("gpu_peak_gib" in changes)
 
 
 def test_an_account_of_a_launch_without_a_word(tmp_path: Path) -> None:
-    assert vital_signs.account_of_killed(tmp_path) is None
+    assert vital_signs.describe_killed_launch(tmp_path) is None
     made = signs(time=1.7e9)
-    vital_signs.record(tmp_path, made)
-    alone = vital_signs.account_of_killed(tmp_path)
+    vital_signs.write_status(tmp_path, made)
+    alone = vital_signs.describe_killed_launch(tmp_path)
     assert alone is not None
     assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a message (killed, crashed, ")
     assert "closed) after at least step 12; rank 0 on " in alone and " if it was killed: likely out of memory" in alone
     assert alone.endswith(f" when last recorded, {time.strftime('%F %T', time.localtime(made.time))}")
-    vital_signs.record(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
-    both = vital_signs.account_of_killed(tmp_path)
+    vital_signs.write_status(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
+    both = vital_signs.describe_killed_launch(tmp_path)
     assert (
         both is not None
         and "all of its 2 processes ended without a message" in both

@@ -26,7 +26,7 @@ from transformers import (
 from finetune.config import Lora
 from finetune.distributed import activation_checkpointing
 from finetune.modeling import loading, lora_adapters
-from finetune.planning.activation_memory import Activations, Recomputing, trace, trim
+from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.recipe import Batch, Term
 from recipes.language.causal_model import CausalModel, block_classes
 from recipes.language.collation import collate, monotonous, pack
@@ -75,7 +75,7 @@ def prepared(config: PretrainedConfig, lora: bool, dtype: torch.dtype) -> Causal
     whole = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config.to_dict()), attn_implementation="sdpa")
     model = CausalModel(whole)
     if lora:
-        lora_adapters.inject(model, Lora(rank=2), "all-linear")
+        lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear")
         loading.freeze(model, lora_adapters.is_adapter, dtype)
     return model
 
@@ -83,7 +83,7 @@ def prepared(config: PretrainedConfig, lora: bool, dtype: torch.dtype) -> Causal
 def predicted(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora: bool, how: Recomputing) -> Activations:
     on_meta = prepared(config, lora, dtype)._apply(lambda tensor: tensor.to("meta") if isinstance(tensor, nn.Parameter) else tensor)
     blocks = block_classes(on_meta)
-    return trace(on_meta, trim(on_meta, blocks), blocks, loss, batch, 1, dtype, how)
+    return trace_step(on_meta, trim_stacks(on_meta, blocks), blocks, loss, batch, 1, dtype, how)
 
 
 def really_kept(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora: bool, how: Recomputing) -> int:
@@ -102,7 +102,7 @@ def really_kept(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora
     if how == "full":
         for block in [module for module in model.modules() if isinstance(module, block_classes(model))]:
             block.register_forward_pre_hook(keep_arguments(keep), with_kwargs=True)
-    activation_checkpointing.wrap(model, block_classes(model), how)
+    activation_checkpointing.wrap_blocks(model, block_classes(model), how)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         terms = loss(model.train(), batch)
     assert terms["nll"].sum.requires_grad
@@ -201,6 +201,6 @@ def test_the_formulas_of_the_paper_at_8_b(flash: bool, how: Recomputing, told: i
     def of(model: nn.Module, batch: Batch) -> dict[str, Term]:
         return {"nll": Term(model(batch.tensors["ids"]), 1.0)}
 
-    found = trace(model, trim(model, (PaperLayer,)), (PaperLayer,), of, ids, LENGTH, torch.bfloat16, how)
+    found = trace_step(model, trim_stacks(model, (PaperLayer,)), (PaperLayer,), of, ids, LENGTH, torch.bfloat16, how)
     leaving = 2 * SBH  # the states after the last layer
     assert (found.blocks - leaving) / LAYERS == pytest.approx(told, rel=0.003)

@@ -10,7 +10,7 @@ import pytest
 
 from finetune.config import Config, resolve
 from finetune.errors import UserError
-from finetune.planning.estimate import LOOKED_AT, estimate_run, preview_data, some_rows
+from finetune.planning.estimate import LOOKED_AT, estimate_run, preview_data, read_some_rows
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft.recipe import RECIPE as LLM
@@ -89,7 +89,7 @@ def test_some_rows_say_how_long_all_are(tmp_path: Path) -> None:
     found = preview_data(config, tiny.RECIPE, None)
     assert found.rows == 1000 and LOOKED_AT <= found.looked_at <= 2 * LOOKED_AT and not found.problems
     assert found.positions == pytest.approx(sum(map(len, rows)), rel=0.05)
-    assert next(some_rows(tmp_path / "train.jsonl"))[0] == 1
+    assert next(read_some_rows(tmp_path / "train.jsonl"))[0] == 1
 
 
 def test_bad_rows_and_rows_without_targets_are_found(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from finetune.config import resolve
 from finetune.distributed.sharding import choose_strategy
-from finetune.hardware.gpus import Cluster, cluster
+from finetune.hardware.gpus import Cluster, make_cluster
 from finetune.planning.activation_memory import Recomputing
-from finetune.planning.launch_file import keys, launch_file
+from finetune.planning.launch_file import format_launch_file, format_overrides
 from finetune.planning.memory import Arrangement, Memory
 from finetune.planning.parallelism_planner import LayoutEstimate, Seconds
 from recipes.llm_sft.recipe import Options
 from tests.launch.test_configs import PRESET, PROCESSES, ROLL_CALL
 
-ONE, MACHINE, TWO = cluster("h100-80gb", 1, 1), cluster("h100-80gb", 2, 1), cluster("a100-80gb", 8, 2)
+ONE, MACHINE, TWO = make_cluster("h100-80gb", 1, 1), make_cluster("h100-80gb", 2, 1), make_cluster("a100-80gb", 8, 2)
 CASES = [
     (Arrangement("ddp", 1), ONE, "NO"),
     (Arrangement("ddp", 2), MACHINE, "MULTI_GPU"),
@@ -39,7 +39,7 @@ def verdict(arrangement: Arrangement, recomputing: Recomputing = "none") -> Layo
 
 def written(folder: Path, arrangement: Arrangement, on: Cluster) -> Path:
     path = folder / "mine.yaml"
-    path.write_text(launch_file(verdict(arrangement), on, "configs/mine.yaml", "--recipe llm_sft"), encoding="utf-8")
+    path.write_text(format_launch_file(verdict(arrangement), on, "configs/mine.yaml", "--recipe llm_sft"), encoding="utf-8")
     return path
 
 
@@ -60,7 +60,7 @@ def test_accelerate_reads_it(arrangement: Arrangement, on: Cluster, kind: str, t
 
 @pytest.mark.parametrize(("arrangement", "on", "kind"), CASES, ids=[str(case[0]) for case in CASES])
 def test_its_command_asks_for_what_was_chosen(arrangement: Arrangement, on: Cluster, kind: str) -> None:
-    said = keys(verdict(arrangement, "selective")).split()
+    said = format_overrides(verdict(arrangement, "selective")).split()
     overrides = [(key.removeprefix("--"), value) for key, value in zip(said[::2], said[1::2], strict=True)]
     config = resolve("llm_sft", Options, [], overrides)
     environ = {"ACCELERATE_USE_FSDP": str(kind == "FSDP").lower(), "FSDP_OFFLOAD_PARAMS": str(arrangement.offload).lower()}

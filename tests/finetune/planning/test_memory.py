@@ -16,7 +16,7 @@ from finetune.modeling import optimizers
 from finetune.modeling.optimizers import Rule
 from finetune.planning.activation_memory import Activations
 from finetune.planning.estimate import estimate_run
-from finetune.planning.memory import Arrangement, Memory, Outline, ParameterOutline, Unit, memory, outline, share
+from finetune.planning.memory import Arrangement, Memory, Outline, ParameterOutline, Unit, estimate_memory, outline_model, shard_size
 from finetune.recipe import load_recipe
 
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)
@@ -30,7 +30,7 @@ def of_size(parameters: int, blocks: int = 100) -> Outline:
 
 
 def held(strategy: Strategy, ranks: int, parameters: int = 75 * BILLION // 10, **more: int) -> Memory:
-    return memory(of_size(parameters), Arrangement(strategy, ranks, **more), NOTHING, 2)
+    return estimate_memory(of_size(parameters), Arrangement(strategy, ranks, **more), NOTHING, 2)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
@@ -66,18 +66,20 @@ def test_copies_of_shards_and_shared_matrices() -> None:
     alike = ParameterOutline(64, 1, trained=True, at_rest=4, gathered=2, in_block=True)
     outside = ParameterOutline(64, 32, trained=True, at_rest=4, gathered=2)
     both = Arrangement("fsdp", 8, tensor=2)
-    assert [share(weight, both) for weight in (cut, alike, outside)] == [64 * 32 // 8, 64 // 4, 64 * 32 // 8]
-    assert share(ParameterOutline(65, 32, trained=True, at_rest=4, gathered=2), Arrangement("fsdp", 8)) == 9 * 32, "the fullest rank's rows"
+    assert [shard_size(weight, both) for weight in (cut, alike, outside)] == [64 * 32 // 8, 64 // 4, 64 * 32 // 8]
+    assert shard_size(ParameterOutline(65, 32, trained=True, at_rest=4, gathered=2), Arrangement("fsdp", 8)) == 9 * 32, (
+        "the fullest rank's rows"
+    )
 
 
 def test_offloaded_states_are_not_on_the_gpu() -> None:
-    there = memory(of_size(BILLION), Arrangement("fsdp", 8, offload=True), NOTHING, 2)
+    there = estimate_memory(of_size(BILLION), Arrangement("fsdp", 8, offload=True), NOTHING, 2)
     assert there.lasting == 0 and there.gathered > 0
 
 
 def test_terms_add_up() -> None:
     work = Activations(blocks=30, loss=20, working=10, kept=50, flops=1.0, positions=1)
-    found = memory(of_size(BILLION), Arrangement("fsdp", 8), work, 2)
+    found = estimate_memory(of_size(BILLION), Arrangement("fsdp", 8), work, 2)
     assert (found.activations, found.loss, found.working) == (30, 20, 10)
     assert found.total == sum(found.terms.values()) == found.allocated + found.overhead
 
@@ -88,14 +90,14 @@ def test_frozen_and_packed_parameters() -> None:
     )
     model["packed"].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.uint8), requires_grad=False)
     model["frozen"].weight.requires_grad_(False)
-    counted = outline(model, (), torch.bfloat16)
+    counted = outline_model(model, (), torch.bfloat16)
     assert counted.trained == 32 and counted.total == 64, "bytes are no parameters"
-    found = memory(counted, Arrangement("ddp", 1), NOTHING, 2)
+    found = estimate_memory(counted, Arrangement("ddp", 1), NOTHING, 2)
     assert (found.frozen, found.masters, found.gradients, found.optimizer) == (16 + 32 * 2, 32 * 4, 32 * 4, 32 * 8 + 4)
     assert found.gathered == 2 * 32 and found.unreduced == 2 * 32 and found.reducing == 0, (
         "a bf16 copy of what is trained, and its gradient"
     )
-    sharded = memory(counted, Arrangement("zero2", 1), NOTHING, 2)
+    sharded = estimate_memory(counted, Arrangement("zero2", 1), NOTHING, 2)
     assert sharded.gathered == 16 + 2 * 64 and sharded.reducing == 32 * 4
 
 
@@ -103,13 +105,13 @@ def test_frozen_and_packed_parameters() -> None:
 def test_the_state_of_an_optimizer_is_what_it_holds(optimizer: Rule) -> None:
     """To the byte, but for AdamW's counts of steps."""
     model = nn.ModuleDict({"embedding": nn.Embedding(9, 256), "block": nn.Sequential(nn.Linear(300, 32), nn.Linear(32, 256))})
-    counted = outline(model, (nn.Sequential,), torch.bfloat16, optimizer)
+    counted = outline_model(model, (nn.Sequential,), torch.bfloat16, optimizer)
     own = optimizers.make_optimizer(model, Train(optimizer=optimizer), (nn.Sequential,))
     optimizers.restore_state(own, 1)
     held = [value for state in optimizers.sharded_state(own).values() for value in state.values()]
     assert counted.state_bytes == sum(value.numel() * value.element_size() for value in held)
-    assert memory(counted, Arrangement("ddp", 1), NOTHING, 2).optimizer == counted.state_bytes + 4 * len(list(model.parameters()))
-    plain = outline(model, (nn.Sequential,), torch.bfloat16).state_bytes
+    assert estimate_memory(counted, Arrangement("ddp", 1), NOTHING, 2).optimizer == counted.state_bytes + 4 * len(list(model.parameters()))
+    plain = outline_model(model, (nn.Sequential,), torch.bfloat16).state_bytes
     assert plain == 8 * counted.trained and (counted.state_bytes < plain) == (optimizer != "adamw")
 
 
@@ -126,7 +128,7 @@ def test_what_ranks_held_by_the_benchmark_is_what_is_foreseen(tmp_path: Path) ->
             foreseen[case] = estimate_run(config_of(tmp_path, "fsdp", *case, ranks), load_recipe(RECIPE))
         copies, tensor = 2 if strategy == "hsdp" else 1, 2 if strategy.endswith("× 2") else 1
         arrangement = Arrangement(strategy.partition(" ")[0], ranks, copies, tensor)
-        told = memory(foreseen[case].outline, arrangement, NOTHING, foreseen[case].work.compute)
+        told = estimate_memory(foreseen[case].outline, arrangement, NOTHING, foreseen[case].work.compute)
         held = [int(row[column].replace(",", "")) for column in ("lasting", "passing")]
         assert [told.lasting, told.passing] == pytest.approx(held, rel=0.01), row
 
@@ -142,7 +144,7 @@ def test_what_ranks_held_is_what_was_foreseen(tmp_path: Path) -> None:
         config = config_of(tmp_path, each["strategy"], each["words"], each["precision"], each["ranks"])
         foreseen = estimate_run(config, load_recipe(RECIPE))
         arrangement = Arrangement(strategy, each["ranks"], each["copies"], each["tensor"])
-        told = memory(foreseen.outline, arrangement, NOTHING, foreseen.work.compute)
+        told = estimate_memory(foreseen.outline, arrangement, NOTHING, foreseen.work.compute)
         masters, gradients, moments, gathered, whole = (max(counts[column] for counts in each["each"]) for column in range(5))
         assert (told.masters, told.gradients, told.optimizer) == pytest.approx((masters, gradients, moments), rel=0.01), each
         assert (told.gathered, told.unreduced) == pytest.approx((gathered, whole), rel=0.05), each

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.hardware.gpus import Cluster, Gpu, cluster
+from finetune.hardware.gpus import Cluster, Gpu, make_cluster
 from finetune.planning.activation_memory import Activations, Recomputing
 from finetune.planning.memory import GIB, Arrangement, Outline, ParameterOutline, Unit
-from finetune.planning.parallelism_planner import LayoutEstimate, Work, arrangements, choose, largest_micro_batch, reason
+from finetune.planning.parallelism_planner import (
+    LayoutEstimate,
+    Work,
+    choose_layouts,
+    explain_rejection,
+    largest_micro_batch,
+    list_arrangements,
+)
 
 PER_LAYER: dict[Recomputing, float] = {"none": 49.0, "selective": 25.0, "full": 2.0}
 """Bytes of a block's activations for each position and channel of a Llama in bf16."""
@@ -52,25 +59,25 @@ def work(name: str, micro: int, batch: int, recomputing: Recomputing = "full", t
 
 
 def chosen(of: Work, on: Cluster) -> list[LayoutEstimate]:
-    return choose(of, on, list(arrangements(on, of.refuses_tensor)))
+    return choose_layouts(of, on, list(list_arrangements(on, of.refuses_tensor)))
 
 
-H100, H100S, TWO, EIGHT = (cluster("h100-80gb", *size) for size in ((1, 1), (8, 1), (8, 2), (8, 8)))
+H100, H100S, TWO, EIGHT = (make_cluster("h100-80gb", *size) for size in ((1, 1), (8, 1), (8, 2), (8, 8)))
 # Four machines with one 100 Gb/s card each: what crosses between them decides.
 SLOW = Cluster("h100-80gb", Gpu(79.1, 989, 450, 12.5), 8, 4)
 TEXTBOOK = [
     ("one GPU has nobody to share with", work("1B", 4096, 65536), H100, "ddp"),
     ("a small model on a machine: replicas, which talk least", work("1B", 8192, 2**19), H100S, "ddp"),
     ("replicas of adapters, whatever the model's size", work("8B", 4096, 2**19, trained=False), H100S, "ddp"),
-    ("the states do not fit: ZeRO-1", work("3B", 8192, 2**19), cluster("a100-40gb", 8, 1), "zero1"),
-    ("nor do they beside activations: ZeRO-1", work("3B", 4096, 2**19, "none"), cluster("h100-80gb", 4, 1), "zero1"),
+    ("the states do not fit: ZeRO-1", work("3B", 8192, 2**19), make_cluster("a100-40gb", 8, 1), "zero1"),
+    ("nor do they beside activations: ZeRO-1", work("3B", 4096, 2**19, "none"), make_cluster("h100-80gb", 4, 1), "zero1"),
     ("states and whole gradients do not fit: ZeRO-2", work("8B", 4096, 2**19, "none"), H100S, "zero2"),
-    ("not even the gathered weights fit: ZeRO-3", work("13B", 2048, 2**18), cluster("a100-40gb", 8, 1), "fsdp"),
-    ("70B on a few machines: ZeRO-3 over all of them", work("70B", 8192, 2**21), cluster("h100-80gb", 8, 4), "fsdp"),
+    ("not even the gathered weights fit: ZeRO-3", work("13B", 2048, 2**18), make_cluster("a100-40gb", 8, 1), "fsdp"),
+    ("70B on a few machines: ZeRO-3 over all of them", work("70B", 8192, 2**21), make_cluster("h100-80gb", 8, 4), "fsdp"),
     ("slow wires between machines: shard within one, copy across", work("34B", 2048, 2**20), SLOW, "hsdp, 4 copies"),
     ("fewer micro-batches than GPUs: share matrices instead", work("70B", 8192, 2**18), EIGHT, "fsdp × tp 2"),
     ("activations of long samples do not fit: share matrices", work("8B", 65536, 2**22, "selective"), H100S, "fsdp × tp 4"),
-    ("hundreds of GPUs: full sharding waits for its ring", work("8B", 2048, 2**20), cluster("h100-80gb", 8, 64), "hsdp, 4 copies"),
+    ("hundreds of GPUs: full sharding waits for its ring", work("8B", 2048, 2**20), make_cluster("h100-80gb", 8, 64), "hsdp, 4 copies"),
 ]
 
 
@@ -80,7 +87,7 @@ def test_textbook(of: Work, on: Cluster, right: str) -> None:
     assert str(best.arrangement) == right and best.fits
     assert on.ranks == 1 or len(others) >= 3
     for other in others:
-        said = reason(other, best)
+        said = explain_rejection(other, best)
         assert ("needs" in said) != other.fits and "GiB" in said
 
 
@@ -92,7 +99,7 @@ def test_what_cannot_fit_is_told_by_its_largest_term() -> None:
     """70B on eight GPUs: 16 · 70.6 / 8 = 141 GB of states alone."""
     best, *_ = chosen(work("70B", 4096, 2**19), H100S)
     assert not best.fits
-    verdicts = {str(each.arrangement): reason(each, best) for each in chosen(work("70B", 4096, 2**19), H100S)}
+    verdicts = {str(each.arrangement): explain_rejection(each, best) for each in chosen(work("70B", 4096, 2**19), H100S)}
     assert (
         "most of it for weights, gradients and optimizer, 131.4 GiB; weights, gradients and optimizer alone take 131.4 GiB"
         in verdicts["fsdp"]
@@ -107,9 +114,9 @@ def test_recomputation_is_proposed_when_nothing_else_helps() -> None:
 
 
 def test_what_the_model_refuses_is_not_offered() -> None:
-    offered = [each.tensor for each in arrangements(H100S, lambda size: "no" if size > 2 else None)]
+    offered = [each.tensor for each in list_arrangements(H100S, lambda size: "no" if size > 2 else None)]
     assert set(offered) == {1, 2}
-    assert [str(each) for each in arrangements(TWO, lambda _: "no")] == ["ddp", "zero1", "zero2", "fsdp", "hsdp, 2 copies"]
+    assert [str(each) for each in list_arrangements(TWO, lambda _: "no")] == ["ddp", "zero1", "zero2", "fsdp", "hsdp, 2 copies"]
 
 
 def test_the_largest_micro_batch_fills_the_memory() -> None:

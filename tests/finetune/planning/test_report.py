@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from finetune.hardware.gpus import Cluster, Gpu, cluster
+from finetune.hardware.gpus import Cluster, Gpu, make_cluster
 from finetune.planning.estimate import RunEstimate, estimate_run
-from finetune.planning.memory import GIB, ParameterOutline, Unit, memory
-from finetune.planning.report import RunPlan, bars, lines, plan_run
+from finetune.planning.memory import GIB, ParameterOutline, Unit, estimate_memory
+from finetune.planning.report import RunPlan, format_bars, format_plan, plan_run
 from tests.finetune import tiny
 
-MACHINE = cluster("h100-80gb", 4, 1)
+MACHINE = make_cluster("h100-80gb", 4, 1)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def asking(foreseen: RunEstimate, **parallel: object) -> RunEstimate:
 
 
 def text_of(prospect: RunPlan, problems: list[str]) -> str:
-    return "\n".join(lines(prospect, "--recipe byte_model", prospect.look(tiny.RECIPE), problems))
+    return "\n".join(format_plan(prospect, "--recipe byte_model", prospect.look(tiny.RECIPE), problems))
 
 
 def test_a_plan_tells_all_that_was_asked(foreseen: RunEstimate) -> None:
@@ -46,7 +46,7 @@ def test_a_plan_counts_the_host_memory_of_saves(foreseen: RunEstimate) -> None:
     """The fp32 master and both moments of each trained parameter, once over all machines."""
     outline = replace(foreseen.outline, root=Unit((ParameterOutline(1, 10**9, True, 4, 2),)))
     for nodes in (1, 2):
-        said = text_of(plan_run(replace(foreseen, outline=outline), cluster("h100-80gb", 4, nodes)), [])
+        said = text_of(plan_run(replace(foreseen, outline=outline), make_cluster("h100-80gb", 4, nodes)), [])
         size = f"{12 * outline.trained / nodes / 1e9:.2f} GB"
         assert f"host memory for asynchronous saves: {size} on each machine" in said
     checkpoint = foreseen.config.checkpoint.model_copy(update={"asynchronous": False})
@@ -72,7 +72,7 @@ def test_what_is_asked_for_is_taken_or_refused(foreseen: RunEstimate) -> None:
 
 def test_the_largest_micro_batch_fits_and_more_does_not(foreseen: RunEstimate) -> None:
     """A GPU that is a little larger than the states: what is left is counted out, and traced again at that size."""
-    needed = plan_run(foreseen, cluster("h100-80gb", 1, 1)).best.memory
+    needed = plan_run(foreseen, make_cluster("h100-80gb", 1, 1)).best.memory
     small = Cluster("small", Gpu((needed.total + 3_000_000) / GIB, 1, 1, 1), 1)
     prospect = plan_run(foreseen, small)
     most = prospect.largest
@@ -80,7 +80,7 @@ def test_the_largest_micro_batch_fits_and_more_does_not(foreseen: RunEstimate) -
 
     def total(positions: int) -> int:
         work = foreseen.activations(positions, "none", 1)
-        return memory(foreseen.outline, prospect.best.arrangement, work, foreseen.work.compute).total
+        return estimate_memory(foreseen.outline, prospect.best.arrangement, work, foreseen.work.compute).total
 
     assert total(round(most * 0.97)) <= small.budget < total(round(most * 1.35))
 
@@ -103,5 +103,5 @@ def test_missing_weights_and_bad_rows_are_problems(tmp_path: Path) -> None:
 
 
 def test_bars_are_as_long_as_their_terms(foreseen: RunEstimate) -> None:
-    drawn = {line.split("  ")[1].strip(): line.count("█") for line in bars(plan_run(foreseen, MACHINE).best.memory)}
+    drawn = {line.split("  ")[1].strip(): line.count("█") for line in format_bars(plan_run(foreseen, MACHINE).best.memory)}
     assert max(drawn.values()) == 30 and min(drawn.values()) >= 1

@@ -18,7 +18,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with (
         pytest.raises(UserError, match=r"^Ray is not installed; `pip install 'overtone\[ray\]'`, on every machine"),
-        cluster.connected("127.0.0.1:6379"),
+        cluster.connect("127.0.0.1:6379"),
     ):
         raise AssertionError("it was opened")
 
@@ -45,11 +45,11 @@ def test_what_is_no_address(address: str, told: str) -> None:
 def test_nobody_answers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", family.format(loopback.free_port()))
     began = time.monotonic()
-    with pytest.raises(UserError, match=r"^no Ray cluster at .*`ray start --head`"), cluster.connected(None):
+    with pytest.raises(UserError, match=r"^no Ray cluster at .*`ray start --head`"), cluster.connect(None):
         raise AssertionError("it was opened")
     assert time.monotonic() - began < 60
 
 
 def test_a_machine_tells_what_it_does_not_see_and_what_it_runs(tmp_path: Path) -> None:
-    seen = cluster.look_around([str(tmp_path), str(tmp_path / "gone")])
+    seen = cluster.inspect_machine([str(tmp_path), str(tmp_path / "gone")])
     assert seen == {"missing": [str(tmp_path / "gone")], "version": finetune.__version__}

@@ -31,16 +31,16 @@ def test_the_latest_numbers_are_kept_and_the_reason() -> None:
 
 def test_a_folder_that_a_predecessor_holds_is_waited_for(tmp_path: Path) -> None:
     await_release(tmp_path / "free")
-    lock = files.own(tmp_path / "run")
+    lock = files.lock_folder(tmp_path / "run")
     threading.Timer(0.5, os.close, (lock,)).start()
     began = time.monotonic()
     await_release(tmp_path / "run")
     assert time.monotonic() - began >= 0.4
-    os.close(files.own(tmp_path / "run"))
+    os.close(files.lock_folder(tmp_path / "run"))
 
 
 def test_who_never_lets_go_is_left_to_the_run_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "RELEASE_SECONDS", 0.1)
-    lock = files.own(tmp_path / "run")
+    lock = files.lock_folder(tmp_path / "run")
     await_release(tmp_path / "run")
     os.close(lock)

@@ -90,7 +90,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         files.commit_folder(next(tmp_path.glob(".final*")), final)
 
     def prepare() -> None:
-        files.sweep(tmp_path)
+        files.remove_unfinished(tmp_path)
         files.discard(final)
         temporary = files.fresh_folder(tmp_path, "final")
         files.write_blocks(files.make_folder(temporary / "inner") / "a", [b"1", b"2"])
@@ -125,7 +125,7 @@ def test_a_delete_leaves_the_whole_or_something_hidden(tmp_path: Path, kind: str
     path = tmp_path / "gone"
 
     def prepare() -> None:
-        files.sweep(tmp_path)
+        files.remove_unfinished(tmp_path)
         if kind == "file":
             path.write_text("content")
         else:
@@ -138,7 +138,7 @@ def test_a_delete_leaves_the_whole_or_something_hidden(tmp_path: Path, kind: str
         visible = [inner for inner in tmp_path.rglob("*") if inner.is_file() and not any(part.startswith(".") for part in inner.parts)]
         assert len(visible) in ({"folder": 2, "file": 1}[kind], 0)
     assert outcomes == ["rename", "remove"]
-    files.sweep(tmp_path)
+    files.remove_unfinished(tmp_path)
     files.discard(path)
     assert list(tmp_path.iterdir()) == []
 
@@ -150,7 +150,7 @@ def test_sweep_removes_what_killed_processes_left_and_nothing_else(tmp_path: Pat
     keep = [tmp_path / ".hidden", tmp_path / "step-1", tmp_path / f"name{files.TEMPORARY}"]
     for path in keep:
         path.write_text("mine")
-    assert len(files.sweep(tmp_path)) == 3
+    assert len(files.remove_unfinished(tmp_path)) == 3
     assert sorted(tmp_path.iterdir()) == sorted(keep)
 
 
@@ -316,12 +316,12 @@ def test_a_folder_that_cannot_be_owned_is_named_with_the_reason(tmp_path: Path, 
     (tmp_path / "file").write_text("no folder")
     (tmp_path / "taken" / files.OWNER).mkdir(parents=True)
     with pytest.raises(UserError) as caught:
-        files.own(tmp_path / place)
+        files.lock_folder(tmp_path / place)
     assert words.format(folder=tmp_path) in str(caught.value)
 
 
 def test_of_two_words_the_first_is_kept(tmp_path: Path) -> None:
-    assert files.write_first(tmp_path / "new" / "word", b"one") and not files.write_first(tmp_path / "new" / "word", b"two")
+    assert files.write_if_absent(tmp_path / "new" / "word", b"one") and not files.write_if_absent(tmp_path / "new" / "word", b"two")
     assert (tmp_path / "new" / "word").read_bytes() == b"one" and [path.name for path in (tmp_path / "new").iterdir()] == ["word"]
 
 
@@ -331,7 +331,7 @@ def test_the_first_word_is_kept_on_a_disk_without_links(tmp_path: Path, code: in
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", refused)
-    assert files.write_first(tmp_path / "word", b"one") and not files.write_first(tmp_path / "word", b"two")
+    assert files.write_if_absent(tmp_path / "word", b"one") and not files.write_if_absent(tmp_path / "word", b"two")
     assert (tmp_path / "word").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 1
 
 
@@ -351,7 +351,7 @@ def test_a_read_only_folder_is_named(tmp_path: Path, code: int, monkeypatch: pyt
 
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(UserError, match=rf"run cannot be written to \({os.strerror(code)} at .*/run/\.owner\); choose another folder, or"):
-        files.own(tmp_path / "run")
+        files.lock_folder(tmp_path / "run")
 
 
 def test_a_folder_has_one_owner_until_that_process_ends(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_folder_has_one_owner_until_that_process_ends(tmp_path: Path) -> None:
 import sys, time
 from pathlib import Path
 from finetune.storage import files
-files.own(Path({str(tmp_path / "run")!r}))
+files.lock_folder(Path({str(tmp_path / "run")!r}))
 print("mine", flush=True)
 time.sleep(60)
 """
@@ -367,14 +367,14 @@ time.sleep(60)
     try:
         assert other.stdout is not None and other.stdout.readline() == "mine\n"
         with pytest.raises(UserError, match=rf"run is in use by a running process \(process {other.pid} on .* since .*\); wait for it"):
-            files.own(tmp_path / "run")
+            files.lock_folder(tmp_path / "run")
     finally:
         other.kill()
         other.communicate()
-    descriptor = files.own(tmp_path / "run")
+    descriptor = files.lock_folder(tmp_path / "run")
     assert f"process {os.getpid()} on " in (tmp_path / "run" / files.OWNER).read_text()
     os.close(descriptor)
-    os.close(files.own(tmp_path / "run"))
+    os.close(files.lock_folder(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("number", files.WITHOUT_LOCKS)
@@ -385,7 +385,7 @@ def test_a_file_system_without_locks_is_told_with_its_risk(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(files.fcntl, "flock", none_here)
-    os.close(files.own(tmp_path / "run"))
+    os.close(files.lock_folder(tmp_path / "run"))
     said = capsys.readouterr().err
     assert said.startswith(f"warning: the file system of {tmp_path / 'run'} has no locks ([Errno {number}] ")
     assert "a second run in this folder would not be refused" in said and "a folder on a local disk" in said
@@ -398,12 +398,12 @@ def test_another_failure_to_lock_is_no_warning(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(files.fcntl, "flock", broken)
     with pytest.raises(OSError, match="broken"):
-        files.own(tmp_path / "run")
+        files.lock_folder(tmp_path / "run")
 
 
 def test_sweep_of_one_name_leaves_the_others(tmp_path: Path) -> None:
     mine = files.fresh_folder(tmp_path, "model")
     others = [files.fresh_folder(tmp_path, name) for name in ("model-2", "my.model", "other")]
-    assert files.unfinished(tmp_path, "model") == [mine] and files.unfinished(tmp_path) == sorted([mine, *others])
-    assert files.sweep(tmp_path, "model") == [mine]
+    assert files.list_unfinished(tmp_path, "model") == [mine] and files.list_unfinished(tmp_path) == sorted([mine, *others])
+    assert files.remove_unfinished(tmp_path, "model") == [mine]
     assert sorted(tmp_path.iterdir()) == sorted(others)

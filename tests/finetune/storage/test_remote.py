@@ -36,16 +36,16 @@ def test_what_is_a_url() -> None:
 
 
 def test_what_is_sent_is_found_and_read_and_removed(place: str, folder: Path, tmp_path: Path) -> None:
-    assert remote.find(place) == {}
+    assert remote.list_files(place) == {}
     remote.upload(folder, place, "manifest.json")
-    found = remote.find(place)
+    found = remote.list_files(place)
     assert {name: one.bytes for name, one in found.items()} == {name: len(content) for name, content in CONTENT.items()}
     assert all(remote.read(f"{place}/{name}") == content for name, content in CONTENT.items())
-    assert found["a.bin"] == remote.look(f"{place}/a.bin")
+    assert found["a.bin"] == remote.find_file(f"{place}/a.bin")
     remote.download(f"{place}/a.bin", found["a.bin"], tmp_path / "here" / "a.bin")
     assert (tmp_path / "here" / "a.bin").read_bytes() == CONTENT["a.bin"]
     remote.remove(place, "manifest.json")
-    assert remote.find(place) == {}
+    assert remote.list_files(place) == {}
     remote.remove(place, "manifest.json")
 
 
@@ -53,7 +53,7 @@ def test_what_is_sent_replaces_all_that_was_there(place: str, folder: Path) -> N
     remote.write(f"{place}/of-an-older-one.bin", b"old")
     remote.write(f"{place}/manifest.json", b"old")
     remote.upload(folder, place, "manifest.json")
-    assert sorted(remote.find(place)) == sorted(CONTENT)
+    assert sorted(remote.list_files(place)) == sorted(CONTENT)
 
 
 def test_the_last_file_goes_last_and_is_the_first_to_be_removed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_an_upload_that_breaks_off_leaves_none_that_looks_whole(folder: Path, tm
     monkeypatch.setattr(LocalFileSystem, "put_file", broken)
     with pytest.raises(UserError, match=r"deep/er/b.txt: writing it failed \(ConnectionResetError: the line is cut\)"):
         remote.upload(folder, place, "manifest.json")
-    assert sorted(remote.find(place)) == ["a.bin"]
+    assert sorted(remote.list_files(place)) == ["a.bin"]
 
 
 def test_what_arrived_short_is_noticed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +141,13 @@ def test_a_download_that_ends_early_is_begun_again(place: str, tmp_path: Path, o
     with files.watch(dies), pytest.raises(KeyboardInterrupt):
         remote.fetch(url, cache)
     assert [path for path in cache.iterdir() if not path.name.startswith(".")] == []
-    assert remote.fetch(url, cache).read_bytes() == b"one\n" and files.unfinished(cache) == []
+    assert remote.fetch(url, cache).read_bytes() == b"one\n" and files.list_unfinished(cache) == []
 
 
 def test_what_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "elsewhere.bin"
     path.write_bytes(b"12345")
-    found = remote.look(f"file://{path}")
+    found = remote.find_file(f"file://{path}")
     for changed in (b"1234", b"54321"):
         path.write_bytes(changed)
         os.utime(path, (1, 1))
@@ -160,15 +160,15 @@ def test_what_a_fetched_file_names_beside_itself_is_brought_once(place: str, tmp
         remote.write(f"{place}/{name}", name.encode())
     fetched = remote.fetch(f"{place}/train.jsonl", tmp_path / "cache")
     a, b = (fetched.parent / "clips" / name for name in ("a.flac", "b.flac"))
-    remote.complete(fetched, [a])
+    remote.fetch_missing(fetched, [a])
     assert a.read_bytes() == b"clips/a.flac" and not b.exists()
     remote.remove_file(f"{place}/clips/a.flac")
-    remote.complete(fetched, [a, b])
-    assert b.read_bytes() == b"clips/b.flac" and files.unfinished(fetched.parents[1]) == []
+    remote.fetch_missing(fetched, [a, b])
+    assert b.read_bytes() == b"clips/b.flac" and files.list_unfinished(fetched.parents[1]) == []
     with pytest.raises(UserError, match=rf"{place}/clips/c\.flac: accessing it failed, since there is no such object"):
-        remote.complete(fetched, [fetched.parent / "clips" / "c.flac"])
+        remote.fetch_missing(fetched, [fetched.parent / "clips" / "c.flac"])
     for own in (tmp_path / "own" / "train.jsonl", Path("train.jsonl"), Path("/train.jsonl")):
-        remote.complete(own, [tmp_path / "own" / "missing.flac"])
+        remote.fetch_missing(own, [tmp_path / "own" / "missing.flac"])
 
 
 # --- what a person can mend
@@ -184,7 +184,7 @@ def test_bad_places_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         f"file://{tmp_path}/folder": "is a folder; give a file in it",
     }.items():
         with pytest.raises(UserError) as caught:
-            remote.look(url)
+            remote.find_file(url)
         assert str(caught.value).startswith(url) and words in str(caught.value)
 
 
@@ -194,4 +194,4 @@ def test_a_place_without_permission_is_named(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(LocalFileSystem, "info", refused)
     with pytest.raises(UserError, match=r"is not allowed \(Access Denied\); check your credentials"):
-        remote.look(f"file://{tmp_path}/a")
+        remote.find_file(f"file://{tmp_path}/a")

@@ -51,9 +51,9 @@ def test_what_a_rank_without_rows_runs_along_counts_for_nothing(
     training, _ = tiny.built(
         world, tiny.config_in(tmp_path, ("data.val", str(val)), ("parallel.strategy", "fsdp"), ("train.micro_tokens", "80"))
     )
-    assert training.val is not None and len(evaluation._in_order(training.val, 80)) == 5
+    assert training.val is not None and len(evaluation._make_micro_batches(training.val, 80)) == 5
     of_ranks: list[list[float]] = []
-    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: of_ranks.append(values) or values)
+    monkeypatch.setattr(evaluation, "sum_over_data_ranks", lambda _, values: of_ranks.append(values) or values)
     for rank in range(size):
         evaluate(dataclasses.replace(training, world=dataclasses.replace(world, rank=rank, size=size)), training.val, StopRequests())
     assert len(of_ranks) == size and [len(values) for values in of_ranks] == [4] * size
@@ -80,7 +80,7 @@ def test_the_sums_are_those_of_python_s_floats_one_after_the_other(tmp_path: Pat
         return terms
 
     summed: list[list[float]] = []
-    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: summed.append(values) or values)
+    monkeypatch.setattr(evaluation, "sum_over_data_ranks", lambda _, values: summed.append(values) or values)
     noted = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, loss=noting))
     evaluate(noted, training.val, StopRequests())
     assert len(seen["next"]) == 5
@@ -107,8 +107,8 @@ def test_the_host_waits_once_for_all_sums(tmp_path: Path, world: World, monkeypa
     val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
     training, _ = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("train.micro_tokens", "80")))
     assert training.val is not None
-    monkeypatch.setattr(evaluation, "sums", lambda _, values: values)  # votes are of the host's own memory
-    monkeypatch.setattr(evaluation, "data_sums", lambda _, values: values)
+    monkeypatch.setattr(evaluation, "sum_over_ranks", lambda _, values: values)  # votes are of the host's own memory
+    monkeypatch.setattr(evaluation, "sum_over_data_ranks", lambda _, values: values)
     lists: list[int] = []
     tolist = Tensor.tolist
 

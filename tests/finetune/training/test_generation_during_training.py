@@ -291,7 +291,7 @@ def test_what_answering_takes_of_a_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("free", "total", "fits"), [(18, 80, True), (17, 80, False), (80, 80, True), (12, 20, True), (11, 20, False)])
 def test_a_tenth_of_the_gpu_stays_free(free: int, total: int, fits: bool) -> None:
-    assert generation_during_training.has_room(generation_during_training.Gpu("0", free * GIB, total * GIB), 10 * GIB) is fits
+    assert generation_during_training.has_room(generation_during_training.GpuMemory("0", free * GIB, total * GIB), 10 * GIB) is fits
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_the_gpu_is_named_as_a_new_process_sees_it(
     device = torch.device("cuda") if index is None else torch.device("cuda", index)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda queried: (7, 9) if queried == device else None)
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert generation_during_training.gpu_of(device, environ) == generation_during_training.Gpu(name, 7, 9)
+    assert generation_during_training.measure_gpu(device, environ) == generation_during_training.GpuMemory(name, 7, 9)
 
 
 @pytest.fixture
@@ -390,7 +390,7 @@ def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("finetune.exporting.export.export", lambda *_, **__: order.append("export"))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", order.append)
     request = {"checkpoint": "x", "folder": str(tmp_path), "recipe": "llm_sft", "prompts": [], "fraction": 0.25}
-    generation_during_training.answer(request)
+    generation_during_training.answer_prompts(request)
     assert order == ["export", 0.25, "sample"]
-    generation_during_training.answer({**request, "fraction": None})
+    generation_during_training.answer_prompts({**request, "fraction": None})
     assert order[3:] == ["export", "sample"]

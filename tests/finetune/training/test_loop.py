@@ -102,13 +102,13 @@ def test_epochs_decide_where_no_steps_are_given(tmp_path: Path, world: World) ->
 
 def test_a_command_that_names_a_folder_with_a_space_can_be_copied(tmp_path: Path, world: World) -> None:
     training = tiny.built(world, tiny.config_in(tmp_path, ("run.dir", str(tmp_path / "my run"))))[0]
-    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in loop.too_few_steps(training, tmp_path, 9)
+    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in loop.describe_too_few_steps(training, tmp_path, 9)
 
 
 def test_a_suggested_export_repeats_a_recipe_that_was_given_by_its_path(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = tiny.built(world, tiny.config_in(tmp_path))[0]
-    assert "--recipe" not in loop.too_few_steps(training, tmp_path, 9)
+    assert "--recipe" not in loop.describe_too_few_steps(training, tmp_path, 9)
     monkeypatch.setattr(recipe, "built_in_recipes", lambda: ["llm_sft"])
-    assert f"--step N --to FOLDER --recipe {tiny.FOLDER})" in loop.too_few_steps(training, tmp_path, 9)
+    assert f"--step N --to FOLDER --recipe {tiny.FOLDER})" in loop.describe_too_few_steps(training, tmp_path, 9)

@@ -17,8 +17,15 @@ from finetune.distributed.data_parallel import ALIGNED
 from finetune.distributed.process_group import World
 from finetune.planning.memory import GIB, Memory
 from finetune.training import loop, out_of_memory, run
-from finetune.training.out_of_memory import MemoryShortError, Used, compare, explained, remedies, wanted_in
-from finetune.training.step import loader_of
+from finetune.training.out_of_memory import (
+    MemoryShortError,
+    Used,
+    compare_with_plan,
+    explain_out_of_memory,
+    parse_failed_bytes,
+    suggest_remedies,
+)
+from finetune.training.step import make_loader
 from tests.finetune import tiny
 
 CUDA = (
@@ -31,7 +38,7 @@ CPU = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't 
     ("problem", "wanted"), [(CUDA, 2.5 * GIB), (CPU, 400), ("Tried to allocate 20.00 MiB", 20 * 2**20), ("CUDA error: out of memory", 0)]
 )
 def test_what_was_wanted(problem: str, wanted: float) -> None:
-    assert wanted_in(problem) == wanted
+    assert parse_failed_bytes(problem) == wanted
 
 
 def planned(**terms: float) -> Memory:
@@ -67,15 +74,15 @@ PLAN = planned(masters=20, optimizer=20, activations=10, loss=5, overhead=3)
     ],
 )
 def test_the_part_that_is_larger_is_named(found: Used, larger: str) -> None:
-    lines = [line.strip() for line in compare(found, PLAN)]
+    lines = [line.strip() for line in compare_with_plan(found, PLAN)]
     assert [line for line in lines if "LARGER" in line] == [larger]
     assert ("see nvidia-smi" in lines[-1]) == larger.startswith("outside")
 
 
 def test_if_none_is_larger_the_plan_is_and_its_largest_term_is_named() -> None:
-    last = list(compare(used(40, 15, 3), planned(masters=20, optimizer=20, activations=38, overhead=4)))[-1]
+    last = list(compare_with_plan(used(40, 15, 3), planned(masters=20, optimizer=20, activations=38, overhead=4)))[-1]
     assert last == "  as planned, and the plan needs 82.00 GiB of 80.00 GiB; its largest term is activations, 38.00 GiB"
-    assert "the plan" not in " ".join(compare(used(40, 15, 3), None))
+    assert "the plan" not in " ".join(compare_with_plan(used(40, 15, 3), None))
 
 
 def test_three_keys_with_values(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +93,13 @@ def test_three_keys_with_values(tmp_path: Path, world: World, monkeypatch: pytes
         "--train.activation_checkpointing full (now none; the same run can resume with it)",
     ]
     lora = "--model.lora '{rank: 16}' (another run: choose a new --run.dir)"
-    assert remedies(training.config, world, training, weights_first=False) == [*batch, lora]
-    assert remedies(training.config, world, training, weights_first=True) == [lora, *batch]
+    assert suggest_remedies(training.config, world, training, weights_first=False) == [*batch, lora]
+    assert suggest_remedies(training.config, world, training, weights_first=True) == [lora, *batch]
     many = replace(world, size=8, device=torch.device("cuda"))
-    first, second, third = remedies(training.config, many, training, weights_first=True)
+    first, second, third = suggest_remedies(training.config, many, training, weights_first=True)
     assert first.startswith("--parallel.strategy fsdp") and second.startswith("--parallel.offload true") and third == lora
     small = tiny.config_in(tmp_path, *tiny.LORA, ("train.micro_tokens", str(longest)), ("train.activation_checkpointing", "full"))
-    assert [line.split(" (")[0] for line in remedies(small, world, training, weights_first=False)] == [
+    assert [line.split(" (")[0] for line in suggest_remedies(small, world, training, weights_first=False)] == [
         "--model.quantization nf4",
         "more or larger GPUs: see `python -m finetune plan`",
     ]
@@ -110,7 +117,7 @@ def test_a_run_that_finds_no_room_leaves_word_of_it(
         return step(training, turns, number, *rest)
 
     monkeypatch.setattr(loop, "train_step", third_finds_no_room)
-    monkeypatch.setattr(out_of_memory, "measure", lambda wanted, *_: replace(used(1, 60, 3), wanted=wanted))
+    monkeypatch.setattr(out_of_memory, "measure_memory", lambda wanted, *_: replace(used(1, 60, 3), wanted=wanted))
     config = tiny.config_in(tmp_path)
     with pytest.raises(MemoryShortError) as caught:
         run.train(world, config, tiny.RECIPE)
@@ -139,12 +146,12 @@ def test_without_a_plan_it_is_said_still(tmp_path: Path, world: World, monkeypat
 
     monkeypatch.setattr(out_of_memory, "estimate_run", unplannable)
     words = r"(?s)Tried to allocate 2.50 GiB.*no plan available \(KeyError: 'shape'\).*What helps:"
-    with pytest.raises(MemoryShortError, match=words), explained(tiny.config_in(tmp_path), tiny.RECIPE, world):
+    with pytest.raises(MemoryShortError, match=words), explain_out_of_memory(tiny.config_in(tmp_path), tiny.RECIPE, world):
         raise torch.OutOfMemoryError(CUDA)
 
 
 def test_another_error_stays_what_it_is(tmp_path: Path, world: World) -> None:
-    with pytest.raises(RuntimeError, match="^shapes"), explained(tiny.config_in(tmp_path), tiny.RECIPE, world):
+    with pytest.raises(RuntimeError, match="^shapes"), explain_out_of_memory(tiny.config_in(tmp_path), tiny.RECIPE, world):
         raise RuntimeError("shapes do not fit")
 
 
@@ -157,14 +164,14 @@ def test_what_lasts_is_counted_from_the_tensors(tmp_path: Path, world: World, st
     without = 12 * sum(sizes) + 4 * len(sizes)
     gradients = 4 * (sum(sizes) if precision == "fp32" else sum(-(-size // ALIGNED) * ALIGNED for size in sizes) + len(sizes))
     if strategy == "zero1":
-        assert out_of_memory.lasting_bytes(training) == without
+        assert out_of_memory.count_lasting_bytes(training) == without
         return
-    assert out_of_memory.lasting_bytes(training) == without + gradients
-    with closing(loader_of(training, training.rows)) as loader:
+    assert out_of_memory.count_lasting_bytes(training) == without + gradients
+    with closing(make_loader(training, training.rows)) as loader:
         batch = loader.batch(MicroBatch((0, 1), 0, 0))
     for last in (False, True):
         sharding.prepare_backward(training.model, "ddp", last)
         loss = torch.stack([term.sum for term in training.recipe.loss(training.model, batch).values()]).sum()
-        assert out_of_memory.lasting_bytes(training) == without + (0 if precision == "fp32" and not last else gradients)
+        assert out_of_memory.count_lasting_bytes(training) == without + (0 if precision == "fp32" and not last else gradients)
         loss.backward()
-        assert out_of_memory.lasting_bytes(training) == without + gradients
+        assert out_of_memory.count_lasting_bytes(training) == without + gradients

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from finetune.checkpointing import checkpoint
-from finetune.data.batching import Turn
+from finetune.data.batching import RankBatch
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.monitoring.event_log import read_log
-from finetune.monitoring.heartbeat import Loss
+from finetune.monitoring.heartbeat import RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.recipe import Term
 from finetune.storage import files
@@ -27,7 +27,7 @@ def test_a_nan_is_recorded_and_the_save_in_progress_is_committed(tmp_path: Path,
     config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
     step = loop.train_step
 
-    def third_is_nan(training: Training, turns: list[Turn], number: int, *rest: Any) -> dict[str, float]:
+    def third_is_nan(training: Training, turns: list[RankBatch], number: int, *rest: Any) -> dict[str, float]:
         if number == 2:
             raise NotFiniteError("step 3: loss nan")
         return step(training, turns, number, *rest)
@@ -77,9 +77,9 @@ def test_the_exit_record_of_another_run_is_kept(tmp_path: Path, world: World) ->
 def test_a_run_in_good_order_replaces_an_older_record(tmp_path: Path) -> None:
     """A rank of an earlier launch, on a machine that was cut off, may write its record late. Of several failures the first is kept."""
     (tmp_path / "exit.json").write_text('{"reason": "failed", "message": "rank 3 is missing"}')
-    run.write_exit_record(tmp_path, 4, "failed", Loss("a second one"))
+    run.write_exit_record(tmp_path, 4, "failed", RunFailure("a second one"))
     assert json.loads((tmp_path / "exit.json").read_text())["message"] == "rank 3 is missing"
-    run.write_exit_record(tmp_path, 4, "finished", Loss(""))
+    run.write_exit_record(tmp_path, 4, "finished", RunFailure(""))
     assert json.loads((tmp_path / "exit.json").read_text()).items() >= {"reason": "finished", "message": None, "step": 4}.items()
 
 

@@ -20,7 +20,7 @@ from finetune.monitoring.event_log import Events, read_log
 from finetune.storage import files
 from finetune.training import setup
 from finetune.training.loop import Progress
-from finetune.training.setup import identify
+from finetune.training.setup import identify_run
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny
 
@@ -131,7 +131,7 @@ def test_a_checkpoint_that_does_not_list_the_base_s_files_is_adopted_with_a_warn
     tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny.config_in(tmp_path, ("train.steps", "2"), ("checkpoint.every", "1"))
-    monkeypatch.setattr(setup, "identify", without_files)
+    monkeypatch.setattr(setup, "identify_run", without_files)
     tiny.trained(world, config)
     monkeypatch.undo()
     tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "3")))
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_does_not_list_the_base_s_files_is_adopted_with_a_warn
         "step-00000002 was saved by an earlier version, which recorded only the weights and config.json of the base"
         in capsys.readouterr().err
     )
-    states = [checkpoint.read_state(path) for path in checkpoint.steps_in(checkpoint.folder_of(config.run.dir))]
+    states = [checkpoint.read_state(path) for path in checkpoint.list_checkpoints(checkpoint.folder_of(config.run.dir))]
     assert [(state["step"], sorted(state["base"]["files"] or ())) for state in states] == [
         (3, ["config.json", "model.safetensors"]), (2, []), (1, []),
     ]  # fmt: skip
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_does_not_list_the_base_s_files_is_adopted_with_a_warn
 
 
 def without_files(*arguments: Any) -> dict[str, Any]:
-    identity = identify(*arguments)
+    identity = identify_run(*arguments)
     return {**identity, "base": {key: value for key, value in identity["base"].items() if key != "files"}}
 
 

@@ -20,13 +20,13 @@ from finetune.modeling import optimizers
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.recipe import Batch, Term
 from finetune.training.loop import steps_left
-from finetune.training.step import Training, loader_of, means, memory_gib, objective, seed, train_step
+from finetune.training.step import Training, compute_means, compute_objective, make_loader, memory_gib, seed_generators, train_step
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, reference
 from tests.finetune.synchronizations import report, synchronizations, waits_of_steps
 
 
-def first_step(training: Training) -> tuple[list[batching.Turn], list[str]]:
+def first_step(training: Training) -> tuple[list[batching.RankBatch], list[str]]:
     order = batching.Order.of(training.config)
     step = next(batching.steps(order, training.rows.lengths, Place(), None))
     loader = Loader(training.rows, training.recipe, 0, 1)
@@ -103,17 +103,17 @@ def test_objective_divides_each_term_by_its_own_count() -> None:
         "b": Term(torch.tensor(4.0), 0.5),
         "metric": Term(torch.tensor(9.0), 0.0),
     }
-    assert float(objective(terms, {"a": 3.0, "b": 8.0, "metric": 1.0}).detach()) == 6 / 3 + 0.5 * 4 / 8
+    assert float(compute_objective(terms, {"a": 3.0, "b": 8.0, "metric": 1.0}).detach()) == 6 / 3 + 0.5 * 4 / 8
     nothing = {"a": Term(torch.zeros((), requires_grad=True), 1.0)}
-    loss = objective(nothing, {"a": 0.0})
+    loss = compute_objective(nothing, {"a": 0.0})
     loss.backward()
     assert float(loss.detach()) == 0.0, "a step without targets still runs backward, because other ranks do"
 
 
 def test_means_weigh_the_terms() -> None:
-    numbers = means({"a": 6.0, "b": 4.0, "metric": 9.0}, {"a": 3.0, "b": 8.0, "metric": 2.0}, {"a": 1.0, "b": 0.5, "metric": 0.0})
+    numbers = compute_means({"a": 6.0, "b": 4.0, "metric": 9.0}, {"a": 3.0, "b": 8.0, "metric": 2.0}, {"a": 1.0, "b": 0.5, "metric": 0.0})
     assert numbers == {"loss": 2.25, "a": 2.0, "b": 0.5, "metric": 4.5}
-    assert means({"a": 0.0}, {"a": 0.0}, {"a": 1.0})["loss"] == 0.0
+    assert compute_means({"a": 0.0}, {"a": 0.0}, {"a": 1.0})["loss"] == 0.0
 
 
 def test_dropout_is_drawn_by_the_micro_batch_alone(tmp_path: Path, world: World) -> None:
@@ -131,7 +131,7 @@ def test_dropout_is_drawn_by_the_micro_batch_alone(tmp_path: Path, world: World)
 def test_a_seed_draws_what_torch_would_draw() -> None:
     torch.manual_seed(2**62 + 7)
     right = torch.rand(3)
-    seed(2**62 + 7, torch.device("cpu"))
+    seed_generators(2**62 + 7, torch.device("cpu"))
     assert torch.equal(torch.rand(3), right)
 
 
@@ -200,7 +200,7 @@ def test_batches_for_a_gpu_alone_are_pinned(tmp_path: Path, world: World, device
     training, progress = tiny.built(world, tiny.config_in(tmp_path))
     step = next(steps_left(training, progress))
     with synchronizations(world.device):  # which knows of pinned memory without a GPU
-        loader = loader_of(replace(training, world=replace(world, device=torch.device(device))), training.rows)
+        loader = make_loader(replace(training, world=replace(world, device=torch.device(device))), training.rows)
         found = {tensor.is_pinned() for turn in loader.turns(step.micros) for tensor in turn.batch.tensors.values()}
     loader.close()
     assert found == {device == "cuda"}

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from finetune.config import resolve
-from finetune.distributed.sharding import units_of
+from finetune.distributed.sharding import find_units
 from finetune.errors import UserError
 from finetune.modeling.loss_head import LossHead, Shaping
 from recipes.language import causal_model, liger_loss
@@ -110,7 +110,7 @@ def test_it_has_the_heads_names_and_is_gathered_by_itself(tmp_path: Path) -> Non
     assert [type(model.get_submodule("lm_head")) for model in (ours, theirs)] == [LossHead, LigerHead]
     assert dict(ours.named_parameters()).keys() == dict(theirs.named_parameters()).keys()
     small = nn.ModuleList([theirs.get_submodule("lm_head")])
-    assert units_of(small, ()) == [theirs.get_submodule("lm_head")]
+    assert find_units(small, ()) == [theirs.get_submodule("lm_head")]
 
 
 @pytest.mark.parametrize("shaping", [Shaping(scale=0.5), Shaping(cap=30.0)])

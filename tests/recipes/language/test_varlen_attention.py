@@ -70,7 +70,7 @@ def test_a_block_computed_again_sees_the_same_samples(how: Any) -> None:
     packed, alone = gradients.batches()
     model = model_of(FAMILIES["mistral, every layer in a window"], varlen_attention.LOOP)
     expected = gradients.gradients(model, alone)
-    activation_checkpointing.wrap(model, block_classes(model), how)
+    activation_checkpointing.wrap_blocks(model, block_classes(model), how)
     found = gradients.gradients(model, [packed])
     plain = {name.replace("_checkpoint_wrapped_module.", ""): gradient for name, gradient in found.items()}
     assert plain.keys() != found.keys() and gradients.largest_difference(plain, expected) <= 1e-5

@@ -55,7 +55,7 @@ def check_one_graph(family: str, how: Any, backend: str, not_again: Any, toleran
     """Against the same rows without padding, through sdpa sample by sample."""
     varlen_attention.register()
     model, plain, before = model_of(family, varlen_attention.KERNEL), model_of(family, varlen_attention.LOOP), unique_graphs()
-    activation_checkpointing.wrap(model, block_classes(model), how)
+    activation_checkpointing.wrap_blocks(model, block_classes(model), how)
     compilation.compile_blocks(model, block_classes(model), True, backend)
     for cut in CUTS:
         row = pack([gradients.samples()[number] for number in cut])

@@ -179,7 +179,7 @@ def check_positions_start_again_with_each_sample(case: Case) -> None:
 def check_an_epoch_is_the_mean_over_every_target(case: Case) -> None:
     """Loss and gradient of the micro-batches of a step are those of all rows one by one, divided once by the count of their targets."""
     training = case.training
-    order, loader = batching.Order.of(training.config), steps.loader_of(training, training.rows)
+    order, loader = batching.Order.of(training.config), steps.make_loader(training, training.rows)
     (step,) = batching.steps(order, training.rows.lengths, Place(), epochs=1)
     turns = loader.turns(step.micros)
     loader.close()

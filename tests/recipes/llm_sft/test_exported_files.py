@@ -59,7 +59,7 @@ def test_merged_adapters_compute_what_peft_computes(tmp_path: Path) -> None:
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     before = logits(whole)
     lora = export.Lora.model_validate(state["lora"])
-    lora_adapters.inject(whole, lora, r".*(?:_proj)")
+    lora_adapters.inject_adapters(whole, lora, r".*(?:_proj)")
     unknown = set(trained) - set(dict(whole.named_parameters()))
     whole.load_state_dict(trained, strict=False, assign=True)
     found = logits(AutoModelForCausalLM.from_pretrained(export.export(run, tmp_path / "out")))

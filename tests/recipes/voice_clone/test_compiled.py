@@ -22,7 +22,7 @@ def model(fresh: Any) -> Any:
     torch._dynamo.reset()
     model = fresh.model.train()
     yield model
-    for module in activation_checkpointing.outermost(model, fresh.loaded.blocks):
+    for module in activation_checkpointing.find_outermost_blocks(model, fresh.loaded.blocks):
         module.__dict__.pop("forward", None)
     model.zero_grad(set_to_none=True)
     torch._dynamo.reset()

@@ -53,7 +53,7 @@ def test_a_head_that_lora_names_stays_linear_and_says_the_same(fresh: Any, monke
     loaded = RECIPE.load(config)
     heads = {name for name, module in loaded.model.named_modules() if isinstance(module, LossHead)}
     assert heads == {f"talker.code_predictor.lm_head.{book}" for book in range(15) if book != 3}
-    lora_adapters.inject(loaded.model, lora, RECIPE.lora_targets)
+    lora_adapters.inject_adapters(loaded.model, lora, RECIPE.lora_targets)
     whole = sums(fresh.model, fresh.batch)
     for name in ("talker.codec_head", "talker.code_predictor.lm_head.3"):
         asked = fresh.model.get_submodule(name)
