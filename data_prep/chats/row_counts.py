@@ -24,7 +24,7 @@ FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
 
 
 @dataclass
-class Tally:
+class RowCounts:
     """Outcome of the rows read so far."""
 
     kinds: bytearray = field(default_factory=bytearray)
@@ -55,15 +55,15 @@ class Tally:
 
     def reject(self, place: str, reason: str) -> None:
         self.rejects.append({"source": place, "reason": one_line(reason)})
-        self.reasons[_reason_group(one_line(reason))] += 1
+        self.reasons[_group_reason(one_line(reason))] += 1
 
 
-def _reason_group(reason: str) -> str:
+def _group_reason(reason: str) -> str:
     """A reason without the parts that differ from row to row."""
     return "the same as another" if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
 
 
-def summary(tally: Tally, passed_over: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
+def make_summary(tally: RowCounts, passed_over: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
     """Contents of summary.json, without time or machine, so that the same files give the same bytes."""
     return {
         "made_by": MADE_BY,
@@ -86,15 +86,15 @@ def format_summary(summary: dict[str, Any]) -> str:
     found = [
         f"{summary['read']:,} rows read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
         f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
-        *_sources(summary),
-        *_rejected(summary["reasons"]),
+        *_format_sources(summary),
+        *_format_reasons(summary["reasons"]),
     ]
     if summary["keys_left_out"]:
         keys = _join_shown([f"{key} ({count:,} rows)" for key, count in summary["keys_left_out"].items()])
         found.append(f"  keys of rows that no shape reads, left out: {keys}")
     if summary["answers_without_leading_line_breaks"]:
         found.append(f"  line breaks taken off the beginning of answers in {summary['answers_without_leading_line_breaks']:,} rows")
-    return "\n".join([*found, *_validation(summary)])
+    return "\n".join([*found, *_explain_no_validation(summary)])
 
 
 def explain_no_rows(summary: dict[str, Any]) -> str:
@@ -102,7 +102,7 @@ def explain_no_rows(summary: dict[str, Any]) -> str:
     return _join_shown([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "none was there"
 
 
-def _sources(summary: dict[str, Any]) -> list[str]:
+def _format_sources(summary: dict[str, Any]) -> list[str]:
     rows, passed_over = summary["sources"], summary["passed_over"]
     found = [f"  from {_join_shown([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []
     if empty := [name for name, count in rows.items() if not count]:
@@ -112,7 +112,7 @@ def _sources(summary: dict[str, Any]) -> list[str]:
     return found
 
 
-def _rejected(reasons: dict[str, int]) -> list[str]:
+def _format_reasons(reasons: dict[str, int]) -> list[str]:
     found = [f"  rejected {count:,}: {reason}" for reason, count in list(reasons.items())[:SHOWN]]
     return [*found, *([f"  and {len(reasons) - SHOWN} reasons more"] if len(reasons) > SHOWN else []), *_rejects_hint(reasons)]
 
@@ -121,7 +121,7 @@ def _rejects_hint(reasons: dict[str, int]) -> list[str]:
     return [f"  each with its place and its reason in {REJECTS}"] if reasons else []
 
 
-def _validation(summary: dict[str, Any]) -> list[str]:
+def _explain_no_validation(summary: dict[str, Any]) -> list[str]:
     if summary["val"]:
         return []
     if wanted := summary.get("val_rows"):

@@ -65,7 +65,7 @@ ADVICE = {
 }
 
 
-def explain(reason: str) -> str:
+def explain_reason(reason: str) -> str:
     """Short description of a reason; empty for an unknown one."""
     rules = {rule.reason: rule.description for preset in PRESETS.values() for rule in preset}
     return (rules | OTHER_REASONS).get(reason, "")

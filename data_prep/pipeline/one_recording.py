@@ -19,10 +19,10 @@ from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.clips import extraction, speaker_similarity
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.manifest import AUTO
-from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, key_of
+from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
 from data_prep.pipeline.worker_models import LazyAudio, Models
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation import vad
 from data_prep.segmentation.segment import Lengths, TextUnit
 from data_prep.segmentation.vad import Region
@@ -43,7 +43,7 @@ class Job:
     language: str | None
     """Full name, or None: Whisper detects it, a transcript leaves it open."""
     hearing: dict[str, Any] | None
-    """`whisper_engine.settings`, or None with transcripts."""
+    """`whisper_engine.describe_settings`, or None with transcripts."""
     encoder: SpeakerEncoder | None = None
     """Of the speaker check, if there is to be one."""
 
@@ -93,7 +93,7 @@ VOICES: TypeAdapter[dict[str, bytes]] = TypeAdapter(dict[str, Base64Bytes])
 
 
 def prepare_recording(
-    source: RecordingSource, transcript: Transcript | None, job: Job, stages: Stages, models: Models
+    source: RecordingSource, transcript: UserTranscript | None, job: Job, stages: Stages, models: Models
 ) -> PreparedRecording:
     """Run all stages. Without a transcript, Whisper transcribes; if Whisper is disabled, the recording is rejected.
 
@@ -103,7 +103,7 @@ def prepare_recording(
         return refuse_recording(source, "unreadable", source.problem, 0)
     sound = LazyAudio(source.path, models)
     try:
-        heard = stages.run("speech", speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
+        heard = stages.run("speech", make_speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
         if isinstance(heard, UnusableRecording):
             return refuse_recording(source, heard.reason, heard.detail, round(heard.seconds * MASTER_RATE))
         return _cut_clips(source, transcript, heard, sound, job, stages, models)
@@ -119,14 +119,14 @@ def refuse_recording(source: RecordingSource, reason: str, detail: str, total: i
 def load_stored_speech(source: RecordingSource, stages: StoredStages) -> DetectedSpeech | UnusableRecording | None:
     """Stored result of the speech detection stage, or None."""
     try:
-        return stages.run("speech", speech_inputs(source), SPEECH, lambda: UnusableRecording(reason="", detail="", seconds=0.0))
+        return stages.run("speech", make_speech_inputs(source), SPEECH, lambda: UnusableRecording(reason="", detail="", seconds=0.0))
     except NotStoredError:
         return None
 
 
-def speech_inputs(source: RecordingSource) -> dict[str, Any]:
+def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
     """Cache key inputs of the speech detection stage."""
-    return {"form": FORM, "recording": source.digest, "vad": vad.settings()}
+    return {"form": FORM, "recording": source.digest, "vad": vad.describe_settings()}
 
 
 def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | UnusableRecording:
@@ -141,7 +141,7 @@ def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | Unusable
 
 def _cut_clips(
     source: RecordingSource,
-    transcript: Transcript | None,
+    transcript: UserTranscript | None,
     heard: DetectedSpeech,
     sound: LazyAudio,
     job: Job,
@@ -155,28 +155,28 @@ def _cut_clips(
         )
     if transcript is None and job.hearing is None:
         return refuse_recording(source, "no_transcript", "no transcript next to the recording", length)
-    units = _text_units(source, transcript, heard, sound, job, stages, models)
+    units = _make_text_units(source, transcript, heard, sound, job, stages, models)
     inputs = {
-        "speech": key_of(speech_inputs(source)),
-        "units": key_of({"units": [unit.model_dump() for unit in units]}),
+        "speech": make_key(make_speech_inputs(source)),
+        "units": make_key({"units": [unit.model_dump() for unit in units]}),
         "whole": bool(transcript and transcript.text),
         "lengths": vars(job.lengths),
         "language": job.language,
-        "code": extraction.code_digests(),
+        "code": extraction.compute_code_digests(),
     }
 
     def cut() -> list[MeasuredClip]:
-        pieces = extraction.divide(transcript, units, heard.regions, sound.master, job.lengths)
-        return extraction.write(job.out, source, pieces, heard.regions, sound.master, job.language)
+        pieces = extraction.divide_recording(transcript, units, heard.regions, sound.master, job.lengths)
+        return extraction.write_clips(job.out, source, pieces, heard.regions, sound.master, job.language)
 
     made = stages.run("clips", inputs, CLIPS, cut, extraction.all_exist(job.out))
-    known = _voice_vectors(made, inputs, job, stages, models)
+    known = _embed_clips(made, inputs, job, stages, models)
     return PreparedRecording(source, length, tuple(heard.regions), tuple(made), warning, voices=known)
 
 
-def _text_units(
+def _make_text_units(
     source: RecordingSource,
-    transcript: Transcript | None,
+    transcript: UserTranscript | None,
     speech: DetectedSpeech,
     sound: LazyAudio,
     job: Job,
@@ -187,25 +187,30 @@ def _text_units(
         return transcript.units(speech.track.length, job.language or AUTO)
     assert job.hearing is not None
     longest = job.hearing.get("longest_window")
-    inputs = {"form": FORM, "speech": key_of(speech_inputs(source)), "hearing": job.hearing}
+    inputs = {"form": FORM, "speech": make_key(make_speech_inputs(source)), "hearing": job.hearing}
     return stages.run(
         "words",
         inputs,
         UNITS,
-        lambda: whisper_engine.transcribe(
-            models.whisper, sound.hearing, vad.windows(speech.regions, sound.master, longest), job.language, longest
+        lambda: whisper_engine.transcribe_recording(
+            models.whisper, sound.hearing, vad.make_windows(speech.regions, sound.master, longest), job.language, longest
         ),
         lambda units: not any(unit.error for unit in units),  # windows that Whisper failed on are retried
     )
 
 
-def _voice_vectors(
+def _embed_clips(
     made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models
 ) -> dict[str, speaker_similarity.Vector]:
     """Speaker embedding [H] of each clip file by id; {} without a speaker check. `inputs`: cache key inputs of the clips."""
     if job.encoder is None:
         return {}
-    inputs = {"form": FORM, "clips": key_of(inputs), "encoder": job.encoder.digest, "products": "fp32"}  # older results used TF32 on a GPU
+    inputs = {
+        "form": FORM,
+        "clips": make_key(inputs),
+        "encoder": job.encoder.digest,
+        "products": "fp32",
+    }  # older results used TF32 on a GPU
     paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
-    found = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.encode_clips(models.encoder, paths))
+    found = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.embed_clips(models.encoder, paths))
     return {identity: np.frombuffer(vector, "<f4") for identity, vector in found.items()}

@@ -70,10 +70,12 @@ def describe_result(recording: PreparedRecording) -> str:
 def format_progress(done: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
     """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`, `elapsed`: seconds."""
     speed = done / max(elapsed, 0.001)
-    left = _clock((total - done) / speed) if done else "?"
+    left = _format_time((total - done) / speed) if done else "?"
     counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
-    return f"{_clock(done)} of about {_clock(total)}, {speed:.1f}× real time, {left} left" + (f" · rejected for: {counts}" * bool(counts))
+    return f"{_format_time(done)} of about {_format_time(total)}, {speed:.1f}× real time, {left} left" + (
+        f" · rejected for: {counts}" * bool(counts)
+    )
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))

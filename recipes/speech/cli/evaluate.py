@@ -138,7 +138,7 @@ def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[Path
     for system in reversed(speaking):  # the base that was given comes last
         try:
             folder = systems.find_encoder_folder(recipe, system)
-            qwen3_tts_speaker_encoder.base_config(folder)
+            qwen3_tts_speaker_encoder.read_base_config(folder)
             return folder, []
         except UserError as error:
             reasons.append(str(error))

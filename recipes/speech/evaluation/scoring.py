@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read
+from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read_audio
 from finetune.errors import UserError
 from recipes.speech.evaluation import audio_measures as sound
 from recipes.speech.evaluation import intelligibility as hearing
@@ -118,7 +118,7 @@ def describe_failures(scored: Mapping[str, Sequence[Scored]], listeners: Listene
 def samples_of(path: Path) -> Samples:
     """A clip as mono samples [n] at 24 kHz, also if it is empty or silent. Raises `UserError` for one that cannot be read."""
     try:
-        return read(path, MASTER_RATE).samples
+        return read_audio(path, MASTER_RATE).samples
     except AudioError as error:
         if error.reason in ("silent", "empty"):
             return _silence_of(path)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.model_resolver import folder_of
+from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.clips.speaker_similarity import LONGEST
 from finetune.errors import UserError
 from finetune.storage.model_security import Kind, admit, load_pickled_weights
@@ -45,8 +45,8 @@ class Encoder:
 
 def own(folder: Path) -> Encoder:
     """The speaker encoder in a base model's folder. Raises `UserError` if it has none."""
-    loaded = qwen3_tts_speaker_encoder.load(folder)
-    return Encoder(OWN, lambda samples: qwen3_tts_speaker_encoder.vector(loaded, samples))
+    loaded = qwen3_tts_speaker_encoder.load_encoder(folder)
+    return Encoder(OWN, lambda samples: qwen3_tts_speaker_encoder.embed_clip(loaded, samples))
 
 
 def spectral() -> Encoder:
@@ -65,7 +65,7 @@ def independent(name: str) -> Encoder:
     import torch
 
     try:
-        extractor, model = load_speaker_model(folder_of("--speaker-model", name, SPEAKER_MODEL_FILES))
+        extractor, model = load_speaker_model(resolve_model("--speaker-model", name, SPEAKER_MODEL_FILES))
     except (OSError, ValueError, KeyError, UserError) as error:
         first = str(error).splitlines()[0]
         raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio_codecs.qwen3_tts import QwenCodec, encode, load_codec
+from data_prep.audio_codecs.qwen3_tts import QwenCodec, encode_clips, load_codec
 from data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from data_prep.audio_codecs.selection import open_codec, open_speaker_encoder
@@ -26,7 +26,7 @@ def test_the_codec_encodes_and_decodes(nano: Path) -> None:
     clip = np.random.default_rng(0).uniform(-0.3, 0.3, 5000).astype(np.float32)
     loaded = open_codec(str(nano)).load("cpu")
     (codes,) = loaded.encode([clip])
-    assert np.array_equal(codes, encode(load_codec(nano / CODEC_FOLDER, "cpu"), [clip])[0]) and codes.shape == (3, 16)
+    assert np.array_equal(codes, encode_clips(load_codec(nano / CODEC_FOLDER, "cpu"), [clip])[0]) and codes.shape == (3, 16)
     wave = loaded.decode(codes)
     assert wave.dtype == np.float32 and wave.shape == (3 * 1920,) and np.abs(wave).max() <= 1
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 
-from data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, Tally, format_summary, summary
+from data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, RowCounts, format_summary, make_summary
 
 
-def account(tally: Tally, **passed_over: int) -> str:
-    return format_summary(summary(tally, Counter(passed_over), 0.02, None))
+def account(tally: RowCounts, **passed_over: int) -> str:
+    return format_summary(make_summary(tally, Counter(passed_over), 0.02, None))
 
 
 def test_a_row_is_new_once_wherever_it_stands() -> None:
-    tally, row = Tally(), {"prompt": "a", "completion": "b"}
+    tally, row = RowCounts(), {"prompt": "a", "completion": "b"}
     assert tally.first_place(row, "a.jsonl:1") is None
     assert tally.first_place({"completion": "b", "prompt": "a"}, "a.jsonl:1") == "a.jsonl:1", "the same place makes no other row of it"
     assert tally.first_place({**row, "tools": [{}]}, "a.jsonl:2") is None
 
 
 def test_reasons_that_differ_only_by_their_row_are_counted_together() -> None:
-    tally = Tally()
+    tally = RowCounts()
     for place in ("a:1", "a:2"):
         tally.reject(place, f"messages[{place[-1]}] must be an object, found {place!r}")
         tally.reject(place, f"the same as {place}")
@@ -29,7 +29,7 @@ def test_reasons_that_differ_only_by_their_row_are_counted_together() -> None:
 
 
 def test_everything_that_is_not_used_is_told() -> None:
-    tally = Tally(kinds=bytearray([TRAINS, TRAINS, VALIDATES, REJECTED]), by_source=Counter({"a.jsonl": 4, "b.jsonl": 0}))
+    tally = RowCounts(kinds=bytearray([TRAINS, TRAINS, VALIDATES, REJECTED]), by_source=Counter({"a.jsonl": 4, "b.jsonl": 0}))
     tally.keep("messages", ["id", "a\nname"], tidied=True)
     tally.keep("messages", ["id"], tidied=False)
     tally.reject("a.jsonl:4", "an empty completion")
@@ -46,11 +46,11 @@ def test_everything_that_is_not_used_is_told() -> None:
 
 
 def test_long_listings_are_cut_where_people_look_and_whole_in_the_file() -> None:
-    tally = Tally(by_source=Counter({f"{number}.jsonl": 1 for number in range(40)}))
+    tally = RowCounts(by_source=Counter({f"{number}.jsonl": 1 for number in range(40)}))
     for number in range(40):
         tally.reject("a", "x" * (number + 1))
     tally.keep("messages", [f"key{number}" for number in range(40)], tidied=False)
     said = account(tally)
     assert said.count("and 28 more") == 2 and "and 28 reasons more" in said and len(said.splitlines()) == SHOWN + 6
-    whole = summary(tally, Counter(), 0.02, None)
+    whole = make_summary(tally, Counter(), 0.02, None)
     assert [len(whole[part]) for part in ("sources", "reasons", "keys_left_out")] == [40, 40, 40]

@@ -114,7 +114,7 @@ def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.C
             raise OSError(28, "No space left on device")
 
     with files.watch(full), pytest.raises(OSError, match="No space"):
-        text.write(chat_files.find_sources([path]), tmp_path / "out", text.TextOptions())
+        text.write_dataset(chat_files.find_sources([path]), tmp_path / "out", text.TextOptions())
     assert everything(tmp_path / "out") == before and sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "out"]
 
 

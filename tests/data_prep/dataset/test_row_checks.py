@@ -18,18 +18,18 @@ from data_prep.dataset.row_checks import (
     check_clip,
     check_fields,
     check_reference,
+    collect_facts,
     find_codes_fault,
-    row_facts,
 )
 from data_prep.dataset.row_reader import ManifestLine
-from data_prep.manifest import Row
+from data_prep.manifest import ManifestRow
 
 SOUND = AudioInfo(24_000, 1, 48_000, "aa")
 CODES = [[0, 2047] * 8] * 25
 
 
-def line(**fields: object) -> tuple[ManifestLine, Row]:
-    row = Row.model_validate({"audio": "a.flac", "text": "A.", "speaker": "me", **fields})
+def line(**fields: object) -> tuple[ManifestLine, ManifestRow]:
+    row = ManifestRow.model_validate({"audio": "a.flac", "text": "A.", "speaker": "me", **fields})
     return ManifestLine(Path("train.jsonl"), 3, row), row
 
 
@@ -79,7 +79,7 @@ def test_what_is_said_without_hearing() -> None:
 
 
 def rows(*different: dict[str, object], split: str = "train") -> list[RowFacts]:
-    plain = row_facts(*line(), SOUND)
+    plain = collect_facts(*line(), SOUND)
     return [
         dataclasses.replace(plain, **{"place": f"{split}:{n}", "sound": AudioInfo(24_000, 1, 9, f"{split}{n}"), **fields})
         for n, fields in enumerate(different, start=1)
@@ -134,4 +134,4 @@ def test_every_kind_is_a_problem_or_a_note() -> None:
 )
 def test_the_file_says_what_is_validated_on_where_it_is_ours(name: str, split: str | None, validates: bool) -> None:
     row = line(split=split)[1]
-    assert row_facts(ManifestLine(Path(name), 1, row), row, SOUND).validates is validates
+    assert collect_facts(ManifestLine(Path(name), 1, row), row, SOUND).validates is validates
