@@ -185,11 +185,11 @@ def write_entries(path: Path, entries: Iterable[ManifestRow | Reject]) -> int:
 def write_rows_unless_same(path: Path, rows: list[ManifestRow]) -> None:
     """Replace a manifest unless it already has these rows; rewriting it would lose their codes, which are expensive."""
     plain = [row.model_dump(mode="json", exclude_none=True) for row in rows]
-    if not path.is_file() or plain != [_without_codes(value) for _, value in read_lines(path)]:
+    if not path.is_file() or plain != [_drop_codes(value) for _, value in read_lines(path)]:
         files.write_jsonl(path, plain)
 
 
-def _without_codes(value: dict[str, Any]) -> dict[str, Any]:
+def _drop_codes(value: dict[str, Any]) -> dict[str, Any]:
     return {key: field for key, field in value.items() if key != "audio_codes"}
 
 

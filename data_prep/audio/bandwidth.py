@@ -32,8 +32,8 @@ def measure_bandwidth(samples: Samples, rate: int) -> int:
     power = np.square(np.abs(np.fft.rfft(frames, axis=1)))
     loud = _smooth_spectrum(np.quantile(power, LOUD_SHARE, axis=0))
     floor = np.maximum(_smooth_spectrum(_average_pauses(power)), QUANTISATION * np.square(window).sum())
-    heard = np.flatnonzero(loud > np.maximum(loud.max() * _decibel_to_power(-BELOW_PEAK_DB), floor * _decibel_to_power(ABOVE_FLOOR_DB)))
-    return round(float(heard[-1]) * rate / SPECTRUM) if len(heard) else 0
+    audible = np.flatnonzero(loud > np.maximum(loud.max() * _decibel_to_power(-BELOW_PEAK_DB), floor * _decibel_to_power(ABOVE_FLOOR_DB)))
+    return round(float(audible[-1]) * rate / SPECTRUM) if len(audible) else 0
 
 
 def _average_pauses(power: NDArray[np.float64]) -> NDArray[np.float64]:

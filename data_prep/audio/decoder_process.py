@@ -65,20 +65,20 @@ class AudioDecoder:
 
     def probe(self, path: Path, bounds: AudioLimits = RECORDING) -> Track:
         """Run `waveform.probe_recording` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
-        track = Track.model_validate(self._ask({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
-        complaints = self._child.complaints() if self._child else []
-        return track if track.warning or not complaints else track.model_copy(update={"warning": f"the decoder says: {complaints[0]}"})
+        track = Track.model_validate(self._send_request({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
+        lines = self._child.read_error_lines() if self._child else []
+        return track if track.warning or not lines else track.model_copy(update={"warning": f"the decoder says: {lines[0]}"})
 
     def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
         """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, memory-mapped. Raises `UserError` if the disk is too full."""
         lengths = [convert_position(track.frames, track.rate, rate) for rate in RATES]
         needed = 4 * sum(lengths)
         files.require_space(self._folder, needed, f"decoding {path.name!r}")
-        with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as hearing:
+        with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as speech:
             request = {"do": "load", "path": str(path), "track": track.model_dump()}
             with files.no_space_explained(self._folder / path.name, needed):
-                self._ask(request, [master.fileno(), hearing.fileno()])
-            return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(hearing, lengths[1], SPEECH_RATE)
+                self._send_request(request, [master.fileno(), speech.fileno()])
+            return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(speech, lengths[1], SPEECH_RATE)
 
     def close(self) -> None:
         """Stop the child."""
@@ -92,12 +92,12 @@ class AudioDecoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> Any:
+    def _send_request(self, request: dict[str, Any], descriptors: list[int]) -> Any:
         if self._child is None or self._child.process.poll() is not None:
             self.close()
             self._child = _DecoderProcess(self._stall, self._memory)
         try:
-            answer = self._child.ask(request, descriptors, self._longest)
+            answer = self._child.request(request, descriptors, self._longest)
         except AudioError:
             self.close()
             raise
@@ -127,9 +127,9 @@ class _DecoderProcess:
                 start_new_session=True,  # Ctrl-C goes to the parent, which finishes the current item
             )
         if self._receive(START_SECONDS) != b"ready":
-            raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._last_word()}")
+            raise RuntimeError(f"the decoder process did not start ({self._describe_exit()}): {self._read_last_error_line()}")
 
-    def ask(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
+    def request(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
         """Send a request and wait for the answer. Raises `AudioError` if the child dies or stalls; it is unusable afterwards."""
         self._stderr.truncate(0)
         with contextlib.suppress(ConnectionError):  # the child is dead; `_receive` reports it
@@ -141,7 +141,7 @@ class _DecoderProcess:
         if message is None:
             raise AudioError("decoder_stalled", f"no progress for {self._stall:g} s; if the disk is slow, copy the file to a local one")
         if not message:
-            raise AudioError("decoder_crashed", f"the decoder died ({self._end()}): {self._last_word()}")
+            raise AudioError("decoder_crashed", f"the decoder died ({self._describe_exit()}): {self._read_last_error_line()}")
         return json.loads(message)
 
     def kill(self) -> None:
@@ -160,7 +160,7 @@ class _DecoderProcess:
         except ConnectionError:
             return b""
 
-    def _end(self) -> str:
+    def _describe_exit(self) -> str:
         try:
             code = self.process.wait(1.0)  # it closes the socket before its exit code is known
         except subprocess.TimeoutExpired:
@@ -168,13 +168,13 @@ class _DecoderProcess:
             code = self.process.wait()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
-    def complaints(self) -> list[str]:
+    def read_error_lines(self) -> list[str]:
         """Lines on standard error since the last request."""
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace").strip().splitlines()
 
-    def _last_word(self) -> str:
-        return ["no error output", *self.complaints()][-1]
+    def _read_last_error_line(self) -> str:
+        return ["no error output", *self.read_error_lines()][-1]
 
 
 def serve_requests(stall: float, memory: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ def format_error(error: Exception) -> str:
 
 def open_stream(path: Path) -> Stream:
     """Open a recording. Raises `AudioError` (`unreadable`); reading the blocks may raise `DECODE_ERRORS`."""
-    import soundfile
-
     _require_content(path)
     try:
         info = soundfile.info(os.fsencode(path))
@@ -105,16 +104,15 @@ def _require_plausible(stream: Stream) -> Stream:
     return stream
 
 
+class _ForwardSoundFile(soundfile.SoundFile):
+    """Not seekable: soundfile would seek after each read, restart decoders with history (MP3, Opus), and damage every block."""
+
+    def seekable(self) -> bool:
+        return False
+
+
 def _read_soundfile_blocks(path: Path) -> Iterator[Samples]:
-    import soundfile
-
-    class Forward(soundfile.SoundFile):
-        """Not seekable: soundfile would seek after each read, restart decoders with history (MP3, Opus), and damage every block."""
-
-        def seekable(self) -> bool:
-            return False
-
-    with Forward(os.fsencode(path)) as file:
+    with _ForwardSoundFile(os.fsencode(path)) as file:
         while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
             yield block
 

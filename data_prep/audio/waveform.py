@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
@@ -203,8 +204,6 @@ def convert_to_int16(samples: Samples) -> NDArray[np.int16]:
 
 def encode_flac(audio: Audio) -> bytes:
     """Mono 16-bit FLAC bytes, deterministic for the same samples."""
-    import soundfile
-
     buffer = io.BytesIO()
     soundfile.write(buffer, convert_to_int16(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
     return buffer.getvalue()
@@ -235,11 +234,10 @@ def _describe_shortfall(stream: Stream, frames: int) -> str:
     seconds = f"{frames / stream.rate:.2f} s"
     if stream.faults:
         first = f"the first after {stream.faults[0] / stream.rate:.2f} s"
-        return (
-            f"damaged: pieces left out that cannot be decoded: {len(stream.faults)}, {first}; {seconds}{_format_declared(stream)} decoded"
-        )
+        decoded = f"{seconds}{_format_declared(stream)} decoded"
+        return f"damaged: pieces dropped because they cannot be decoded: {len(stream.faults)}, {first}; {decoded}"
     if stream.ends_midway:
-        return f"truncated: the file ends before its sound does, after {seconds}"
+        return f"truncated: the file ends before its audio does, after {seconds}"
     if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
         return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {seconds}"
     return ""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.interface import CodecError, Codes
+from data_prep.audio_codecs.interface import CodecError, CodeFormat, Codes
 from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
 from data_prep.parallel.devices import disable_tf32
@@ -30,6 +30,8 @@ ENCODER_CHANNELS = 64
 """Of the encoder's widest layer, which works at the rate of the samples."""
 ARRAYS_AT_ONCE = 4
 """Arrays of that layer's size that exist at the same time, about."""
+RELEASED_FORMAT = CodeFormat(MASTER_RATE, SAMPLES_PER_FRAME, CODEBOOKS, 2048)
+"""Format of the codes of every released Qwen3-TTS 12 Hz model; 2048 is `codebook_size` in their tokenizer's config."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def find_codec(model: str, option: str = "--model", commit: str | None = None) -
     """The folder of a model's speech tokenizer. `model` is a local folder, the name of a demo model, or a name on the model hub, of which
     only that folder is downloaded (of one `commit`; default: the newest).
 
-    Raises `UserError`, in the name of the command-line `option`, if the model is no Qwen3-TTS 12 Hz model.
+    Raises `UserError`, in the name of the command-line `option`, if the model is not a Qwen3-TTS 12 Hz model.
     """
     folder = resolve_model(option, model, [f"{CODEC_FOLDER}/*.json", f"{CODEC_FOLDER}/*.safetensors"], commit)
     config = folder / CODEC_FOLDER / "config.json"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.model_resolver import resolve_model
@@ -53,6 +54,8 @@ class LoadedQwenSpeakerEncoder:
 
     module: nn.Module
     """As `load_encoder` returns it."""
+    sample_rate: ClassVar[int] = MASTER_RATE
+    shortest_seconds: ClassVar[float] = SHORTEST
 
     @property
     def dimensions(self) -> int:
@@ -82,7 +85,7 @@ def read_base_config(folder: Path) -> dict[str, Any]:
     config = check_config(folder, VOICE_MODEL)
     if (kind := config.get("tts_model_type")) != "base":
         raise UserError(
-            f"{folder} is no Qwen3-TTS Base model (tts_model_type {kind!r}); only those have the speaker encoder that is needed. "
+            f"{folder} is not a Qwen3-TTS Base model (tts_model_type {kind!r}); only those have the speaker encoder that is needed. "
             "Use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, or an export made with --format base"
         )
     return config
@@ -90,8 +93,6 @@ def read_base_config(folder: Path) -> dict[str, Any]:
 
 def read_encoder_weights(folder: Path) -> dict[str, Tensor]:
     """The encoder's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are damaged."""
-    from safetensors import SafetensorError, safe_open
-
     found: dict[str, Tensor] = {}
     for path in sorted(folder.glob(WEIGHTS)):
         try:

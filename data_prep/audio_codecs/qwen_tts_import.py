@@ -24,7 +24,7 @@ from finetune.storage.model_security import Kind
 
 
 def _is_part(_: str, inner: str) -> bool:
-    """The package builds each nested config with a class of its own, whatever type the file names."""
+    """The package builds each nested config with its own class, regardless of the type in the file."""
     return inner == "mimi" or inner.startswith("qwen3_tts")
 
 

@@ -62,14 +62,16 @@ def _open_part(adapters: tuple[Adapter[Part], ...], part: str, option: str, mode
     folder = resolve_model(option, model, configs)
     found = next((name for name in configs if (folder / name).is_file()), configs[0])
     try:
-        kind = cleaned(folder / found)[0].get("model_type")
+        config, dropped = cleaned(folder / found)
     except UserError as error:
         raise UserError(f"{option} {model}: {error}; {_list_supported(adapters, part)}") from error
+    kind = config.get("model_type")
     for adapter in adapters:
         if adapter.config == found and isinstance(kind, str) and kind in adapter.types:
             return adapter.open(option, model, commit_of(folder))
+    own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
     raise UserError(
-        f"{option} {model}: {folder / found}: model_type {shortened(repr(kind))} is not one whose {part} is supported; "
+        f"{option} {model}: {folder / found}: model_type {shortened(repr(kind))} is not one whose {part} is supported{own_code}; "
         f"{_list_supported(adapters, part)}"
     )
 

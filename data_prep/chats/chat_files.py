@@ -46,7 +46,7 @@ class FoundSources:
     """Sources to read, and what is skipped."""
 
     sources: list[ChatSource]
-    passed_over: Counter[str]
+    skipped: Counter[str]
     """Kind of skipped entries in folders → count."""
 
 
@@ -64,7 +64,7 @@ class _Search:
     found: list[_Candidate] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     """Real paths seen so far: stops link loops, and reads a file with two names once."""
-    passed_over: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 def find_sources(places: list[Path]) -> FoundSources:
@@ -80,7 +80,7 @@ def find_sources(places: list[Path]) -> FoundSources:
             raise UserError(f"{place} cannot be read ({one_line(error)})") from None
     names = _make_unique_names([each.absolute for each in search.found], [each.shortest for each in search.found])
     sources = [ChatSource(each.path, name, each.kind) for each, name in zip(search.found, names, strict=True)]
-    return FoundSources(sources, search.passed_over)
+    return FoundSources(sources, search.skipped)
 
 
 def _search_place(place: Path, search: _Search) -> None:
@@ -92,15 +92,12 @@ def _search_place(place: Path, search: _Search) -> None:
         for each, kind in _list_readable(path, here):
             below = each.relative_to(place)
             here.found.append(_Candidate(each, root / below, len(below.parts) + 1, kind))
-    if not here.found and not here.passed_over[AGAIN]:
-        others = f" ({format_counts(here.passed_over)})" if place.is_dir() and here.passed_over else ""
-        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{_decompress_hint(place)}")
+    if not here.found and not here.skipped[AGAIN]:
+        others = f" ({format_counts(here.skipped)})" if place.is_dir() and here.skipped else ""
+        hint = "; decompress it first" if place.suffix.lower() in COMPRESSED else ""
+        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{hint}")
     search.found += here.found
-    search.passed_over += here.passed_over
-
-
-def _decompress_hint(place: Path) -> str:
-    return "; decompress it first" if place.suffix.lower() in COMPRESSED else ""
+    search.skipped += here.skipped
 
 
 def _resolve_parents(place: Path) -> Path:
@@ -119,13 +116,13 @@ def _walk_files(place: Path, search: _Search) -> Iterator[Path]:
         elif _mark_seen(path, search):
             entries = sorted(path.iterdir(), reverse=True)
             waiting += [entry for entry in entries if not entry.name.startswith(".")]
-            search.passed_over.update("hidden" for entry in entries if entry.name.startswith("."))
+            search.skipped.update("hidden" for entry in entries if entry.name.startswith("."))
 
 
 def _mark_seen(path: Path, search: _Search) -> bool:
     real = os.path.realpath(path)
     if real in search.seen:
-        search.passed_over[AGAIN] += 1
+        search.skipped[AGAIN] += 1
         return False
     search.seen.add(real)
     return True
@@ -135,9 +132,9 @@ def _list_readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
     """Yield (path, kind) of a readable file or of each split of a saved dataset."""
     kind = detect_kind(path)
     if kind is None:
-        search.passed_over[_classify_skipped(path)] += 1
+        search.skipped[_classify_skipped(path)] += 1
     elif kind != DATASET and path.exists() and not path.is_file():
-        search.passed_over["neither file nor folder"] += 1
+        search.skipped["neither file nor folder"] += 1
     else:
         yield from ((each, kind) for each in (_list_splits(path) if kind == DATASET else [path]) if _mark_seen(each, search))
 

@@ -103,7 +103,7 @@ def _convert_history(value: Any) -> list[ChatRow]:
     pairs = decode_json(value, "history") or []
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise UserError(f"history must be a list of [question, answer], found {value!r:.60}")
-    return [{"role": role, "content": said} for pair in pairs for role, said in zip(("user", "assistant"), pair, strict=True)]
+    return [{"role": role, "content": content} for pair in pairs for role, content in zip(("user", "assistant"), pair, strict=True)]
 
 
 def _read_system_message(row: ChatRow) -> list[ChatRow]:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.audio.reader import AudioError
-from data_prep.audio_codecs.interface import Codec
+from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
+from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.dataset import row_checks
 from data_prep.dataset.audio_codes import STORE
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
 from data_prep.dataset.duration_summary import format_clock
-from data_prep.dataset.row_checks import CODEBOOK, NOTES, PROBLEMS, Problem, RowFacts
+from data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
 from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
 from finetune.errors import UserError, exit_code
@@ -58,6 +59,8 @@ class CheckResult:
     lines: int
     problems: list[Problem]
     """Problems and notes; their kinds are keys of `PROBLEMS` or `NOTES`."""
+    sample_rate: int
+    """Of the codec."""
 
     @property
     def wrong(self) -> list[Problem]:
@@ -70,15 +73,9 @@ def _run(argv: list[str]) -> int:
     checked = check_dataset(find_manifests(options.dataset), options.root, codec)
     if not checked.lines:
         raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
-    print(
-        "\n".join(
-            [
-                *_format_problems(checked.problems, PROBLEMS, ""),
-                *_format_problems(checked.problems, NOTES, "note: "),
-                *_format_totals(checked.rows),
-            ]
-        )
-    )
+    notes = {kind: description.format(sample_rate=checked.sample_rate) for kind, description in NOTES.items()}
+    problems = [*_format_problems(checked.problems, PROBLEMS, ""), *_format_problems(checked.problems, notes, "note: ")]
+    print("\n".join([*problems, *_format_totals(checked.rows)]))
     if checked.wrong:
         places = len({problem.place for problem in checked.wrong})
         print(f"{len(checked.wrong)} problems in {places} of {checked.lines} lines; correct or remove these lines, then check again")
@@ -88,13 +85,14 @@ def _run(argv: list[str]) -> int:
 
 
 def check_dataset(manifests: list[Path], root: Path | None = None, codec: Codec | None = None) -> CheckResult:
-    """Look at every line of some manifests, and at all of them together.
+    """Check every line of the manifests, and all lines together.
 
-    `root`: where paths begin; None for the folder of each file. `codec`: the codec that the codes should be of; None for any.
+    `root`: folder that paths are relative to; None: the folder of each file. `codec`: the codec that the codes should come from; None:
+    any with the format that `data_prep codes` stored.
     The files are read twice, so that memory holds no codes.
     """
-    codebook = codec.codebook_size if codec else CODEBOOK
-    heard = inspect_clips(path for line in _read_lines(manifests) for path in _resolve_clips(line, root) if path)
+    codes = read_code_format(codec) if codec else _read_stored_format(manifests[0].parent)
+    inspected = inspect_clips(path for line in _read_lines(manifests) for path in _resolve_clips(line, root) if path)
     problems: list[Problem] = []
     rows: list[RowFacts] = []
     lines = 0
@@ -103,11 +101,11 @@ def check_dataset(manifests: list[Path], root: Path | None = None, codec: Codec 
         if line.row is None:
             problems.append(Problem(line.kind, line.place, line.detail))
             continue
-        sounds = [heard[path] if path else None for path in _resolve_clips(line, root)]
-        problems += _check_row(line, line.row, sounds, root or line.manifest.parent, codebook)
+        sounds = [inspected[path] if path else None for path in _resolve_clips(line, root)]
+        problems += _check_row(line, line.row, sounds, root or line.manifest.parent, codes)
         rows.append(row_checks.collect_facts(line, line.row, sounds[0]))
     problems += [*row_checks.check_across_rows(rows), *(_check_codec(manifests[0].parent, codec) if codec else ())]
-    return CheckResult(rows, lines, problems)
+    return CheckResult(rows, lines, problems, codes.sample_rate)
 
 
 def _read_lines(manifests: list[Path]) -> Iterator[ManifestLine]:
@@ -128,7 +126,7 @@ def _resolve_inside(root: Path, name: str) -> Path | None:
 
 
 def _check_row(
-    line: ManifestLine, row: ManifestRow, sounds: list[AudioInfo | AudioError | None], root: Path, codebook: int
+    line: ManifestLine, row: ManifestRow, sounds: list[AudioInfo | AudioError | None], root: Path, codes: CodeFormat
 ) -> Iterator[Problem]:
     """Problems of one row. `sounds`: in the order of `_resolve_clips`."""
     yield from row_checks.check_fields(line, row)
@@ -137,13 +135,20 @@ def _check_row(
             yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or use --root FOLDER")
     clip, reference = [*sounds, None][:2]
     if clip is not None:
-        yield from row_checks.check_clip(line, row, clip, codebook)
+        yield from row_checks.check_clip(line, row, clip, codes)
     if reference is not None:
         yield from row_checks.check_reference(line, row, reference)
 
 
+def _read_stored_format(folder: Path) -> CodeFormat:
+    """The format of the dataset's codes. `data_prep codes` stores it unless it is that of the released Qwen3-TTS 12 Hz models."""
+    path = folder / STORE / SUMMARY
+    stored = read_object(path).get("code_format") if path.is_file() else None
+    return RELEASED_FORMAT if stored is None else CodeFormat(**stored)
+
+
 def _check_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
-    """What `data_prep codes` noted about the tokenizer that it used; rows do not say it."""
+    """Compare with the digest of the tokenizer that `data_prep codes` stored; rows do not contain it."""
     path = folder / STORE / SUMMARY
     digest = read_object(path).get("codec_digest") if path.is_file() else None
     if digest not in (None, codec.digest()):

@@ -13,17 +13,18 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from data_prep import manifest
 from data_prep.audio.reader import AudioError
-from data_prep.audio_codecs.interface import Codec
+from data_prep.audio_codecs.interface import Codec, read_code_format
+from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.dataset import audio_codes
 from data_prep.dataset.audio_codes import STORE, ClipToEncode
-from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
+from data_prep.dataset.clip_audio_checks import inspect_clips
 from data_prep.dataset.row_reader import DATASET, find_manifests
 from data_prep.manifest import REJECTS, TRAIN, ManifestRow, Reject
 from data_prep.parallel import executor
@@ -33,12 +34,12 @@ from finetune.storage import demo_models, files
 
 
 def main(argv: list[str]) -> int:
-    """The verb."""
+    """Run the verb."""
     return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options, for `--help` and for tests."""
+    """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
@@ -95,7 +96,7 @@ def _add_codes(
     store, digest = setup.store, setup.codec.digest()
     for place in (folder, *store.glob("*")):
         files.sweep(place)
-    read = _read_clips(rows, digest)
+    read = _read_clips(rows, setup.codec.sample_rate, digest)
     good, rejected = [one for one in read if isinstance(one, EncodableRow)], [one for one in read if isinstance(one, RejectedRow)]
     missing = list({one.clip.key: one.clip for one in good if not audio_codes.locate_codes(store, one.clip.key).is_file()}.values())
     if stop.requested:
@@ -133,17 +134,19 @@ def _is_own_reject(reject: dict[str, Any], manifests: list[Path]) -> bool:
     return reject.get("stage") == "codes" and reject.get("manifest") in {path.name for path in manifests}
 
 
-def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_digest: str) -> list[EncodableRow | RejectedRow]:
-    """Decodes every clip once, so that a damaged one does not interrupt the encoding."""
+def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_digest: str) -> list[EncodableRow | RejectedRow]:
+    """Decode every clip once, so that a damaged one does not interrupt the encoding."""
     paths = [manifest.resolve_clip(path, row) for path, row in rows]
-    heard = inspect_clips(paths)
-    return [_as_encodable(row, path, clip, heard[clip], codec_digest) for (path, row), clip in zip(rows, paths, strict=True)]
-
-
-def _as_encodable(row: ManifestRow, path: Path, clip: Path, sound: AudioInfo | AudioError, codec_digest: str) -> EncodableRow | RejectedRow:
-    if isinstance(sound, AudioError):
-        return RejectedRow(row, path, sound.reason, sound.detail)
-    return EncodableRow(row, path, ClipToEncode(clip, audio_codes.make_key(sound.digest, codec_digest), sound.length))
+    sounds = inspect_clips(paths)
+    read: list[EncodableRow | RejectedRow] = []
+    for (path, row), clip in zip(rows, paths, strict=True):
+        sound = sounds[clip]
+        if isinstance(sound, AudioError):
+            read.append(RejectedRow(row, path, sound.reason, sound.detail))
+        else:
+            key = audio_codes.make_key(sound.digest, codec_digest)
+            read.append(EncodableRow(row, path, ClipToEncode(clip, key, sound.count_samples(codec_rate))))
+    return read
 
 
 def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[RejectedRow]) -> None:
@@ -154,7 +157,12 @@ def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[Reje
     if rejected or before:
         manifest.write_entries(folder / REJECTS, [*kept, *(_make_reject(one) for one in rejected)])
     for path in manifests:
-        manifest.write_entries(path, (_with_codes(one, folder / STORE) for one in good if one.manifest == path))
+        coded = (
+            one.row.model_copy(update={"audio_codes": audio_codes.read_codes(folder / STORE, one.clip.key).tolist()})
+            for one in good
+            if one.manifest == path
+        )
+        manifest.write_entries(path, coded)
 
 
 def _make_reject(rejected: RejectedRow) -> Reject:
@@ -173,10 +181,6 @@ def _make_reject(rejected: RejectedRow) -> Reject:
     )
 
 
-def _with_codes(good: EncodableRow, store: Path) -> ManifestRow:
-    return good.row.model_copy(update={"audio_codes": audio_codes.read_codes(store, good.clip.key).tolist()})
-
-
 def _report_result(
     options: argparse.Namespace,
     folder: Path,
@@ -187,6 +191,8 @@ def _report_result(
     encoded: int,
 ) -> None:
     """Write summary.json and run.json; print the rejected rows, the totals and the next command."""
+    code_format = read_code_format(codec)
+    is_default = replace(code_format, codebook_size=RELEASED_FORMAT.codebook_size) == RELEASED_FORMAT
     frames = sum(codec.frames(one.clip.samples) for one in good)
     summary = {
         "model": options.model,
@@ -195,6 +201,7 @@ def _report_result(
         "frames": frames,
         "seconds": round(frames * codec.samples_per_frame / codec.sample_rate, 2),
         "rejected": len(rejected),
+        **({} if is_default else {"code_format": asdict(code_format)}),
         **demo_models.warning_entry(options.model),
     }
     files.write_json(folder / STORE / manifest.SUMMARY, summary)

@@ -124,7 +124,7 @@ def write_export(items: list[ExportItem], layout: str, to: Path) -> ExportResult
     try:
         exported = FORMATS[layout](items, temporary)
         if not exported.items:
-            raise UserError(f"nothing to export; {exported.left_out[0]}")
+            raise UserError(f"nothing to export; {exported.skipped[0]}")
         files.commit_folder(temporary, to)
     except BaseException:
         files.discard(temporary)
@@ -135,8 +135,8 @@ def write_export(items: list[ExportItem], layout: str, to: Path) -> ExportResult
 def format_result(exported: ExportResult, to: Path) -> str:
     """Summary for the terminal."""
     lines = [f"{to}: {len(exported.items):,} clips, {format_clock(sum(item.seconds for item in exported.items))}"]
-    if exported.left_out:
-        lines += [f"{len(exported.left_out)} skipped:", *(f"    {one}" for one in exported.left_out[:SHOWN])]
-    if len(exported.left_out) > SHOWN:
-        lines.append(f"    … and {len(exported.left_out) - SHOWN} more")
+    if exported.skipped:
+        lines += [f"{len(exported.skipped)} skipped:", *(f"    {one}" for one in exported.skipped[:SHOWN])]
+    if len(exported.skipped) > SHOWN:
+        lines.append(f"    … and {len(exported.skipped) - SHOWN} more")
     return "\n".join([*lines, exported.how_to.format(folder=to)])

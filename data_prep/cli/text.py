@@ -52,11 +52,11 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="data_prep text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("sources", type=Path, nargs="+", help="files or folders of conversations")
     options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
-    apart = options.add_mutually_exclusive_group()
-    apart.add_argument(
+    exclusive = options.add_mutually_exclusive_group()
+    exclusive.add_argument(
         "--val-share", type=float, default=TextOptions.val_share, help="validation share of the conversations, 0 to 1 (default %(default)s)"
     )
-    apart.add_argument(
+    exclusive.add_argument(
         "--val-rows", type=int, help="maximum number of validation rows instead; conversations with the same first question stay together"
     )
     options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
@@ -70,14 +70,9 @@ def _run(argv: list[str]) -> int:
     _check_target(options.out, [*options.sources, *(source.path for source in gathered.sources)])
     summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows))
     print(row_counts.format_summary(summary))
-    print(
-        f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {_data_options(options.out, summary)}"
-    )
+    data = f"--data.train {options.out / TRAIN}" + (f" --data.val {options.out / VAL}" if summary["val"] else "")
+    print(f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {data}")
     return 0
-
-
-def _data_options(out: Path, summary: dict[str, Any]) -> str:
-    return f"--data.train {out / TRAIN}" + (f" --data.val {out / VAL}" if summary["val"] else "")
 
 
 def _check_split_options(options: argparse.Namespace) -> None:
@@ -122,7 +117,7 @@ def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> dic
     temporary = _make_temporary_folder(target)
     try:
         _write_files(temporary, gathered.sources, wanted, tally)
-        summary = row_counts.make_summary(tally, gathered.passed_over, wanted.val_share, wanted.val_rows)
+        summary = row_counts.make_summary(tally, gathered.skipped, wanted.val_share, wanted.val_rows)
         _check_trainable(summary)
         files.write_json(temporary / SUMMARY, summary)
         if target.exists():
@@ -193,7 +188,7 @@ def _reread_row(found: FoundRow, shape: str | None, tally: RowCounts) -> ChatRow
         row, _, _ = _parse_conversation(found, shape)
     except UserError:
         raise UserError(CHANGED) from None
-    if tally.first_place(row, found.place) != found.place:
+    if tally.find_earlier(row, found.place) != found.place:
         raise UserError(CHANGED)
     return row
 
@@ -207,7 +202,7 @@ def _check_rows(source: ChatSource, shape: str | None, tally: RowCounts) -> Iter
         try:
             row = _accept_row(found, shape, tally)
         except UserError as error:
-            tally.reject(found.place, str(error))
+            tally.count_rejected(found.place, str(error))
             unknown = str(error) if isinstance(error, ShapeError) else unknown
             strange += isinstance(error, ShapeError) or found.row is None
         yield found.place, row
@@ -220,9 +215,9 @@ def _check_rows(source: ChatSource, shape: str | None, tally: RowCounts) -> Iter
 def _accept_row(found: FoundRow, shape: str | None, tally: RowCounts) -> ChatRow:
     """The row as it is written. Raises `UserError` with the reason for a rejection."""
     row, kind, tidied = _parse_conversation(found, shape)
-    if first := tally.first_place(row, found.place):
+    if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
-    tally.keep(kind, list_unread_keys(found.row or {}, kind), tidied)
+    tally.count_kept(kind, list_unread_keys(found.row or {}, kind), tidied)
     return row
 
 

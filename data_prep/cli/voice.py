@@ -107,7 +107,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     started = time.monotonic()
     tasks = _list_tasks(options)
     job = _make_job(options)
-    least_sure = (job.hearing or {}).get("least_sure")
+    least_sure = (job.whisper_settings or {}).get("least_sure")
     standard = SelectionCriteria(make_presets(least_sure)[options.preset], job.lengths, review_decisions.read_decisions(job.out))
     with writer.lock_dataset(job.out):
         _print_ignored(options)
@@ -170,14 +170,14 @@ def _read_transcripts(sources: list[RecordingSource]) -> dict[str, UserTranscrip
 def _make_job(options: argparse.Namespace) -> Job:
     language = manifest.parse_language(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
-    hearing = whisper_engine.describe_settings(options.whisper, language_or_none) if options.whisper else None
+    whisper_settings = whisper_engine.describe_settings(options.whisper, language_or_none) if options.whisper else None
     encoder = open_speaker_encoder(options.speaker_check, "--speaker-check") if options.speaker_check else None
-    return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing, encoder)
+    return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, whisper_settings, encoder)
 
 
 def _describe_settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
     return {
-        "text": job.hearing or "transcripts",
+        "text": job.whisper_settings or "transcripts",
         "speaker_check": job.encoder.digest if job.encoder else None,
         "lengths": vars(job.lengths),
         "preset": options.preset,

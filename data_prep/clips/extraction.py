@@ -117,5 +117,5 @@ def all_exist(out: Path) -> Callable[[list[MeasuredClip]], bool]:
 
 def _choose_language(piece: Piece) -> str:
     """The most frequent language that Whisper detected."""
-    heard = Counter(unit.heard.language for unit in piece.units if unit.heard)
-    return max(sorted(heard), key=heard.__getitem__) if heard else AUTO
+    languages = Counter(unit.heard.language for unit in piece.units if unit.heard)
+    return max(sorted(languages), key=languages.__getitem__) if languages else AUTO

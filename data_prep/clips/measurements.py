@@ -15,7 +15,7 @@ from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE, Audio, Samples
 from data_prep.clips import loudness
 from data_prep.manifest import Quality
-from data_prep.segmentation.segment import Piece, TextUnit, WhisperScores
+from data_prep.segmentation.segment import Piece, TextUnit
 from data_prep.segmentation.vad import Region
 
 FRAME = MASTER_RATE // 100
@@ -50,7 +50,8 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
     inside = _clip_regions(piece.start, piece.stop, regions)
     speech = np.concatenate([samples[part.start : part.stop] for part in inside]) if inside else samples[:0]
     power = _compute_power(speech.astype(np.float64))
-    heard = [unit.heard for unit in piece.units if unit.heard]
+    scores = [unit.heard for unit in piece.units if unit.heard]
+    lufs = loudness.measure_loudness(Audio(samples[piece.start : piece.stop], MASTER_RATE))
     return Quality(
         chars_per_second=round(len(piece.text) / max(len(speech) / MASTER_RATE, 0.01), 2),
         speech_share=round(len(speech) / max(len(clip), 1), 3),
@@ -59,14 +60,14 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
         snr_db=None if noise is None else min(_compute_decibel(power, noise), -QUIETEST_DB),
         edge_energy_db=(_compute_decibel(_compute_power(clip[:EDGE]), power), _compute_decibel(_compute_power(clip[-EDGE:]), power)),
         longest_pause=find_longest_pause(inside),
-        loudness_lufs=_rounded(loudness.measure_loudness(Audio(samples[piece.start : piece.stop], MASTER_RATE))),
+        loudness_lufs=None if lufs is None else round(lufs, 1),
         pitch_hz=measure_pitch(speech),
-        avg_logprob=min((one.avg_logprob for one in heard), default=None),
-        compression_ratio=max((one.compression_ratio for one in heard), default=None),
-        no_speech_prob=max((one.no_speech_prob for one in heard), default=None),
-        text_complete=all(one.complete for one in heard) if heard else None,
-        language_prob=_lowest_language_prob(heard),
-        repeated_share=measure_repeated_share(piece.text) if heard else None,
+        avg_logprob=min((one.avg_logprob for one in scores), default=None),
+        compression_ratio=max((one.compression_ratio for one in scores), default=None),
+        no_speech_prob=max((one.no_speech_prob for one in scores), default=None),
+        text_complete=all(one.complete for one in scores) if scores else None,
+        language_prob=min((one.language_prob for one in scores if one.language_prob is not None), default=None),
+        repeated_share=measure_repeated_share(piece.text) if scores else None,
         outside_speech_share=measure_outside_speech_share([unit for unit in piece.units if unit.heard], regions),
         asr_error=next((unit.error for unit in piece.units if unit.error), None),
     )
@@ -115,10 +116,6 @@ def _find_repeats(words: list[str], size: int) -> set[int]:
     return {index for start in copies for index in range(start, start + size)}
 
 
-def _lowest_language_prob(heard: list[WhisperScores]) -> float | None:
-    return min((one.language_prob for one in heard if one.language_prob is not None), default=None)
-
-
 def _clip_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
     """The parts of the sorted regions inside `start:stop`."""
     first = bisect_right(regions, start, key=lambda region: region.stop)
@@ -128,10 +125,6 @@ def _clip_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
 
 def _compute_power(samples: np.ndarray) -> float:
     return float(np.square(samples).mean()) if len(samples) else 0.0
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
 
 
 def _compute_decibel(power: float, reference: float) -> float:

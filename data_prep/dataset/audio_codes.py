@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.audio.reader import AudioError, Samples
-from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
+from data_prep.audio.waveform import load_track, probe_recording
 from data_prep.audio_codecs.interface import Codec, CodecError, Codes, LoadedCodec
 from data_prep.parallel.devices import use_one_thread
 from data_prep.parallel.executor import WorkerOptions, distribute_items
@@ -42,7 +42,7 @@ class ClipToEncode:
     key: str
     """Of its codes in the store."""
     samples: int
-    """Its length at 24 kHz."""
+    """Its length at the codec's sample rate."""
 
 
 def make_key(clip_digest: str, codec_digest: str) -> str:
@@ -77,10 +77,11 @@ def encode_clips(clips: list[ClipToEncode], setup: EncodingSetup, stop: StopSign
     If `stop` is requested, the batches that are being encoded are the last. The codec is loaded only if there is something to encode.
     """
     failed: dict[str, str] = {}
-    started, done, encoded, total = time.monotonic(), 0, 0.0, _sum_seconds(clips)
-    for batch, errors in _encode_batches(make_batches(clips, setup.seconds), setup, stop):
+    rate = setup.codec.sample_rate
+    started, done, encoded, total = time.monotonic(), 0, 0.0, _sum_seconds(clips, rate)
+    for batch, errors in _encode_batches(make_batches(clips, setup.seconds, rate), setup, stop):
         failed |= errors
-        done, encoded = done + len(batch), encoded + _sum_seconds(batch)
+        done, encoded = done + len(batch), encoded + _sum_seconds(batch, rate)
         print(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, time.monotonic() - started, Counter())}", flush=True)
     return failed
 
@@ -107,13 +108,13 @@ def _encode_batches(
 def _open_worker(setup: EncodingSetup, device: str) -> Iterator[Callable[[list[ClipToEncode]], dict[str, str]]]:
     """What a worker does with each batch. It has one thread, so that sums are rounded in the same way everywhere."""
     with use_one_thread():
-        yield functools.partial(_store_batch, setup.codec.load(device), setup.store)
+        yield functools.partial(_store_batch, setup.codec.load(device), setup.codec.sample_rate, setup.store)
 
 
-def _store_batch(codec: LoadedCodec, store: Path, batch: list[ClipToEncode]) -> dict[str, str]:
+def _store_batch(codec: LoadedCodec, rate: int, store: Path, batch: list[ClipToEncode]) -> dict[str, str]:
     """Put the codes of a batch into the store; returns the errors by key."""
     failed: dict[str, str] = {}
-    for clip, codes in zip(batch, _encode_batch(codec, batch), strict=True):
+    for clip, codes in zip(batch, _encode_batch(codec, rate, batch), strict=True):
         if isinstance(codes, str):
             failed[clip.key] = codes
         else:
@@ -121,11 +122,14 @@ def _store_batch(codec: LoadedCodec, store: Path, batch: list[ClipToEncode]) -> 
     return failed
 
 
-def make_batches(clips: list[ClipToEncode], seconds: float) -> list[list[ClipToEncode]]:
-    """Clips of similar length together, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip."""
+def make_batches(clips: list[ClipToEncode], seconds: float, rate: int) -> list[list[ClipToEncode]]:
+    """Clips of similar length together, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip.
+
+    `rate`: samples per second of the clips' lengths.
+    """
     full: list[list[ClipToEncode]] = []
     for clip in sorted(clips, key=lambda clip: (clip.samples, clip.key)):
-        room = bool(full) and (len(full[-1]) + 1) * clip.samples <= seconds * MASTER_RATE
+        room = bool(full) and (len(full[-1]) + 1) * clip.samples <= seconds * rate
         if room:
             full[-1].append(clip)
         else:
@@ -133,27 +137,27 @@ def make_batches(clips: list[ClipToEncode], seconds: float) -> list[list[ClipToE
     return full
 
 
-def _encode_batch(codec: LoadedCodec, batch: list[ClipToEncode]) -> list[Codes | str]:
+def _encode_batch(codec: LoadedCodec, rate: int, batch: list[ClipToEncode]) -> list[Codes | str]:
     """The codes of each clip, or its error. A batch that fails is encoded clip by clip, so that the others keep their codes."""
     try:
-        return list(codec.encode([_read_samples(clip.path) for clip in batch]))
+        return list(codec.encode([_read_samples(clip.path, rate) for clip in batch]))
     except (CodecError, RuntimeError, AudioError) as error:
         if len(batch) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [codes for clip in batch for codes in _encode_batch(codec, [clip])]
+        return [codes for clip in batch for codes in _encode_batch(codec, rate, [clip])]
 
 
-def _read_samples(path: Path) -> Samples:
-    """Unchanged, at 24 kHz: a constant offset, which `data_prep voice` removes from recordings, is kept here, as the official script does.
+def _read_samples(path: Path, rate: int) -> Samples:
+    """[n] at `rate`. A constant offset, which `data_prep voice` removes from recordings, is kept here, as the official script does.
 
     Raises `AudioError`.
     """
     track = probe_recording(path)
-    return load_track(path, track.model_copy(update={"offset": 0.0}), MASTER_RATE)[0].samples
+    return load_track(path, track.model_copy(update={"offset": 0.0}), rate)[0].samples
 
 
-def _sum_seconds(clips: list[ClipToEncode]) -> float:
-    return sum(clip.samples for clip in clips) / MASTER_RATE
+def _sum_seconds(clips: list[ClipToEncode], rate: int) -> float:
+    return sum(clip.samples for clip in clips) / rate
 
 
 def _serialize_codes(codes: Codes) -> bytes:

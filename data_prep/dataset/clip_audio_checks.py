@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.audio.reader import DECODE_ERRORS, AudioError, open_stream
-from data_prep.audio.waveform import MASTER_RATE, SHORTFALL, SILENT, convert_position
+from data_prep.audio.waveform import SHORTFALL, SILENT, convert_position
 from finetune.storage import files
 
 
@@ -29,10 +29,9 @@ class AudioInfo:
     def seconds(self) -> float:
         return self.frames / self.rate
 
-    @property
-    def length(self) -> int:
-        """Samples at `MASTER_RATE`."""
-        return convert_position(self.frames, self.rate, MASTER_RATE)
+    def count_samples(self, rate: int) -> int:
+        """Length of the clip when it is resampled to `rate`."""
+        return convert_position(self.frames, self.rate, rate)
 
 
 def inspect_clips(paths: Iterable[Path]) -> dict[Path, AudioInfo | AudioError]:

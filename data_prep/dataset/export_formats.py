@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE, convert_to_int16, read_audio
@@ -49,7 +50,7 @@ class ExportResult:
     """What an export wrote."""
 
     items: list[ExportItem]
-    left_out: list[str]
+    skipped: list[str]
     """Location and reason of each skipped row."""
     how_to: str
     """How to use the export; `{folder}` stands for its path."""
@@ -68,9 +69,9 @@ def write_ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:
         lines = [_make_fields(item, several) for item in fit if item.validates == validates]
         if lines:
             files.write_in_place(folder / name, "".join(f"{'|'.join(fields)}\n" for fields in lines).encode())
-    left_out = [f"{item.place}: the text contains |, the field separator of metadata.csv" for item in items if "|" in item.row.text]
+    skipped = [f"{item.place}: the text contains |, the field separator of metadata.csv" for item in items if "|" in item.row.text]
     meaning = "id|speaker|text" if several else "id|text|text"
-    return ExportResult(fit, left_out, f"metadata.csv has lines {meaning} (validation: metadata_val.csv); wavs/ is {MASTER_RATE} Hz")
+    return ExportResult(fit, skipped, f"metadata.csv has lines {meaning} (validation: metadata_val.csv); wavs/ is {MASTER_RATE} Hz")
 
 
 def _make_fields(item: ExportItem, several: bool) -> list[str]:
@@ -169,8 +170,6 @@ def _choose_reference(items: list[ExportItem]) -> Path:
 
 def _write_clip(clip: Path, target: Path, layout: str = "WAV") -> None:
     """Write a clip at 24 kHz, mono, 16 bits. Matching samples are kept bit-exactly; a matching file is hard-linked."""
-    import soundfile
-
     try:
         info = soundfile.info(clip)
         found = info.format if (info.samplerate, info.channels, info.subtype) == (MASTER_RATE, 1, "PCM_16") else ""

@@ -10,6 +10,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE, Audio, fade_edges, read_audio
 from data_prep.manifest import ManifestRow
@@ -30,7 +31,14 @@ def make_reference_path(speaker: str) -> str:
 
 def choose_clips(rows: list[ManifestRow]) -> list[ManifestRow]:
     """Clips of one speaker that form the reference: the one with the best SNR and 6 to 9 s, or several, or one repeated."""
-    ordered = sorted(rows, key=lambda row: (not SECONDS <= _seconds(row) <= SECONDS + SPARE_SECONDS, -_clean(row), row.id or ""))
+    ordered = sorted(
+        rows,
+        key=lambda row: (
+            not SECONDS <= _seconds(row) <= SECONDS + SPARE_SECONDS,
+            -(row.quality.snr_db or 0.0 if row.quality else 0.0),
+            row.id or "",
+        ),
+    )
     total = 0.0
     for count, row in enumerate(itertools.cycle(ordered), start=1):
         total += _seconds(row)
@@ -53,8 +61,6 @@ def write_references(out: Path, rows: list[ManifestRow]) -> None:
 
 def make_reference_wav(clips: list[Audio]) -> bytes:
     """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits."""
-    import soundfile
-
     whole = fade_edges(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
     buffer = io.BytesIO()
     soundfile.write(buffer, whole.samples, whole.rate, format="WAV", subtype="PCM_16")
@@ -68,7 +74,3 @@ def _write_unless_same(path: Path, data: bytes) -> None:
 
 def _seconds(row: ManifestRow) -> float:
     return row.duration or 0.0
-
-
-def _clean(row: ManifestRow) -> float:
-    return row.quality.snr_db or 0.0 if row.quality else 0.0

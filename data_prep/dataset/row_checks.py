@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from data_prep.audio.reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts import CODEBOOKS, count_frames
+from data_prep.audio_codecs.interface import CodeFormat
 from data_prep.dataset.clip_audio_checks import AudioInfo
 from data_prep.dataset.row_reader import ManifestLine
 from data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, ManifestRow
 
-CODEBOOK = 2048
-"""Codes of each codebook: `codebook_size` in the tokenizer's config of every released Qwen3-TTS 12 Hz model."""
 DURATION_TOLERANCE = 0.02
 """Tolerance of `duration` in seconds: rows are rounded, and MP3 adds padding that its header may not declare."""
 
@@ -43,13 +41,13 @@ PROBLEMS = {
 }
 """Kind of problem → description. Training rejects such rows, or its result suffers."""
 NOTES = {
-    "rate": f"clips not at {MASTER_RATE} Hz: they are resampled when used",
+    "rate": "clips not at {sample_rate} Hz: they are resampled when used",
     "channels": "clips with several channels: they are mixed to mono when used",
     "ref_rate": f"reference clips not at {MASTER_RATE} Hz: the official script rejects them; export --as qwen converts them",
     "no_speaker": "rows without a speaker: use --speaker NAME in later commands",
     "same_recording": "validation rows from recordings that also have training rows, from other parts",
 }
-"""Kind of note → description. Such rows can be used as they are."""
+"""Kind of note → description, with `{sample_rate}` of the codec. Such rows can be used as they are."""
 
 
 class Problem(NamedTuple):
@@ -87,30 +85,30 @@ def collect_facts(line: ManifestLine, row: ManifestRow, sound: AudioInfo | Audio
     return RowFacts(line.place, validates, row.id, row.audio, row.speaker, row.language, row.source, row.start, row.end, usable, coded)
 
 
-def check_clip(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError, codebook: int) -> Iterator[Problem]:
-    """Problems of a row's clip. `codebook`: number of codes per codebook."""
+def check_clip(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError, codes: CodeFormat) -> Iterator[Problem]:
+    """Problems of a row's clip. `codes`: the format that its codes should have."""
     if isinstance(sound, AudioError):
         yield Problem(sound.reason if sound.reason in PROBLEMS else "unreadable", line.place, f"{row.audio}: {sound.detail}")
         return
-    if sound.rate != MASTER_RATE:
+    if sound.rate != codes.sample_rate:
         yield Problem("rate", line.place, f"{row.audio}: {sound.rate} Hz")
     if sound.channels > 1:
         yield Problem("channels", line.place, f"{row.audio}: {sound.channels} channels")
     if row.duration is not None and not abs(row.duration - sound.seconds) <= DURATION_TOLERANCE:  # NaN too
         yield Problem("duration", line.place, f"{row.audio}: the row says {row.duration:.3f} s, the clip lasts {sound.seconds:.3f} s")
-    if row.audio_codes is not None and (fault := find_codes_fault(row.audio_codes, sound.length, codebook)):
+    if row.audio_codes is not None and (fault := find_codes_fault(row.audio_codes, sound.count_samples(codes.sample_rate), codes)):
         yield Problem("codes", line.place, fault)
 
 
-def find_codes_fault(codes: Sequence[Sequence[int]], samples: int, codebook: int) -> str:
-    """Describe what is wrong with [T, 16] codes of a clip of `samples` at 24 kHz; empty if valid."""
-    wrong = next((t for t, frame in enumerate(codes) if len(frame) != CODEBOOKS), None)
+def find_codes_fault(codes: Sequence[Sequence[int]], samples: int, wanted: CodeFormat) -> str:
+    """Describe what is wrong with the codes [frames, codebooks] of a clip of `samples` at `wanted.sample_rate`; empty if valid."""
+    wrong = next((t for t, frame in enumerate(codes) if len(frame) != wanted.codebooks), None)
     if wrong is not None:
-        return f"frame {wrong} has {len(codes[wrong])} codes, expected {CODEBOOKS}"
-    if len(codes) != count_frames(samples):
-        return f"{len(codes)} frames for {samples} samples at {MASTER_RATE} Hz, expected {count_frames(samples)}"
+        return f"frame {wrong} has {len(codes[wrong])} codes, expected {wanted.codebooks}"
+    if len(codes) != (frames := wanted.count_frames(samples)):
+        return f"{len(codes)} frames for {samples} samples at {wanted.sample_rate} Hz, expected {frames}"
     low, high = min(map(min, codes)), max(map(max, codes))
-    return "" if low >= 0 and high < codebook else f"codes from {low} to {high}, expected 0 to {codebook - 1}"
+    return "" if low >= 0 and high < wanted.codebook_size else f"codes from {low} to {high}, expected 0 to {wanted.codebook_size - 1}"
 
 
 def check_reference(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError) -> Iterator[Problem]:

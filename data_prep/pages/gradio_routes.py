@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, StringConstraints, ValidationError
+from starlette.responses import FileResponse, Response
 
 from data_prep.pages.request_guard import LARGEST_JSON, RequestError, Route
 
 if TYPE_CHECKING:
     import gradio
     from fastapi import FastAPI
-    from starlette.responses import Response
 
 ID = r"[A-Za-z0-9_-]{1,64}"
 """Pattern of gradio's session and event ids."""
@@ -131,12 +131,11 @@ def _check_value(upload: Upload, part: Any, value: Any) -> Any:
 
 def add_files(app: FastAPI, find: Upload) -> None:
     """Serve the files that `find` returns, instead of gradio's own route. Call it before mounting the page."""
-    from starlette.responses import FileResponse
 
     async def file(path: str) -> Response:
         found = find(path)
         if found is None or not found.is_file():
-            raise RequestError(404, "there is no such file here", "unknown_url")
+            raise RequestError(404, "no such file", "unknown_url")
         return FileResponse(found, media_type=SOUNDS.get(found.suffix.lower(), "application/octet-stream"))
 
     app.add_api_route(FILE + "{path:path}", file, methods=["GET", "HEAD"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.image import imsave
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import AudioError, Samples, read_audio
@@ -56,8 +57,8 @@ class ClipMedia:
 def choose_clips(kept: Sequence[ReportClip], rejected: Sequence[ReportClip], weaknesses: Mapping[str, Weakness]) -> ClipSelection:
     """Choose by the weakest measure of each clip (`report_rules.find_weaknesses`), most extreme first."""
     ranked = sorted((clip for clip in kept if clip.id in weaknesses), key=lambda clip: (weaknesses[clip.id].margin, clip.id))
-    heard = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
-    nearest = sorted(heard, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))
+    candidates = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
+    nearest = sorted(candidates, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))
     half = len(ranked) // 2
     worst, best = ranked[: min(SHOWN, half)], ranked[half:][-SHOWN:]
     return ClipSelection(best[::-1], worst, nearest[:SHOWN])
@@ -76,8 +77,6 @@ def render_clips(folder: Path, choice: ClipSelection) -> dict[str, ClipMedia]:
 
 def draw_spectrogram(samples: Samples) -> bytes:
     """PNG of the mel spectrogram of samples at 24 kHz: 80 bands up to 12 kHz, low ones below; at most about 480 columns."""
-    from matplotlib.image import imsave
-
     librosa = import_librosa()
     hop = max(HOP, -(-len(samples) // COLUMNS))
     power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=FFT, hop_length=hop, n_mels=BANDS)

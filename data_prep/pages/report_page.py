@@ -80,7 +80,7 @@ class RuleView:
 class RecordingView:
     """A row of the table of recordings. Durations in seconds, SNR in dB."""
 
-    account: RecordingDurations
+    durations: RecordingDurations
     total: float
     kept: float
     rejected: float
@@ -177,7 +177,7 @@ def list_recordings(dataset: Dataset) -> list[RecordingView]:
     for clip in (*dataset.kept, *dataset.rejected):
         by_source[clip.source].append(clip)
     views = [_make_recording_view(account, by_source[account.source]) for account in dataset.summary.sources]
-    return sorted(views, key=lambda view: (-view.rejected, view.account.source))
+    return sorted(views, key=lambda view: (-view.rejected, view.durations.source))
 
 
 def _list_groups(choice: ClipSelection) -> list[tuple[str, str, str, list[ReportClip]]]:
@@ -195,9 +195,13 @@ def _make_rule_view(finding: RuleFinding) -> RuleView:
         return RuleView(finding, limit, None, [])
     low, high = finding.reach
     limits = np.linspace(low, high, STEPS)
-    drawn = make_curve(limits, np.array([finding.at(float(one)).seconds for one in limits]), finding.limit, finding.now.seconds)
+    drawn = make_curve(
+        limits, np.array([finding.compute_removal(float(one)).seconds for one in limits]), finding.limit, finding.now.seconds
+    )
     others = {format_number(float(one)): float(one) for one in choose_ticks(low, high, LIMITS_SHOWN)} | {limit: finding.limit}
-    return RuleView(finding, limit, drawn, [(finding.at(value), text) for text, value in sorted(others.items(), key=lambda item: item[1])])
+    return RuleView(
+        finding, limit, drawn, [(finding.compute_removal(value), text) for text, value in sorted(others.items(), key=lambda item: item[1])]
+    )
 
 
 def _make_recording_view(account: RecordingDurations, clips: Sequence[ReportClip]) -> RecordingView:

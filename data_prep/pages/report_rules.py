@@ -76,7 +76,7 @@ class RuleFinding:
 
     @cached_property
     def now(self) -> RuleRemoval:
-        return self.at(self.limit)
+        return self.compute_removal(self.limit)
 
     @cached_property
     def reach(self) -> tuple[float, float]:
@@ -89,7 +89,7 @@ class RuleFinding:
         """Whether the values differ enough to draw a curve."""
         return len(np.unique(self.values)) > 2
 
-    def at(self, limit: float) -> RuleRemoval:
+    def compute_removal(self, limit: float) -> RuleRemoval:
         """What the rule would remove at another limit."""
         gone = self.values < limit if self.is_lower else self.values > limit
         return RuleRemoval(limit, int(gone.sum()), float(self.seconds[gone].sum()))
@@ -109,8 +109,8 @@ def list_rules(dataset: Dataset) -> tuple[Rule, ...]:
         "too_short": lambda rule: replace(rule, unit="s", value=_length, least=lengths.shortest),
         "too_long": lambda rule: replace(rule, unit="s", value=_length, most=lengths.longest),
     }
-    hearing = dataset.summary.settings.get("text")
-    every = make_presets(hearing.get("least_sure") if isinstance(hearing, dict) else None)
+    text_settings = dataset.summary.settings.get("text")
+    every = make_presets(text_settings.get("least_sure") if isinstance(text_settings, dict) else None)
     rules = every.get(str(dataset.summary.settings.get("preset")), every[DEFAULT_PRESET])
     return tuple(in_seconds.get(rule.reason, lambda rule: rule)(rule) for rule in rules)
 

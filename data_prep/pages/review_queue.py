@@ -63,13 +63,13 @@ def make_decision(clip: ReportClip, before: Decision | None, action: Action, tex
 
     Raises `UserError` if `action` is "text" and the text is empty.
     """
-    said = " ".join(text.split())
+    corrected = " ".join(text.split())
     if action == "undo":
         return Decision(id=clip.id, action="undo")
-    if action == "text" and not said:
+    if action == "text" and not corrected:
         raise UserError(f"{clip.id}: enter the transcript of the clip, or reject it")
-    written = action == "text" or said != clip.text or (before is not None and before.text is not None)
-    return Decision(id=clip.id, action=action, text=said if written and said else None, note=note.strip() or None)
+    written = action == "text" or corrected != clip.text or (before is not None and before.text is not None)
+    return Decision(id=clip.id, action=action, text=corrected if written and corrected else None, note=note.strip() or None)
 
 
 def _is_in(clip: ReportClip, view: str, decided: bool) -> bool:

@@ -58,14 +58,14 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        self._before = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True

@@ -92,9 +92,9 @@ class RayWorker:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         index = row["index"]
-        return {"index": index, "result": None if (self._attempts / STOPPED).exists() else self._result(index)}
+        return {"index": index, "result": None if (self._attempts / STOPPED).exists() else self._process_item(index)}
 
-    def _result(self, index: int) -> ItemResult[Any]:
+    def _process_item(self, index: int) -> ItemResult[Any]:
         mark = self._attempts / str(index)
         before = mark.read_text().split() if mark.exists() else []
         if len(before) >= ATTEMPTS:

@@ -93,9 +93,14 @@ def process_recordings(
             progress.update(recording, task.estimated_seconds, reasons)
     if len(finished) < len(wanted):
         raise StoppedError(f"{len(finished)} of {len(wanted)} recordings are processed")
-    return [
-        finished.get(task.source.name) or _reject_duplicate(task, finished[first[task.source.digest].source.name]) for task in tasks
-    ], work
+    prepared = []
+    for task in tasks:
+        if task.source.name in finished:
+            prepared.append(finished[task.source.name])
+        else:
+            other = finished[first[task.source.digest].source.name]
+            prepared.append(refuse_recording(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total))
+    return prepared, work
 
 
 def _find_first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTask]:
@@ -106,10 +111,6 @@ def _find_first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTas
         if not task.source.problem and (known is None or (known.transcript is None and task.transcript is not None)):
             firsts[task.source.digest] = task
     return firsts
-
-
-def _reject_duplicate(task: RecordingTask, other: PreparedRecording) -> PreparedRecording:
-    return refuse_recording(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total)
 
 
 def _load_stored(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> tuple[dict[str, PreparedRecording], WorkCounts]:

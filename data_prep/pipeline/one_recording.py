@@ -42,7 +42,7 @@ class Job:
     lengths: Lengths
     language: str | None
     """Full name, or None: Whisper detects it, a transcript leaves it open."""
-    hearing: dict[str, Any] | None
+    whisper_settings: dict[str, Any] | None
     """`whisper_engine.describe_settings`, or None with transcripts."""
     encoder: SpeakerEncoder | None = None
     """Of the speaker check, if there is to be one."""
@@ -103,10 +103,10 @@ def prepare_recording(
         return refuse_recording(source, "unreadable", source.problem, 0)
     sound = LazyAudio(source.path, models)
     try:
-        heard = stages.run("speech", make_speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
-        if isinstance(heard, UnusableRecording):
-            return refuse_recording(source, heard.reason, heard.detail, round(heard.seconds * MASTER_RATE))
-        return _cut_clips(source, transcript, heard, sound, job, stages, models)
+        speech = stages.run("speech", make_speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
+        if isinstance(speech, UnusableRecording):
+            return refuse_recording(source, speech.reason, speech.detail, round(speech.seconds * MASTER_RATE))
+        return _cut_clips(source, transcript, speech, sound, job, stages, models)
     except AudioError as error:
         return refuse_recording(source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
 
@@ -132,7 +132,7 @@ def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
 def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | UnusableRecording:
     """Decode, check that the audio is usable, detect speech."""
     try:
-        return DetectedSpeech(track=sound.track, regions=vad.find_speech(models.vad, sound.hearing, len(sound.master.samples)))
+        return DetectedSpeech(track=sound.track, regions=vad.find_speech(models.vad, sound.speech_audio, len(sound.master.samples)))
     except AudioError as error:
         if error.reason in OF_THE_MACHINE:
             raise
@@ -142,20 +142,20 @@ def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | Unusable
 def _cut_clips(
     source: RecordingSource,
     transcript: UserTranscript | None,
-    heard: DetectedSpeech,
+    speech: DetectedSpeech,
     sound: LazyAudio,
     job: Job,
     stages: Stages,
     models: Models,
 ) -> PreparedRecording:
-    length, warning = heard.track.length, heard.track.warning
-    if not heard.regions:
+    length, warning = speech.track.length, speech.track.warning
+    if not speech.regions:
         return PreparedRecording(
             source, length, warning=warning, refused="no_speech", detail=f"no speech found in {length / MASTER_RATE:.2f} s"
         )
-    if transcript is None and job.hearing is None:
+    if transcript is None and job.whisper_settings is None:
         return refuse_recording(source, "no_transcript", "no transcript next to the recording", length)
-    units = _make_text_units(source, transcript, heard, sound, job, stages, models)
+    units = _make_text_units(source, transcript, speech, sound, job, stages, models)
     inputs = {
         "speech": make_key(make_speech_inputs(source)),
         "units": make_key({"units": [unit.model_dump() for unit in units]}),
@@ -166,12 +166,12 @@ def _cut_clips(
     }
 
     def cut() -> list[MeasuredClip]:
-        pieces = extraction.divide_recording(transcript, units, heard.regions, sound.master, job.lengths)
-        return extraction.write_clips(job.out, source, pieces, heard.regions, sound.master, job.language)
+        pieces = extraction.divide_recording(transcript, units, speech.regions, sound.master, job.lengths)
+        return extraction.write_clips(job.out, source, pieces, speech.regions, sound.master, job.language)
 
     made = stages.run("clips", inputs, CLIPS, cut, extraction.all_exist(job.out))
     known = _embed_clips(made, inputs, job, stages, models)
-    return PreparedRecording(source, length, tuple(heard.regions), tuple(made), warning, voices=known)
+    return PreparedRecording(source, length, tuple(speech.regions), tuple(made), warning, voices=known)
 
 
 def _make_text_units(
@@ -184,16 +184,16 @@ def _make_text_units(
     models: Models,
 ) -> list[TextUnit]:
     if transcript is not None:
-        return transcript.units(speech.track.length, job.language or AUTO)
-    assert job.hearing is not None
-    longest = job.hearing.get("longest_window")
-    inputs = {"form": FORM, "speech": make_key(make_speech_inputs(source)), "hearing": job.hearing}
+        return transcript.make_units(speech.track.length, job.language or AUTO)
+    assert job.whisper_settings is not None
+    longest = job.whisper_settings.get("longest_window")
+    inputs = {"form": FORM, "speech": make_key(make_speech_inputs(source)), "hearing": job.whisper_settings}
     return stages.run(
         "words",
         inputs,
         UNITS,
         lambda: whisper_engine.transcribe_recording(
-            models.whisper, sound.hearing, vad.make_windows(speech.regions, sound.master, longest), job.language, longest
+            models.whisper, sound.speech_audio, vad.make_windows(speech.regions, sound.master, longest), job.language, longest
         ),
         lambda units: not any(unit.error for unit in units),  # windows that Whisper failed on are retried
     )

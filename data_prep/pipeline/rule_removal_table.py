@@ -30,7 +30,10 @@ def format_removals(
     every = make_presets(least_sure)
     judged = clip_selection.judge_clips(recordings, SelectionCriteria(every[preset], lengths, decisions), samples)
     lines = [HEADER, *(_format_line(rule.reason, judged, format_limit(rule)) for rule in every[preset])]
-    lines += [_format_line(reason, judged, "") for reason in sorted(_collect_reasons(judged) - {rule.reason for rule in every[preset]})]
+    lines += [
+        _format_line(reason, judged, "")
+        for reason in sorted({reason for one in judged for reason in one.reasons} - {rule.reason for rule in every[preset]})
+    ]
     for name, rules in every.items():
         kept = [
             one for one in clip_selection.judge_clips(recordings, SelectionCriteria(rules, lengths, decisions), samples) if not one.reasons
@@ -49,10 +52,6 @@ def _format_line(reason: str, judged: list[JudgedClip], description: str) -> str
     failing = [one for one in judged if reason in one.reasons]
     alone = [one for one in failing if len(one.reasons) == 1]
     return f"{reason:<22}{len(failing):>8}{_format_time(failing):>10}{len(alone):>8}{_format_time(alone):>10}  {description}".rstrip()
-
-
-def _collect_reasons(judged: list[JudgedClip]) -> set[str]:
-    return {reason for one in judged for reason in one.reasons}
 
 
 def _format_time(judged: Iterable[JudgedClip]) -> str:

@@ -51,19 +51,19 @@ class Stages:
         if stored is not None and still_there(stored):
             self.reused[stage] += 1
             return stored
-        result = self._new(compute)
+        result = self._compute_result(compute)
         files.write_bytes(path, kind.dump_json(result))
         self.computed[stage] += 1
         return result
 
-    def _new(self, compute: Callable[[], T]) -> T:
+    def _compute_result(self, compute: Callable[[], T]) -> T:
         return compute()
 
 
 class StoredStages(Stages):
     """Read-only cache: a result that is not stored raises `NotStoredError`."""
 
-    def _new(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - never computes
+    def _compute_result(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - never computes
         raise NotStoredError
 
 

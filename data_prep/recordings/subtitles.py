@@ -42,7 +42,7 @@ class Cue(NamedTuple):
 class Cues(NamedTuple):
     """Cues with speech, and the number of cues that only describe a sound."""
 
-    said: tuple[Cue, ...]
+    spoken: tuple[Cue, ...]
     sounds: int
 
 
@@ -55,8 +55,8 @@ def parse_subtitles(text: str, path: Path) -> Cues:
     _require_one_voice(blocks, path)
     _require_no_rolling_captions(cues, path)
     plain = [cue._replace(text=_strip_markup(cue.text)) for cue in cues]
-    said = tuple(cue for cue in plain if re.search(r"\w", SOUND.sub("", cue.text)))
-    return Cues(said, len(cues) - len(said))
+    spoken = tuple(cue for cue in plain if re.search(r"\w", SOUND.sub("", cue.text)))
+    return Cues(spoken, len(cues) - len(spoken))
 
 
 def is_label_track(text: str) -> bool:

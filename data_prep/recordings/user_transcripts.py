@@ -52,14 +52,14 @@ class UserTranscript(BaseModel):
     note: str = ""
     """Which parts of the file are ignored."""
 
-    def units(self, length: int, language: str) -> list[TextUnit]:
+    def make_units(self, length: int, language: str) -> list[TextUnit]:
         """Text units with sample positions, for a master of `length` samples."""
         if self.text:
             return [TextUnit(text=self.text, start=0, stop=length)]
         space = "" if language in UNSPACED else " "
         return [
-            TextUnit(text=space + said.text.strip(), start=round(said.start * MASTER_RATE), stop=round(said.end * MASTER_RATE))
-            for said in self.utterances
+            TextUnit(text=space + one.text.strip(), start=round(one.start * MASTER_RATE), stop=round(one.end * MASTER_RATE))
+            for one in self.utterances
         ]
 
 
@@ -97,8 +97,8 @@ def find_transcripts(recordings: Sequence[Path]) -> FoundTranscripts:
         by_folder[path.parent].append(path)
     folders = [_scan_folder(folder, beside) for folder, beside in by_folder.items()]
     found = {path: _read_transcript(path, folder) for folder in folders for path in folder.own}
-    left_out = [f"{folder.own[path][0]}: {text.note}" for folder in folders for path in folder.own if (text := found[path]) and text.note]
-    return FoundTranscripts(found, left_out + [note for folder in folders for note in _list_notes(folder)])
+    ignored = [f"{folder.own[path][0]}: {text.note}" for folder in folders for path in folder.own if (text := found[path]) and text.note]
+    return FoundTranscripts(found, ignored + [note for folder in folders for note in _list_notes(folder)])
 
 
 def _scan_folder(folder: Path, recordings: list[Path]) -> _Folder:
@@ -107,7 +107,10 @@ def _scan_folder(folder: Path, recordings: list[Path]) -> _Folder:
         if suffix := _find_suffix(path):
             named[path.name[: -len(suffix)]].append(path)
     translated = _find_translations(named)
-    own = {path: sorted(named.get(path.stem, []), key=_rank) or _require_one_language(path, translated) for path in recordings}
+    own = {
+        path: sorted(named.get(path.stem, []), key=lambda one: SUFFIXES.index(_find_suffix(one))) or _require_one_language(path, translated)
+        for path in recordings
+    }
     taken = {path for paths in own.values() for path in paths}
     lines = {} if all(own.values()) else _read_metadata(folder)  # read only if needed: it may belong to another program
     return _Folder(folder, own, [path for paths in named.values() for path in paths if path not in taken], lines)
@@ -140,10 +143,6 @@ def _format_note(folder: _Folder, what: str, names: list[str]) -> list[str]:
 def _find_suffix(path: Path) -> str:
     """The transcript suffix of a file name, or an empty string."""
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
-
-
-def _rank(path: Path) -> int:
-    return SUFFIXES.index(_find_suffix(path))
 
 
 def _find_translations(named: dict[str, list[Path]]) -> dict[str, list[Path]]:

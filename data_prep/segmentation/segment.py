@@ -54,6 +54,7 @@ class TextUnit(BaseModel):
     start: int
     stop: int
     heard: WhisperScores | None = None
+    """Scores of the Whisper output that contains it; None: from a transcript. The name is a key of stored results."""
     error: str | None = None
     """Error of Whisper on this region; `text` is then empty."""
 
@@ -178,7 +179,7 @@ def _compute_cost(
 ) -> float:
     """Cost of one clip from the first to the last of `cuts`; those between are pauses inside it."""
     inside, inner = units[cuts[0].unit : cuts[-1].unit], cuts[1:-1]
-    if not inside:  # speech without text: a piece of its own, which is reported
+    if not inside:  # speech without text: a separate piece, which is reported
         return NO_TEXT_PENALTY * len(inner)
     without_text = sum(one.unit == other.unit for one, other in itertools.pairwise(cuts))
     failed = sum(unit.error is not None for unit in inside)

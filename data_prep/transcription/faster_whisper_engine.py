@@ -172,9 +172,9 @@ def _read_scores(segment: Any, limit: int, code: str, sure: float | None) -> Whi
     )
 
 
-def _make_units(words: list[Any], pack: Pack, offset: float, heard: WhisperScores) -> list[TextUnit]:
+def _make_units(words: list[Any], pack: Pack, offset: float, scores: WhisperScores) -> list[TextUnit]:
     """Words as text units. `offset`: start of the pack in seconds in the audio that the word times refer to."""
-    if decoding_windows.is_silence(heard.no_speech_prob, heard.avg_logprob):
+    if decoding_windows.is_silence(scores.no_speech_prob, scores.avg_logprob):
         return []
     placed = [(word.word, *decoding_windows.locate_word(pack, word.start - offset, word.end - offset)) for word in words]
-    return [TextUnit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in placed]
+    return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in placed]

@@ -66,7 +66,10 @@ def fetch_weights(name: str) -> Path:
     try:
         return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
     except (OSError, RuntimeError) as error:
-        raise _fetch_error(name, error) from error
+        raise UserError(
+            f"--whisper {name}: the weights cannot be downloaded ({error}); download the .pt file on a machine with network access, "
+            "and pass its path: --whisper /path/to/model.pt"
+        ) from error
 
 
 def load_whisper(name: str, device: str) -> Any:
@@ -86,13 +89,6 @@ def load_whisper(name: str, device: str) -> Any:
     if path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # alignment heads of a custom file are unknown: Whisper uses the upper half
         model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
     return model.to(device)
-
-
-def _fetch_error(name: str, error: Exception) -> UserError:
-    return UserError(
-        f"--whisper {name}: the weights cannot be downloaded ({error}); download the .pt file on a machine with network access, "
-        "and pass its path: --whisper /path/to/model.pt"
-    )
 
 
 def describe_settings(name: str, language: str | None) -> dict[str, Any]:
@@ -121,8 +117,8 @@ def transcribe_recording(
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     code = whisper_languages.find_whisper_code(language, is_multilingual(model))
-    listen = faster_whisper_engine.transcribe_batch if faster_whisper_engine.is_model(model) else _transcribe_batch
-    return decoding_windows.transcribe_windows(windows, lambda batch: listen(model, audio, batch, code), longest)
+    transcribe_batch = faster_whisper_engine.transcribe_batch if faster_whisper_engine.is_model(model) else _transcribe_batch
+    return decoding_windows.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest)
 
 
 def is_multilingual(model: Any) -> bool:
@@ -237,10 +233,10 @@ def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_pr
     tokenizer = get_tokenizer(model.is_multilingual, num_languages=model.num_languages, language=result.language, task="transcribe")
     tokens = [token for token in result.tokens if token < tokenizer.eot]
     frames = int(sum_seconds(pack) * SPEECH_RATE) // HOP_LENGTH
-    listening = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
-    words = find_alignment(listening, tokenizer, tokens, features, frames)
+    encoded = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
+    words = find_alignment(encoded, tokenizer, tokens, features, frames)
     merge_punctuations(words, decoding_windows.OPENING, decoding_windows.CLOSING)
-    heard = WhisperScores(
+    scores = WhisperScores(
         language=LANGUAGES[result.language],
         avg_logprob=round(float(result.avg_logprob), 3),
         compression_ratio=round(float(result.compression_ratio), 3),
@@ -250,4 +246,4 @@ def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_pr
         language_prob=language_prob,
     )
     spoken = [(word.word, *decoding_windows.locate_word(pack, word.start, word.end)) for word in words if word.word]
-    return [TextUnit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in spoken]
+    return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in spoken]

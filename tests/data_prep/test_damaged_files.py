@@ -178,7 +178,7 @@ def test_half_a_file_is_decoded_with_a_warning(ending, tmp_path, railway, decode
         return
     track = decoder.probe(path)
     assert track.warning.startswith(
-        ("truncated: the file", "decoding stopped after", "damaged: pieces left out that cannot be decoded: 1, ")
+        ("truncated: the file", "decoding stopped after", "damaged: pieces dropped because they cannot be decoded: 1, ")
     )
     master, _ = decoder.load(path, track)
     assert 1.0 < master.seconds < 5.0

@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_as_such(sample, decoder) -> None
     track = decoder.probe(sample / "rms/railway.ogg")
     request = {"do": "load", "path": str(sample / "rms/railway.ogg"), "track": track.model_dump()}
     with Path("/dev/full").open("wb") as full, pytest.raises(OSError, match="No space left") as caught:
-        decoder._ask(request, [full.fileno(), full.fileno()])
+        decoder._send_request(request, [full.fileno(), full.fileno()])
     assert caught.value.errno == errno.ENOSPC
     assert decoder.load(sample / "rms/railway.ogg", track)[0].seconds == pytest.approx(35.62)
 

@@ -35,11 +35,11 @@ def test_a_name_tells_the_recording_and_the_place_in_it() -> None:
 
 def test_one_text_is_one_piece_and_utterances_are_one_each(railway, regions, said) -> None:
     text = UserTranscript(text="All of it.")
-    units = text.units(len(railway.samples), "english")
+    units = text.make_units(len(railway.samples), "english")
     (piece,) = extraction.divide_recording(text, units, regions, railway, Lengths())
     assert (piece.text, piece.start <= regions[0].start, piece.stop >= regions[-1].stop) == ("All of it.", True, True)
     timed = UserTranscript(utterances=said)
-    pieces = extraction.divide_recording(timed, timed.units(len(railway.samples), "english"), regions, railway, Lengths())
+    pieces = extraction.divide_recording(timed, timed.make_units(len(railway.samples), "english"), regions, railway, Lengths())
     assert [piece.text for piece in pieces] == [one["text"] for one in said]
 
 

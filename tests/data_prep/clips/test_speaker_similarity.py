@@ -163,7 +163,7 @@ def test_the_report_sees_the_same_clips_beyond_the_same_limit(checked: Path) -> 
     ]
     assert (finding.now.clips, finding.alone.clips, finding.limit, finding.varies) == (STRANGERS, STRANGERS, 1.0, True)
     assert len(finding.values) == len(dataset.kept) + len(dataset.rejected)
-    assert finding.at(100.0).clips == 0
+    assert finding.compute_removal(100.0).clips == 0
 
 
 def test_voices_are_known_from_then_on_by_content(recordings: Path, checked: Path, model: Path, nano: Path, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_wrong_model_is_told_before_anything_is_heard(
     config = json.loads((custom / "config.json").read_text())
     (custom / "config.json").write_text(json.dumps(config | {"tts_model_type": "custom_voice"}))
     for wrong, message in (
-        (custom, f"--speaker-check {custom}: {custom} is no Qwen3-TTS Base model"),
+        (custom, f"--speaker-check {custom}: {custom} is not a Qwen3-TTS Base model"),
         (recordings, f"--speaker-check {recordings}: {recordings / 'config.json'}: no model there"),
         ("nowhere", "--speaker-check nowhere: there is no such folder"),
     ):

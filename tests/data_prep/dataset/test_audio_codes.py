@@ -24,15 +24,15 @@ def clip(name: str, seconds: float) -> ClipToEncode:
 
 def test_batches_hold_like_lengths_and_at_most_the_seconds_asked_for() -> None:
     clips = [clip(f"{index:03}", seconds) for index, seconds in enumerate([3, 9, 3.1, 25, 3.2, 9.1, 1])]
-    grouped = [[one.samples / MASTER_RATE for one in batch] for batch in make_batches(clips, 20)]
+    grouped = [[one.samples / MASTER_RATE for one in batch] for batch in make_batches(clips, 20, MASTER_RATE)]
     assert grouped == [[1, 3, 3.1, 3.2], [9, 9.1], [25]]
-    assert make_batches([], 20) == []
+    assert make_batches([], 20, MASTER_RATE) == []
 
 
 @given(st.lists(st.floats(0.5, 30), max_size=60), st.floats(0.1, 100))
 def test_every_clip_is_in_one_batch_and_no_batch_is_too_long(lengths: list[float], seconds: float) -> None:
     clips = [clip(f"{index:03}", length) for index, length in enumerate(lengths)]
-    grouped = make_batches(clips, seconds)
+    grouped = make_batches(clips, seconds, MASTER_RATE)
     assert sorted(one.key for batch in grouped for one in batch) == [one.key for one in clips]
     assert all(len(batch) == 1 or len(batch) * max(one.samples for one in batch) <= seconds * MASTER_RATE for batch in grouped)
 
@@ -59,7 +59,7 @@ def test_a_key_is_of_the_clip_and_the_tokenizer() -> None:
 def test_little_of_what_is_encoded_is_padding() -> None:
     """Clips as the voice verb cuts them: from 1 to 20 s, most of them about six."""
     lengths = np.clip(np.random.default_rng(0).lognormal(np.log(6), 0.5, 600), 1, 20)
-    grouped = make_batches([clip(f"{index:03}", length) for index, length in enumerate(lengths)], 60)
+    grouped = make_batches([clip(f"{index:03}", length) for index, length in enumerate(lengths)], 60, MASTER_RATE)
     padded = sum(len(batch) * max(one.samples for one in batch) for batch in grouped)
     assert sum(lengths) * MASTER_RATE / padded > 0.95
     assert np.median([len(batch) for batch in grouped]) >= 6

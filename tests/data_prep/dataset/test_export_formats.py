@@ -49,7 +49,7 @@ def test_ljspeech_is_read_by_columns_and_by_ourselves(item, tmp_path) -> None:
         rows = list(csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
     assert rows == [["a"] + ["This is what a said."] * 2, ["b"] + ['Zwei "Zeilen" für dich.'] * 2]
     assert (folder / "metadata_val.csv").read_text() == "d|This is what d said.|This is what d said.\n"
-    assert exported.left_out == ["train.jsonl:c: the text contains |, the field separator of metadata.csv"]
+    assert exported.skipped == ["train.jsonl:c: the text contains |, the field separator of metadata.csv"]
     assert {path.stem for path in folder.glob("wavs/*.wav")} == {"a", "b", "d"}
     found = find_transcripts([folder / "wavs" / "a.wav", folder / "wavs" / "b.wav"])
     assert [text.text for text in found.by_recording.values()] == ["This is what a said.", 'Zwei "Zeilen" für dich.']

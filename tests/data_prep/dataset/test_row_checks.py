@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from data_prep.audio.reader import AudioError
+from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
 from data_prep.dataset.clip_audio_checks import AudioInfo
 from data_prep.dataset.row_checks import (
-    CODEBOOK,
     NOTES,
     PROBLEMS,
     RowFacts,
@@ -35,7 +35,7 @@ def line(**fields: object) -> tuple[ManifestLine, ManifestRow]:
 
 def test_a_sound_row_has_no_problem() -> None:
     whole = line(duration=2.0, audio_codes=CODES, language="English", ref_audio="r.flac")
-    assert [*check_clip(*whole, SOUND, CODEBOOK), *check_reference(*whole, SOUND), *check_fields(*whole)] == []
+    assert [*check_clip(*whole, SOUND, RELEASED_FORMAT), *check_reference(*whole, SOUND), *check_fields(*whole)] == []
     for language in ("auto", "en", "chinese", ""):
         assert list(check_fields(*line(language=language))) == []
 
@@ -58,13 +58,13 @@ def test_a_sound_row_has_no_problem() -> None:
     ],
 )
 def test_what_the_clip_says(fields: dict[str, object], sound: AudioInfo | AudioError, kind: str, detail: str) -> None:
-    (problem,) = check_clip(*line(**fields), sound, CODEBOOK)
+    (problem,) = check_clip(*line(**fields), sound, RELEASED_FORMAT)
     assert (problem.kind, problem.place) == (kind, "train.jsonl:3")
     assert detail in problem.detail
 
 
 def test_codes_of_a_clip_at_another_rate_are_counted_at_the_master_rate() -> None:
-    assert find_codes_fault(CODES, AudioInfo(44_100, 1, 88_200, "").length, CODEBOOK) == ""
+    assert find_codes_fault(CODES, AudioInfo(44_100, 1, 88_200, "").count_samples(24_000), RELEASED_FORMAT) == ""
 
 
 def test_what_the_reference_says() -> None:

@@ -24,8 +24,8 @@ def test_the_curve_of_a_rule_is_the_rule_with_other_limits(tmp_path_factory, snr
     (noisy,) = (one for one in report_rules.compute_findings(everything, rules) if one.rule.reason == "noisy")
     other = replace(noisy.rule, least=limit)
     gone = [one for one in everything if other.fails(one.candidate)]
-    assert noisy.at(limit).clips == len(gone)
-    assert noisy.at(limit).seconds == pytest.approx(sum(one.clip.seconds for one in gone))
+    assert noisy.compute_removal(limit).clips == len(gone)
+    assert noisy.compute_removal(limit).seconds == pytest.approx(sum(one.clip.seconds for one in gone))
     assert noisy.now.clips == sum(value is not None and value < 15 for value in snr)
 
 

@@ -97,7 +97,7 @@ def test_another_name_costs_nothing(change, take, job) -> None:
 
 def test_whisper_hears_a_recording_and_is_loaded_once(take, job, whisper_that_says) -> None:
     weights = str(whisper_that_says(TEXT))
-    job = replace(job, language=None, hearing=describe_settings(weights, None))
+    job = replace(job, language=None, whisper_settings=describe_settings(weights, None))
     recording, stages, models = run(take, None, job, weights)
     (clip,) = recording.clips
     assert (clip.text, clip.language) == (TEXT, "english")
@@ -124,7 +124,7 @@ def test_what_whisper_failed_on_says_why_and_is_tried_again(take, job, whisper_t
     import whisper
 
     weights = str(whisper_that_says(TEXT))
-    listening = replace(job, hearing=describe_settings(weights, "english"))
+    listening = replace(job, whisper_settings=describe_settings(weights, "english"))
     with monkeypatch.context() as broken:
         broken.setattr(whisper, "decode", lambda *_: 1 / 0)
         failed, _, _ = run(take, None, listening, weights)
