@@ -79,10 +79,10 @@ class Codec(Protocol):
     def digest(self) -> str:
         """SHA-256 over the codec's files: codecs with the same digest produce the same codes. Raises `UserError` if weights are missing."""
 
-    def frames(self, samples: int) -> int:
+    def count_frames(self, samples: int) -> int:
         """Frames of a clip of so many samples, a partial last frame included."""
 
-    def worker_bytes(self, seconds: float) -> int:
+    def estimate_worker_bytes(self, seconds: float) -> int:
         """Memory, in bytes, of the weights and of encoding so many seconds of audio at a time."""
 
     def load(self, device: str) -> LoadedCodec:

@@ -55,10 +55,10 @@ class QwenCodec:
     def digest(self) -> str:
         return compute_codec_digest(self.folder)
 
-    def frames(self, samples: int) -> int:
+    def count_frames(self, samples: int) -> int:
         return count_frames(samples)
 
-    def worker_bytes(self, seconds: float) -> int:
+    def estimate_worker_bytes(self, seconds: float) -> int:
         weights = sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
         fp32 = 4
         return weights + round(seconds * MASTER_RATE * ENCODER_CHANNELS * fp32 * ARRAYS_AT_ONCE)

@@ -140,9 +140,9 @@ def _make_temporary_folder(target: Path) -> Path:
 
 
 def _write_files(folder: Path, sources: list[ChatSource], wanted: TextOptions, tally: RowCounts) -> None:
-    files.write_jsonl(folder / TRAIN, _training_rows(sources, wanted.shape, _choose_validation(sources, wanted), tally))
+    files.write_jsonl(folder / TRAIN, _yield_training_rows(sources, wanted.shape, _choose_validation(sources, wanted), tally))
     if VALIDATES in tally.kinds:
-        files.write_jsonl(folder / VAL, _validation_rows(sources, wanted.shape, tally))
+        files.write_jsonl(folder / VAL, _yield_validation_rows(sources, wanted.shape, tally))
     files.write_jsonl(folder / REJECTS, tally.rejects)
 
 
@@ -163,7 +163,7 @@ def _choose_validation(sources: list[ChatSource], wanted: TextOptions) -> Valida
     return chat_split.make_count_filter(map(chat_split.compute_split_position, kept), wanted.val_rows)
 
 
-def _training_rows(sources: list[ChatSource], shape: str | None, validates: ValidationFilter, tally: RowCounts) -> Iterator[ChatRow]:
+def _yield_training_rows(sources: list[ChatSource], shape: str | None, validates: ValidationFilter, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the training rows; record the outcome of every row in `tally`, so that memory holds digests instead of texts."""
     for source in sources:
         for place, row in _check_rows(source, shape, tally):
@@ -173,7 +173,7 @@ def _training_rows(sources: list[ChatSource], shape: str | None, validates: Vali
                 yield {**row, "source": place}
 
 
-def _validation_rows(sources: list[ChatSource], shape: str | None, tally: RowCounts) -> Iterator[ChatRow]:
+def _yield_validation_rows(sources: list[ChatSource], shape: str | None, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the validation rows from a second pass, which needs no memory. Raises `UserError` if the rows differ from the first pass."""
     again = (found for source in sources for found in conversation_reader.read_rows(source))
     for kind, found in zip_longest(tally.kinds, again):

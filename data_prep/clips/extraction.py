@@ -110,7 +110,7 @@ def make_clip_path(source: RecordingSource, piece: Piece) -> str:
     return f"clips/{source.digest[:2]}/{make_clip_id(source, piece)}.flac"
 
 
-def all_exist(out: Path) -> Callable[[list[MeasuredClip]], bool]:
+def make_existence_check(out: Path) -> Callable[[list[MeasuredClip]], bool]:
     """A predicate: whether all clip files of a stored result still exist."""
     return lambda clips: all((out / clip.audio).is_file() for clip in clips if clip.audio)
 

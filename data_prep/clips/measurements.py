@@ -47,7 +47,7 @@ def measure_noise_power(samples: Samples, regions: list[Region]) -> float | None
 def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: float | None) -> Quality:
     """Measures of one piece. `samples`: [n], master of the whole recording; `regions`: its speech."""
     clip = samples[piece.start : piece.stop].astype(np.float64)
-    inside = _clip_regions(piece.start, piece.stop, regions)
+    inside = _cut_regions(piece.start, piece.stop, regions)
     speech = np.concatenate([samples[part.start : part.stop] for part in inside]) if inside else samples[:0]
     power = _compute_power(speech.astype(np.float64))
     scores = [unit.heard for unit in piece.units if unit.heard]
@@ -104,7 +104,7 @@ def measure_outside_speech_share(units: list[TextUnit], regions: list[Region]) -
     if not units:
         return None
     middles = [(unit.start + unit.stop) // 2 for unit in units]
-    outside = sum(not _clip_regions(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
+    outside = sum(not _cut_regions(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
     return round(outside / len(units), 3)
 
 
@@ -116,7 +116,7 @@ def _find_repeats(words: list[str], size: int) -> set[int]:
     return {index for start in copies for index in range(start, start + size)}
 
 
-def _clip_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
+def _cut_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
     """The parts of the sorted regions inside `start:stop`."""
     first = bisect_right(regions, start, key=lambda region: region.stop)
     last = bisect_left(regions, stop, key=lambda region: region.start)

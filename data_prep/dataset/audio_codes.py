@@ -91,7 +91,7 @@ def _encode_batches(
 ) -> Iterator[tuple[list[ClipToEncode], dict[str, str]]]:
     """Each batch once it is in the store, with its errors by key. A batch that ended its workers is split, since one clip is at fault."""
     split: list[list[ClipToEncode]] = []
-    memory = WORKER_BYTES + setup.codec.worker_bytes(setup.seconds)
+    memory = WORKER_BYTES + setup.codec.estimate_worker_bytes(setup.seconds)
     for index, result in distribute_items(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
         group = groups[index]
         if not isinstance(result, Failure):

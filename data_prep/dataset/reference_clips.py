@@ -34,14 +34,14 @@ def choose_clips(rows: list[ManifestRow]) -> list[ManifestRow]:
     ordered = sorted(
         rows,
         key=lambda row: (
-            not SECONDS <= _seconds(row) <= SECONDS + SPARE_SECONDS,
+            not SECONDS <= _read_duration(row) <= SECONDS + SPARE_SECONDS,
             -(row.quality.snr_db or 0.0 if row.quality else 0.0),
             row.id or "",
         ),
     )
     total = 0.0
     for count, row in enumerate(itertools.cycle(ordered), start=1):
-        total += _seconds(row)
+        total += _read_duration(row)
         if total >= SECONDS:
             return list(itertools.islice(itertools.cycle(ordered), count))
     raise ValueError("no clip to choose from")
@@ -72,5 +72,5 @@ def _write_unless_same(path: Path, data: bytes) -> None:
         files.write_bytes(path, data)
 
 
-def _seconds(row: ManifestRow) -> float:
+def _read_duration(row: ManifestRow) -> float:
     return row.duration or 0.0

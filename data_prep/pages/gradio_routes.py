@@ -50,7 +50,7 @@ def refuse_uploads(_: str) -> Path | None:
 def list_page_routes(page: gradio.Blocks, upload: Upload = refuse_uploads) -> tuple[Route, ...]:
     """Routes that a page needs in a browser, without its upload routes."""
 
-    def posted(name: str, check: Callable[[Any], Any]) -> Route:
+    def make_post_route(name: str, check: Callable[[Any], Any]) -> Route:
         return Route("POST", f"/gradio_api/{name}", largest=LARGEST_JSON, check=check)
 
     return (
@@ -60,9 +60,9 @@ def list_page_routes(page: gradio.Blocks, upload: Upload = refuse_uploads) -> tu
         Route("GET", f"{FILE}[^\\x00-\\x1f]+"),
         Route("GET", f"/gradio_api/heartbeat/{ID}"),
         Route("GET", "/gradio_api/queue/data", query={"session_hash": lambda session: session in page._queue.pending_messages_per_session}),
-        posted("queue/join", partial(rebuild_call, page, upload)),
-        posted("cancel", partial(_check_body, CancelCall)),
-        posted("reset", partial(_check_body, ResetCall)),
+        make_post_route("queue/join", partial(rebuild_call, page, upload)),
+        make_post_route("cancel", partial(_check_body, CancelCall)),
+        make_post_route("reset", partial(_check_body, ResetCall)),
     )
 
 

@@ -106,8 +106,8 @@ def list_rules(dataset: Dataset) -> tuple[Rule, ...]:
     """The rules that the run applied. Length rules show durations in seconds instead of distances from the limit."""
     lengths = _read_lengths(dataset)
     in_seconds = {
-        "too_short": lambda rule: replace(rule, unit="s", value=_length, least=lengths.shortest),
-        "too_long": lambda rule: replace(rule, unit="s", value=_length, most=lengths.longest),
+        "too_short": lambda rule: replace(rule, unit="s", value=_read_seconds, least=lengths.shortest),
+        "too_long": lambda rule: replace(rule, unit="s", value=_read_seconds, most=lengths.longest),
     }
     text_settings = dataset.summary.settings.get("text")
     every = make_presets(text_settings.get("least_sure") if isinstance(text_settings, dict) else None)
@@ -154,7 +154,7 @@ def _read_limit(rule: Rule) -> float:
     return rule.least if rule.least > -inf else rule.most
 
 
-def _length(candidate: Candidate) -> float:
+def _read_seconds(candidate: Candidate) -> float:
     return candidate.seconds
 
 

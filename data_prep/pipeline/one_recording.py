@@ -169,7 +169,7 @@ def _cut_clips(
         pieces = extraction.divide_recording(transcript, units, speech.regions, sound.master, job.lengths)
         return extraction.write_clips(job.out, source, pieces, speech.regions, sound.master, job.language)
 
-    made = stages.run("clips", inputs, CLIPS, cut, extraction.all_exist(job.out))
+    made = stages.run("clips", inputs, CLIPS, cut, extraction.make_existence_check(job.out))
     known = _embed_clips(made, inputs, job, stages, models)
     return PreparedRecording(source, length, tuple(speech.regions), tuple(made), warning, voices=known)
 

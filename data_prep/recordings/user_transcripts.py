@@ -181,10 +181,10 @@ def _parse_file(path: Path) -> UserTranscript:
         return UserTranscript(utterances=timed_transcript.convert_cues(found, str(path)), note=note)
     if subtitles.is_label_track(content):
         return UserTranscript(utterances=timed_transcript.convert_cues(subtitles.parse_labels(content, path), str(path)))
-    return _plain(path, content)
+    return _parse_plain_text(path, content)
 
 
-def _plain(path: Path, content: str) -> UserTranscript:
+def _parse_plain_text(path: Path, content: str) -> UserTranscript:
     text = " ".join(content.split())
     if not text:
         raise UserError(f"{path} is empty; add the text of the recording or remove the file")

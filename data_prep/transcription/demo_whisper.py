@@ -44,7 +44,7 @@ def is_demo_name(name: str) -> bool:
     return name == NAME
 
 
-def load_about() -> DemoWhisperDescription:
+def load_description() -> DemoWhisperDescription:
     """Load the description and print what the model is to stderr. Raises `UserError` if the model file is missing."""
     return DemoWhisperDescription.model_validate_json((_unpack_model(digest_archive()) / ABOUT).read_bytes())
 
@@ -61,7 +61,7 @@ def digest_archive() -> str:
 
 def describe_settings() -> dict[str, Any]:
     """Settings of a run with this model, besides its weights."""
-    model = load_about()
+    model = load_description()
     return {"name": NAME, "scope": model.scope, "least_sure": model.least_sure, "longest_window": model.longest_window}
 
 
@@ -69,7 +69,7 @@ def fetch_checkpoint() -> Path:
     """Path of a checkpoint for `whisper.load_model`, in the user's cache; created on first use."""
     path = demo_models.cache() / f"{NAME}-{digest_archive()[:16]}.pt"
     if not path.is_file():
-        files.write_bytes(path, convert_to_checkpoint(_unpack_model(digest_archive()) / WEIGHTS, load_about().dims))
+        files.write_bytes(path, convert_to_checkpoint(_unpack_model(digest_archive()) / WEIGHTS, load_description().dims))
     return path
 
 

@@ -19,7 +19,7 @@ def test_the_codec_of_a_qwen_model(nano: Path) -> None:
     codec = open_codec(str(nano))
     assert codec == QwenCodec(nano / CODEC_FOLDER) and codec.model == nano
     assert (codec.sample_rate, codec.samples_per_frame, codec.frame_rate) == (24_000, 1920, 12.5)
-    assert (codec.codebooks, codec.codebook_size, codec.frames(1921)) == (16, 64, 2)
+    assert (codec.codebooks, codec.codebook_size, codec.count_frames(1921)) == (16, 64, 2)
 
 
 def test_the_codec_encodes_and_decodes(nano: Path) -> None:
@@ -33,8 +33,8 @@ def test_the_codec_encodes_and_decodes(nano: Path) -> None:
 
 def test_a_worker_needs_the_weights_and_memory_for_the_audio(nano: Path) -> None:
     codec = open_codec(str(nano))
-    assert codec.worker_bytes(0) == (nano / CODEC_FOLDER / "model.safetensors").stat().st_size
-    assert codec.worker_bytes(60) - codec.worker_bytes(0) == 60 * 24_000 * 64 * 4 * 4
+    assert codec.estimate_worker_bytes(0) == (nano / CODEC_FOLDER / "model.safetensors").stat().st_size
+    assert codec.estimate_worker_bytes(60) - codec.estimate_worker_bytes(0) == 60 * 24_000 * 64 * 4 * 4
 
 
 def test_the_speaker_encoder_of_a_qwen_model(nano: Path) -> None:

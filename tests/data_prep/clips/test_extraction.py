@@ -57,9 +57,9 @@ def test_what_has_a_text_is_written_at_one_gain_and_the_rest_is_only_measured(ra
         ratio = np.abs(samples[200:-200]).max() / np.abs(railway.samples[clip.start : clip.stop][200:-200]).max()
         assert 20 * np.log10(ratio) == pytest.approx(clip.gain_db, abs=0.02)
     assert sorted(path.name for path in tmp_path.rglob("*.flac")) == sorted(Path(clip.audio).name for clip in made if clip.audio)
-    assert extraction.all_exist(tmp_path)(made)
+    assert extraction.make_existence_check(tmp_path)(made)
     (tmp_path / made[0].audio).unlink()
-    assert not extraction.all_exist(tmp_path)(made)
+    assert not extraction.make_existence_check(tmp_path)(made)
 
 
 def test_the_language_is_the_one_heard_most_unless_it_was_stated(railway, regions, tmp_path) -> None:
