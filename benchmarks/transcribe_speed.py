@@ -27,7 +27,7 @@ from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import get_tokenizer
 
 from benchmarks import _table
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, load, probe
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, load_track, probe_recording
 from data_prep.segmentation import vad
 from data_prep.transcription import decoding_windows, whisper_engine
 
@@ -89,7 +89,7 @@ def recording(minutes: float, pauses: tuple[float, float]) -> Audio:
 
 def spoken(path: Path, detector: Any) -> list[Samples]:
     """What the detector hears in a file, without the pauses."""
-    (master,) = load(path, probe(path), MASTER_RATE)
+    (master,) = load_track(path, probe_recording(path), MASTER_RATE)
     return [master.samples[region.start : region.stop] for region in vad.find_speech(detector, hearing(master), len(master.samples))]
 
 
@@ -121,7 +121,7 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
     """The cells of a row behind its name."""
     sound = hearing(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
-    packed, steps = decoding_windows.pack(vad.windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
+    packed, steps = decoding_windows.pack_windows(vad.make_windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
     tokens = round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
     talks(model, each := round(tokens / steps))
     text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
@@ -160,7 +160,9 @@ def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:
 def ours(model: Whisper, detector: Any, master: Audio, sound: Audio) -> None:
     """From sound to words, as data_prep goes; a model that never ends is not asked again."""
     whisper_engine.FALLBACK_TEMPERATURES = ()
-    units = whisper_engine.transcribe(model, sound, vad.windows(vad.find_speech(detector, sound, len(master.samples)), master), "english")
+    units = whisper_engine.transcribe_recording(
+        model, sound, vad.make_windows(vad.find_speech(detector, sound, len(master.samples)), master), "english"
+    )
     if not units or any(unit.heard is None or unit.heard.complete for unit in units):
         raise SystemExit("the model failed or ended a text by itself: times of different work say nothing")
 

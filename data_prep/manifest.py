@@ -76,7 +76,7 @@ class Quality(BaseModel):
     """Error message if Whisper failed."""
 
 
-class Row(BaseModel):
+class ManifestRow(BaseModel):
     """One clip of a manifest."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -131,7 +131,7 @@ class Reject(BaseModel):
     """Path of the clip file, if it has text."""
 
 
-def language_name(given: str) -> str:
+def parse_language(given: str) -> str:
     """Language name as stored in rows: `en`, `English` → `english`. Other languages must be given by their full name."""
     name = given.strip().lower()
     if name in LANGUAGES:
@@ -142,7 +142,7 @@ def language_name(given: str) -> str:
     raise UserError(f"--language {given}: unknown; give one of {known}, or another language by its full English name")
 
 
-def speaker_name(given: str) -> str:
+def parse_speaker(given: str) -> str:
     """Speaker name in lower case, as the inference code looks it up."""
     name = " ".join(given.split()).lower()
     if not name:
@@ -150,13 +150,13 @@ def speaker_name(given: str) -> str:
     return name
 
 
-def read_rows(path: Path, speaker: str | None = None) -> Iterator[Row]:
+def read_rows(path: Path, speaker: str | None = None) -> Iterator[ManifestRow]:
     """Yield the rows of a manifest. `speaker`: default for rows without one.
 
     Raises `UserError` with file and line for invalid JSON, invalid rows, and clips outside the manifest's folder.
     """
     for number, value in read_lines(path):
-        row = _row(path, number, value)
+        row = _parse_row(path, number, value)
         if row.speaker is None and speaker is None:
             raise UserError(f'{path}:{number}: the row names no speaker; add "speaker" to it, or give --speaker NAME for all such rows')
         yield row if row.speaker else row.model_copy(update={"speaker": speaker})
@@ -169,31 +169,31 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield number, _object(path, number, line)
+                yield number, _parse_object(path, number, line)
 
 
-def clip_path(manifest: Path, row: Row) -> Path:
+def resolve_clip(manifest: Path, row: ManifestRow) -> Path:
     """The real path of a row's clip. Raises `UserError` if it is outside the manifest's folder."""
     return files.resolve_under(manifest.parent, row.audio)
 
 
-def write(path: Path, entries: Iterable[Row | Reject]) -> int:
+def write_entries(path: Path, entries: Iterable[ManifestRow | Reject]) -> int:
     """Replace a manifest atomically; returns the number of lines."""
     return files.write_jsonl(path, (entry.model_dump(exclude_none=True) for entry in entries))
 
 
-def write_unless_same(path: Path, rows: list[Row]) -> None:
+def write_rows_unless_same(path: Path, rows: list[ManifestRow]) -> None:
     """Replace a manifest unless it already has these rows; rewriting it would lose their codes, which are expensive."""
     plain = [row.model_dump(mode="json", exclude_none=True) for row in rows]
-    if not path.is_file() or plain != [_without_codes(value) for _, value in read_lines(path)]:
+    if not path.is_file() or plain != [_drop_codes(value) for _, value in read_lines(path)]:
         files.write_jsonl(path, plain)
 
 
-def _without_codes(value: dict[str, Any]) -> dict[str, Any]:
+def _drop_codes(value: dict[str, Any]) -> dict[str, Any]:
     return {key: field for key, field in value.items() if key != "audio_codes"}
 
 
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = strict_json.loads(line)
     except ValueError as error:
@@ -205,9 +205,9 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
-def _row(path: Path, number: int, value: dict[str, Any]) -> Row:
+def _parse_row(path: Path, number: int, value: dict[str, Any]) -> ManifestRow:
     try:
-        row = Row.model_validate(value)
+        row = ManifestRow.model_validate(value)
         files.resolve_under(path.parent, row.audio)
     except ValidationError as error:
         first = error.errors()[0]

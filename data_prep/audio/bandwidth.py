@@ -18,7 +18,7 @@ SMOOTHED = 15  # bins: suppresses single spectral lines, such as the flyback of 
 QUANTISATION = (1 / 32768) ** 2 / 12  # power of 16-bit quantisation noise
 
 
-def bandwidth(samples: Samples, rate: int) -> int:
+def measure_bandwidth(samples: Samples, rate: int) -> int:
     """Highest frequency in Hz that stands out of the noise: at most 8000 for a 16 kHz recording, even if resampled. `samples`: [n].
 
     The noise floor at each frequency comes from the quietest frames, if they are pauses (20 dB below the loudest), and is at least 16-bit
@@ -30,24 +30,24 @@ def bandwidth(samples: Samples, rate: int) -> int:
     window = np.blackman(SPECTRUM)
     frames = np.lib.stride_tricks.sliding_window_view(samples, SPECTRUM)[::hop] * window
     power = np.square(np.abs(np.fft.rfft(frames, axis=1)))
-    loud = _smoothed(np.quantile(power, LOUD_SHARE, axis=0))
-    floor = np.maximum(_smoothed(_pauses(power)), QUANTISATION * np.square(window).sum())
-    heard = np.flatnonzero(loud > np.maximum(loud.max() * _ratio(-BELOW_PEAK_DB), floor * _ratio(ABOVE_FLOOR_DB)))
-    return round(float(heard[-1]) * rate / SPECTRUM) if len(heard) else 0
+    loud = _smooth_spectrum(np.quantile(power, LOUD_SHARE, axis=0))
+    floor = np.maximum(_smooth_spectrum(_average_pauses(power)), QUANTISATION * np.square(window).sum())
+    audible = np.flatnonzero(loud > np.maximum(loud.max() * _decibel_to_power(-BELOW_PEAK_DB), floor * _decibel_to_power(ABOVE_FLOOR_DB)))
+    return round(float(audible[-1]) * rate / SPECTRUM) if len(audible) else 0
 
 
-def _pauses(power: NDArray[np.float64]) -> NDArray[np.float64]:
+def _average_pauses(power: NDArray[np.float64]) -> NDArray[np.float64]:
     """[bins] mean power of the quietest frames; zeros if they are as loud as speech. `power`: [frames, bins]."""
     total = power.sum(axis=1)
     quiet = total <= np.quantile(total, QUIET_SHARE)
-    is_pause = total[quiet].mean() < np.quantile(total, LOUD_SHARE) * _ratio(-PAUSE_DB)
+    is_pause = total[quiet].mean() < np.quantile(total, LOUD_SHARE) * _decibel_to_power(-PAUSE_DB)
     return power[quiet].mean(axis=0) if is_pause else np.zeros(power.shape[1])
 
 
-def _smoothed(spectrum: NDArray[np.float64]) -> NDArray[np.float64]:
+def _smooth_spectrum(spectrum: NDArray[np.float64]) -> NDArray[np.float64]:
     around = np.pad(spectrum, SMOOTHED // 2, mode="edge")
     return np.median(np.lib.stride_tricks.sliding_window_view(around, SMOOTHED), axis=1)
 
 
-def _ratio(decibel: float) -> float:
+def _decibel_to_power(decibel: float) -> float:
     return 10.0 ** (decibel / 10.0)

@@ -24,8 +24,18 @@ from typing import IO, Any
 
 import numpy as np
 
-from data_prep.audio.reader import DECODE_ERRORS, AudioError, Samples, error_text
-from data_prep.audio.waveform import MASTER_RATE, RECORDING, SPEECH_RATE, Audio, Bounds, Track, probe, resampled, to_rate
+from data_prep.audio.reader import DECODE_ERRORS, AudioError, Samples, format_error
+from data_prep.audio.waveform import (
+    MASTER_RATE,
+    RECORDING,
+    SPEECH_RATE,
+    Audio,
+    AudioLimits,
+    Track,
+    convert_position,
+    probe_recording,
+    resample_blocks,
+)
 from finetune.storage import files
 
 STALL_SECONDS = 10.0
@@ -44,7 +54,7 @@ class AudioDecoder:
     """Owns one child process, started on first use and restarted after it died. One per worker; use it as a context manager.
 
     `folder` receives the temporary samples: 160 kB per second of the current recording, freed with the last reference to its `Audio`.
-    Both methods raise `AudioError` with the reasons of `waveform.probe`, and `decoder_crashed` (also where the memory limit struck) and
+    Both methods raise `AudioError` with the reasons of `waveform.probe_recording`, and `decoder_crashed` (also at the memory limit) and
     `decoder_stalled`. The last two may be caused by the machine instead of the file, so callers should not store them.
     """
 
@@ -53,22 +63,22 @@ class AudioDecoder:
         self._folder, self._stall, self._memory, self._longest = files.make_folder(folder), stall, memory, longest
         self._child: _DecoderProcess | None = None
 
-    def probe(self, path: Path, bounds: Bounds = RECORDING) -> Track:
-        """Run `waveform.probe` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
-        track = Track.model_validate(self._ask({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
-        complaints = self._child.complaints() if self._child else []
-        return track if track.warning or not complaints else track.model_copy(update={"warning": f"the decoder says: {complaints[0]}"})
+    def probe(self, path: Path, bounds: AudioLimits = RECORDING) -> Track:
+        """Run `waveform.probe_recording` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
+        track = Track.model_validate(self._send_request({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
+        lines = self._child.read_error_lines() if self._child else []
+        return track if track.warning or not lines else track.model_copy(update={"warning": f"the decoder says: {lines[0]}"})
 
     def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
         """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, memory-mapped. Raises `UserError` if the disk is too full."""
-        lengths = [to_rate(track.frames, track.rate, rate) for rate in RATES]
+        lengths = [convert_position(track.frames, track.rate, rate) for rate in RATES]
         needed = 4 * sum(lengths)
         files.require_space(self._folder, needed, f"decoding {path.name!r}")
-        with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as hearing:
+        with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as speech:
             request = {"do": "load", "path": str(path), "track": track.model_dump()}
             with files.explain_full_disk(self._folder / path.name, needed):
-                self._ask(request, [master.fileno(), hearing.fileno()])
-            return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(hearing, lengths[1], SPEECH_RATE)
+                self._send_request(request, [master.fileno(), speech.fileno()])
+            return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(speech, lengths[1], SPEECH_RATE)
 
     def close(self) -> None:
         """Stop the child."""
@@ -82,12 +92,12 @@ class AudioDecoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> Any:
+    def _send_request(self, request: dict[str, Any], descriptors: list[int]) -> Any:
         if self._child is None or self._child.process.poll() is not None:
             self.close()
             self._child = _DecoderProcess(self._stall, self._memory)
         try:
-            answer = self._child.ask(request, descriptors, self._longest)
+            answer = self._child.request(request, descriptors, self._longest)
         except AudioError:
             self.close()
             raise
@@ -106,7 +116,7 @@ class _DecoderProcess:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `kill`
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(__file__).resolve().parents[2])
-        code = "import sys; from data_prep.audio.decoder_process import serve; serve(float(sys.argv[1]), int(sys.argv[2]))"
+        code = "import sys; import data_prep.audio.decoder_process as d; d.serve_requests(float(sys.argv[1]), int(sys.argv[2]))"
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code, str(stall), str(memory)],
@@ -117,9 +127,9 @@ class _DecoderProcess:
                 start_new_session=True,  # Ctrl-C goes to the parent, which finishes the current item
             )
         if self._receive(START_SECONDS) != b"ready":
-            raise RuntimeError(f"the decoder process did not start ({self._end()}): {self._last_word()}")
+            raise RuntimeError(f"the decoder process did not start ({self._describe_exit()}): {self._read_last_error_line()}")
 
-    def ask(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
+    def request(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
         """Send a request and wait for the answer. Raises `AudioError` if the child dies or stalls; it is unusable afterwards."""
         self._stderr.truncate(0)
         with contextlib.suppress(ConnectionError):  # the child is dead; `_receive` reports it
@@ -131,7 +141,7 @@ class _DecoderProcess:
         if message is None:
             raise AudioError("decoder_stalled", f"no progress for {self._stall:g} s; if the disk is slow, copy the file to a local one")
         if not message:
-            raise AudioError("decoder_crashed", f"the decoder died ({self._end()}): {self._last_word()}")
+            raise AudioError("decoder_crashed", f"the decoder died ({self._describe_exit()}): {self._read_last_error_line()}")
         return json.loads(message)
 
     def kill(self) -> None:
@@ -150,7 +160,7 @@ class _DecoderProcess:
         except ConnectionError:
             return b""
 
-    def _end(self) -> str:
+    def _describe_exit(self) -> str:
         try:
             code = self.process.wait(1.0)  # it closes the socket before its exit code is known
         except subprocess.TimeoutExpired:
@@ -158,16 +168,16 @@ class _DecoderProcess:
             code = self.process.wait()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
-    def complaints(self) -> list[str]:
+    def read_error_lines(self) -> list[str]:
         """Lines on standard error since the last request."""
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace").strip().splitlines()
 
-    def _last_word(self) -> str:
-        return ["no error output", *self.complaints()][-1]
+    def _read_last_error_line(self) -> str:
+        return ["no error output", *self.read_error_lines()][-1]
 
 
-def serve(stall: float, memory: int) -> None:
+def serve_requests(stall: float, memory: int) -> None:
     """Main loop of the child: answer requests from standard input, which is a socket, until the parent closes it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -177,14 +187,14 @@ def serve(stall: float, memory: int) -> None:
             message, descriptors, _, _ = socket.recv_fds(line, MESSAGE, len(RATES))
             if not message:
                 return
-            answer = _answer(json.loads(message), descriptors, _heartbeat(line, stall))
+            answer = _handle_request(json.loads(message), descriptors, _make_heartbeat(line, stall))
             signal.setitimer(signal.ITIMER_REAL, 0)
             for descriptor in descriptors:
                 os.close(descriptor)
             line.send(json.dumps(answer).encode())
 
 
-def _heartbeat(line: socket.socket, stall: float) -> Callable[[], None]:
+def _make_heartbeat(line: socket.socket, stall: float) -> Callable[[], None]:
     """Return a function to call after each block. Without calls, an alarm ends this process, even if its parent is dead."""
     last = 0.0
 
@@ -199,32 +209,32 @@ def _heartbeat(line: socket.socket, stall: float) -> Callable[[], None]:
     return alive
 
 
-def _answer(request: dict[str, Any], descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
     path = Path(request["path"])
     try:
         if request["do"] == "probe":
-            return {"result": probe(path, alive, Bounds(**request["bounds"])).model_dump()}
-        return _load(path, Track.model_validate(request["track"]), descriptors, alive)
+            return {"result": probe_recording(path, alive, AudioLimits(**request["bounds"])).model_dump()}
+        return _write_samples(path, Track.model_validate(request["track"]), descriptors, alive)
     except AudioError as error:
         return {"reason": error.reason, "detail": error.detail, "seconds": error.seconds}
-    except DECODE_ERRORS as error:  # `probe` reports them; they occur in the second pass if the file changed in between
-        return {"reason": "unreadable", "detail": f"decoding failed in the second pass: {error_text(error)}", "seconds": 0.0}
+    except DECODE_ERRORS as error:  # `probe_recording` reports them; they occur in the second pass if the file changed in between
+        return {"reason": "unreadable", "detail": f"decoding failed in the second pass: {format_error(error)}", "seconds": 0.0}
     except MemoryError:
         return {"reason": "decoder_crashed", "detail": "decoding exceeds the memory limit", "seconds": 0.0}
 
 
-def _load(path: Path, track: Track, descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
-    for pieces in resampled(path, track, RATES):
+def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+    for pieces in resample_blocks(path, track, RATES):
         try:
             for descriptor, piece in zip(descriptors, pieces, strict=True):
-                _write(descriptor, piece)
+                _write_piece(descriptor, piece)
         except OSError as error:
             return {"errno": error.errno}
         alive()
     return {"result": None}
 
 
-def _write(descriptor: int, piece: Samples) -> None:
+def _write_piece(descriptor: int, piece: Samples) -> None:
     left = memoryview(piece.tobytes())
     while left:
         left = left[os.write(descriptor, left) :]

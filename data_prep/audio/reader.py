@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -69,22 +70,20 @@ DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError,
 """soundfile's LibsndfileError is a RuntimeError; most of PyAV's errors derive from one of these."""
 
 
-def error_text(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """The message of a decoder's error, without codes and names."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def open_stream(path: Path) -> Stream:
     """Open a recording. Raises `AudioError` (`unreadable`); reading the blocks may raise `DECODE_ERRORS`."""
-    import soundfile
-
     _require_content(path)
     try:
         info = soundfile.info(os.fsencode(path))
     except soundfile.LibsndfileError as first:
         return _require_plausible(_open_with_av(path, first.error_string))
-    declared = _declared_frames(path, info)
-    return _require_plausible(Stream(info.samplerate, info.channels, declared, _soundfile_blocks(path), _ends_midway(path, info)))
+    declared = _read_declared_frames(path, info)
+    return _require_plausible(Stream(info.samplerate, info.channels, declared, _read_soundfile_blocks(path), _ends_midway(path, info)))
 
 
 def _require_content(path: Path) -> None:
@@ -93,7 +92,7 @@ def _require_content(path: Path) -> None:
             if not file.read(1):
                 raise AudioError("unreadable", "the file is empty: 0 bytes")
     except OSError as error:
-        raise AudioError("unreadable", f"cannot be read: {error_text(error)}") from error
+        raise AudioError("unreadable", f"cannot be read: {format_error(error)}") from error
 
 
 def _require_plausible(stream: Stream) -> Stream:
@@ -105,16 +104,15 @@ def _require_plausible(stream: Stream) -> Stream:
     return stream
 
 
-def _soundfile_blocks(path: Path) -> Iterator[Samples]:
-    import soundfile
+class _ForwardSoundFile(soundfile.SoundFile):
+    """Not seekable: soundfile would seek after each read, restart decoders with history (MP3, Opus), and damage every block."""
 
-    class Forward(soundfile.SoundFile):
-        """Not seekable: soundfile would seek after each read, restart decoders with history (MP3, Opus), and damage every block."""
+    def seekable(self) -> bool:
+        return False
 
-        def seekable(self) -> bool:
-            return False
 
-    with Forward(os.fsencode(path)) as file:
+def _read_soundfile_blocks(path: Path) -> Iterator[Samples]:
+    with _ForwardSoundFile(os.fsencode(path)) as file:
         while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
             yield block
 
@@ -126,20 +124,20 @@ def _open_with_av(path: Path, first: str) -> Stream:
     try:
         container = av.open(str(path.absolute()), options={"format_whitelist": CONTAINERS})
         track = next((stream for stream in container.streams.audio if stream.codec_context), None)  # None: unknown codec
-        frames = _frames(container, track, faults) if track else iter(())
+        frames = _decode_frames(container, track, faults) if track else iter(())
         frame = next(frames, None)
     except (*DECODE_ERRORS, av.error.FFmpegError) as error:
-        raise AudioError("unreadable", f"soundfile: {first}; PyAV: {error_text(error)}") from error
+        raise AudioError("unreadable", f"soundfile: {first}; PyAV: {format_error(error)}") from error
     if track is None or frame is None:  # a file name like a.flac is enough for FFmpeg to detect a stream in garbage
         container.close()
         raise AudioError("unreadable", f"soundfile: {first}; PyAV: no audio stream that can be decoded")
     rate = frame.sample_rate  # of the decoded audio; AAC containers may declare half of it
-    seconds = _declared_seconds(container, track)
+    seconds = _read_declared_seconds(container, track)
     declared = None if seconds is None else round(seconds * rate)
-    return Stream(rate, frame.layout.nb_channels, declared, _av_blocks(container, frame, frames), faults=faults)
+    return Stream(rate, frame.layout.nb_channels, declared, _convert_av_frames(container, frame, frames), faults=faults)
 
 
-def _frames(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
+def _decode_frames(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
     """Yield decoded frames from the start of the recording, without encoder delay. FFmpeg skips the delay if the container declares it.
 
     Raw AAC and WMA do not declare it: their first frame contains no audio, because these codecs overlap two frames. FFmpeg would skip two
@@ -150,10 +148,10 @@ def _frames(container: InputContainer, track: AudioStream, faults: list[int]) ->
     undeclared = container.format.name in WITHOUT_HEADER or track.codec_context.name in ("wmav1", "wmav2")
     if undeclared:
         track.codec_context.flags2 |= Flags2.skip_manual
-    return itertools.islice(_decodable(container, track, faults), 1 if undeclared else 0, None)
+    return itertools.islice(_decode_packets(container, track, faults), 1 if undeclared else 0, None)
 
 
-def _decodable(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
+def _decode_packets(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
     """Yield all frames except those of damaged packets, recorded in `faults`; raises if most packets are damaged."""
     import av
 
@@ -171,7 +169,7 @@ def _decodable(container: InputContainer, track: AudioStream, faults: list[int])
             yield frame
 
 
-def _declared_seconds(container: InputContainer, track: AudioStream) -> float | None:
+def _read_declared_seconds(container: InputContainer, track: AudioStream) -> float | None:
     if container.format.name in WITHOUT_HEADER:  # the duration is estimated from the bit rate
         return None
     if track.duration is not None and track.time_base is not None:
@@ -180,7 +178,7 @@ def _declared_seconds(container: InputContainer, track: AudioStream) -> float | 
     return container.duration / 1e6 if container.duration and alone else None
 
 
-def _av_blocks(container: InputContainer, first: AudioFrame, others: Iterator[AudioFrame]) -> Iterator[Samples]:
+def _convert_av_frames(container: InputContainer, first: AudioFrame, others: Iterator[AudioFrame]) -> Iterator[Samples]:
     import av
 
     planar = av.AudioResampler(format="fltp")  # converts only the sample format; a change of rate or channels is an error
@@ -190,22 +188,22 @@ def _av_blocks(container: InputContainer, first: AudioFrame, others: Iterator[Au
                 for plain in planar.resample(frame):
                     yield np.ascontiguousarray(plain.to_ndarray().T)
     except av.error.FFmpegError as error:
-        raise RuntimeError(error_text(error)) from error
+        raise RuntimeError(format_error(error)) from error
 
 
-def _declared_frames(path: Path, info: Any) -> int | None:
+def _read_declared_frames(path: Path, info: Any) -> int | None:
     """Frames by the header. libsndfile silently corrects truncated WAV and AIFF files, so their headers are read here."""
     if info.format in ("WAV", "WAVEX", "RF64"):
-        return _wav_frames(path)
+        return _read_wav_frames(path)
     if info.format == "AIFF":
-        return _aiff_frames(path)
+        return _read_aiff_frames(path)
     return info.frames if info.frames < UNKNOWN_LENGTH else None
 
 
-def _wav_frames(path: Path) -> int | None:
+def _read_wav_frames(path: Path) -> int | None:
     """None if the sizes were never filled in, as in files written to a pipe, or do not fit into 32 bits."""
     frame_bytes = 0
-    for name, size, body in _chunks(path, b"RIFF", "little"):
+    for name, size, body in _read_chunks(path, b"RIFF", "little"):
         if name == b"fmt ":
             frame_bytes = int.from_bytes(body[12:14], "little")
         elif name == b"data":
@@ -213,11 +211,11 @@ def _wav_frames(path: Path) -> int | None:
     return None
 
 
-def _aiff_frames(path: Path) -> int | None:
-    return next((int.from_bytes(body[2:6], "big") for name, _, body in _chunks(path, b"FORM", "big") if name == b"COMM"), None)
+def _read_aiff_frames(path: Path) -> int | None:
+    return next((int.from_bytes(body[2:6], "big") for name, _, body in _read_chunks(path, b"FORM", "big") if name == b"COMM"), None)
 
 
-def _chunks(path: Path, magic: bytes, order: Literal["little", "big"]) -> Iterator[tuple[bytes, int, bytes]]:
+def _read_chunks(path: Path, magic: bytes, order: Literal["little", "big"]) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield (name, size, first bytes) of each chunk of an IFF or RIFF file."""
     with path.open("rb") as file:
         if file.read(4) != magic:

@@ -1,6 +1,7 @@
 """Audio input and output: validate a recording, mix it to mono, resample it once, write FLAC.
 
-A recording is decoded twice in blocks, first to analyse it (`probe`), then to resample it (`resampled`), so memory holds one block.
+A recording is decoded twice in blocks, first to analyse it (`probe_recording`), then to resample it (`resample_blocks`), so memory holds
+one block.
 Untrusted recordings are decoded in a child process (`data_prep/audio/decoder_process.py`); this process decodes only files that this
 package wrote.
 """
@@ -14,13 +15,13 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.bandwidth import bandwidth
-from data_prep.audio.reader import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, error_text, open_stream
+from data_prep.audio.reader import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, format_error, open_stream
 
-__all__ = ["EXTENSIONS", "AudioError", "Samples", "bandwidth"]
+__all__ = ["EXTENSIONS", "AudioError", "Samples"]
 
 MASTER_RATE = 24_000
 """Hz. Sample rate of clips and of all sample positions in this package."""
@@ -37,7 +38,7 @@ FADE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
-class Bounds:
+class AudioLimits:
     """Limits of a recording, checked against the header before decoding, and again while decoding."""
 
     seconds: float = LONGEST_HOURS * 3600
@@ -60,7 +61,7 @@ class Bounds:
             raise AudioError("too_long", f"{found}; at most {self.samples:,.0f} are read: use a lower rate, or mono", seconds)
 
 
-RECORDING = Bounds()
+RECORDING = AudioLimits()
 """Limits of recordings for datasets."""
 
 
@@ -82,7 +83,7 @@ class Audio:
 
 
 class Track(BaseModel):
-    """Result of `probe`: native format of a recording, and its mono mix."""
+    """Result of `probe_recording`: native format of a recording, and its mono mix."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -100,15 +101,15 @@ class Track(BaseModel):
     @property
     def length(self) -> int:
         """Samples at `MASTER_RATE`."""
-        return to_rate(self.frames, self.rate, MASTER_RATE)
+        return convert_position(self.frames, self.rate, MASTER_RATE)
 
 
-def to_rate(position: int, from_rate: int, rate: int) -> int:
+def convert_position(position: int, from_rate: int, rate: int) -> int:
     """Convert a sample position to another rate, rounded to nearest, halves up. All conversions use this function."""
     return (2 * position * rate + from_rate) // (2 * from_rate)
 
 
-def probe(path: Path, alive: Callable[[], None] = lambda: None, bounds: Bounds = RECORDING) -> Track:
+def probe_recording(path: Path, alive: Callable[[], None] = lambda: None, bounds: AudioLimits = RECORDING) -> Track:
     """Decode once and validate; `alive` is called after each block.
 
     Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`); a truncated file only gets a warning.
@@ -125,24 +126,24 @@ def probe(path: Path, alive: Callable[[], None] = lambda: None, bounds: Bounds =
             bounds.require(frames, stream)
             alive()
     except DECODE_ERRORS as error:
-        broken = f"decoding stopped after {frames / stream.rate:.2f} s{_of_declared(stream)}: {error_text(error)}"
+        broken = f"decoding stopped after {frames / stream.rate:.2f} s{_format_declared(stream)}: {format_error(error)}"
     if not frames:
         raise AudioError("unreadable" if broken else "empty", broken or "no samples in the file")
     mean = sums / frames
     covariance = products / frames - np.outer(mean, mean)
     if np.sqrt(max(np.diag(covariance))) < SILENT:
         raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal", frames / stream.rate)
-    weights = _mono_weights(covariance)
+    weights = _choose_mono_weights(covariance)
     return Track(
         rate=stream.rate,
         frames=frames,
         weights=tuple(weights.tolist()),
         offset=float(weights @ mean),
-        warning=broken or _shortfall(stream, frames),
+        warning=broken or _describe_shortfall(stream, frames),
     )
 
 
-def resampled(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list[Samples]]:
+def resample_blocks(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list[Samples]]:
     """Yield the mono mix in pieces, one per rate; each rate is resampled once from the native rate (soxr VHQ), delay compensated.
 
     The pieces of a rate add up to `to_rate(track.frames, track.rate, rate)` samples.
@@ -151,9 +152,9 @@ def resampled(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list
 
     weights = np.asarray(track.weights, np.float32)
     streams = [None if rate == track.rate else soxr.ResampleStream(track.rate, rate, 1, dtype="float32", quality="VHQ") for rate in rates]
-    due = [to_rate(track.frames, track.rate, rate) for rate in rates]
+    due = [convert_position(track.frames, track.rate, rate) for rate in rates]
     left = track.frames
-    for block in _first_frames(open_stream(path).blocks, track.frames):
+    for block in _take_frames(open_stream(path).blocks, track.frames):
         left -= len(block)
         mono = block @ weights - np.float32(track.offset)
         pieces = [mono if stream is None else stream.resample_chunk(mono, last=left == 0) for stream in streams]
@@ -163,25 +164,25 @@ def resampled(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list
     yield [np.zeros(rest, np.float32) for rest in due]
 
 
-def load(path: Path, track: Track, *rates: int) -> list[Audio]:
+def load_track(path: Path, track: Track, *rates: int) -> list[Audio]:
     """The mono mix at each of `rates`, in memory: samples [n] in float32."""
-    pieces = zip(*resampled(path, track, rates), strict=True)
+    pieces = zip(*resample_blocks(path, track, rates), strict=True)
     return [Audio(np.concatenate(of_rate), rate) for of_rate, rate in zip(pieces, rates, strict=True)]
 
 
-def read(path: Path, rate: int) -> Audio:
+def read_audio(path: Path, rate: int) -> Audio:
     """Read a whole short file as mono at `rate`, DC offset removed. Raises `AudioError`."""
-    return load(path, _probe_whole(path), rate)[0]
+    return load_track(path, _probe_whole(path), rate)[0]
 
 
-def read_unchanged(path: Path) -> Audio:
+def read_audio_unchanged(path: Path) -> Audio:
     """Read a whole short file as mono at its native rate, with its DC offset. Raises `AudioError`."""
     track = _probe_whole(path).model_copy(update={"offset": 0.0})
-    return load(path, track, track.rate)[0]
+    return load_track(path, track, track.rate)[0]
 
 
 def _probe_whole(path: Path) -> Track:
-    track = probe(path)
+    track = probe_recording(path)
     if track.warning:
         raise AudioError("truncated", track.warning, track.frames / track.rate)
     return track
@@ -196,22 +197,20 @@ def fade_edges(audio: Audio) -> Audio:
     return Audio(samples, audio.rate)
 
 
-def to_int16(samples: Samples) -> NDArray[np.int16]:
+def convert_to_int16(samples: Samples) -> NDArray[np.int16]:
     """[n] 16-bit samples, rounded to nearest and clipped at full scale."""
     return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
 
 
-def flac(audio: Audio) -> bytes:
+def encode_flac(audio: Audio) -> bytes:
     """Mono 16-bit FLAC bytes, deterministic for the same samples."""
-    import soundfile
-
     buffer = io.BytesIO()
-    soundfile.write(buffer, to_int16(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
+    soundfile.write(buffer, convert_to_int16(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
     return buffer.getvalue()
 
 
-def _first_frames(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
-    """Yield blocks up to `frames` in total; beyond them a damaged file raises, which `probe` has reported."""
+def _take_frames(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
+    """Yield blocks up to `frames` in total; beyond them a damaged file raises, which `probe_recording` has reported."""
     left = frames
     while left > 0:
         block = next(blocks, None)
@@ -230,24 +229,25 @@ def _require_finite(block: Samples, before: int, stream: Stream) -> None:
         raise AudioError("nan", f"a sample that is not a number at {at / stream.rate:.3f} s", (stream.declared or at) / stream.rate)
 
 
-def _shortfall(stream: Stream, frames: int) -> str:
+def _describe_shortfall(stream: Stream, frames: int) -> str:
     """Description of missing audio; empty if complete."""
     seconds = f"{frames / stream.rate:.2f} s"
     if stream.faults:
         first = f"the first after {stream.faults[0] / stream.rate:.2f} s"
-        return f"damaged: pieces left out that cannot be decoded: {len(stream.faults)}, {first}; {seconds}{_of_declared(stream)} decoded"
+        decoded = f"{seconds}{_format_declared(stream)} decoded"
+        return f"damaged: pieces dropped because they cannot be decoded: {len(stream.faults)}, {first}; {decoded}"
     if stream.ends_midway:
-        return f"truncated: the file ends before its sound does, after {seconds}"
+        return f"truncated: the file ends before its audio does, after {seconds}"
     if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
         return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {seconds}"
     return ""
 
 
-def _of_declared(stream: Stream) -> str:
+def _format_declared(stream: Stream) -> str:
     return "" if stream.declared is None else f" of {stream.declared / stream.rate:.2f}"
 
 
-def _mono_weights(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _choose_mono_weights(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """[channels] weights: the mean of all channels, or only the loudest if a channel is silent or channels cancel each other."""
     power = np.diag(covariance)
     mean = np.full(len(power), 1 / len(power))

@@ -8,6 +8,7 @@ the weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,23 @@ Codes = NDArray[np.uint16]
 
 class CodecError(Exception):
     """The codes of one clip have the wrong shape or range."""
+
+
+@dataclass(frozen=True)
+class CodeFormat:
+    """Shape and range of a codec's codes: what a check of stored codes needs, without the codec's files."""
+
+    sample_rate: int
+    """Samples per second of the audio that the codec takes."""
+    samples_per_frame: int
+    codebooks: int
+    """Codes in each frame."""
+    codebook_size: int
+    """Codes are from 0 to `codebook_size` - 1."""
+
+    def count_frames(self, samples: int) -> int:
+        """Frames of a clip of so many samples at `sample_rate`, a partial last frame included."""
+        return -(-samples // self.samples_per_frame)
 
 
 class Codec(Protocol):
@@ -61,10 +79,10 @@ class Codec(Protocol):
     def digest(self) -> str:
         """SHA-256 over the codec's files: codecs with the same digest produce the same codes. Raises `UserError` if weights are missing."""
 
-    def frames(self, samples: int) -> int:
+    def count_frames(self, samples: int) -> int:
         """Frames of a clip of so many samples, a partial last frame included."""
 
-    def worker_bytes(self, seconds: float) -> int:
+    def estimate_worker_bytes(self, seconds: float) -> int:
         """Memory, in bytes, of the weights and of encoding so many seconds of audio at a time."""
 
     def load(self, device: str) -> LoadedCodec:
@@ -79,6 +97,11 @@ class LoadedCodec(Protocol):
 
     def decode(self, codes: Codes) -> Samples:
         """The audio of one clip's codes."""
+
+
+def read_code_format(codec: Codec) -> CodeFormat:
+    """The format of a codec's codes. Reads the codec's config once. Raises `UserError` like `Codec.codebook_size`."""
+    return CodeFormat(codec.sample_rate, codec.samples_per_frame, codec.codebooks, codec.codebook_size)
 
 
 class SpeakerEncoder(Protocol):
@@ -98,6 +121,14 @@ class SpeakerEncoder(Protocol):
 
 class LoadedSpeakerEncoder(Protocol):
     """A speaker encoder with its weights on a device."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second of the audio that `embed` takes."""
+
+    @property
+    def shortest_seconds(self) -> float:
+        """A shorter clip does not identify a voice and is not embedded."""
 
     @property
     def dimensions(self) -> int:

@@ -9,7 +9,7 @@ from finetune.storage import demo_models
 from finetune.storage.hub_download import download
 
 
-def folder_of(option: str, model: str, patterns: list[str], commit: str | None = None) -> Path:
+def resolve_model(option: str, model: str, patterns: list[str], commit: str | None = None) -> Path:
     """The given folder; or, for the name of a demo model, its unpacked folder; or, for a name on the model hub, the folder into which its
     files that match `patterns` are downloaded, of one `commit` (default: the newest).
 
@@ -17,10 +17,10 @@ def folder_of(option: str, model: str, patterns: list[str], commit: str | None =
     """
     if Path(model).is_dir():
         return Path(model)
-    return demo_models.folder_of(model) if demo_models.is_shipped(model) else _download(option, model, patterns, commit)
+    return demo_models.folder_of(model) if demo_models.is_shipped(model) else _download_model(option, model, patterns, commit)
 
 
-def _download(option: str, model: str, patterns: list[str], commit: str | None) -> Path:
+def _download_model(option: str, model: str, patterns: list[str], commit: str | None) -> Path:
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise UserError(
             f"{option} {model}: there is no such folder, and it is not a name on the model hub (owner/name){demo_models.listing()}"

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.interface import CodecError, Codes
-from data_prep.audio_codecs.model_resolver import folder_of
+from data_prep.audio_codecs.interface import CodecError, CodeFormat, Codes
+from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
-from data_prep.parallel.devices import without_tf32
+from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_security import admit, check_config, require_safetensors
@@ -30,6 +30,8 @@ ENCODER_CHANNELS = 64
 """Of the encoder's widest layer, which works at the rate of the samples."""
 ARRAYS_AT_ONCE = 4
 """Arrays of that layer's size that exist at the same time, about."""
+RELEASED_FORMAT = CodeFormat(MASTER_RATE, SAMPLES_PER_FRAME, CODEBOOKS, 2048)
+"""Format of the codes of every released Qwen3-TTS 12 Hz model; 2048 is `codebook_size` in their tokenizer's config."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,15 @@ class QwenCodec:
 
     @property
     def codebook_size(self) -> int:
-        return codebook_size(self.folder)
+        return read_codebook_size(self.folder)
 
     def digest(self) -> str:
-        return codec_digest(self.folder)
+        return compute_codec_digest(self.folder)
 
-    def frames(self, samples: int) -> int:
-        return frames_of(samples)
+    def count_frames(self, samples: int) -> int:
+        return count_frames(samples)
 
-    def worker_bytes(self, seconds: float) -> int:
+    def estimate_worker_bytes(self, seconds: float) -> int:
         weights = sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
         fp32 = 4
         return weights + round(seconds * MASTER_RATE * ENCODER_CHANNELS * fp32 * ARRAYS_AT_ONCE)
@@ -73,7 +75,7 @@ class LoadedQwenCodec:
     """As `load_codec` returns it."""
 
     def encode(self, clips: Sequence[Samples]) -> list[Codes]:
-        return encode(self.tokenizer, clips)
+        return encode_clips(self.tokenizer, clips)
 
     def decode(self, codes: Codes) -> Samples:
         import torch
@@ -91,9 +93,9 @@ def find_codec(model: str, option: str = "--model", commit: str | None = None) -
     """The folder of a model's speech tokenizer. `model` is a local folder, the name of a demo model, or a name on the model hub, of which
     only that folder is downloaded (of one `commit`; default: the newest).
 
-    Raises `UserError`, in the name of the command-line `option`, if the model is no Qwen3-TTS 12 Hz model.
+    Raises `UserError`, in the name of the command-line `option`, if the model is not a Qwen3-TTS 12 Hz model.
     """
-    folder = folder_of(option, model, [f"{CODEC_FOLDER}/*.json", f"{CODEC_FOLDER}/*.safetensors"], commit)
+    folder = resolve_model(option, model, [f"{CODEC_FOLDER}/*.json", f"{CODEC_FOLDER}/*.safetensors"], commit)
     config = folder / CODEC_FOLDER / "config.json"
     if not config.is_file():
         raise UserError(f"{option} {model}: no {CODEC_FOLDER}/config.json in {folder}; give a Qwen3-TTS 12 Hz model")
@@ -104,7 +106,7 @@ def find_codec(model: str, option: str = "--model", commit: str | None = None) -
     return folder / CODEC_FOLDER
 
 
-def codec_digest(codec: Path) -> str:
+def compute_codec_digest(codec: Path) -> str:
     """SHA-256 over the names and contents of the tokenizer's files: models with the same tokenizer produce the same codes."""
     paths = sorted([*codec.glob("*.safetensors"), *codec.glob("*.json")])
     if not any(path.suffix == ".safetensors" for path in paths):
@@ -112,7 +114,7 @@ def codec_digest(codec: Path) -> str:
     return hashlib.sha256("".join(f"{path.name} {files.digest(path)}\n" for path in paths).encode()).hexdigest()
 
 
-def codebook_size(codec: Path) -> int:
+def read_codebook_size(codec: Path) -> int:
     """Number of codes in each codebook, from the tokenizer's config. Raises `UserError` if it is missing there."""
     encoder = check_config(codec, CODEC).get("encoder_config")
     size = encoder.get("codebook_size") if isinstance(encoder, dict) else None
@@ -139,23 +141,23 @@ def load_codec(codec: Path, device: str) -> Any:
             raise UserError(f"{codec} cannot be loaded ({type(error).__name__}: {error}); fetch the model again") from error
 
 
-def frames_of(samples: int) -> int:
+def count_frames(samples: int) -> int:
     """Frames of a clip, a partial last frame included."""
     return -(-samples // SAMPLES_PER_FRAME)
 
 
-def encode(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
+def encode_clips(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
     """[frames, 16] of each clip at 24 kHz, where frames = ceil(samples / 1920). Raises `CodecError` for codes of a wrong shape or range."""
-    padded = [np.pad(clip, (0, frames_of(len(clip)) * SAMPLES_PER_FRAME - len(clip))) for clip in clips]
-    with without_tf32():
+    padded = [np.pad(clip, (0, count_frames(len(clip)) * SAMPLES_PER_FRAME - len(clip))) for clip in clips]
+    with disable_tf32():
         encoded = tokenizer.encode(padded, sr=MASTER_RATE).audio_codes
     size = tokenizer.config.encoder_config.codebook_size
     return [_check_codes(codes.cpu().numpy(), len(clip), size) for codes, clip in zip(encoded, clips, strict=True)]
 
 
 def _check_codes(codes: NDArray[np.int64], samples: int, size: int) -> Codes:
-    if codes.shape != (frames_of(samples), CODEBOOKS):
-        raise CodecError(f"{samples} samples gave codes of shape {codes.shape}, expected {(frames_of(samples), CODEBOOKS)}")
+    if codes.shape != (count_frames(samples), CODEBOOKS):
+        raise CodecError(f"{samples} samples gave codes of shape {codes.shape}, expected {(count_frames(samples), CODEBOOKS)}")
     if codes.min() < 0 or codes.max() >= size:
         raise CodecError(f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {size}")
     return codes.astype(np.uint16)

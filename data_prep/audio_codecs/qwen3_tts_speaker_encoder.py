@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.model_resolver import folder_of
+from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
-from data_prep.parallel.devices import without_tf32
+from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import CONFIG, check_config
@@ -44,7 +45,7 @@ class QwenSpeakerEncoder:
     sample_rate: ClassVar[int] = MASTER_RATE
 
     def load(self, device: str = "cpu") -> LoadedQwenSpeakerEncoder:
-        return LoadedQwenSpeakerEncoder(load(self.folder, device))
+        return LoadedQwenSpeakerEncoder(load_encoder(self.folder, device))
 
 
 @dataclass(frozen=True)
@@ -52,46 +53,46 @@ class LoadedQwenSpeakerEncoder:
     """Implements `LoadedSpeakerEncoder` of `data_prep/audio_codecs/interface.py`."""
 
     module: nn.Module
-    """As `load` returns it."""
+    """As `load_encoder` returns it."""
+    sample_rate: ClassVar[int] = MASTER_RATE
+    shortest_seconds: ClassVar[float] = SHORTEST
 
     @property
     def dimensions(self) -> int:
         return len(self.module.get_parameter("fc.bias"))
 
     def embed(self, clip: Samples) -> NDArray[np.float32]:
-        return vector(self.module, clip)
+        return embed_clip(self.module, clip)
 
 
-def find(option: str, model: str, commit: str | None = None) -> QwenSpeakerEncoder:
+def open_qwen_speaker_encoder(option: str, model: str, commit: str | None = None) -> QwenSpeakerEncoder:
     """The encoder of a model: a local folder, or a name on the model hub (of one `commit`; default: the newest), of which the codec is not
     downloaded.
 
     Raises `UserError`, in the name of the command-line `option`, for a model without an encoder before its weights are downloaded.
     """
-    folder = folder_of(option, model, [CONFIG], commit)
+    folder = resolve_model(option, model, [CONFIG], commit)
     try:
-        shape = base_config(folder)
-        folder = folder_of(option, model, [CONFIG, WEIGHTS], commit_of(folder))
-        return QwenSpeakerEncoder(folder, digest(folder, shape))
+        shape = read_base_config(folder)
+        folder = resolve_model(option, model, [CONFIG, WEIGHTS], commit_of(folder))
+        return QwenSpeakerEncoder(folder, compute_encoder_digest(folder, shape))
     except UserError as error:
         raise UserError(f"{option} {model}: {error}") from error
 
 
-def base_config(folder: Path) -> dict[str, Any]:
+def read_base_config(folder: Path) -> dict[str, Any]:
     """Content of config.json. Raises `UserError` unless it is that of a Qwen3-TTS Base model, the only kind with a speaker encoder."""
     config = check_config(folder, VOICE_MODEL)
     if (kind := config.get("tts_model_type")) != "base":
         raise UserError(
-            f"{folder} is no Qwen3-TTS Base model (tts_model_type {kind!r}); only those have the speaker encoder that is needed. "
+            f"{folder} is not a Qwen3-TTS Base model (tts_model_type {kind!r}); only those have the speaker encoder that is needed. "
             "Use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, or an export made with --format base"
         )
     return config
 
 
-def tensors(folder: Path) -> dict[str, Tensor]:
+def read_encoder_weights(folder: Path) -> dict[str, Tensor]:
     """The encoder's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are damaged."""
-    from safetensors import SafetensorError, safe_open
-
     found: dict[str, Tensor] = {}
     for path in sorted(folder.glob(WEIGHTS)):
         try:
@@ -104,22 +105,22 @@ def tensors(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def digest(folder: Path, shape: dict[str, Any]) -> str:
+def compute_encoder_digest(folder: Path, shape: dict[str, Any]) -> str:
     """SHA-256 over the names, types, shapes and values of the weights, and over the encoder's part of config.json."""
     total = hashlib.sha256(json.dumps(shape.get("speaker_encoder_config"), sort_keys=True).encode())
-    for name, tensor in sorted(tensors(folder).items()):
+    for name, tensor in sorted(read_encoder_weights(folder).items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.float().numpy().tobytes())
     return total.hexdigest()
 
 
-def load(folder: Path, device: str = "cpu") -> nn.Module:
+def load_encoder(folder: Path, device: str = "cpu") -> nn.Module:
     """The encoder alone, in fp32: log-mel [B, frames, 128] → [B, H]. Raises `UserError` if weights and config.json do not match."""
     import_qwen_tts()
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSSpeakerEncoder
 
-    shape, weights = base_config(folder), tensors(folder)
+    shape, weights = read_base_config(folder), read_encoder_weights(folder)
     try:
         encoder: nn.Module = Qwen3TTSSpeakerEncoder(Qwen3TTSSpeakerEncoderConfig(**shape["speaker_encoder_config"])).float().eval()
         encoder.load_state_dict(weights)
@@ -128,12 +129,12 @@ def load(folder: Path, device: str = "cpu") -> nn.Module:
     return encoder.to(device)
 
 
-def vector(encoder: nn.Module, samples: Samples) -> NDArray[np.float32]:
+def embed_clip(encoder: nn.Module, samples: Samples) -> NDArray[np.float32]:
     """[H] of one clip at 24 kHz. The package's own spectrogram, on the CPU: 128 mel bands up to 12 kHz, hops of 256 samples."""
     import torch
     from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
 
-    with torch.inference_mode(), without_tf32():
+    with torch.inference_mode(), disable_tf32():
         batch = torch.from_numpy(samples)[None]
         mel = mel_spectrogram(batch, n_fft=1024, num_mels=128, sampling_rate=MASTER_RATE, hop_size=256, win_size=1024, fmin=0, fmax=12000)
         device = next(encoder.parameters()).device

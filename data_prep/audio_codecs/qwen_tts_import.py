@@ -24,7 +24,7 @@ from finetune.storage.model_security import Kind
 
 
 def _is_part(_: str, inner: str) -> bool:
-    """The package builds each nested config with a class of its own, whatever type the file names."""
+    """The package builds each nested config with its own class, regardless of the type in the file."""
     return inner == "mimi" or inner.startswith("qwen3_tts")
 
 
@@ -44,7 +44,7 @@ def import_qwen_tts() -> ModuleType:
     Raises `UserError` if the package is missing. Its output while loading is discarded, unless loading fails.
     """
     try:
-        with _captured_output():
+        with _capture_output():
             ensure_torchaudio()
             return importlib.import_module("qwen_tts")
     except ModuleNotFoundError as error:
@@ -56,11 +56,11 @@ def ensure_torchaudio() -> bool:
     try:
         importlib.import_module(STAND_INS[-1])
     except (ImportError, OSError):  # OSError: the wheel is installed, but a CUDA library that it links is not
-        _stand_in_for_torchaudio()
+        _install_torchaudio_stand_in()
     return not getattr(sys.modules["torchaudio"], "__version__", "").endswith("stand-in")
 
 
-def _stand_in_for_torchaudio() -> None:
+def _install_torchaudio_stand_in() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "torchaudio"]:
         del sys.modules[name]  # left by the failed import; they would be found instead of the stand-ins
     for name in STAND_INS:
@@ -75,11 +75,11 @@ def _stand_in_for_torchaudio() -> None:
 
 
 @contextlib.contextmanager
-def _captured_output() -> Iterator[None]:
+def _capture_output() -> Iterator[None]:
     """Capture file descriptors 1 and 2 (a child process, `sox -h`, writes there too); an exception prints it to stderr."""
     with tempfile.TemporaryFile() as sink:
         try:
-            with _redirected_to(sink):
+            with _redirect_output(sink):
                 yield
         except BaseException:
             sink.seek(0)
@@ -88,20 +88,20 @@ def _captured_output() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _redirected_to(sink: IO[bytes]) -> Iterator[None]:
-    _flush()
+def _redirect_output(sink: IO[bytes]) -> Iterator[None]:
+    _flush_output()
     saved = [os.dup(number) for number in (1, 2)]
     try:
         for number in (1, 2):
             os.dup2(sink.fileno(), number)
         yield
     finally:
-        _flush()
+        _flush_output()
         for number, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, number)
             os.close(copy)
 
 
-def _flush() -> None:
+def _flush_output() -> None:
     sys.stdout.flush()
     sys.stderr.flush()

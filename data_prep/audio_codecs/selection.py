@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from data_prep.audio_codecs import qwen3_tts, qwen3_tts_speaker_encoder
 from data_prep.audio_codecs.interface import Codec, SpeakerEncoder
-from data_prep.audio_codecs.model_resolver import folder_of
+from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
@@ -39,7 +39,7 @@ CODECS: tuple[Adapter[Codec], ...] = (
     Adapter("Qwen3-TTS 12 Hz", f"{CODEC_FOLDER}/{CONFIG}", frozenset(CODEC.types), qwen3_tts.open_qwen_codec),
 )
 SPEAKER_ENCODERS: tuple[Adapter[SpeakerEncoder], ...] = (
-    Adapter("Qwen3-TTS Base", CONFIG, frozenset(VOICE_MODEL.types), qwen3_tts_speaker_encoder.find),
+    Adapter("Qwen3-TTS Base", CONFIG, frozenset(VOICE_MODEL.types), qwen3_tts_speaker_encoder.open_qwen_speaker_encoder),
 )
 
 
@@ -48,31 +48,33 @@ def open_codec(model: str, option: str = "--model") -> Codec:
 
     Raises `UserError`, in the name of the command-line `option`, that lists the supported models if this is none of them.
     """
-    return _open(CODECS, "codec", option, model)
+    return _open_part(CODECS, "codec", option, model)
 
 
 def open_speaker_encoder(model: str, option: str) -> SpeakerEncoder:
     """The speaker encoder of a model, given as for `open_codec`. Raises `UserError` likewise."""
-    return _open(SPEAKER_ENCODERS, "speaker encoder", option, model)
+    return _open_part(SPEAKER_ENCODERS, "speaker encoder", option, model)
 
 
-def _open(adapters: tuple[Adapter[Part], ...], part: str, option: str, model: str) -> Part:
+def _open_part(adapters: tuple[Adapter[Part], ...], part: str, option: str, model: str) -> Part:
     """The configs are downloaded first, so that no weights of an unsupported model are."""
     configs = list(dict.fromkeys(adapter.config for adapter in adapters))
-    folder = folder_of(option, model, configs)
+    folder = resolve_model(option, model, configs)
     found = next((name for name in configs if (folder / name).is_file()), configs[0])
     try:
-        kind = cleaned(folder / found)[0].get("model_type")
+        config, dropped = cleaned(folder / found)
     except UserError as error:
-        raise UserError(f"{option} {model}: {error}; {_known(adapters, part)}") from error
+        raise UserError(f"{option} {model}: {error}; {_list_supported(adapters, part)}") from error
+    kind = config.get("model_type")
     for adapter in adapters:
         if adapter.config == found and isinstance(kind, str) and kind in adapter.types:
             return adapter.open(option, model, commit_of(folder))
+    own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
     raise UserError(
-        f"{option} {model}: {folder / found}: model_type {shorten(repr(kind))} is not one whose {part} is supported; "
-        f"{_known(adapters, part)}"
+        f"{option} {model}: {folder / found}: model_type {shorten(repr(kind))} is not one whose {part} is supported{own_code}; "
+        f"{_list_supported(adapters, part)}"
     )
 
 
-def _known(adapters: tuple[Adapter[Part], ...], part: str) -> str:
+def _list_supported(adapters: tuple[Adapter[Part], ...], part: str) -> str:
     return f"give a model with a supported {part}: {', '.join(adapter.name for adapter in adapters)}"

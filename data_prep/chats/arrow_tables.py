@@ -19,19 +19,19 @@ READ = frozenset[str]().union(*(shape.keys | shape.also for shape in SHAPES.valu
 """Columns whose values are read."""
 
 
-def parquet(source: ChatSource) -> Iterator[FoundRow]:
+def read_parquet(source: ChatSource) -> Iterator[FoundRow]:
     """Yield the rows of a Parquet file, batch by batch."""
     with _explain_errors(source):
         from pyarrow import parquet
 
         with parquet.ParquetFile(source.path) as file:
-            yield from _rows(source, file.iter_batches())
+            yield from _convert_batches(source, file.iter_batches())
 
 
-def saved_by_datasets(source: ChatSource) -> Iterator[FoundRow]:
+def read_saved_dataset(source: ChatSource) -> Iterator[FoundRow]:
     """Yield the rows of a folder of `Dataset.save_to_disk`: Arrow streams listed in state.json."""
     with _explain_errors(source):
-        yield from _rows(source, _read_streams(_data_files(source.path)))
+        yield from _convert_batches(source, _read_streams(_list_data_files(source.path)))
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _explain_errors(source: ChatSource) -> Iterator[None]:
         raise UserError(f"{source.path} is broken ({one_line(error):.200})") from None
 
 
-def _data_files(folder: Path) -> list[Path]:
+def _list_data_files(folder: Path) -> list[Path]:
     state = read_object(folder / "state.json")
     if wanted := [key for key, value in state.items() if key.startswith("_indices") and value]:
         raise UserError(f"{folder} selects rows by {wanted[0]}, which is not supported; load it, call flatten_indices(), and save it again")
@@ -68,16 +68,16 @@ def _read_streams(paths: list[Path]) -> Iterator[pyarrow.RecordBatch]:
             yield from pyarrow.ipc.open_stream(mapped)
 
 
-def _rows(source: ChatSource, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[FoundRow]:
+def _convert_batches(source: ChatSource, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[FoundRow]:
     number = 0
     for batch in batches:
         batch.validate(full=True)  # otherwise invalid offsets would be followed beyond the file
-        for row in _python_rows(source, batch):
+        for row in _convert_batch(source, batch):
             number += 1
-            yield FoundRow(f"{source.name}:{number}", _without_nulls(row))
+            yield FoundRow(f"{source.name}:{number}", _drop_nulls(row))
 
 
-def _python_rows(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
+def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield rows with the columns that shapes read; other columns only as present or None, since not all types convert to Python."""
     names = batch.schema.names
     if len(set(names)) < len(names):
@@ -90,8 +90,8 @@ def _python_rows(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[dic
         yield dict(zip(names, values, strict=True))
 
 
-def _without_nulls(value: Any) -> Any:
+def _drop_nulls(value: Any) -> Any:
     """Remove null values: Arrow gives every struct of a column all keys, with null for missing ones."""
     if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _drop_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_drop_nulls(inner) for inner in value] if isinstance(value, list) else value

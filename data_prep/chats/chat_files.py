@@ -46,7 +46,7 @@ class FoundSources:
     """Sources to read, and what is skipped."""
 
     sources: list[ChatSource]
-    passed_over: Counter[str]
+    skipped: Counter[str]
     """Kind of skipped entries in folders → count."""
 
 
@@ -64,7 +64,7 @@ class _Search:
     found: list[_Candidate] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     """Real paths seen so far: stops link loops, and reads a file with two names once."""
-    passed_over: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 def find_sources(places: list[Path]) -> FoundSources:
@@ -78,32 +78,29 @@ def find_sources(places: list[Path]) -> FoundSources:
             _search_place(place, search)
         except OSError as error:
             raise UserError(f"{place} cannot be read ({one_line(error)})") from None
-    names = _unique_names([each.absolute for each in search.found], [each.shortest for each in search.found])
+    names = _make_unique_names([each.absolute for each in search.found], [each.shortest for each in search.found])
     sources = [ChatSource(each.path, name, each.kind) for each, name in zip(search.found, names, strict=True)]
-    return FoundSources(sources, search.passed_over)
+    return FoundSources(sources, search.skipped)
 
 
 def _search_place(place: Path, search: _Search) -> None:
     if not os.path.lexists(place):
         raise UserError(f"{place} does not exist; give files ({', '.join(KINDS)}) or folders of them")
     here = _Search(seen=search.seen)
-    root = _absolute(place)
+    root = _resolve_parents(place)
     for path in _walk_files(place, here):
-        for each, kind in _readable(path, here):
+        for each, kind in _list_readable(path, here):
             below = each.relative_to(place)
             here.found.append(_Candidate(each, root / below, len(below.parts) + 1, kind))
-    if not here.found and not here.passed_over[AGAIN]:
-        others = f" ({format_counts(here.passed_over)})" if place.is_dir() and here.passed_over else ""
-        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{_decompress_hint(place)}")
+    if not here.found and not here.skipped[AGAIN]:
+        others = f" ({format_counts(here.skipped)})" if place.is_dir() and here.skipped else ""
+        hint = "; decompress it first" if place.suffix.lower() in COMPRESSED else ""
+        raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{hint}")
     search.found += here.found
-    search.passed_over += here.passed_over
+    search.skipped += here.skipped
 
 
-def _decompress_hint(place: Path) -> str:
-    return "; decompress it first" if place.suffix.lower() in COMPRESSED else ""
-
-
-def _absolute(place: Path) -> Path:
+def _resolve_parents(place: Path) -> Path:
     """Absolute path with links in parent folders resolved, and its own name unchanged."""
     has_name = place.name not in ("", "..")
     return Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
@@ -114,35 +111,35 @@ def _walk_files(place: Path, search: _Search) -> Iterator[Path]:
     waiting = [place]
     while waiting:
         path = waiting.pop()
-        if not path.is_dir() or kind_of(path):
+        if not path.is_dir() or detect_kind(path):
             yield path
-        elif _is_new(path, search):
+        elif _mark_seen(path, search):
             entries = sorted(path.iterdir(), reverse=True)
             waiting += [entry for entry in entries if not entry.name.startswith(".")]
-            search.passed_over.update("hidden" for entry in entries if entry.name.startswith("."))
+            search.skipped.update("hidden" for entry in entries if entry.name.startswith("."))
 
 
-def _is_new(path: Path, search: _Search) -> bool:
+def _mark_seen(path: Path, search: _Search) -> bool:
     real = os.path.realpath(path)
     if real in search.seen:
-        search.passed_over[AGAIN] += 1
+        search.skipped[AGAIN] += 1
         return False
     search.seen.add(real)
     return True
 
 
-def _readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
+def _list_readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
     """Yield (path, kind) of a readable file or of each split of a saved dataset."""
-    kind = kind_of(path)
+    kind = detect_kind(path)
     if kind is None:
-        search.passed_over[_skipped_kind(path)] += 1
+        search.skipped[_classify_skipped(path)] += 1
     elif kind != DATASET and path.exists() and not path.is_file():
-        search.passed_over["neither file nor folder"] += 1
+        search.skipped["neither file nor folder"] += 1
     else:
-        yield from ((each, kind) for each in (_splits(path) if kind == DATASET else [path]) if _is_new(each, search))
+        yield from ((each, kind) for each in (_list_splits(path) if kind == DATASET else [path]) if _mark_seen(each, search))
 
 
-def kind_of(path: Path) -> str | None:
+def detect_kind(path: Path) -> str | None:
     """The kind of a file or folder; None if it is not read."""
     if path.is_dir():
         is_one = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
@@ -152,13 +149,13 @@ def kind_of(path: Path) -> str | None:
     return None if is_packed and kind == PARQUET else kind
 
 
-def _skipped_kind(path: Path) -> str:
+def _classify_skipped(path: Path) -> str:
     """Category of a skipped file, for the summary."""
     suffix = path.suffix.lower()
     return "".join(path.suffixes[-2:]).lower() if suffix in COMPRESSED else suffix or "without a suffix"
 
 
-def _splits(folder: Path) -> list[Path]:
+def _list_splits(folder: Path) -> list[Path]:
     """The folders of a `DatasetDict`, or the one of a `Dataset`."""
     dictionary = folder / "dataset_dict.json"
     if not dictionary.is_file():
@@ -174,13 +171,13 @@ def is_plain_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
-def _unique_names(paths: list[Path], parts: list[int]) -> list[str]:
+def _make_unique_names(paths: list[Path], parts: list[int]) -> list[str]:
     """Shortest unique suffix of each path, with at least `parts` parts."""
     often = {count: Counter(path.parts[-count:] for path in paths) for count in set(parts)}
     shared = [often[count][path.parts[-count:]] > 1 for path, count in zip(paths, parts, strict=True)]
     longer = [min(count + more, len(path.parts)) for path, count, more in zip(paths, parts, shared, strict=True)]
     if longer != parts:
-        return _unique_names(paths, longer)
+        return _make_unique_names(paths, longer)
     return [
         os.fsencode("/".join(path.parts[-count:])).decode("utf-8", "backslashreplace") for path, count in zip(paths, parts, strict=True)
     ]

@@ -11,30 +11,30 @@ from typing import Any
 from data_prep.chats.conversation_formats import ChatRow
 
 ValidationFilter = Callable[[float], bool]
-"""Whether conversations at this split position (see `split_position`) go to validation."""
+"""Whether conversations at this split position (see `compute_split_position`) go to validation."""
 
 
-def split_position(row: ChatRow) -> float:
+def compute_split_position(row: ChatRow) -> float:
     """A number from 0 to 1 that depends only on the first question, so that adding rows does not move others between the splits.
 
     Conversations with the same first question go to the same split; otherwise validation answers would be in the training data.
     """
-    return int.from_bytes(hashlib.sha256(json.dumps(_first_question(row)).encode()).digest()[:7], "big") / 2**56
+    return int.from_bytes(hashlib.sha256(json.dumps(_find_first_question(row)).encode()).digest()[:7], "big") / 2**56
 
 
-def _first_question(row: ChatRow) -> Any:
+def _find_first_question(row: ChatRow) -> Any:
     turns = row.get("messages") or row["prompt"]
     if isinstance(turns, str):
         return turns
     return next((turn.get("content") for turn in turns if turn["role"] == "user"), turns[0].get("content"))
 
 
-def below_share(share: float) -> ValidationFilter:
+def make_share_filter(share: float) -> ValidationFilter:
     """Filter for a share of all conversations."""
     return lambda found: found < share
 
 
-def smallest_positions(shares: Iterable[float], rows: int) -> ValidationFilter:
+def make_count_filter(shares: Iterable[float], rows: int) -> ValidationFilter:
     """Filter for at most `rows` rows, in ascending position, skipping groups with the same first question that no longer fit."""
     chosen: set[float] = set()
     for share, count in sorted(Counter(shares).items()):

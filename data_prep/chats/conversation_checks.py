@@ -14,7 +14,7 @@ UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 """NUL, which ends strings in many programs, and lone surrogates, which UTF-8 cannot encode."""
 
 
-def check(row: ChatRow) -> None:
+def check_conversation(row: ChatRow) -> None:
     """Raises `UserError` with the reason why a normalised row must not be trained on."""
     _check_storable(row)
     if isinstance(row.get("prompt"), str):

@@ -36,27 +36,27 @@ class Shape(NamedTuple):
     read: Callable[[ChatRow], ChatRow]
 
 
-def shape_of(row: ChatRow) -> str:
+def detect_shape(row: ChatRow) -> str:
     """The name of a row's shape. Raises `ShapeError` naming its keys if there is none, or more than one."""
     found = [name for name, shape in SHAPES.items() if shape.keys <= row.keys()]
     if len(found) == 1:
         return found[0]
     known = "; ".join(f"{name}: {' and '.join(sorted(shape.keys))}" for name, shape in SHAPES.items())
     what = f"more than one known shape ({', '.join(found)}), so choose one with --shape" if found else f"no known shape ({known})"
-    raise ShapeError(f"{what}; its keys are {_keys(row)}")
+    raise ShapeError(f"{what}; its keys are {_format_keys(row)}")
 
 
-def normalise(row: ChatRow, shape: str) -> ChatRow:
+def normalise_row(row: ChatRow, shape: str) -> ChatRow:
     """Convert a row to {messages, tools} or {prompt, completion}. Raises `UserError` if it does not fit its shape."""
     if missing := SHAPES[shape].keys - row.keys():
-        raise ShapeError(f"no {' and no '.join(sorted(missing))}, which shape {shape} has; its keys are {_keys(row)}")
+        raise ShapeError(f"no {' and no '.join(sorted(missing))}, which shape {shape} has; its keys are {_format_keys(row)}")
     found = SHAPES[shape].read(row)
-    tools = _tools(row.get("tools"))
+    tools = _parse_tools(row.get("tools"))
     return {**found, "tools": tools} if tools else found
 
 
-def unread_keys(row: ChatRow, shape: str) -> list[str]:
-    """Non-empty keys of a row that `normalise` does not read."""
+def list_unread_keys(row: ChatRow, shape: str) -> list[str]:
+    """Non-empty keys of a row that `normalise_row` does not read."""
     read = SHAPES[shape].keys | SHAPES[shape].also
     return [key for key, value in row.items() if key not in read and value not in (None, "")]
 
@@ -71,12 +71,12 @@ def decode_json(value: Any, what: str) -> Any:
         raise UserError(f"{what} is a text that is not JSON ({error})") from None
 
 
-def _keys(row: ChatRow) -> str:
+def _format_keys(row: ChatRow) -> str:
     more = [f"and {len(row) - SHOWN_KEYS} more"] if len(row) > SHOWN_KEYS else []
     return ", ".join([*(f"{key:.40}" for key in list(row)[:SHOWN_KEYS]), *more]) or "none"
 
 
-def _tools(value: Any) -> list[ChatRow]:
+def _parse_tools(value: Any) -> list[ChatRow]:
     """Function schemas: a list of objects, or JSON in a string for all of them or for each."""
     found = decode_json(value, "tools") or []
     tools = [decode_json(tool, f"tools[{number}]") for number, tool in enumerate(found)] if isinstance(found, list) else found
@@ -85,45 +85,45 @@ def _tools(value: Any) -> list[ChatRow]:
     return tools
 
 
-def _messages(row: ChatRow) -> ChatRow:
-    return {"messages": [*_system(row), *_turns(row["messages"], "messages")]}
+def _convert_messages(row: ChatRow) -> ChatRow:
+    return {"messages": [*_read_system_message(row), *_parse_turns(row["messages"], "messages")]}
 
 
-def _sharegpt(row: ChatRow) -> ChatRow:
-    return {"messages": [*_system(row), *_turns(row["conversations"], "conversations")]}
+def _convert_sharegpt(row: ChatRow) -> ChatRow:
+    return {"messages": [*_read_system_message(row), *_parse_turns(row["conversations"], "conversations")]}
 
 
-def _alpaca(row: ChatRow) -> ChatRow:
-    question = "\n\n".join(part for part in (_text(row, "instruction"), _text(row, "input")) if part)
-    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": _text(row, "output")}]
-    return {"messages": [*_system(row), *_history_turns(row.get("history")), *turns]}
+def _convert_alpaca(row: ChatRow) -> ChatRow:
+    question = "\n\n".join(part for part in (_read_text(row, "instruction"), _read_text(row, "input")) if part)
+    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": _read_text(row, "output")}]
+    return {"messages": [*_read_system_message(row), *_convert_history(row.get("history")), *turns]}
 
 
-def _history_turns(value: Any) -> list[ChatRow]:
+def _convert_history(value: Any) -> list[ChatRow]:
     pairs = decode_json(value, "history") or []
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise UserError(f"history must be a list of [question, answer], found {value!r:.60}")
-    return [{"role": role, "content": said} for pair in pairs for role, said in zip(("user", "assistant"), pair, strict=True)]
+    return [{"role": role, "content": content} for pair in pairs for role, content in zip(("user", "assistant"), pair, strict=True)]
 
 
-def _system(row: ChatRow) -> list[ChatRow]:
+def _read_system_message(row: ChatRow) -> list[ChatRow]:
     """The system message from a separate `system` key, if any."""
-    prompt = _text(row, "system")
+    prompt = _read_text(row, "system")
     return [{"role": "system", "content": prompt}] if prompt.strip() else []
 
 
-def _text(row: ChatRow, key: str) -> str:
+def _read_text(row: ChatRow, key: str) -> str:
     value = row.get(key)
     if not isinstance(value, str | None):
         raise UserError(f"{key} must be text, found {value!r:.40}")
     return value or ""
 
 
-def _completion(row: ChatRow) -> ChatRow:
+def _convert_completion(row: ChatRow) -> ChatRow:
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, str) and isinstance(completion, str) and not (_is_message_list(prompt) and _is_message_list(completion)):
         return {"prompt": prompt, "completion": completion}
-    return {"prompt": _turns(prompt, "prompt"), "completion": _turns(completion, "completion")}
+    return {"prompt": _parse_turns(prompt, "prompt"), "completion": _parse_turns(completion, "completion")}
 
 
 def _is_message_list(text: str) -> bool:
@@ -135,28 +135,28 @@ def _is_message_list(text: str) -> bool:
     return isinstance(found, list) and bool(found) and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in found)
 
 
-def _turns(value: Any, what: str) -> list[ChatRow]:
+def _parse_turns(value: Any, what: str) -> list[ChatRow]:
     turns = decode_json(value, what)
     if not isinstance(turns, list) or not turns:
         raise UserError(f"{what} must be a list of messages, found {value!r:.60}")
-    return [_turn(turn, f"{what}[{number}]") for number, turn in enumerate(turns)]
+    return [_parse_turn(turn, f"{what}[{number}]") for number, turn in enumerate(turns)]
 
 
-def _turn(turn: Any, what: str) -> ChatRow:
+def _parse_turn(turn: Any, what: str) -> ChatRow:
     """One message with `role` and `content`, from those names or from ShareGPT's `from` and `value`; keys with null are dropped."""
     if not isinstance(turn, dict):
         raise UserError(f"{what} must be an object, found {turn!r:.60}")
-    message: ChatRow = {_standard_key(key, turn): value for key, value in turn.items() if value is not None}
+    message: ChatRow = {_standardise_key(key, turn): value for key, value in turn.items() if value is not None}
     role = message.get("role")
     if role == "function_call":
         return {**message, "role": "assistant", "content": "", "tool_calls": _wrap_calls(message.get("content"), what)}
     if not isinstance(role, str) or role.lower() not in ROLES:
         raise UserError(f"{what} has the role {role!r:.40}; known are {', '.join(ROLES)}, function_call")
-    calls = _calls(message.pop("tool_calls", None), f"{what}.tool_calls")  # some templates only check whether the key exists
+    calls = _parse_calls(message.pop("tool_calls", None), f"{what}.tool_calls")  # some templates only check whether the key exists
     return {**message, "role": ROLES[role.lower()], **({"tool_calls": calls} if calls else {})}
 
 
-def _standard_key(key: str, turn: ChatRow) -> str:
+def _standardise_key(key: str, turn: ChatRow) -> str:
     """The standard name of a ShareGPT key, unless the message has both."""
     usual = NAMES.get(key, key)
     return key if usual in turn else usual
@@ -165,20 +165,20 @@ def _standard_key(key: str, turn: ChatRow) -> str:
 def _wrap_calls(value: Any, what: str) -> list[ChatRow]:
     """Tool calls in the standard format, from the value of a ShareGPT `function_call`."""
     found = decode_json(value, what)
-    calls = _calls(found if isinstance(found, list) else [found], what)
+    calls = _parse_calls(found if isinstance(found, list) else [found], what)
     if not calls:
         raise UserError(f"{what} is a function_call without a call")
     return [call if "function" in call else {"type": "function", "function": call} for call in calls]
 
 
-def _calls(value: Any, what: str) -> list[ChatRow]:
+def _parse_calls(value: Any, what: str) -> list[ChatRow]:
     found = decode_json(value, what)
     if not isinstance(found, list | None):
         raise UserError(f"{what} must be a list of calls, found {value!r:.60}")
-    return [_call(call, what) for call in found or []]
+    return [_parse_call(call, what) for call in found or []]
 
 
-def _call(call: Any, what: str) -> ChatRow:
+def _parse_call(call: Any, what: str) -> ChatRow:
     """A tool call with its arguments as an object. OpenAI stores them as a JSON string, which some templates would quote again."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -194,9 +194,9 @@ def _call(call: Any, what: str) -> ChatRow:
 
 EVERYWHERE = frozenset({"tools", "system"})
 SHAPES = {
-    "messages": Shape(frozenset({"messages"}), EVERYWHERE, _messages),
-    "sharegpt": Shape(frozenset({"conversations"}), EVERYWHERE, _sharegpt),
-    "alpaca": Shape(frozenset({"instruction", "output"}), EVERYWHERE | {"input", "history"}, _alpaca),
-    "completion": Shape(frozenset({"prompt", "completion"}), frozenset({"tools"}), _completion),
+    "messages": Shape(frozenset({"messages"}), EVERYWHERE, _convert_messages),
+    "sharegpt": Shape(frozenset({"conversations"}), EVERYWHERE, _convert_sharegpt),
+    "alpaca": Shape(frozenset({"instruction", "output"}), EVERYWHERE | {"input", "history"}, _convert_alpaca),
+    "completion": Shape(frozenset({"prompt", "completion"}), frozenset({"tools"}), _convert_completion),
 }
 """Chat formats by name."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from data_prep.chats.arrow_tables import parquet, saved_by_datasets
+from data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
 from data_prep.chats.chat_files import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, ChatSource, FoundRow
 from data_prep.chats.conversation_formats import SHAPES
 from finetune.errors import UserError
@@ -21,7 +21,7 @@ from finetune.storage.strict_json import loads, one_line
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def rows(source: ChatSource) -> Iterator[FoundRow]:
+def read_rows(source: ChatSource) -> Iterator[FoundRow]:
     """Yield every row of a source. Raises `UserError` if the file as a whole cannot be read."""
     try:
         yield from READERS[source.kind](source)
@@ -36,30 +36,30 @@ def _open_source(source: ChatSource) -> io.BufferedReader:
     return source.path.open("rb")
 
 
-def _lines(source: ChatSource) -> Iterator[FoundRow]:
+def _read_jsonl(source: ChatSource) -> Iterator[FoundRow]:
     with _open_source(source) as file:
         for number, raw in enumerate(file, start=1):
             if number == 1 and raw.startswith(UTF_16):
                 raise UserError(f"{source.path} is in UTF-16; save it in UTF-8")
             if raw.strip():
-                yield _line(f"{source.name}:{number}", raw)
+                yield _parse_line(f"{source.name}:{number}", raw)
 
 
-def _line(place: str, raw: bytes) -> FoundRow:
+def _parse_line(place: str, raw: bytes) -> FoundRow:
     try:
-        return _row(place, loads(raw))
+        return _make_row(place, loads(raw))
     except ValueError as error:
         return FoundRow(place, None, f"not JSON that can be kept ({one_line(error)})")
 
 
-def _row(place: str, value: Any) -> FoundRow:
+def _make_row(place: str, value: Any) -> FoundRow:
     """A parsed row. Keys with null are dropped: tables converted to JSON contain null for missing values."""
     if not isinstance(value, dict):
         return FoundRow(place, None, f"not an object in braces but {type(value).__name__}")
     return FoundRow(place, {key: inner for key, inner in value.items() if inner is not None})
 
 
-def _document(source: ChatSource) -> Iterator[FoundRow]:
+def _read_json(source: ChatSource) -> Iterator[FoundRow]:
     """Read a JSON document in memory. Many `.json` files have one object per line instead, which is read too."""
     with _open_source(source) as file:
         raw = file.read()
@@ -67,14 +67,14 @@ def _document(source: ChatSource) -> Iterator[FoundRow]:
         found = _find_row_array(loads(raw))
     except ValueError as error:
         if raw.lstrip().startswith(b"{") and str(error).startswith("Extra data"):
-            yield from _lines(source)
+            yield from _read_jsonl(source)
             return
         raise UserError(f"{source.path} is not JSON that can be kept ({one_line(error)})") from None
     if found is None:
         wanted = "an array of rows, an object with one such array, or one object a line"
         raise UserError(f"{source.path} must hold {wanted}. To skip this file, list the files to read instead of the folder")
     for number, row in enumerate(found, start=1):
-        yield _row(f"{source.name}:{number}", row)
+        yield _make_row(f"{source.name}:{number}", row)
 
 
 def _find_row_array(whole: Any) -> list[Any] | None:
@@ -91,13 +91,13 @@ def _is_row(value: Any) -> bool:
     return isinstance(value, dict) and any(shape.keys <= value.keys() for shape in SHAPES.values())
 
 
-def _table(source: ChatSource) -> Iterator[FoundRow]:
+def _read_table(source: ChatSource) -> Iterator[FoundRow]:
     csv.field_size_limit(sys.maxsize)
     with _open_source(source) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as file:
         try:
             first = file.readline()
             mark = "\t" if source.kind == TABS else _detect_delimiter(first)
-            yield from _records(source, csv.reader(chain([first], file), delimiter=mark, strict=True))
+            yield from _read_records(source, csv.reader(chain([first], file), delimiter=mark, strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
             raise UserError(f"{source.path} is not a table of text in UTF-8 ({one_line(error)})") from None
 
@@ -107,7 +107,7 @@ def _detect_delimiter(first: str) -> str:
     return max(",;\t", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
 
 
-def _records(source: ChatSource, reader: Any) -> Iterator[FoundRow]:
+def _read_records(source: ChatSource, reader: Any) -> Iterator[FoundRow]:
     header: list[str] = next(reader, [])
     if len(set(header)) < len(header):
         raise UserError(f"{source.path}: its first line names a column twice ({', '.join(header):.200})")
@@ -121,10 +121,10 @@ def _records(source: ChatSource, reader: Any) -> Iterator[FoundRow]:
 
 
 READERS: dict[str, Callable[[ChatSource], Iterator[FoundRow]]] = {
-    LINES: _lines,
-    DOCUMENT: _document,
-    COMMAS: _table,
-    TABS: _table,
-    PARQUET: parquet,
-    DATASET: saved_by_datasets,
+    LINES: _read_jsonl,
+    DOCUMENT: _read_json,
+    COMMAS: _read_table,
+    TABS: _read_table,
+    PARQUET: read_parquet,
+    DATASET: read_saved_dataset,
 }

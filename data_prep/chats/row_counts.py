@@ -24,7 +24,7 @@ FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
 
 
 @dataclass
-class Tally:
+class RowCounts:
     """Outcome of the rows read so far."""
 
     kinds: bytearray = field(default_factory=bytearray)
@@ -34,13 +34,13 @@ class Tally:
     rejects: list[dict[str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
+    unread_keys: Counter[str] = field(default_factory=Counter)
     """Unread key → number of rows kept without it."""
     tidied: int = 0
     first_places: dict[bytes, str] = field(default_factory=dict)
     """Digest of each kept row → its location."""
 
-    def first_place(self, row: ChatRow, place: str) -> str | None:
+    def find_earlier(self, row: ChatRow, place: str) -> str | None:
         """Location of an earlier identical row; None for a new row, whose location is recorded."""
         content = hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).digest()[:16]
         if content in self.first_places:
@@ -48,34 +48,34 @@ class Tally:
         self.first_places[content] = place
         return None
 
-    def keep(self, shape: str, left_out: list[str], tidied: bool) -> None:
+    def count_kept(self, shape: str, unread_keys: list[str], tidied: bool) -> None:
         self.shapes[shape] += 1
-        self.left_out.update(f"{one_line(key):.60}" for key in left_out)
+        self.unread_keys.update(f"{one_line(key):.60}" for key in unread_keys)
         self.tidied += tidied
 
-    def reject(self, place: str, reason: str) -> None:
+    def count_rejected(self, place: str, reason: str) -> None:
         self.rejects.append({"source": place, "reason": one_line(reason)})
-        self.reasons[_reason_group(one_line(reason))] += 1
+        self.reasons[_group_reason(one_line(reason))] += 1
 
 
-def _reason_group(reason: str) -> str:
+def _group_reason(reason: str) -> str:
     """A reason without the parts that differ from row to row."""
     return "the same as another" if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
 
 
-def summary(tally: Tally, passed_over: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
+def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
     """Contents of summary.json, without time or machine, so that the same files give the same bytes."""
     return {
         "made_by": MADE_BY,
         "sources": dict(tally.by_source),
-        "passed_over": dict(sorted(passed_over.items())),
+        "passed_over": dict(sorted(skipped.items())),
         "read": len(tally.kinds),
         "train": tally.kinds.count(TRAINS),
         "val": tally.kinds.count(VALIDATES),
         "rejected": len(tally.rejects),
         **({"val_share": val_share} if val_rows is None else {"val_rows": val_rows}),
         "shapes": dict(sorted(tally.shapes.items())),
-        "keys_left_out": dict(tally.left_out.most_common()),
+        "keys_left_out": dict(tally.unread_keys.most_common()),
         "answers_without_leading_line_breaks": tally.tidied,
         "reasons": dict(tally.reasons.most_common()),
     }
@@ -86,48 +86,49 @@ def format_summary(summary: dict[str, Any]) -> str:
     found = [
         f"{summary['read']:,} rows read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
         f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
-        *_sources(summary),
-        *_rejected(summary["reasons"]),
+        *_format_sources(summary),
+        *_format_reasons(summary["reasons"]),
     ]
     if summary["keys_left_out"]:
         keys = _join_shown([f"{key} ({count:,} rows)" for key, count in summary["keys_left_out"].items()])
-        found.append(f"  keys of rows that no shape reads, left out: {keys}")
+        found.append(f"  unused keys, dropped: {keys}")
     if summary["answers_without_leading_line_breaks"]:
-        found.append(f"  line breaks taken off the beginning of answers in {summary['answers_without_leading_line_breaks']:,} rows")
-    return "\n".join([*found, *_validation(summary)])
+        found.append(f"  leading line breaks removed from answers in {summary['answers_without_leading_line_breaks']:,} rows")
+    return "\n".join([*found, *_explain_no_validation(summary)])
 
 
 def explain_no_rows(summary: dict[str, Any]) -> str:
     """Why no row is left to train on."""
-    return _join_shown([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "none was there"
+    return _join_shown([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "the sources have no rows"
 
 
-def _sources(summary: dict[str, Any]) -> list[str]:
-    rows, passed_over = summary["sources"], summary["passed_over"]
+def _format_sources(summary: dict[str, Any]) -> list[str]:
+    rows, skipped = summary["sources"], summary["passed_over"]
     found = [f"  from {_join_shown([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []
     if empty := [name for name, count in rows.items() if not count]:
-        found.append(f"  without any row: {_join_shown(empty)}")
-    if passed_over:
-        found.append(f"  passed over: {_join_shown([f'{count:,} {kind}' for kind, count in passed_over.items()])}")
+        found.append(f"  sources without rows: {_join_shown(empty)}")
+    if skipped:
+        found.append(f"  skipped: {_join_shown([f'{count:,} {kind}' for kind, count in skipped.items()])}")
     return found
 
 
-def _rejected(reasons: dict[str, int]) -> list[str]:
+def _format_reasons(reasons: dict[str, int]) -> list[str]:
     found = [f"  rejected {count:,}: {reason}" for reason, count in list(reasons.items())[:SHOWN]]
-    return [*found, *([f"  and {len(reasons) - SHOWN} reasons more"] if len(reasons) > SHOWN else []), *_rejects_hint(reasons)]
+    if len(reasons) > SHOWN:
+        found.append(f"  and {len(reasons) - SHOWN} more reasons")
+    return [*found, f"  {REJECTS} lists each rejected row with its location and reason"] if reasons else found
 
 
-def _rejects_hint(reasons: dict[str, int]) -> list[str]:
-    return [f"  each with its place and its reason in {REJECTS}"] if reasons else []
-
-
-def _validation(summary: dict[str, Any]) -> list[str]:
+def _explain_no_validation(summary: dict[str, Any]) -> list[str]:
     if summary["val"]:
         return []
     if wanted := summary.get("val_rows"):
-        return [f"  all that begin alike are more than {wanted:,} rows, so there is no {VAL}; give a larger --val-rows"]
+        every = f"every group of rows with the same first question has more than {wanted:,} rows"
+        return [f"  {every}, so there is no {VAL}; give a larger --val-rows"]
     if wanted := summary.get("val_share"):
-        return [f"  no row fell into the {wanted:.0%} to validate on, so there is no {VAL}; give a larger --val-share, or --val-rows"]
+        return [
+            f"  no row was selected for the {wanted:.0%} to validate on, so there is no {VAL}; give a larger --val-share, or --val-rows"
+        ]
     return []
 
 

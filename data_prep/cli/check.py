@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.audio.reader import AudioError
-from data_prep.audio_codecs.interface import Codec
+from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
+from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.dataset import row_checks
 from data_prep.dataset.audio_codes import STORE
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
-from data_prep.dataset.duration_summary import clock
-from data_prep.dataset.row_checks import CODEBOOK, NOTES, PROBLEMS, Problem, RowFacts
+from data_prep.dataset.duration_summary import format_clock
+from data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
-from data_prep.manifest import SUMMARY, TRAIN, VAL, Row
+from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from finetune.storage.strict_json import read_object
@@ -35,7 +36,7 @@ SHOWN = 3
 
 def main(argv: list[str]) -> int:
     """Run the verb. Returns 1 if there is a problem."""
-    return exit_code(_check, argv)
+    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,55 +59,60 @@ class CheckResult:
     lines: int
     problems: list[Problem]
     """Problems and notes; their kinds are keys of `PROBLEMS` or `NOTES`."""
+    sample_rate: int
+    """Of the codec."""
 
     @property
     def wrong(self) -> list[Problem]:
         return [problem for problem in self.problems if problem.kind in PROBLEMS]
 
 
-def _check(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     codec = open_codec(options.model) if options.model else None
-    checked = check(find_manifests(options.dataset), options.root, codec)
+    checked = check_dataset(find_manifests(options.dataset), options.root, codec)
     if not checked.lines:
         raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
-    print("\n".join([*_table(checked.problems, PROBLEMS, ""), *_table(checked.problems, NOTES, "note: "), *_totals(checked.rows)]))
+    notes = {kind: description.format(sample_rate=checked.sample_rate) for kind, description in NOTES.items()}
+    problems = [*_format_problems(checked.problems, PROBLEMS, ""), *_format_problems(checked.problems, notes, "note: ")]
+    print("\n".join([*problems, *_format_totals(checked.rows)]))
     if checked.wrong:
         places = len({problem.place for problem in checked.wrong})
         print(f"{len(checked.wrong)} problems in {places} of {checked.lines} lines; correct or remove these lines, then check again")
         return 1
-    print(_next_command(options, checked.rows))
+    print(_format_next_command(options, checked.rows))
     return 0
 
 
-def check(manifests: list[Path], root: Path | None = None, codec: Codec | None = None) -> CheckResult:
-    """Look at every line of some manifests, and at all of them together.
+def check_dataset(manifests: list[Path], root: Path | None = None, codec: Codec | None = None) -> CheckResult:
+    """Check every line of the manifests, and all lines together.
 
-    `root`: where paths begin; None for the folder of each file. `codec`: the codec that the codes should be of; None for any.
+    `root`: folder that paths are relative to; None: the folder of each file. `codec`: the codec that the codes should come from; None:
+    any with the format that `data_prep codes` stored.
     The files are read twice, so that memory holds no codes.
     """
-    codebook = codec.codebook_size if codec else CODEBOOK
-    heard = inspect_clips(path for line in _lines(manifests) for path in _clips(line, root) if path)
+    codes = read_code_format(codec) if codec else _read_stored_format(manifests[0].parent)
+    inspected = inspect_clips(path for line in _read_lines(manifests) for path in _resolve_clips(line, root) if path)
     problems: list[Problem] = []
     rows: list[RowFacts] = []
     lines = 0
-    for line in _lines(manifests):
+    for line in _read_lines(manifests):
         lines += 1
         if line.row is None:
             problems.append(Problem(line.kind, line.place, line.detail))
             continue
-        sounds = [heard[path] if path else None for path in _clips(line, root)]
-        problems += _row_problems(line, line.row, sounds, root or line.manifest.parent, codebook)
-        rows.append(row_checks.row_facts(line, line.row, sounds[0]))
-    problems += [*row_checks.check_across_rows(rows), *(_codec_problems(manifests[0].parent, codec) if codec else ())]
-    return CheckResult(rows, lines, problems)
+        sounds = [inspected[path] if path else None for path in _resolve_clips(line, root)]
+        problems += _check_row(line, line.row, sounds, root or line.manifest.parent, codes)
+        rows.append(row_checks.collect_facts(line, line.row, sounds[0]))
+    problems += [*row_checks.check_across_rows(rows), *(_check_codec(manifests[0].parent, codec) if codec else ())]
+    return CheckResult(rows, lines, problems, codes.sample_rate)
 
 
-def _lines(manifests: list[Path]) -> Iterator[ManifestLine]:
+def _read_lines(manifests: list[Path]) -> Iterator[ManifestLine]:
     return (line for manifest in manifests for line in read_manifest_lines(manifest))
 
 
-def _clips(line: ManifestLine, root: Path | None) -> list[Path | None]:
+def _resolve_clips(line: ManifestLine, root: Path | None) -> list[Path | None]:
     """Paths of the clip and, if the row has one, the reference clip; None for a path outside `root`."""
     names = [line.row.audio, *filter(None, [line.row.ref_audio])] if line.row else []
     return [_resolve_inside(root or line.manifest.parent, name) for name in names]
@@ -119,46 +125,53 @@ def _resolve_inside(root: Path, name: str) -> Path | None:
         return None
 
 
-def _row_problems(
-    line: ManifestLine, row: Row, sounds: list[AudioInfo | AudioError | None], root: Path, codebook: int
+def _check_row(
+    line: ManifestLine, row: ManifestRow, sounds: list[AudioInfo | AudioError | None], root: Path, codes: CodeFormat
 ) -> Iterator[Problem]:
-    """Problems of one row. `sounds`: in the order of `_clips`."""
+    """Problems of one row. `sounds`: in the order of `_resolve_clips`."""
     yield from row_checks.check_fields(line, row)
     for sound, name in zip(sounds, (row.audio, row.ref_audio), strict=False):
         if sound is None:
             yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or use --root FOLDER")
     clip, reference = [*sounds, None][:2]
     if clip is not None:
-        yield from row_checks.check_clip(line, row, clip, codebook)
+        yield from row_checks.check_clip(line, row, clip, codes)
     if reference is not None:
         yield from row_checks.check_reference(line, row, reference)
 
 
-def _codec_problems(folder: Path, codec: Codec) -> Iterator[Problem]:
-    """What `data_prep codes` noted about the tokenizer that it used; rows do not say it."""
+def _read_stored_format(folder: Path) -> CodeFormat:
+    """The format of the dataset's codes. `data_prep codes` stores it unless it is that of the released Qwen3-TTS 12 Hz models."""
+    path = folder / STORE / SUMMARY
+    stored = read_object(path).get("code_format") if path.is_file() else None
+    return RELEASED_FORMAT if stored is None else CodeFormat(**stored)
+
+
+def _check_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
+    """Compare with the digest of the tokenizer that `data_prep codes` stored; rows do not contain it."""
     path = folder / STORE / SUMMARY
     digest = read_object(path).get("codec_digest") if path.is_file() else None
     if digest not in (None, codec.digest()):
         yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: python -m data_prep codes {folder} --model {codec.model}")
 
 
-def _table(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:
+def _format_problems(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:
     """Count and first locations of each kind of problem."""
     for kind, description in kinds.items():
         places = [problem for problem in problems if problem.kind == kind]
         if places:
             yield f"{prefix}{len(places):,} {description}"
-            yield from (f"    {place}: {_printable(detail)}" for _, place, detail in places[:SHOWN])
+            yield from (f"    {place}: {_escape_unprintable(detail)}" for _, place, detail in places[:SHOWN])
         if len(places) > SHOWN:
             yield f"    … and {len(places) - SHOWN:,} more"
 
 
-def _printable(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     """Escape line breaks and terminal control characters: file names may contain any of them."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def _totals(rows: list[RowFacts]) -> Iterator[str]:
+def _format_totals(rows: list[RowFacts]) -> Iterator[str]:
     """Number and duration of clips per split, speaker and language."""
     groups: dict[str, list[RowFacts]] = defaultdict(list)
     for row in rows:
@@ -167,10 +180,11 @@ def _totals(rows: list[RowFacts]) -> Iterator[str]:
     order = sorted(groups, key=lambda name: (name not in (TRAIN, VAL), name.startswith("language"), name))
     for name in order:
         clips = groups[name]
-        yield f"{_printable(name):<24}{len(clips):>8,} clips{clock(sum(row.sound.seconds for row in clips if row.sound)):>14}"
+        time = format_clock(sum(row.sound.seconds for row in clips if row.sound))
+        yield f"{_escape_unprintable(name):<24}{len(clips):>8,} clips{time:>14}"
 
 
-def _next_command(options: argparse.Namespace, rows: list[RowFacts]) -> str:
+def _format_next_command(options: argparse.Namespace, rows: list[RowFacts]) -> str:
     dataset, root = options.dataset, options.root
     if root:
         return f"next: python -m data_prep export {dataset} --root {root} --as voice --to FOLDER   (copies all clips into one folder)"

@@ -13,19 +13,20 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from data_prep import manifest
 from data_prep.audio.reader import AudioError
-from data_prep.audio_codecs.interface import Codec
+from data_prep.audio_codecs.interface import Codec, read_code_format
+from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.dataset import audio_codes
-from data_prep.dataset.audio_codes import STORE, Clip
-from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
+from data_prep.dataset.audio_codes import STORE, ClipToEncode
+from data_prep.dataset.clip_audio_checks import inspect_clips
 from data_prep.dataset.row_reader import DATASET, find_manifests
-from data_prep.manifest import REJECTS, TRAIN, Reject, Row
+from data_prep.manifest import REJECTS, TRAIN, ManifestRow, Reject
 from data_prep.parallel import executor
 from data_prep.parallel.process_pool import StopSignal, report_stopped
 from finetune.errors import UserError, exit_code
@@ -33,12 +34,12 @@ from finetune.storage import demo_models, files
 
 
 def main(argv: list[str]) -> int:
-    """The verb."""
-    return exit_code(_codes, argv)
+    """Run the verb."""
+    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options, for `--help` and for tests."""
+    """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
@@ -51,25 +52,25 @@ def parser() -> argparse.ArgumentParser:
 
 
 @dataclass(frozen=True)
-class Encodable:
+class EncodableRow:
     """A row whose clip can be read."""
 
-    row: Row
+    row: ManifestRow
     manifest: Path
-    clip: Clip
+    clip: ClipToEncode
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectedRow:
     """A row that leaves the dataset, and why."""
 
-    row: Row
+    row: ManifestRow
     manifest: Path
     reason: str
     detail: str
 
 
-def _codes(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if not options.batch_seconds > 0:
         raise UserError(f"--batch-seconds {options.batch_seconds}: give a number of seconds above 0")
@@ -81,81 +82,90 @@ def _codes(argv: list[str]) -> int:
     owner = files.lock_folder(folder)
     try:
         with executor.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
-            return _add_codes(rows, folder, audio_codes.Setup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
+            return _add_codes(rows, folder, audio_codes.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     except KeyboardInterrupt:
         return report_stopped("at once")
     finally:
         os.close(owner)
 
 
-def _add_codes(rows: list[tuple[Path, Row]], folder: Path, setup: audio_codes.Setup, options: argparse.Namespace, stop: StopSignal) -> int:
+def _add_codes(
+    rows: list[tuple[Path, ManifestRow]], folder: Path, setup: audio_codes.EncodingSetup, options: argparse.Namespace, stop: StopSignal
+) -> int:
     """Encode the clips that are not in the store, then write the rows with their codes."""
     store, digest = setup.store, setup.codec.digest()
     for place in (folder, *store.glob("*")):
         files.remove_unfinished(place)
-    read = _read_clips(rows, digest)
-    good, rejected = [one for one in read if isinstance(one, Encodable)], [one for one in read if isinstance(one, Rejected)]
-    missing = list({one.clip.key: one.clip for one in good if not audio_codes.stored_at(store, one.clip.key).is_file()}.values())
+    read = _read_clips(rows, setup.codec.sample_rate, digest)
+    good, rejected = [one for one in read if isinstance(one, EncodableRow)], [one for one in read if isinstance(one, RejectedRow)]
+    missing = list({one.clip.key: one.clip for one in good if not audio_codes.locate_codes(store, one.clip.key).is_file()}.values())
     if stop.requested:
         return report_stopped("no clip was encoded yet")
-    failed = audio_codes.encode_all(missing, setup, stop)
-    left = [clip for clip in missing if clip.key not in failed and not audio_codes.stored_at(store, clip.key).is_file()]
+    failed = audio_codes.encode_clips(missing, setup, stop)
+    left = [clip for clip in missing if clip.key not in failed and not audio_codes.locate_codes(store, clip.key).is_file()]
     if left:
         return report_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
-    rejected += [Rejected(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in good if one.clip.key in failed]
+    rejected += [RejectedRow(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in good if one.clip.key in failed]
     good = [one for one in good if one.clip.key not in failed]
     if not good:
         first = f"{rejected[0].row.audio}: {rejected[0].reason}: {rejected[0].detail}" if rejected else "the manifests are empty"
         raise UserError(f"no clip of {options.dataset} could be encoded, and nothing was changed; first: {first}")
     _write_manifests(folder, good, rejected)
-    _report(options, folder, setup.codec, digest, good, rejected, encoded=len(missing) - len(failed))
+    _report_result(options, folder, setup.codec, digest, good, rejected, encoded=len(missing) - len(failed))
     return 0
 
 
-def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iterator[tuple[Path, Row]]:
+def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iterator[tuple[Path, ManifestRow]]:
     """Every row with its manifest, without codes; rows that an earlier run rejected are included, to be tried again."""
     for path in manifests:
         for row in manifest.read_rows(path, speaker):
             yield path, row.model_copy(update={"audio_codes": None})
     for reject in _read_rejects(folder):
-        if _rejected_here(reject, manifests):
-            yield folder / reject["manifest"], Row.model_validate(reject["row"])
+        if _is_own_reject(reject, manifests):
+            yield folder / reject["manifest"], ManifestRow.model_validate(reject["row"])
 
 
 def _read_rejects(folder: Path) -> list[dict[str, Any]]:
     return [reject for _, reject in manifest.read_lines(folder / REJECTS)] if (folder / REJECTS).is_file() else []
 
 
-def _rejected_here(reject: dict[str, Any], manifests: list[Path]) -> bool:
+def _is_own_reject(reject: dict[str, Any], manifests: list[Path]) -> bool:
     """Whether an earlier run of this verb rejected the row from one of these files."""
     return reject.get("stage") == "codes" and reject.get("manifest") in {path.name for path in manifests}
 
 
-def _read_clips(rows: list[tuple[Path, Row]], codec_digest: str) -> list[Encodable | Rejected]:
-    """Decodes every clip once, so that a damaged one does not interrupt the encoding."""
-    paths = [manifest.clip_path(path, row) for path, row in rows]
-    heard = inspect_clips(paths)
-    return [_as_encodable(row, path, clip, heard[clip], codec_digest) for (path, row), clip in zip(rows, paths, strict=True)]
+def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_digest: str) -> list[EncodableRow | RejectedRow]:
+    """Decode every clip once, so that a damaged one does not interrupt the encoding."""
+    paths = [manifest.resolve_clip(path, row) for path, row in rows]
+    sounds = inspect_clips(paths)
+    read: list[EncodableRow | RejectedRow] = []
+    for (path, row), clip in zip(rows, paths, strict=True):
+        sound = sounds[clip]
+        if isinstance(sound, AudioError):
+            read.append(RejectedRow(row, path, sound.reason, sound.detail))
+        else:
+            key = audio_codes.make_key(sound.digest, codec_digest)
+            read.append(EncodableRow(row, path, ClipToEncode(clip, key, sound.count_samples(codec_rate))))
+    return read
 
 
-def _as_encodable(row: Row, path: Path, clip: Path, sound: AudioInfo | AudioError, codec_digest: str) -> Encodable | Rejected:
-    if isinstance(sound, AudioError):
-        return Rejected(row, path, sound.reason, sound.detail)
-    return Encodable(row, path, Clip(clip, audio_codes.key_of(sound.digest, codec_digest), sound.length))
-
-
-def _write_manifests(folder: Path, good: list[Encodable], rejected: list[Rejected]) -> None:
+def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[RejectedRow]) -> None:
     """Rejects first: a kill in between leaves a row in two files, never in none."""
     manifests = sorted({one.manifest for one in good} | {one.manifest for one in rejected})
     before = _read_rejects(folder)
-    kept = [Reject.model_validate(reject) for reject in before if not _rejected_here(reject, manifests)]
+    kept = [Reject.model_validate(reject) for reject in before if not _is_own_reject(reject, manifests)]
     if rejected or before:
-        manifest.write(folder / REJECTS, [*kept, *(_as_reject(one) for one in rejected)])
+        manifest.write_entries(folder / REJECTS, [*kept, *(_make_reject(one) for one in rejected)])
     for path in manifests:
-        manifest.write(path, (_with_codes(one, folder / STORE) for one in good if one.manifest == path))
+        coded = (
+            one.row.model_copy(update={"audio_codes": audio_codes.read_codes(folder / STORE, one.clip.key).tolist()})
+            for one in good
+            if one.manifest == path
+        )
+        manifest.write_entries(path, coded)
 
 
-def _as_reject(rejected: Rejected) -> Reject:
+def _make_reject(rejected: RejectedRow) -> Reject:
     """Contains the whole row, so that a later run can restore it once its clip can be encoded."""
     return Reject.model_validate(
         {
@@ -171,15 +181,19 @@ def _as_reject(rejected: Rejected) -> Reject:
     )
 
 
-def _with_codes(good: Encodable, store: Path) -> Row:
-    return good.row.model_copy(update={"audio_codes": audio_codes.stored(store, good.clip.key).tolist()})
-
-
-def _report(
-    options: argparse.Namespace, folder: Path, codec: Codec, digest: str, good: list[Encodable], rejected: list[Rejected], encoded: int
+def _report_result(
+    options: argparse.Namespace,
+    folder: Path,
+    codec: Codec,
+    digest: str,
+    good: list[EncodableRow],
+    rejected: list[RejectedRow],
+    encoded: int,
 ) -> None:
     """Write summary.json and run.json; print the rejected rows, the totals and the next command."""
-    frames = sum(codec.frames(one.clip.samples) for one in good)
+    code_format = read_code_format(codec)
+    is_default = replace(code_format, codebook_size=RELEASED_FORMAT.codebook_size) == RELEASED_FORMAT
+    frames = sum(codec.count_frames(one.clip.samples) for one in good)
     summary = {
         "model": options.model,
         "codec_digest": digest,
@@ -187,6 +201,7 @@ def _report(
         "frames": frames,
         "seconds": round(frames * codec.samples_per_frame / codec.sample_rate, 2),
         "rejected": len(rejected),
+        **({} if is_default else {"code_format": asdict(code_format)}),
         **demo_models.warning_entry(options.model),
     }
     files.write_json(folder / STORE / manifest.SUMMARY, summary)

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.cli.check import CheckResult, check
-from data_prep.dataset.duration_summary import clock
+from data_prep.cli.check import CheckResult, check_dataset
+from data_prep.dataset.duration_summary import format_clock
 from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
 from data_prep.dataset.row_checks import RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, find_manifests, read_manifest_lines
@@ -37,7 +37,7 @@ BYTES_PER_SECOND = 2 * MASTER_RATE
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    return exit_code(_export, argv)
+    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,18 +51,18 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _export(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if options.to.exists():
         raise UserError(f"--to {options.to} exists already; remove it, or choose another folder")
     manifests = find_manifests(options.dataset)
-    checked = check(manifests, options.root)
+    checked = check_dataset(manifests, options.root)
     _require_fit(checked, options)
     if not checked.rows:
         raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
-    items = _items(manifests, checked.rows, options)
+    items = _collect_items(manifests, checked.rows, options)
     files.require_space(options.to, round(BYTES_PER_SECOND * sum(item.seconds for item in items)), f"the export of {options.dataset}")
-    exported = write(items, options.layout, options.to)
+    exported = write_export(items, options.layout, options.to)
     print(format_result(exported, options.to))
     return 0
 
@@ -78,7 +78,7 @@ def _require_fit(checked: CheckResult, options: argparse.Namespace) -> None:
         )
 
 
-def _items(manifests: list[Path], facts: list[RowFacts], options: argparse.Namespace) -> list[ExportItem]:
+def _collect_items(manifests: list[Path], facts: list[RowFacts], options: argparse.Namespace) -> list[ExportItem]:
     """The clips to export. All rows passed the check; `facts` has one entry per row, in the same order."""
     items: list[ExportItem] = []
     lines = (line for manifest in manifests for line in read_manifest_lines(manifest))
@@ -89,7 +89,7 @@ def _items(manifests: list[Path], facts: list[RowFacts], options: argparse.Names
         root = (options.root or line.manifest.parent).resolve()
         clip = files.resolve_under(root, line.row.audio)
         reference = files.resolve_under(root, line.row.ref_audio) if line.row.ref_audio else None
-        name = _file_name(line.row.id or clip.relative_to(root).with_suffix("").as_posix())
+        name = _make_file_name(line.row.id or clip.relative_to(root).with_suffix("").as_posix())
         codes = (
             None if line.row.audio_codes is None else np.array(line.row.audio_codes, np.uint16)
         )  # nested lists take ten times the memory
@@ -104,7 +104,7 @@ def _items(manifests: list[Path], facts: list[RowFacts], options: argparse.Names
     return items
 
 
-def _file_name(identity: str) -> str:
+def _make_file_name(identity: str) -> str:
     """`identity` as a valid file name and field of metadata.csv."""
     return re.sub(r"[^\w.-]+", "_", identity).lstrip("._") or "_"
 
@@ -116,7 +116,7 @@ def _require_unique_names(items: list[ExportItem]) -> None:
             raise UserError(f"{item.place}: its file name {item.name!r} is also that of {other.place}; give each row a unique id")
 
 
-def write(items: list[ExportItem], layout: str, to: Path) -> ExportResult:
+def write_export(items: list[ExportItem], layout: str, to: Path) -> ExportResult:
     """Write the export to a temporary folder next to the target, then rename it."""
     files.make_folder(to.parent)
     files.remove_unfinished(to.parent, to.name)
@@ -124,7 +124,7 @@ def write(items: list[ExportItem], layout: str, to: Path) -> ExportResult:
     try:
         exported = FORMATS[layout](items, temporary)
         if not exported.items:
-            raise UserError(f"nothing to export; {exported.left_out[0]}")
+            raise UserError(f"nothing to export; {exported.skipped[0]}")
         files.commit_folder(temporary, to)
     except BaseException:
         files.discard(temporary)
@@ -134,9 +134,9 @@ def write(items: list[ExportItem], layout: str, to: Path) -> ExportResult:
 
 def format_result(exported: ExportResult, to: Path) -> str:
     """Summary for the terminal."""
-    lines = [f"{to}: {len(exported.items):,} clips, {clock(sum(item.seconds for item in exported.items))}"]
-    if exported.left_out:
-        lines += [f"{len(exported.left_out)} skipped:", *(f"    {one}" for one in exported.left_out[:SHOWN])]
-    if len(exported.left_out) > SHOWN:
-        lines.append(f"    … and {len(exported.left_out) - SHOWN} more")
+    lines = [f"{to}: {len(exported.items):,} clips, {format_clock(sum(item.seconds for item in exported.items))}"]
+    if exported.skipped:
+        lines += [f"{len(exported.skipped)} skipped:", *(f"    {one}" for one in exported.skipped[:SHOWN])]
+    if len(exported.skipped) > SHOWN:
+        lines.append(f"    … and {len(exported.skipped) - SHOWN} more")
     return "\n".join([*lines, exported.how_to.format(folder=to)])

@@ -20,7 +20,7 @@ PAGE = "report.html"
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    return exit_code(_report, argv)
+    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,15 +31,15 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _report(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    dataset = report_clips.read(options.folder)
+    dataset = report_clips.read_dataset(options.folder)
     from data_prep.pages import report_page  # imports matplotlib: too slow for --help or a wrong folder
 
-    page = report_page.render(dataset)
+    page = report_page.render_page(dataset)
     out = options.out or options.folder / PAGE
     files.write_text(out, page)
-    drift = report_page.drift(dataset)
+    drift = report_page.compute_drift(dataset)
     if abs(drift) > report_page.TOLERANCE:
         print(
             f"warning: the manifests of {options.folder} and its summary differ by {drift:.2f} s; run data_prep voice again",

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from data_prep.pages import report_clips
 from data_prep.pages.review_page import ReviewSession
-from data_prep.pages.review_server import serve
+from data_prep.pages.review_server import serve_page
 from data_prep.pages.web_server import require_free_port, require_port
 from finetune.errors import UserError, exit_code
 
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    return exit_code(_review, argv)
+    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,12 +32,12 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _review(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     require_port(options.port)
-    dataset = report_clips.read(options.folder)
+    dataset = report_clips.read_dataset(options.folder)
     if importlib.util.find_spec("gradio") is None:
         raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")
     require_free_port(options.port)
-    serve(ReviewSession(dataset), options.port)
+    serve_page(ReviewSession(dataset), options.port)
     return 0

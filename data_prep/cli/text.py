@@ -21,8 +21,8 @@ from typing import Any
 from data_prep.chats import chat_files, chat_split, conversation_checks, conversation_reader, row_counts
 from data_prep.chats.chat_files import ChatSource, FoundRow, FoundSources
 from data_prep.chats.chat_split import ValidationFilter
-from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, normalise, shape_of, unread_keys
-from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, Tally
+from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
+from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, strict_json
@@ -44,7 +44,7 @@ class TextOptions:
 
 def main(argv: list[str]) -> int:
     """Run the verb. Returns 0 if there are rows to train on."""
-    return exit_code(_text, argv)
+    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,32 +52,27 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="data_prep text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("sources", type=Path, nargs="+", help="files or folders of conversations")
     options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
-    apart = options.add_mutually_exclusive_group()
-    apart.add_argument(
+    exclusive = options.add_mutually_exclusive_group()
+    exclusive.add_argument(
         "--val-share", type=float, default=TextOptions.val_share, help="validation share of the conversations, 0 to 1 (default %(default)s)"
     )
-    apart.add_argument(
+    exclusive.add_argument(
         "--val-rows", type=int, help="maximum number of validation rows instead; conversations with the same first question stay together"
     )
     options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
     return options
 
 
-def _text(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     _check_split_options(options)
     gathered = chat_files.find_sources(options.sources)
     _check_target(options.out, [*options.sources, *(source.path for source in gathered.sources)])
-    summary = write(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows))
+    summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows))
     print(row_counts.format_summary(summary))
-    print(
-        f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {_data_options(options.out, summary)}"
-    )
+    data = f"--data.train {options.out / TRAIN}" + (f" --data.val {options.out / VAL}" if summary["val"] else "")
+    print(f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {data}")
     return 0
-
-
-def _data_options(out: Path, summary: dict[str, Any]) -> str:
-    return f"--data.train {out / TRAIN}" + (f" --data.val {out / VAL}" if summary["val"] else "")
 
 
 def _check_split_options(options: argparse.Namespace) -> None:
@@ -101,11 +96,11 @@ def _check_target(out: Path, sources: list[Path]) -> None:
             raise UserError(
                 f"--out {out} is inside the source {source}, so the next run would read this output; choose a folder outside it"
             )
-    if os.path.lexists(target) and not _is_ours(target):
+    if os.path.lexists(target) and not _is_own_output(target):
         raise UserError(f"--out {out} exists and was not created by {MADE_BY}; choose another folder or remove it")
 
 
-def _is_ours(out: Path) -> bool:
+def _is_own_output(out: Path) -> bool:
     """Whether the folder was created by this verb, or is empty."""
     try:
         return not any(out.iterdir()) or bool(strict_json.loads((out / SUMMARY).read_bytes())["made_by"] == MADE_BY)
@@ -113,16 +108,16 @@ def _is_ours(out: Path) -> bool:
         return False
 
 
-def write(gathered: FoundSources, out: Path, wanted: TextOptions) -> dict[str, Any]:
+def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> dict[str, Any]:
     """Write the dataset to a temporary folder, then rename it to `out`. Returns the summary.
 
     Raises `UserError` if no row is left to train on.
     """
-    target, tally = Path(os.path.realpath(out)), Tally()
-    temporary = _make_temporary(target)
+    target, tally = Path(os.path.realpath(out)), RowCounts()
+    temporary = _make_temporary_folder(target)
     try:
-        _fill(temporary, gathered.sources, wanted, tally)
-        summary = row_counts.summary(tally, gathered.passed_over, wanted.val_share, wanted.val_rows)
+        _write_files(temporary, gathered.sources, wanted, tally)
+        summary = row_counts.make_summary(tally, gathered.skipped, wanted.val_share, wanted.val_rows)
         _check_trainable(summary)
         files.write_json(temporary / SUMMARY, summary)
         if target.exists():
@@ -134,7 +129,7 @@ def write(gathered: FoundSources, out: Path, wanted: TextOptions) -> dict[str, A
     return summary
 
 
-def _make_temporary(target: Path) -> Path:
+def _make_temporary_folder(target: Path) -> Path:
     """Create a temporary folder next to the target; leftovers of killed runs are removed first."""
     try:
         files.make_folder(target.parent)
@@ -144,10 +139,10 @@ def _make_temporary(target: Path) -> Path:
         raise UserError(f"--out {target} cannot be created ({one_line(error)}); choose another folder") from None
 
 
-def _fill(folder: Path, sources: list[ChatSource], wanted: TextOptions, tally: Tally) -> None:
-    files.write_jsonl(folder / TRAIN, _training_rows(sources, wanted.shape, _choose_validation(sources, wanted), tally))
+def _write_files(folder: Path, sources: list[ChatSource], wanted: TextOptions, tally: RowCounts) -> None:
+    files.write_jsonl(folder / TRAIN, _yield_training_rows(sources, wanted.shape, _choose_validation(sources, wanted), tally))
     if VALIDATES in tally.kinds:
-        files.write_jsonl(folder / VAL, _validation_rows(sources, wanted.shape, tally))
+        files.write_jsonl(folder / VAL, _yield_validation_rows(sources, wanted.shape, tally))
     files.write_jsonl(folder / REJECTS, tally.rejects)
 
 
@@ -162,25 +157,25 @@ def _check_trainable(summary: dict[str, Any]) -> None:
 def _choose_validation(sources: list[ChatSource], wanted: TextOptions) -> ValidationFilter:
     """Which conversations go to validation. `val_rows` needs an extra pass over the sources to know the split position of every row."""
     if wanted.val_rows is None:
-        return chat_split.below_share(wanted.val_share)
-    tally = Tally()  # counts of this extra pass, discarded
-    kept = (row for source in sources for _, row in _checked_rows(source, wanted.shape, tally) if row)
-    return chat_split.smallest_positions(map(chat_split.split_position, kept), wanted.val_rows)
+        return chat_split.make_share_filter(wanted.val_share)
+    tally = RowCounts()  # counts of this extra pass, discarded
+    kept = (row for source in sources for _, row in _check_rows(source, wanted.shape, tally) if row)
+    return chat_split.make_count_filter(map(chat_split.compute_split_position, kept), wanted.val_rows)
 
 
-def _training_rows(sources: list[ChatSource], shape: str | None, validates: ValidationFilter, tally: Tally) -> Iterator[ChatRow]:
+def _yield_training_rows(sources: list[ChatSource], shape: str | None, validates: ValidationFilter, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the training rows; record the outcome of every row in `tally`, so that memory holds digests instead of texts."""
     for source in sources:
-        for place, row in _checked_rows(source, shape, tally):
-            kind = REJECTED if row is None else VALIDATES if validates(chat_split.split_position(row)) else TRAINS
+        for place, row in _check_rows(source, shape, tally):
+            kind = REJECTED if row is None else VALIDATES if validates(chat_split.compute_split_position(row)) else TRAINS
             tally.kinds.append(kind)
             if row is not None and kind == TRAINS:
                 yield {**row, "source": place}
 
 
-def _validation_rows(sources: list[ChatSource], shape: str | None, tally: Tally) -> Iterator[ChatRow]:
+def _yield_validation_rows(sources: list[ChatSource], shape: str | None, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the validation rows from a second pass, which needs no memory. Raises `UserError` if the rows differ from the first pass."""
-    again = (found for source in sources for found in conversation_reader.rows(source))
+    again = (found for source in sources for found in conversation_reader.read_rows(source))
     for kind, found in zip_longest(tally.kinds, again):
         if kind is None or found is None:
             raise UserError(CHANGED)
@@ -188,26 +183,26 @@ def _validation_rows(sources: list[ChatSource], shape: str | None, tally: Tally)
             yield {**_reread_row(found, shape, tally), "source": found.place}
 
 
-def _reread_row(found: FoundRow, shape: str | None, tally: Tally) -> ChatRow:
+def _reread_row(found: FoundRow, shape: str | None, tally: RowCounts) -> ChatRow:
     try:
         row, _, _ = _parse_conversation(found, shape)
     except UserError:
         raise UserError(CHANGED) from None
-    if tally.first_place(row, found.place) != found.place:
+    if tally.find_earlier(row, found.place) != found.place:
         raise UserError(CHANGED)
     return row
 
 
-def _checked_rows(source: ChatSource, shape: str | None, tally: Tally) -> Iterator[tuple[str, ChatRow | None]]:
+def _check_rows(source: ChatSource, shape: str | None, tally: RowCounts) -> Iterator[tuple[str, ChatRow | None]]:
     """Yield (location, row or None if rejected). Raises `UserError` for a source in which no row has a known shape."""
     tally.by_source[source.name], strange, unknown = 0, 0, ""
-    for found in conversation_reader.rows(source):
+    for found in conversation_reader.read_rows(source):
         tally.by_source[source.name] += 1
         row = None
         try:
             row = _accept_row(found, shape, tally)
         except UserError as error:
-            tally.reject(found.place, str(error))
+            tally.count_rejected(found.place, str(error))
             unknown = str(error) if isinstance(error, ShapeError) else unknown
             strange += isinstance(error, ShapeError) or found.row is None
         yield found.place, row
@@ -217,12 +212,12 @@ def _checked_rows(source: ChatSource, shape: str | None, tally: Tally) -> Iterat
         )
 
 
-def _accept_row(found: FoundRow, shape: str | None, tally: Tally) -> ChatRow:
+def _accept_row(found: FoundRow, shape: str | None, tally: RowCounts) -> ChatRow:
     """The row as it is written. Raises `UserError` with the reason for a rejection."""
     row, kind, tidied = _parse_conversation(found, shape)
-    if first := tally.first_place(row, found.place):
+    if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
-    tally.keep(kind, unread_keys(found.row or {}, kind), tidied)
+    tally.count_kept(kind, list_unread_keys(found.row or {}, kind), tidied)
     return row
 
 
@@ -230,8 +225,8 @@ def _parse_conversation(found: FoundRow, shape: str | None) -> tuple[ChatRow, st
     """The normalised and checked row, the name of its original shape, and whether leading line breaks were removed."""
     if found.row is None:
         raise UserError(found.problem)
-    kind = shape or shape_of(found.row)
-    row = normalise(found.row, kind)
+    kind = shape or detect_shape(found.row)
+    row = normalise_row(found.row, kind)
     tidied = conversation_checks.strip_answer_newlines(row)
-    conversation_checks.check(row)
+    conversation_checks.check_conversation(row)
     return row, kind, tidied

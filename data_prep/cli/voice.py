@@ -19,19 +19,19 @@ from pathlib import Path
 from data_prep import manifest
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from data_prep.clips import review_decisions
-from data_prep.clips.quality_rules import PRESETS, presets
+from data_prep.clips.quality_rules import PRESETS, make_presets
 from data_prep.dataset import duration_summary, writer
 from data_prep.parallel import executor
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.executor import WorkerOptions
 from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.pipeline import clip_selection, dry_run
+from data_prep.pipeline import clip_selection, rule_removal_table
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
 from data_prep.recordings import metadata_csv, remote_recordings, speaker_labels, user_transcripts
-from data_prep.recordings.recording_files import RecordingSource, count_ignored, format_counts, scan
-from data_prep.recordings.user_transcripts import FORMS, Transcript
+from data_prep.recordings.recording_files import RecordingSource, count_ignored, find_recordings, format_counts
+from data_prep.recordings.user_transcripts import FORMS, UserTranscript
 from data_prep.segmentation.segment import Lengths
 from data_prep.transcription import faster_whisper_engine, whisper_engine
 from finetune.errors import UserError, exit_code
@@ -40,7 +40,7 @@ from finetune.storage import files, remote
 
 def main(argv: list[str]) -> int:
     """Run the verb. Returns 0 if at least one clip was kept, 130 if interrupted."""
-    return exit_code(_voice, argv)
+    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -90,43 +90,43 @@ def _add_clip_options(options: argparse.ArgumentParser) -> None:
     options.add_argument("--longest", type=float, default=20.0, help="maximum clip duration in seconds (default %(default)s)")
 
 
-def _voice(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    _check(options)
+    _check_options(options)
     if isinstance(options.recordings, str):
         options.recordings = remote_recordings.download_recordings(options.recordings, options.out)
     try:
         needed = [options.recordings, options.whisper, options.speaker_check]
         with executor.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
-            return _prepare(options, stop, hands)
+            return _prepare_dataset(options, stop, hands)
     except (StoppedError, KeyboardInterrupt) as error:
         return report_stopped(str(error) or "at once")
 
 
-def _prepare(options: argparse.Namespace, stop: StopSignal, hands: WorkerOptions) -> int:
+def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: WorkerOptions) -> int:
     started = time.monotonic()
-    tasks = _tasks(options)
-    job = _job(options)
-    least_sure = (job.hearing or {}).get("least_sure")
-    standard = SelectionCriteria(presets(least_sure)[options.preset], job.lengths, review_decisions.read(job.out))
+    tasks = _list_tasks(options)
+    job = _make_job(options)
+    least_sure = (job.whisper_settings or {}).get("least_sure")
+    standard = SelectionCriteria(make_presets(least_sure)[options.preset], job.lengths, review_decisions.read_decisions(job.out))
     with writer.lock_dataset(job.out):
         _print_ignored(options)
         setup = WorkerSetup(job, job.out / writer.STAGES, options.whisper, hands if options.whisper else replace(hands, device="cpu"))
         recordings, work = process_recordings(tasks, setup, standard, stop)
-        _warn_of_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
-        samples = functools.partial(writer.samples, job.out)
+        _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
+        samples = functools.partial(writer.read_samples, job.out)
         if options.dry_run:
-            print(dry_run.table(recordings, options.preset, job.lengths, standard.decisions, samples, least_sure))
+            print(rule_removal_table.format_removals(recordings, options.preset, job.lengths, standard.decisions, samples, least_sure))
             return 0
-        judged = clip_selection.judge(recordings, standard, samples)
-        summary = writer.write(job.out, recordings, judged, options.val_share, _settings(options, job, standard))
+        judged = clip_selection.judge_clips(recordings, standard, samples)
+        summary = writer.write_dataset(job.out, recordings, judged, options.val_share, _describe_settings(options, job, standard))
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
-    print(duration_summary.table(summary))
+    print(duration_summary.format_summary(summary))
     return _print_next_steps(summary, job.out)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check_options(options: argparse.Namespace) -> None:
     if options.speaker_from == "transcript" and not options.transcripts:
         raise UserError("--speaker-from transcript needs --transcripts: Whisper does not identify speakers")
     if not 0 <= options.val_share < 1:
@@ -143,21 +143,21 @@ def _check(options: argparse.Namespace) -> None:
         faster_whisper_engine.check_device(options.whisper, choose_device(options.device))
 
 
-def _tasks(options: argparse.Namespace) -> list[RecordingTask]:
+def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     """The recordings with their speakers and, with --transcripts, their transcripts."""
     speaker = None if options.speaker_from == "folder" else options.speaker or options.recordings.resolve().name
-    sources = scan(options.recordings, speaker, skip=options.out)
+    sources = find_recordings(options.recordings, speaker, skip=options.out)
     if not options.transcripts:
         return [RecordingTask(source, None) for source in sources]
-    texts = _texts(sources)
+    texts = _read_transcripts(sources)
     if options.speaker_from == "transcript":
-        sources = speaker_labels.assign_from_transcripts(sources, texts)
+        sources = speaker_labels.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
         speaker_labels.require_one_speaker(texts)
     return [RecordingTask(source, texts[source.name]) for source in sources]
 
 
-def _texts(sources: list[RecordingSource]) -> dict[str, Transcript | None]:
+def _read_transcripts(sources: list[RecordingSource]) -> dict[str, UserTranscript | None]:
     """Read all transcripts before any audio work, so that an error in one of them shows up at once."""
     found = user_transcripts.find_transcripts([source.path for source in sources])
     if not any(found.by_recording.values()):
@@ -167,17 +167,17 @@ def _texts(sources: list[RecordingSource]) -> dict[str, Transcript | None]:
     return {source.name: found.by_recording[source.path] for source in sources}
 
 
-def _job(options: argparse.Namespace) -> Job:
-    language = manifest.language_name(options.language) if options.language else manifest.AUTO
+def _make_job(options: argparse.Namespace) -> Job:
+    language = manifest.parse_language(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
-    hearing = whisper_engine.settings(options.whisper, language_or_none) if options.whisper else None
+    whisper_settings = whisper_engine.describe_settings(options.whisper, language_or_none) if options.whisper else None
     encoder = open_speaker_encoder(options.speaker_check, "--speaker-check") if options.speaker_check else None
-    return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, hearing, encoder)
+    return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, whisper_settings, encoder)
 
 
-def _settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
+def _describe_settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
     return {
-        "text": job.hearing or "transcripts",
+        "text": job.whisper_settings or "transcripts",
         "speaker_check": job.encoder.digest if job.encoder else None,
         "lengths": vars(job.lengths),
         "preset": options.preset,
@@ -195,7 +195,7 @@ def _print_ignored(options: argparse.Namespace) -> None:
         print(f"ignored, not recordings: {format_counts(others)}")
 
 
-def _warn_of_decisions(stale: list[str]) -> None:
+def _warn_of_stale_decisions(stale: list[str]) -> None:
     if stale:
         first = ", ".join(stale[:3])
         print(f"warning: {len(stale)} review decisions refer to clips that no longer exist or have no text: {first}", file=sys.stderr)

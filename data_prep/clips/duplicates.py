@@ -44,16 +44,16 @@ def find_duplicates(clips: Iterable[DuplicateCandidate], samples: Callable[[str]
     Audio is read only for clips that share their length, or their text and approximate length, with another clip.
     """
     ordered = sorted(clips)
-    doubles = _same_samples(ordered, samples)
-    return doubles | _same_words([clip for clip in ordered if clip.id not in doubles], samples)
+    doubles = _find_same_samples(ordered, samples)
+    return doubles | _find_same_words([clip for clip in ordered if clip.id not in doubles], samples)
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """The words of a text, case-folded, in Unicode NFKC."""
     return " ".join(WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def spectrum(samples: Samples) -> NDArray[np.float64]:
+def compute_spectrum(samples: Samples) -> NDArray[np.float64]:
     """[bands] long-term average spectrum: dB in logarithmic bands, relative to their mean, so that gain does not matter."""
     padded = np.pad(samples, (0, max(0, FRAME - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[:: FRAME // 2] * np.hanning(FRAME)
@@ -64,7 +64,7 @@ def spectrum(samples: Samples) -> NDArray[np.float64]:
     return decibel - decibel.mean()
 
 
-def _same_samples(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
+def _find_same_samples(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
     lengths = Counter(clip.length for clip in clips)
     first: dict[bytes, str] = {}
     doubles = {}
@@ -77,23 +77,26 @@ def _same_samples(clips: list[DuplicateCandidate], samples: Callable[[str], Samp
     return doubles
 
 
-def _same_words(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
+def _find_same_words(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
     texts: dict[str, list[DuplicateCandidate]] = defaultdict(list)
     for clip in clips:
-        texts[normalised(clip.text)].append(clip)
+        texts[normalise_text(clip.text)].append(clip)
     texts.pop("", None)
-    return {double: keeper for same in texts.values() for double, keeper in _similar_sounding(same, samples).items()}
+    return {double: keeper for same in texts.values() for double, keeper in _find_similar_sounding(same, samples).items()}
 
 
-def _similar_sounding(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
+def _find_similar_sounding(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
     """Duplicates among clips with the same text, in order."""
     kept: list[tuple[DuplicateCandidate, NDArray[np.float64]]] = []
     doubles = {}
     for clip in clips:
-        if not any(_about_as_long(clip, other) for other in clips if other is not clip):
+        if not any(_have_similar_length(clip, other) for other in clips if other is not clip):
             continue
-        own = spectrum(samples(clip.id))
-        keeper = next((other for other, its in kept if _about_as_long(clip, other) and _distance(own, its) <= SPECTRUM_TOLERANCE_DB), None)
+        own = compute_spectrum(samples(clip.id))
+        keeper = next(
+            (other for other, its in kept if _have_similar_length(clip, other) and _compute_distance(own, its) <= SPECTRUM_TOLERANCE_DB),
+            None,
+        )
         if keeper:
             doubles[clip.id] = keeper.id
         else:
@@ -101,9 +104,9 @@ def _similar_sounding(clips: list[DuplicateCandidate], samples: Callable[[str], 
     return doubles
 
 
-def _about_as_long(one: DuplicateCandidate, other: DuplicateCandidate) -> bool:
+def _have_similar_length(one: DuplicateCandidate, other: DuplicateCandidate) -> bool:
     return abs(one.length - other.length) <= LENGTH_TOLERANCE * max(one.length, other.length)
 
 
-def _distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _compute_distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return float(np.sqrt(np.square(one - other).mean()))

@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio import bandwidth
-from data_prep.audio.waveform import MASTER_RATE, Audio, fade_edges, flac, to_rate
+from data_prep.audio.waveform import MASTER_RATE, Audio, convert_position, encode_flac, fade_edges
 from data_prep.clips import loudness, measurements
 from data_prep.manifest import AUTO, Quality
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation import segment
 from data_prep.segmentation.segment import Lengths, Piece, TextUnit
 from data_prep.segmentation.vad import Region
@@ -53,65 +53,69 @@ class MeasuredClip(BaseModel):
 
 
 @functools.cache
-def code_digests() -> tuple[str, ...]:
+def compute_code_digests() -> tuple[str, ...]:
     """Digests of the source files that determine the clips: part of the cache key, so that results of other code are not reused."""
     return tuple(
         files.digest(Path(module.__file__ or "")) for module in (segment, measurements, bandwidth, loudness, sys.modules[__name__])
     )
 
 
-def divide(transcript: Transcript | None, units: list[TextUnit], regions: list[Region], master: Audio, lengths: Lengths) -> list[Piece]:
+def divide_recording(
+    transcript: UserTranscript | None, units: list[TextUnit], regions: list[Region], master: Audio, lengths: Lengths
+) -> list[Piece]:
     """Cut a recording into pieces. Transcripts keep their segmentation; their times are less accurate than Whisper's."""
     length = len(master.samples)
     if transcript is not None and transcript.text:
-        cuts = segment.single_clip(units, regions, length)
+        cuts = segment.make_outer_cuts(units, regions, length)
     else:
-        cuts = segment.align(units, regions, length, UTTERANCE_TOLERANCE if transcript else whisper_engine.WORD_TOLERANCE)
-    return segment.divide(cuts, units, master, lengths, segment.utterance_bonus if transcript else segment.sentence_bonus)
+        cuts = segment.find_cuts(units, regions, length, UTTERANCE_TOLERANCE if transcript else whisper_engine.WORD_TOLERANCE)
+    return segment.choose_pieces(cuts, units, master, lengths, segment.score_utterance_end if transcript else segment.score_sentence_end)
 
 
-def write(
+def write_clips(
     out: Path, source: RecordingSource, pieces: list[Piece], regions: list[Region], master: Audio, language: str | None
 ) -> list[MeasuredClip]:
     """Measure all pieces; write those with text, with one gain for the recording. `language` None: as detected by Whisper."""
-    noise = measurements.noise_power(master.samples, regions)
-    of_all = {"bandwidth_hz": float(bandwidth.bandwidth(master.samples, MASTER_RATE))}
-    gain = loudness.gain(master, regions)
+    noise = measurements.measure_noise_power(master.samples, regions)
+    of_all = {"bandwidth_hz": float(bandwidth.measure_bandwidth(master.samples, MASTER_RATE))}
+    gain = loudness.compute_gain(master, regions)
     clips = []
     for piece in pieces:
         clip = MeasuredClip(
-            id=clip_id(source, piece),
-            audio=clip_path(source, piece) if piece.text else None,
+            id=make_clip_id(source, piece),
+            audio=make_clip_path(source, piece) if piece.text else None,
             start=piece.start,
             stop=piece.stop,
             text=piece.text,
-            language=language or _language(piece),
-            quality=measurements.measure(master.samples, piece, regions, noise).model_copy(update=of_all),
+            language=language or _choose_language(piece),
+            quality=measurements.measure_clip(master.samples, piece, regions, noise).model_copy(update=of_all),
             gain_db=round(20 * math.log10(gain), 2),
         )
         if clip.audio:
             louder = Audio(master.samples[piece.start : piece.stop] * np.float32(gain), MASTER_RATE)
-            files.write_bytes(out / clip.audio, flac(fade_edges(louder)))
+            files.write_bytes(out / clip.audio, encode_flac(fade_edges(louder)))
         clips.append(clip)
     return clips
 
 
-def clip_id(source: RecordingSource, piece: Piece) -> str:
+def make_clip_id(source: RecordingSource, piece: Piece) -> str:
     """Clip id: digest prefix of the recording, start and stop in milliseconds; independent of text and selection."""
-    return f"{source.digest[:12]}_{to_rate(piece.start, MASTER_RATE, 1000):08d}_{to_rate(piece.stop, MASTER_RATE, 1000):08d}"
+    return (
+        f"{source.digest[:12]}_{convert_position(piece.start, MASTER_RATE, 1000):08d}_{convert_position(piece.stop, MASTER_RATE, 1000):08d}"
+    )
 
 
-def clip_path(source: RecordingSource, piece: Piece) -> str:
+def make_clip_path(source: RecordingSource, piece: Piece) -> str:
     """Path of a clip file relative to the dataset."""
-    return f"clips/{source.digest[:2]}/{clip_id(source, piece)}.flac"
+    return f"clips/{source.digest[:2]}/{make_clip_id(source, piece)}.flac"
 
 
-def all_exist(out: Path) -> Callable[[list[MeasuredClip]], bool]:
+def make_existence_check(out: Path) -> Callable[[list[MeasuredClip]], bool]:
     """A predicate: whether all clip files of a stored result still exist."""
     return lambda clips: all((out / clip.audio).is_file() for clip in clips if clip.audio)
 
 
-def _language(piece: Piece) -> str:
+def _choose_language(piece: Piece) -> str:
     """The most frequent language that Whisper detected."""
-    heard = Counter(unit.heard.language for unit in piece.units if unit.heard)
-    return max(sorted(heard), key=heard.__getitem__) if heard else AUTO
+    languages = Counter(unit.heard.language for unit in piece.units if unit.heard)
+    return max(sorted(languages), key=languages.__getitem__) if languages else AUTO

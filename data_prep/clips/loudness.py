@@ -24,19 +24,19 @@ REACH_SECONDS = 1.0
 """Maximum distance of a clip's edge from speech: margins are shorter, and clips are cut in longer pauses."""
 
 
-def gain(master: Audio, regions: list[Region]) -> float:
+def compute_gain(master: Audio, regions: list[Region]) -> float:
     """Factor that normalises the speech of a recording to -23 LUFS, limited so that no clip sample exceeds -1 dBFS.
 
     1.0 for silence and for less than 0.4 s of speech. `regions`: in samples at the rate of `master`.
     """
-    loudness = integrated_loudness(Audio(_speech(master, regions), master.rate))
+    loudness = measure_loudness(Audio(_collect_speech(master, regions), master.rate))
     if loudness is None:
         return 1.0
     wanted = 10 ** ((TARGET_LUFS - loudness) / 20)
-    return float(min(wanted, PEAK / _peak(master, regions)))
+    return float(min(wanted, PEAK / _find_peak(master, regions)))
 
 
-def integrated_loudness(audio: Audio) -> float | None:
+def measure_loudness(audio: Audio) -> float | None:
     """Integrated loudness in LUFS; None below 0.4 s and for silence."""
     import pyloudnorm
 
@@ -47,7 +47,7 @@ def integrated_loudness(audio: Audio) -> float | None:
     return loudness if np.isfinite(loudness) else None
 
 
-def _speech(master: Audio, regions: list[Region]) -> NDArray[np.float32]:
+def _collect_speech(master: Audio, regions: list[Region]) -> NDArray[np.float32]:
     """Samples of the speech; only every n-th piece if there is too much."""
     piece = round(PIECE_SECONDS * master.rate)
     spans = [(at, min(at + piece, region.stop)) for region in regions for at in range(region.start, region.stop, piece)]
@@ -56,13 +56,13 @@ def _speech(master: Audio, regions: list[Region]) -> NDArray[np.float32]:
     return np.concatenate([master.samples[:0], *(master.samples[start:stop] for start, stop in spans[::every])])
 
 
-def _peak(master: Audio, regions: list[Region]) -> float:
+def _find_peak(master: Audio, regions: list[Region]) -> float:
     """Peak magnitude near speech. Sounds further away, such as a slammed door, are in no clip."""
     reach = round(REACH_SECONDS * master.rate)
-    return max(_peak_between(master, max(region.start - reach, 0), region.stop + reach) for region in regions)
+    return max(_find_peak_between(master, max(region.start - reach, 0), region.stop + reach) for region in regions)
 
 
-def _peak_between(master: Audio, start: int, stop: int) -> float:
+def _find_peak_between(master: Audio, start: int, stop: int) -> float:
     """Peak magnitude, computed minute by minute: a region may last for hours."""
     edges = [*range(start, min(stop, len(master.samples)), 60 * master.rate), stop]
     return max(float(np.abs(master.samples[one:other]).max(initial=0.0)) for one, other in itertools.pairwise(edges))

@@ -15,7 +15,7 @@ from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE, Audio, Samples
 from data_prep.clips import loudness
 from data_prep.manifest import Quality
-from data_prep.segmentation.segment import Piece, TextUnit, WhisperScores
+from data_prep.segmentation.segment import Piece, TextUnit
 from data_prep.segmentation.vad import Region
 
 FRAME = MASTER_RATE // 100
@@ -33,7 +33,7 @@ WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]
 """One Chinese or Japanese character, or a run of letters and digits in other scripts."""
 
 
-def noise_power(samples: Samples, regions: list[Region]) -> float | None:
+def measure_noise_power(samples: Samples, regions: list[Region]) -> float | None:
     """Median power of the 10 ms frames outside speech; None if there are none. `samples`: [n], the whole recording."""
     count = len(samples) // FRAME
     frames = samples[: count * FRAME].reshape(count, FRAME)
@@ -44,41 +44,42 @@ def noise_power(samples: Samples, regions: list[Region]) -> float | None:
     return float(np.median(power[outside])) if outside.any() else None
 
 
-def measure(samples: Samples, piece: Piece, regions: list[Region], noise: float | None) -> Quality:
+def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: float | None) -> Quality:
     """Measures of one piece. `samples`: [n], master of the whole recording; `regions`: its speech."""
     clip = samples[piece.start : piece.stop].astype(np.float64)
-    inside = _clip_regions(piece.start, piece.stop, regions)
+    inside = _cut_regions(piece.start, piece.stop, regions)
     speech = np.concatenate([samples[part.start : part.stop] for part in inside]) if inside else samples[:0]
-    power = _power(speech.astype(np.float64))
-    heard = [unit.heard for unit in piece.units if unit.heard]
+    power = _compute_power(speech.astype(np.float64))
+    scores = [unit.heard for unit in piece.units if unit.heard]
+    lufs = loudness.measure_loudness(Audio(samples[piece.start : piece.stop], MASTER_RATE))
     return Quality(
         chars_per_second=round(len(piece.text) / max(len(speech) / MASTER_RATE, 0.01), 2),
         speech_share=round(len(speech) / max(len(clip), 1), 3),
-        peak_dbfs=_decibel(float(np.abs(clip).max(initial=0.0)) ** 2, 1.0),
+        peak_dbfs=_compute_decibel(float(np.abs(clip).max(initial=0.0)) ** 2, 1.0),
         clipped_share=round(float((np.abs(clip) >= FULL_SCALE).mean()) if len(clip) else 0.0, 6),
-        snr_db=None if noise is None else min(_decibel(power, noise), -QUIETEST_DB),
-        edge_energy_db=(_decibel(_power(clip[:EDGE]), power), _decibel(_power(clip[-EDGE:]), power)),
-        longest_pause=longest_pause(inside),
-        loudness_lufs=_rounded(loudness.integrated_loudness(Audio(samples[piece.start : piece.stop], MASTER_RATE))),
-        pitch_hz=pitch(speech),
-        avg_logprob=min((one.avg_logprob for one in heard), default=None),
-        compression_ratio=max((one.compression_ratio for one in heard), default=None),
-        no_speech_prob=max((one.no_speech_prob for one in heard), default=None),
-        text_complete=all(one.complete for one in heard) if heard else None,
-        language_prob=_lowest_language_prob(heard),
-        repeated_share=repeated_share(piece.text) if heard else None,
-        outside_speech_share=outside_speech_share([unit for unit in piece.units if unit.heard], regions),
+        snr_db=None if noise is None else min(_compute_decibel(power, noise), -QUIETEST_DB),
+        edge_energy_db=(_compute_decibel(_compute_power(clip[:EDGE]), power), _compute_decibel(_compute_power(clip[-EDGE:]), power)),
+        longest_pause=find_longest_pause(inside),
+        loudness_lufs=None if lufs is None else round(lufs, 1),
+        pitch_hz=measure_pitch(speech),
+        avg_logprob=min((one.avg_logprob for one in scores), default=None),
+        compression_ratio=max((one.compression_ratio for one in scores), default=None),
+        no_speech_prob=max((one.no_speech_prob for one in scores), default=None),
+        text_complete=all(one.complete for one in scores) if scores else None,
+        language_prob=min((one.language_prob for one in scores if one.language_prob is not None), default=None),
+        repeated_share=measure_repeated_share(piece.text) if scores else None,
+        outside_speech_share=measure_outside_speech_share([unit for unit in piece.units if unit.heard], regions),
         asr_error=next((unit.error for unit in piece.units if unit.error), None),
     )
 
 
-def longest_pause(regions: list[Region]) -> float:
+def find_longest_pause(regions: list[Region]) -> float:
     """Longest gap between neighbouring regions in seconds; 0 with fewer than two regions."""
     pauses = (Region(left.stop, right.start).seconds for left, right in itertools.pairwise(regions))
     return round(max(pauses, default=0.0), 3)
 
 
-def pitch(speech: Samples) -> float | None:
+def measure_pitch(speech: Samples) -> float | None:
     """Median fundamental frequency in Hz (YIN) of the frames with at least half the mean power: vowels, where it is defined."""
     if len(speech) < PITCH_FRAME or not speech.any():
         return None
@@ -91,23 +92,23 @@ def pitch(speech: Samples) -> float | None:
     return round(float(np.median(heights[power >= power.mean() / 2])), 1)
 
 
-def repeated_share(text: str) -> float:
+def measure_repeated_share(text: str) -> float:
     """Share of words that repeat the preceding ones: a single word from its third occurrence, a phrase from its second."""
     words = WORD.findall(text.casefold())
-    repeats = {index for size in range(1, PHRASE_WORDS + 1) for index in _repeats(words, size)}
+    repeats = {index for size in range(1, PHRASE_WORDS + 1) for index in _find_repeats(words, size)}
     return round(len(repeats) / len(words), 3) if words else 0.0
 
 
-def outside_speech_share(units: list[TextUnit], regions: list[Region]) -> float | None:
+def measure_outside_speech_share(units: list[TextUnit], regions: list[Region]) -> float | None:
     """Share of words whose middle is outside speech; None without Whisper word times."""
     if not units:
         return None
     middles = [(unit.start + unit.stop) // 2 for unit in units]
-    outside = sum(not _clip_regions(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
+    outside = sum(not _cut_regions(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
     return round(outside / len(units), 3)
 
 
-def _repeats(words: list[str], size: int) -> set[int]:
+def _find_repeats(words: list[str], size: int) -> set[int]:
     """Indices of words in repetitions of the `size` preceding words; one repetition of a single word is allowed ("very, very good")."""
     copies = {start for start in range(size, len(words) - size + 1) if words[start : start + size] == words[start - size : start]}
     if size == 1:
@@ -115,26 +116,18 @@ def _repeats(words: list[str], size: int) -> set[int]:
     return {index for start in copies for index in range(start, start + size)}
 
 
-def _lowest_language_prob(heard: list[WhisperScores]) -> float | None:
-    return min((one.language_prob for one in heard if one.language_prob is not None), default=None)
-
-
-def _clip_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
+def _cut_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
     """The parts of the sorted regions inside `start:stop`."""
     first = bisect_right(regions, start, key=lambda region: region.stop)
     last = bisect_left(regions, stop, key=lambda region: region.start)
     return [Region(max(region.start, start), min(region.stop, stop)) for region in regions[first:last]]
 
 
-def _power(samples: np.ndarray) -> float:
+def _compute_power(samples: np.ndarray) -> float:
     return float(np.square(samples).mean()) if len(samples) else 0.0
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
-
-
-def _decibel(power: float, reference: float) -> float:
+def _compute_decibel(power: float, reference: float) -> float:
     if power <= 0.0 or reference <= 0.0:
         return QUIETEST_DB if power <= 0.0 else -QUIETEST_DB
     return round(max(10.0 * float(np.log10(power / reference)), QUIETEST_DB), 1)

@@ -51,9 +51,9 @@ class Candidate:
     quality: Quality
     lengths: Lengths
     pace_range: tuple[float, float] | None = None
-    """Usual characters per second of the speaker (`pace_ranges`); None: the plausible range of the language."""
+    """Usual characters per second of the speaker (`compute_pace_ranges`); None: the plausible range of the language."""
     voice_limit: float | None = None
-    """Maximum speaker distance (`voice_limits`); None: unknown."""
+    """Maximum speaker distance (`compute_voice_limits`); None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,20 @@ class RuleInput(NamedTuple):
 
 def build_candidates(clips: Sequence[RuleInput], lengths: Lengths) -> list[Candidate]:
     """The clips as the rules see them, in the same order; speaking rate and voice limits come from all clips of a speaker."""
-    paces = pace_ranges((clip.speaker, clip.language, clip.quality.chars_per_second) for clip in clips if clip.text)
-    limits = voice_limits((clip.speaker, clip.quality.speaker_cos) for clip in clips)
+    paces = compute_pace_ranges((clip.speaker, clip.language, clip.quality.chars_per_second) for clip in clips if clip.text)
+    limits = compute_voice_limits((clip.speaker, clip.quality.speaker_cos) for clip in clips)
     return [
         Candidate(seconds, text, language, quality, lengths, paces.get((speaker, language)), limits.get(speaker))
         for speaker, seconds, text, language, quality in clips
     ]
 
 
-def failures(candidate: Candidate, rules: Iterable[Rule]) -> list[str]:
+def find_failures(candidate: Candidate, rules: Iterable[Rule]) -> list[str]:
     """The reasons of all rules that the clip fails."""
     return [rule.reason for rule in rules if rule.fails(candidate)]
 
 
-def pace_ranges(paces: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], tuple[float, float]]:
+def compute_pace_ranges(paces: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], tuple[float, float]]:
     """(speaker, language) → usual characters per second, from (speaker, language, characters per second) of all clips with a text.
 
     Median ± 4 median absolute deviations, clipped to the plausible range of the language.
@@ -106,10 +106,10 @@ def pace_ranges(paces: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str]
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for speaker, language, pace in paces:
         groups[speaker, language].append(pace)
-    return {key: _usual_pace_range(group, _possible_pace(key[1])) for key, group in groups.items()}
+    return {key: _compute_pace_range(group, _find_possible_pace(key[1])) for key, group in groups.items()}
 
 
-def _usual_pace_range(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float, float]:
+def _compute_pace_range(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float, float]:
     median = float(np.median(paces))
     spread = max(PACE_DEVIATIONS * float(np.median(np.abs(np.asarray(paces) - median))), PACE_SPREAD * median)
     if len(paces) < PACE_CLIPS or not possible[0] <= median <= possible[1]:
@@ -117,7 +117,7 @@ def _usual_pace_range(paces: Sequence[float], possible: tuple[float, float]) -> 
     return max(possible[0], round(median - spread, 2)), min(possible[1], round(median + spread, 2))
 
 
-def voice_limits(cosines: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+def compute_voice_limits(cosines: Iterable[tuple[str, float | None]]) -> dict[str, float]:
     """Speaker → maximum speaker distance (1 − cosine), from (speaker, `speaker_cos`) of all clips.
 
     No threshold fits all encoders: with some, clips of one person have a cosine of 0.2; with others, two people have 0.97. So the limit is
@@ -127,42 +127,42 @@ def voice_limits(cosines: Iterable[tuple[str, float | None]]) -> dict[str, float
     for speaker, cosine in cosines:
         if cosine is not None:
             groups[speaker].append(1 - cosine)
-    return {speaker: _voice_limit(distances) for speaker, distances in groups.items() if len(distances) >= VOICE_CLIPS}
+    return {speaker: _compute_voice_limit(distances) for speaker, distances in groups.items() if len(distances) >= VOICE_CLIPS}
 
 
-def _voice_limit(distances: Sequence[float]) -> float:
+def _compute_voice_limit(distances: Sequence[float]) -> float:
     lower, median, upper = np.quantile(distances, [0.25, 0.5, 0.75])
     return float(max(upper + VOICE_FENCE * (upper - lower), VOICE_SPREAD * median, ROUNDING))
 
 
-def _possible_pace(language: str) -> tuple[float, float]:
+def _find_possible_pace(language: str) -> tuple[float, float]:
     return CHARACTERS_PER_SECOND.get(language, OTHER_CHARACTERS_PER_SECOND)
 
 
-def _pace(clip: Candidate, limit: int) -> float | None:
+def _compute_relative_pace(clip: Candidate, limit: int) -> float | None:
     """Speaking rate relative to the lower (`limit` 0) or upper (1) end of the usual range."""
-    usual = clip.pace_range or _possible_pace(clip.language)
+    usual = clip.pace_range or _find_possible_pace(clip.language)
     return clip.quality.chars_per_second / usual[limit] if clip.text else None
 
 
-def _no_speech_prob(clip: Candidate) -> float | None:
+def _read_no_speech_prob(clip: Candidate) -> float | None:
     """The no-speech probability where Whisper is unsure of the words; where it is confident, that probability is often wrong."""
     quality = clip.quality
     return quality.no_speech_prob if quality.avg_logprob is not None and quality.avg_logprob < -0.5 else None
 
 
-def _speaker_distance(clip: Candidate) -> float | None:
+def _compute_speaker_distance(clip: Candidate) -> float | None:
     cosine = clip.quality.speaker_cos
     return None if cosine is None or clip.voice_limit is None else (1 - cosine) / clip.voice_limit
 
 
-def _edge(clip: Candidate) -> float:
+def _compute_edge_level(clip: Candidate) -> float:
     """Level of the louder edge, minus what room noise explains: up to 6 dB above the noise floor counts as silence."""
     snr = clip.quality.snr_db
     return max(clip.quality.edge_energy_db) - max(0.0, 31.0 - snr if snr is not None else 0.0)
 
 
-def _finished(clip: Candidate) -> float | None:
+def _read_text_complete(clip: Candidate) -> float | None:
     return None if clip.quality.text_complete is None else float(clip.quality.text_complete)
 
 
@@ -182,24 +182,26 @@ TRAINABLE = (
 TEXT_RULES = (
     Rule("asr_error", "Whisper failed on part of the clip", "failures", lambda clip: float(clip.quality.asr_error is not None), most=0),
     Rule("unsure_text", "low transcription confidence", "mean log-probability", lambda clip: clip.quality.avg_logprob, least=-1.0),
-    Rule("unfinished_text", "Whisper reached its token limit", "1: complete", _finished, least=1),
+    Rule("unfinished_text", "Whisper reached its token limit", "1: complete", _read_text_complete, least=1),
     Rule("repeated_text", "repetitive text", "compression ratio", lambda clip: clip.quality.compression_ratio, most=2.4),
     Rule("looping_text", "words repeat the preceding words", "of the words", lambda clip: clip.quality.repeated_share, most=0.3),
-    Rule("maybe_no_speech", "high no-speech probability", "probability", _no_speech_prob, most=0.6),
+    Rule("maybe_no_speech", "high no-speech probability", "probability", _read_no_speech_prob, most=0.6),
     Rule("words_outside_speech", "words outside detected speech", "of the words", lambda clip: clip.quality.outside_speech_share, most=0.1),
     Rule("unsure_language", "language detected with low probability", "probability", lambda clip: clip.quality.language_prob, least=0.8),
 )
 """Rules on the transcript: signs of hallucinated text."""
 
 AUDIO_RULES = (
-    Rule("too_slow", "fewer characters per second than usual", "of the lower limit", lambda clip: _pace(clip, 0), least=1.0),
-    Rule("too_fast", "more characters per second than usual", "of the upper limit", lambda clip: _pace(clip, 1), most=1.0),
+    Rule(
+        "too_slow", "fewer characters per second than usual", "of the lower limit", lambda clip: _compute_relative_pace(clip, 0), least=1.0
+    ),
+    Rule("too_fast", "more characters per second than usual", "of the upper limit", lambda clip: _compute_relative_pace(clip, 1), most=1.0),
     Rule("mostly_silence", "little speech detected", "of the clip", lambda clip: clip.quality.speech_share, least=0.5),
     Rule("long_pause", "long pause inside the clip", "s", lambda clip: clip.quality.longest_pause, most=1.5),
     Rule("clipped", "samples at full scale", "of the samples", lambda clip: clip.quality.clipped_share, most=0.001),
     Rule("noisy", "low signal-to-noise ratio", "dB", lambda clip: clip.quality.snr_db, least=15.0),
-    Rule("cut_in_sound", "loud in its first or last 30 ms", "dB of its speech", _edge, most=-25.0),
-    Rule("other_speaker", "unlike the speaker's other clips", "of the allowed distance", _speaker_distance, most=1.0),
+    Rule("cut_in_sound", "loud in its first or last 30 ms", "dB of its speech", _compute_edge_level, most=-25.0),
+    Rule("other_speaker", "unlike the speaker's other clips", "of the allowed distance", _compute_speaker_distance, most=1.0),
 )
 
 DEFAULT = (*TRAINABLE, *TEXT_RULES, *AUDIO_RULES)
@@ -214,7 +216,7 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
 """Rules by name of `--preset`."""
 
 
-def presets(least_sure: float | None = None) -> dict[str, tuple[Rule, ...]]:
+def make_presets(least_sure: float | None = None) -> dict[str, tuple[Rule, ...]]:
     """The presets; `least_sure` raises the limit on the mean log-probability, for a Whisper that hallucinates at higher confidence."""
     if least_sure is None:
         return PRESETS

@@ -38,29 +38,29 @@ class Decision(BaseModel):
         return self
 
 
-def read(folder: Path) -> dict[str, Decision]:
+def read_decisions(folder: Path) -> dict[str, Decision]:
     """Clip id → decision in effect, without undone ones; {} without a file.
 
     Raises `UserError` with file and line for an invalid decision. A last line that a crash left incomplete is ignored with a warning.
     """
-    whole, torn = _lines(folder / REVIEW)
+    whole, torn = _read_lines(folder / REVIEW)
     if torn:
-        print(f"warning: {folder / REVIEW}: the last line is incomplete and was ignored: {_excerpt(torn)}", file=sys.stderr)
-    decisions = [_decision(folder / REVIEW, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
+        print(f"warning: {folder / REVIEW}: the last line is incomplete and was ignored: {_quote_line(torn)}", file=sys.stderr)
+    decisions = [_parse_decision(folder / REVIEW, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
     last = {decision.id: decision for decision in decisions}
     return {id: decision for id, decision in last.items() if decision.action != "undo"}
 
 
-def add(folder: Path, decision: Decision) -> None:
+def append_decision(folder: Path, decision: Decision) -> None:
     """Append one decision to the file."""
     path = folder / REVIEW
-    whole, torn = _lines(path)
+    whole, torn = _read_lines(path)
     if torn:  # an incomplete line in the middle would be a permanent error
         files.write_bytes(path, b"".join(line + b"\n" for line in whole))
     files.append_line(path, decision.model_dump_json(exclude_none=True))
 
 
-def _lines(path: Path) -> tuple[list[bytes], bytes]:
+def _read_lines(path: Path) -> tuple[list[bytes], bytes]:
     """The complete lines, and an incomplete last line or b""."""
     if not path.exists():
         return [], b""
@@ -77,17 +77,17 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _decision(path: Path, number: int, line: bytes) -> Decision:
+def _parse_decision(path: Path, number: int, line: bytes) -> Decision:
     try:
         return Decision.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}: {_excerpt(line)}; expected "
+            f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}: {_quote_line(line)}; expected "
             '{"id": …, "action": "keep", "reject" or "text", "text": …, "note": …}; correct or remove the line'
         ) from error
 
 
-def _excerpt(line: bytes) -> str:
+def _quote_line(line: bytes) -> str:
     return repr(line.decode("utf-8", errors="replace")[:80])

@@ -9,38 +9,34 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE, read
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from data_prep.audio.waveform import read_audio
 from data_prep.audio_codecs.interface import LoadedSpeakerEncoder
 from data_prep.clips.quality_rules import VOICE_CLIPS
 from finetune.errors import UserError
 
 Vector = NDArray[np.float32]
-LONGEST = round(30 * MASTER_RATE)
-"""Maximum samples per clip; more do not improve the embedding, and an hour without a pause would need 10 GB."""
+LONGEST_SECONDS = 30
+"""Maximum per clip; more do not improve the embedding, and an hour without a pause would need 10 GB."""
 CORE = 0.75
 """Share of a speaker's clips in the mean embedding. With a half, all could come from one recording, and the others would be outliers."""
 ROUNDS = 5
 """Iterations; after these the selected clips are stable, or alternate at the border."""
 
 
-def encode_clips(encoder: LoadedSpeakerEncoder, clips: Mapping[str, Path]) -> dict[str, bytes]:
-    """The vector of each clip by its id, [H] little-endian fp32; none of a clip that is too short to know a voice by.
+def embed_clips(encoder: LoadedSpeakerEncoder, clips: Mapping[str, Path]) -> dict[str, bytes]:
+    """The vector of each clip by its id, [H] little-endian fp32; clips shorter than `encoder.shortest_seconds` are omitted.
 
     Clips are encoded one by one, because padding in a batch would change the embedding.
     """
-    sounds = ((identity, read(path, MASTER_RATE)) for identity, path in clips.items())
-    vectors = {
-        identity: encoder.embed(sound.samples[:LONGEST])
-        for identity, sound in sounds
-        if sound.seconds >= qwen3_tts_speaker_encoder.SHORTEST
-    }
+    longest = LONGEST_SECONDS * encoder.sample_rate
+    sounds = ((identity, read_audio(path, encoder.sample_rate)) for identity, path in clips.items())
+    vectors = {identity: encoder.embed(sound.samples[:longest]) for identity, sound in sounds if sound.seconds >= encoder.shortest_seconds}
     if not all(np.isfinite(vector).all() for vector in vectors.values()):
         raise UserError("the speaker encoder returned NaN or Inf: its weights are damaged; download the model of --speaker-check again")
     return {identity: vector.astype("<f4").tobytes() for identity, vector in vectors.items()}
 
 
-def speaker_cosines(vectors: Iterable[tuple[str, str, Vector]]) -> dict[str, float]:
+def compute_speaker_cosines(vectors: Iterable[tuple[str, str, Vector]]) -> dict[str, float]:
     """Id → cosine to the speaker's mean, from (speaker, id, vector [H]); omits speakers with fewer than `VOICE_CLIPS` clips."""
     groups: dict[str, dict[str, Vector]] = defaultdict(dict)
     for speaker, identity, vector in vectors:
@@ -49,11 +45,11 @@ def speaker_cosines(vectors: Iterable[tuple[str, str, Vector]]) -> dict[str, flo
         identity: round(float(cosine), 6)
         for own in groups.values()
         if len(own) >= VOICE_CLIPS
-        for identity, cosine in zip(own, cosines_to_mean(np.stack([*own.values()])), strict=True)
+        for identity, cosine in zip(own, compute_cosines_to_mean(np.stack([*own.values()])), strict=True)
     }
 
 
-def cosines_to_mean(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
+def compute_cosines_to_mean(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
     """[n] cosine of each vector in [n, H] to the mean of the others; the furthest quarter is excluded from the mean."""
     directions = vectors.astype(np.float64)
     directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-12)

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.audio.reader import AudioError, Samples
-from data_prep.audio.waveform import MASTER_RATE, load, probe
+from data_prep.audio.waveform import load_track, probe_recording
 from data_prep.audio_codecs.interface import Codec, CodecError, Codes, LoadedCodec
-from data_prep.parallel.devices import one_thread
-from data_prep.parallel.executor import WorkerOptions, distribute
+from data_prep.parallel.devices import use_one_thread
+from data_prep.parallel.executor import WorkerOptions, distribute_items
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.pipeline.progress import format_progress
 from finetune.storage import files
@@ -35,33 +35,33 @@ FORM = 2
 
 
 @dataclass(frozen=True)
-class Clip:
+class ClipToEncode:
     """A clip to encode."""
 
     path: Path
     key: str
     """Of its codes in the store."""
     samples: int
-    """Its length at 24 kHz."""
+    """Its length at the codec's sample rate."""
 
 
-def key_of(clip_digest: str, codec_digest: str) -> str:
+def make_key(clip_digest: str, codec_digest: str) -> str:
     """The key of a clip's codes: 64 hexadecimal digits."""
     return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest}".encode()).hexdigest()
 
 
-def stored_at(store: Path, key: str) -> Path:
+def locate_codes(store: Path, key: str) -> Path:
     """The file of a key, whether or not it exists."""
     return store / key[:2] / f"{key}.npy"
 
 
-def stored(store: Path, key: str) -> Codes:
+def read_codes(store: Path, key: str) -> Codes:
     """The codes of a key, [frames, codebooks]."""
-    return np.load(stored_at(store, key), allow_pickle=False)
+    return np.load(locate_codes(store, key), allow_pickle=False)
 
 
 @dataclass(frozen=True)
-class Setup:
+class EncodingSetup:
     """What workers encode with."""
 
     store: Path
@@ -71,25 +71,28 @@ class Setup:
     workers: WorkerOptions
 
 
-def encode_all(clips: list[Clip], setup: Setup, stop: StopSignal) -> dict[str, str]:
+def encode_clips(clips: list[ClipToEncode], setup: EncodingSetup, stop: StopSignal) -> dict[str, str]:
     """Put the codes of all clips into the store; returns the errors by key.
 
     If `stop` is requested, the batches that are being encoded are the last. The codec is loaded only if there is something to encode.
     """
     failed: dict[str, str] = {}
-    started, done, encoded, total = time.monotonic(), 0, 0.0, _seconds(clips)
-    for batch, errors in _encode_batches(batches(clips, setup.seconds), setup, stop):
+    rate = setup.codec.sample_rate
+    started, done, encoded, total = time.monotonic(), 0, 0.0, _sum_seconds(clips, rate)
+    for batch, errors in _encode_batches(make_batches(clips, setup.seconds, rate), setup, stop):
         failed |= errors
-        done, encoded = done + len(batch), encoded + _seconds(batch)
+        done, encoded = done + len(batch), encoded + _sum_seconds(batch, rate)
         print(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, time.monotonic() - started, Counter())}", flush=True)
     return failed
 
 
-def _encode_batches(groups: list[list[Clip]], setup: Setup, stop: StopSignal) -> Iterator[tuple[list[Clip], dict[str, str]]]:
+def _encode_batches(
+    groups: list[list[ClipToEncode]], setup: EncodingSetup, stop: StopSignal
+) -> Iterator[tuple[list[ClipToEncode], dict[str, str]]]:
     """Each batch once it is in the store, with its errors by key. A batch that ended its workers is split, since one clip is at fault."""
-    split: list[list[Clip]] = []
-    memory = WORKER_BYTES + setup.codec.worker_bytes(setup.seconds)
-    for index, result in distribute(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
+    split: list[list[ClipToEncode]] = []
+    memory = WORKER_BYTES + setup.codec.estimate_worker_bytes(setup.seconds)
+    for index, result in distribute_items(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
         group = groups[index]
         if not isinstance(result, Failure):
             yield group, result
@@ -102,28 +105,31 @@ def _encode_batches(groups: list[list[Clip]], setup: Setup, stop: StopSignal) ->
 
 
 @contextlib.contextmanager
-def _open_worker(setup: Setup, device: str) -> Iterator[Callable[[list[Clip]], dict[str, str]]]:
+def _open_worker(setup: EncodingSetup, device: str) -> Iterator[Callable[[list[ClipToEncode]], dict[str, str]]]:
     """What a worker does with each batch. It has one thread, so that sums are rounded in the same way everywhere."""
-    with one_thread():
-        yield functools.partial(_store_batch, setup.codec.load(device), setup.store)
+    with use_one_thread():
+        yield functools.partial(_store_batch, setup.codec.load(device), setup.codec.sample_rate, setup.store)
 
 
-def _store_batch(codec: LoadedCodec, store: Path, batch: list[Clip]) -> dict[str, str]:
+def _store_batch(codec: LoadedCodec, rate: int, store: Path, batch: list[ClipToEncode]) -> dict[str, str]:
     """Put the codes of a batch into the store; returns the errors by key."""
     failed: dict[str, str] = {}
-    for clip, codes in zip(batch, _encode_batch(codec, batch), strict=True):
+    for clip, codes in zip(batch, _encode_batch(codec, rate, batch), strict=True):
         if isinstance(codes, str):
             failed[clip.key] = codes
         else:
-            files.write_bytes(stored_at(store, clip.key), _npy(codes))
+            files.write_bytes(locate_codes(store, clip.key), _serialize_codes(codes))
     return failed
 
 
-def batches(clips: list[Clip], seconds: float) -> list[list[Clip]]:
-    """Clips of similar length together, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip."""
-    full: list[list[Clip]] = []
+def make_batches(clips: list[ClipToEncode], seconds: float, rate: int) -> list[list[ClipToEncode]]:
+    """Clips of similar length together, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip.
+
+    `rate`: samples per second of the clips' lengths.
+    """
+    full: list[list[ClipToEncode]] = []
     for clip in sorted(clips, key=lambda clip: (clip.samples, clip.key)):
-        room = bool(full) and (len(full[-1]) + 1) * clip.samples <= seconds * MASTER_RATE
+        room = bool(full) and (len(full[-1]) + 1) * clip.samples <= seconds * rate
         if room:
             full[-1].append(clip)
         else:
@@ -131,30 +137,30 @@ def batches(clips: list[Clip], seconds: float) -> list[list[Clip]]:
     return full
 
 
-def _encode_batch(codec: LoadedCodec, batch: list[Clip]) -> list[Codes | str]:
+def _encode_batch(codec: LoadedCodec, rate: int, batch: list[ClipToEncode]) -> list[Codes | str]:
     """The codes of each clip, or its error. A batch that fails is encoded clip by clip, so that the others keep their codes."""
     try:
-        return list(codec.encode([_read_samples(clip.path) for clip in batch]))
+        return list(codec.encode([_read_samples(clip.path, rate) for clip in batch]))
     except (CodecError, RuntimeError, AudioError) as error:
         if len(batch) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [codes for clip in batch for codes in _encode_batch(codec, [clip])]
+        return [codes for clip in batch for codes in _encode_batch(codec, rate, [clip])]
 
 
-def _read_samples(path: Path) -> Samples:
-    """Unchanged, at 24 kHz: a constant offset, which `data_prep voice` removes from recordings, is kept here, as the official script does.
+def _read_samples(path: Path, rate: int) -> Samples:
+    """[n] at `rate`. A constant offset, which `data_prep voice` removes from recordings, is kept here, as the official script does.
 
     Raises `AudioError`.
     """
-    track = probe(path)
-    return load(path, track.model_copy(update={"offset": 0.0}), MASTER_RATE)[0].samples
+    track = probe_recording(path)
+    return load_track(path, track.model_copy(update={"offset": 0.0}), rate)[0].samples
 
 
-def _seconds(clips: list[Clip]) -> float:
-    return sum(clip.samples for clip in clips) / MASTER_RATE
+def _sum_seconds(clips: list[ClipToEncode], rate: int) -> float:
+    return sum(clip.samples for clip in clips) / rate
 
 
-def _npy(codes: Codes) -> bytes:
+def _serialize_codes(codes: Codes) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, codes, allow_pickle=False)
     return buffer.getvalue()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.audio.reader import DECODE_ERRORS, AudioError, open_stream
-from data_prep.audio.waveform import MASTER_RATE, SHORTFALL, SILENT, to_rate
+from data_prep.audio.waveform import SHORTFALL, SILENT, convert_position
 from finetune.storage import files
 
 
@@ -29,10 +29,9 @@ class AudioInfo:
     def seconds(self) -> float:
         return self.frames / self.rate
 
-    @property
-    def length(self) -> int:
-        """Samples at `MASTER_RATE`."""
-        return to_rate(self.frames, self.rate, MASTER_RATE)
+    def count_samples(self, rate: int) -> int:
+        """Length of the clip when it is resampled to `rate`."""
+        return convert_position(self.frames, self.rate, rate)
 
 
 def inspect_clips(paths: Iterable[Path]) -> dict[Path, AudioInfo | AudioError]:
@@ -54,7 +53,7 @@ def inspect_clip(path: Path) -> AudioInfo:
     _require_file(path)
     stream = open_stream(path)
     frames, low, high = 0, np.inf, -np.inf
-    for block in _decoded(stream.blocks):
+    for block in _read_blocks(stream.blocks):
         frames += len(block)
         lowest, highest = float(block.min()), float(block.max())
         if not np.isfinite(highest - lowest):
@@ -78,7 +77,7 @@ def _require_file(path: Path) -> None:
         raise AudioError("no_file", "there is no such file")
 
 
-def _decoded(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+def _read_blocks(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     try:
         yield from blocks
     except DECODE_ERRORS as error:

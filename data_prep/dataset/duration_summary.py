@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.manifest import Reject, Row
+from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline.one_recording import PreparedRecording
 from data_prep.segmentation.vad import Region
 
 
-class Account(BaseModel):
-    """Durations of one recording in samples at `MASTER_RATE`; kept + rejected + non_speech = total, checked by `account`."""
+class RecordingDurations(BaseModel):
+    """Durations of one recording in samples at `MASTER_RATE`; kept + rejected + non_speech = total, checked by `compute_durations`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,14 +50,14 @@ class Summary(BaseModel):
     """Kept seconds per speaker."""
     languages: dict[str, float]
     settings: dict[str, object]
-    sources: list[Account]
+    sources: list[RecordingDurations]
 
 
-def accounts(recordings: list[PreparedRecording], rows: list[Row], rejects: list[Reject]) -> list[Account]:
-    """The checked `Account` of each recording (see `account`)."""
-    kept, rejected = _spans(rows), _spans(rejects)
+def compute_all_durations(recordings: list[PreparedRecording], rows: list[ManifestRow], rejects: list[Reject]) -> list[RecordingDurations]:
+    """The durations of each recording, checked by `compute_durations`."""
+    kept, rejected = _group_spans(rows), _group_spans(rejects)
     return [
-        account(
+        compute_durations(
             one.source.name,
             one.source.speaker,
             one.total,
@@ -70,9 +70,9 @@ def accounts(recordings: list[PreparedRecording], rows: list[Row], rejects: list
     ]
 
 
-def account(
+def compute_durations(
     source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region], warning: str
-) -> Account:
+) -> RecordingDurations:
     """The durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
     spans = sorted([*kept, *rejected])
     position = 0
@@ -86,7 +86,7 @@ def account(
     lost = [region for region in regions if _overlaps(region, outside)]
     if lost:
         raise RuntimeError(f"{source}: speech at {lost[0].start / MASTER_RATE:.2f} s is in no clip and in no reject")
-    return Account(
+    return RecordingDurations(
         source=source,
         speaker=speaker,
         total=total,
@@ -98,41 +98,43 @@ def account(
     )
 
 
-def summarise(accounts: list[Account], rows: list[Row], rejects: list[Reject], settings: dict[str, object]) -> Summary:
+def make_summary(
+    accounts: list[RecordingDurations], rows: list[ManifestRow], rejects: list[Reject], settings: dict[str, object]
+) -> Summary:
     """The summary of all recordings. Raises RuntimeError if the durations do not add up exactly."""
     total, kept, rejected, rest = (sum(getattr(one, field) for one in accounts) for field in ("total", "kept", "rejected", "non_speech"))
     if kept + rejected + rest != total:
         raise RuntimeError(f"{kept} kept + {rejected} rejected + {rest} without speech are not {total} samples")
     return Summary(
         recordings=len(accounts),
-        input_seconds=_seconds(total),
-        kept_seconds=_seconds(kept),
-        rejected_seconds=_seconds(rejected),
-        non_speech_seconds=_seconds(rest),
+        input_seconds=_convert_to_seconds(total),
+        kept_seconds=_convert_to_seconds(kept),
+        rejected_seconds=_convert_to_seconds(rejected),
+        non_speech_seconds=_convert_to_seconds(rest),
         clips=len(rows),
         rejected=len(rejects),
         rejected_by_reason=dict(sorted(Counter(reason for reject in rejects for reason in reject.reasons).items())),
-        rejected_seconds_by_reason=_sum_by((reason, reject.end - reject.start) for reject in rejects for reason in reject.reasons),
+        rejected_seconds_by_reason=_sum_by_name((reason, reject.end - reject.start) for reject in rejects for reason in reject.reasons),
         train=sum(row.split == "train" for row in rows),
         val=sum(row.split == "val" for row in rows),
-        speakers=_sum_by((row.speaker or "", row.duration or 0.0) for row in rows),
-        languages=_sum_by((row.language, row.duration or 0.0) for row in rows),
+        speakers=_sum_by_name((row.speaker or "", row.duration or 0.0) for row in rows),
+        languages=_sum_by_name((row.language, row.duration or 0.0) for row in rows),
         settings=settings,
         sources=accounts,
     )
 
 
-def table(summary: Summary) -> str:
+def format_summary(summary: Summary) -> str:
     """The summary as a table for the terminal."""
     lines = [
-        _line("input", summary.input_seconds, f"{summary.recordings} recordings", summary),
-        _line("kept", summary.kept_seconds, f"{summary.clips} clips: {summary.train} train, {summary.val} val", summary),
-        _line("rejected", summary.rejected_seconds, f"{summary.rejected} pieces", summary),
+        _format_line("input", summary.input_seconds, f"{summary.recordings} recordings", summary),
+        _format_line("kept", summary.kept_seconds, f"{summary.clips} clips: {summary.train} train, {summary.val} val", summary),
+        _format_line("rejected", summary.rejected_seconds, f"{summary.rejected} pieces", summary),
     ]
     for reason, count in sorted(summary.rejected_by_reason.items(), key=lambda item: (-item[1], item[0])):
-        lines.append(_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], f"{count} pieces", summary))
-    lines.append(_line("no speech", summary.non_speech_seconds, "", summary))
-    lines += [_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
+        lines.append(_format_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], f"{count} pieces", summary))
+    lines.append(_format_line("no speech", summary.non_speech_seconds, "", summary))
+    lines += [_format_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
     lines += [f"warning: {one.source}: {one.warning}" for one in summary.sources if one.warning]
     return "\n".join(lines)
 
@@ -143,7 +145,7 @@ def _overlaps(region: Region, gaps: list[Region]) -> bool:
     return next_gap < len(gaps) and gaps[next_gap].start < region.stop
 
 
-def _spans(entries: Iterable[Row | Reject]) -> dict[str, list[Region]]:
+def _group_spans(entries: Iterable[ManifestRow | Reject]) -> dict[str, list[Region]]:
     """Sample ranges by source, converted back from seconds; six decimals are exact at this rate."""
     spans: dict[str, list[Region]] = defaultdict(list)
     for entry in entries:
@@ -151,23 +153,23 @@ def _spans(entries: Iterable[Row | Reject]) -> dict[str, list[Region]]:
     return spans
 
 
-def _line(what: str, seconds: float, note: str, summary: Summary) -> str:
+def _format_line(what: str, seconds: float, note: str, summary: Summary) -> str:
     share = seconds / summary.input_seconds if summary.input_seconds else 0.0
-    return f"{what:<24}{clock(seconds):>12}{share:>8.1%}  {note}".rstrip()
+    return f"{what:<24}{format_clock(seconds):>12}{share:>8.1%}  {note}".rstrip()
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Hours:minutes:seconds, with one decimal."""
     minutes, rest = divmod(round(seconds, 1), 60)
     return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:04.1f}"
 
 
-def _sum_by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _sum_by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     for name, seconds in pairs:
         sums[name] += seconds
     return {name: round(seconds, 3) for name, seconds in sorted(sums.items())}
 
 
-def _seconds(samples: int) -> float:
+def _convert_to_seconds(samples: int) -> float:
     return round(samples / MASTER_RATE, 6)

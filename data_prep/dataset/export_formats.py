@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE, read, to_int16
-from data_prep.manifest import AUTO, TRAIN, VAL, Row
+from data_prep.audio.waveform import MASTER_RATE, convert_to_int16, read_audio
+from data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
 from finetune.errors import UserError
 from finetune.storage import files
 
@@ -34,7 +35,7 @@ class ExportItem:
     """Unique file name, without the suffix."""
     place: str
     """Manifest and line number of its row."""
-    row: Row
+    row: ManifestRow
     """The row without `audio_codes`."""
     codes: NDArray[np.uint16] | None
     """[T, 16] codes; None if the row has none."""
@@ -49,13 +50,13 @@ class ExportResult:
     """What an export wrote."""
 
     items: list[ExportItem]
-    left_out: list[str]
+    skipped: list[str]
     """Location and reason of each skipped row."""
     how_to: str
     """How to use the export; `{folder}` stands for its path."""
 
 
-def ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:
+def write_ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:
     """Write `wavs/ID.wav` and metadata.csv with lines `id|text|text` (LJSpeech), or `id|speaker|text` with several speakers (Piper).
 
     Validation clips are listed in metadata_val.csv. Rows whose text contains `|` cannot be represented and are skipped.
@@ -63,17 +64,17 @@ def ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:
     fit = [item for item in items if "|" not in item.row.text]
     several = len({item.row.speaker for item in fit}) > 1
     for item in fit:
-        _write(item.clip, folder / "wavs" / f"{item.name}.wav")
+        _write_clip(item.clip, folder / "wavs" / f"{item.name}.wav")
     for name, validates in (("metadata.csv", False), ("metadata_val.csv", True)):
-        lines = [_fields(item, several) for item in fit if item.validates == validates]
+        lines = [_make_fields(item, several) for item in fit if item.validates == validates]
         if lines:
             files.write_in_place(folder / name, "".join(f"{'|'.join(fields)}\n" for fields in lines).encode())
-    left_out = [f"{item.place}: the text contains |, the field separator of metadata.csv" for item in items if "|" in item.row.text]
+    skipped = [f"{item.place}: the text contains |, the field separator of metadata.csv" for item in items if "|" in item.row.text]
     meaning = "id|speaker|text" if several else "id|text|text"
-    return ExportResult(fit, left_out, f"metadata.csv has lines {meaning} (validation: metadata_val.csv); wavs/ is {MASTER_RATE} Hz")
+    return ExportResult(fit, skipped, f"metadata.csv has lines {meaning} (validation: metadata_val.csv); wavs/ is {MASTER_RATE} Hz")
 
 
-def _fields(item: ExportItem, several: bool) -> list[str]:
+def _make_fields(item: ExportItem, several: bool) -> list[str]:
     text, speaker = " ".join(item.row.text.split()), item.row.speaker or ""
     if several and (not speaker or "|" in speaker):
         raise UserError(
@@ -83,7 +84,7 @@ def _fields(item: ExportItem, several: bool) -> list[str]:
     return [item.name, speaker if several else text, text]
 
 
-def audiofolder(items: list[ExportItem], folder: Path) -> ExportResult:
+def write_audiofolder(items: list[ExportItem], folder: Path) -> ExportResult:
     """Write `train/` and `validation/`, each with a metadata.jsonl, for `datasets.load_dataset("audiofolder", data_dir=…)`.
 
     https://huggingface.co/docs/datasets/audio_dataset: `file_name` is relative to metadata.jsonl, and all splits have the same columns.
@@ -92,22 +93,22 @@ def audiofolder(items: list[ExportItem], folder: Path) -> ExportResult:
     for split, validates in (("train", False), ("validation", True)):
         beside = [item for item in items if item.validates == validates]
         if beside:
-            files.write_jsonl(folder / split / "metadata.jsonl", _metadata_rows(beside, columns, folder / split))
+            files.write_jsonl(folder / split / "metadata.jsonl", _write_audiofolder_clips(beside, columns, folder / split))
     return ExportResult(items, [], 'datasets.load_dataset("audiofolder", data_dir="{folder}")')
 
 
-def _metadata_rows(items: list[ExportItem], columns: list[str], folder: Path) -> Iterator[dict[str, Any]]:
+def _write_audiofolder_clips(items: list[ExportItem], columns: list[str], folder: Path) -> Iterator[dict[str, Any]]:
     for item in items:
         suffix = item.clip.suffix.lower()
         if suffix in AUDIO_FOLDER_READS:
             files.link_into(item.clip, folder / f"{item.name}{suffix}")
         else:
             suffix = ".wav"
-            _write(item.clip, folder / f"{item.name}{suffix}")
+            _write_clip(item.clip, folder / f"{item.name}{suffix}")
         yield {"file_name": f"{item.name}{suffix}", **{column: getattr(item.row, column) for column in columns}}
 
 
-def qwen(items: list[ExportItem], folder: Path) -> ExportResult:
+def write_qwen(items: list[ExportItem], folder: Path) -> ExportResult:
     """Write train.jsonl with audio, text, ref_audio for the official Qwen3-TTS scripts (finetuning/ of QwenLM/Qwen3-TTS).
 
     These scripts train one voice, resolve paths from the working directory, require 24 kHz for ref_audio, and stack the mel spectrograms
@@ -118,47 +119,47 @@ def qwen(items: list[ExportItem], folder: Path) -> ExportResult:
         raise UserError(
             f"the official script trains one voice, but the dataset has {', '.join(names)}; export one at a time with --speaker NAME"
         )
-    _write(_reference(items), folder / REFERENCE)
+    _write_clip(_choose_reference(items), folder / REFERENCE)
     for item in items:
-        _write(item.clip, folder / "wavs" / f"{item.name}.wav")
+        _write_clip(item.clip, folder / "wavs" / f"{item.name}.wav")
     for name, validates in ((TRAIN, False), (VAL, True)):
         beside = [item for item in items if item.validates == validates]
         if beside:
-            files.write_jsonl(folder / name, map(_official_row, beside))
+            files.write_jsonl(folder / name, map(_make_official_row, beside))
     script = f"sft_12hz.py --train_jsonl {TRAIN}"
     if items[0].codes is None:
         script = f"prepare_data.py --input_jsonl {TRAIN} --output_jsonl train_with_codes.jsonl"
     return ExportResult(items, [], f"cd {{folder}} && python …/Qwen3-TTS/finetuning/{script} …")
 
 
-def voice(items: list[ExportItem], folder: Path) -> ExportResult:
+def write_voice(items: list[ExportItem], folder: Path) -> ExportResult:
     """Write the layout of `data_prep voice`: clips/ID.flac from clips anywhere on disk; rows keep all their fields, codes included."""
     clips = {item.clip: f"clips/{item.name}.flac" for item in items}
     foreign = dict.fromkeys(item.reference for item in items if item.reference and item.reference not in clips)
     places = clips | {path: f"refs/{number:04d}.wav" for number, path in enumerate(foreign) if path}
     for path, place in places.items():
-        _write(path, folder / place, "WAV" if place.endswith(".wav") else "FLAC")
+        _write_clip(path, folder / place, "WAV" if place.endswith(".wav") else "FLAC")
     for name, validates in ((TRAIN, False), (VAL, True)):
         beside = [item for item in items if item.validates == validates]
         if beside:
-            files.write_jsonl(folder / name, (_dataset_row(item, places) for item in beside))
+            files.write_jsonl(folder / name, (_make_dataset_row(item, places) for item in beside))
     speaker = "" if all(item.row.speaker for item in items) else " --speaker NAME"
     return ExportResult(items, [], f"next: python -m data_prep codes {{folder}} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}")
 
 
-def _dataset_row(item: ExportItem, places: Mapping[Path, str]) -> dict[str, Any]:
+def _make_dataset_row(item: ExportItem, places: Mapping[Path, str]) -> dict[str, Any]:
     row = item.row.model_dump(mode="json", exclude_none=True) | {"audio": places[item.clip], "split": "val" if item.validates else "train"}
     reference = {"ref_audio": places[item.reference]} if item.reference else {}
     return row | reference | ({} if item.codes is None else {"audio_codes": item.codes.tolist()})
 
 
-def _official_row(item: ExportItem) -> dict[str, Any]:
+def _make_official_row(item: ExportItem) -> dict[str, Any]:
     row = {"audio": f"wavs/{item.name}.wav", "text": item.row.text, "ref_audio": REFERENCE}
     known = {} if item.row.language in ("", AUTO) else {"language": item.row.language}
     return row | known | ({} if item.codes is None else {"audio_codes": item.codes.tolist()})
 
 
-def _reference(items: list[ExportItem]) -> Path:
+def _choose_reference(items: list[ExportItem]) -> Path:
     """The reference clip that most rows name; otherwise the training clip nearest to six seconds."""
     named = Counter(item.reference for item in items if item.reference)
     if named:
@@ -167,10 +168,8 @@ def _reference(items: list[ExportItem]) -> Path:
     return min(trained, key=lambda item: (abs(item.seconds - REFERENCE_SECONDS), item.name)).clip
 
 
-def _write(clip: Path, target: Path, layout: str = "WAV") -> None:
+def _write_clip(clip: Path, target: Path, layout: str = "WAV") -> None:
     """Write a clip at 24 kHz, mono, 16 bits. Matching samples are kept bit-exactly; a matching file is hard-linked."""
-    import soundfile
-
     try:
         info = soundfile.info(clip)
         found = info.format if (info.samplerate, info.channels, info.subtype) == (MASTER_RATE, 1, "PCM_16") else ""
@@ -179,15 +178,17 @@ def _write(clip: Path, target: Path, layout: str = "WAV") -> None:
     if found == layout:
         files.link_into(clip, target)
         return
-    samples = soundfile.read(clip, dtype="int16")[0] if found in ("FLAC", "WAV") else to_int16(read(clip, MASTER_RATE).samples)
+    samples = (
+        soundfile.read(clip, dtype="int16")[0] if found in ("FLAC", "WAV") else convert_to_int16(read_audio(clip, MASTER_RATE).samples)
+    )
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, MASTER_RATE, format=layout, subtype="PCM_16")
     files.write_in_place(files.make_folder(target.parent) / target.name, buffer.getvalue())
 
 
 FORMATS: Mapping[str, Callable[[list[ExportItem], Path], ExportResult]] = {
-    "ljspeech": ljspeech,
-    "audiofolder": audiofolder,
-    "qwen": qwen,
-    "voice": voice,
+    "ljspeech": write_ljspeech,
+    "audiofolder": write_audiofolder,
+    "qwen": write_qwen,
+    "voice": write_voice,
 }

@@ -10,9 +10,10 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, fade_edges, read
-from data_prep.manifest import Row
+from data_prep.audio.waveform import MASTER_RATE, Audio, fade_edges, read_audio
+from data_prep.manifest import ManifestRow
 from finetune.storage import files
 
 SECONDS = 6.0
@@ -22,37 +23,44 @@ SPARE_SECONDS = 3.0
 FOLDER = "refs"
 
 
-def path_of(speaker: str) -> str:
+def make_reference_path(speaker: str) -> str:
     """Path of a speaker's reference, relative to the dataset."""
     safe = "".join(letter if letter.isalnum() or letter in " -_" else f"%{ord(letter):x}" for letter in speaker)
     return f"{FOLDER}/{safe}.wav"
 
 
-def choose_clips(rows: list[Row]) -> list[Row]:
+def choose_clips(rows: list[ManifestRow]) -> list[ManifestRow]:
     """Clips of one speaker that form the reference: the one with the best SNR and 6 to 9 s, or several, or one repeated."""
-    ordered = sorted(rows, key=lambda row: (not SECONDS <= _seconds(row) <= SECONDS + SPARE_SECONDS, -_clean(row), row.id or ""))
+    ordered = sorted(
+        rows,
+        key=lambda row: (
+            not SECONDS <= _read_duration(row) <= SECONDS + SPARE_SECONDS,
+            -(row.quality.snr_db or 0.0 if row.quality else 0.0),
+            row.id or "",
+        ),
+    )
     total = 0.0
     for count, row in enumerate(itertools.cycle(ordered), start=1):
-        total += _seconds(row)
+        total += _read_duration(row)
         if total >= SECONDS:
             return list(itertools.islice(itertools.cycle(ordered), count))
     raise ValueError("no clip to choose from")
 
 
-def write(out: Path, rows: list[Row]) -> None:
+def write_references(out: Path, rows: list[ManifestRow]) -> None:
     """Write the references of all speakers in `rows` and delete all others."""
     speakers = {row.speaker or "": [one for one in rows if one.speaker == row.speaker and one.split == "train"] for row in rows}
     for speaker, own in speakers.items():
-        _write_unless_same(out / path_of(speaker), reference_wav([read(out / row.audio, MASTER_RATE) for row in choose_clips(own)]))
+        _write_unless_same(
+            out / make_reference_path(speaker), make_reference_wav([read_audio(out / row.audio, MASTER_RATE) for row in choose_clips(own)])
+        )
     for path in (out / FOLDER).glob("*.wav"):
-        if f"{FOLDER}/{path.name}" not in {path_of(speaker) for speaker in speakers}:
+        if f"{FOLDER}/{path.name}" not in {make_reference_path(speaker) for speaker in speakers}:
             files.discard(path)
 
 
-def reference_wav(clips: list[Audio]) -> bytes:
+def make_reference_wav(clips: list[Audio]) -> bytes:
     """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits."""
-    import soundfile
-
     whole = fade_edges(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
     buffer = io.BytesIO()
     soundfile.write(buffer, whole.samples, whole.rate, format="WAV", subtype="PCM_16")
@@ -64,9 +72,5 @@ def _write_unless_same(path: Path, data: bytes) -> None:
         files.write_bytes(path, data)
 
 
-def _seconds(row: Row) -> float:
+def _read_duration(row: ManifestRow) -> float:
     return row.duration or 0.0
-
-
-def _clean(row: Row) -> float:
-    return row.quality.snr_db or 0.0 if row.quality else 0.0

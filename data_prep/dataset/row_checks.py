@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from data_prep.audio.reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts import CODEBOOKS, frames_of
+from data_prep.audio_codecs.interface import CodeFormat
 from data_prep.dataset.clip_audio_checks import AudioInfo
 from data_prep.dataset.row_reader import ManifestLine
-from data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, Row
+from data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, ManifestRow
 
-CODEBOOK = 2048
-"""Codes of each codebook: `codebook_size` in the tokenizer's config of every released Qwen3-TTS 12 Hz model."""
 DURATION_TOLERANCE = 0.02
 """Tolerance of `duration` in seconds: rows are rounded, and MP3 adds padding that its header may not declare."""
 
@@ -43,13 +41,13 @@ PROBLEMS = {
 }
 """Kind of problem → description. Training rejects such rows, or its result suffers."""
 NOTES = {
-    "rate": f"clips not at {MASTER_RATE} Hz: they are resampled when used",
+    "rate": "clips not at {sample_rate} Hz: they are resampled when used",
     "channels": "clips with several channels: they are mixed to mono when used",
     "ref_rate": f"reference clips not at {MASTER_RATE} Hz: the official script rejects them; export --as qwen converts them",
     "no_speaker": "rows without a speaker: use --speaker NAME in later commands",
     "same_recording": "validation rows from recordings that also have training rows, from other parts",
 }
-"""Kind of note → description. Such rows can be used as they are."""
+"""Kind of note → description, with `{sample_rate}` of the codec. Such rows can be used as they are."""
 
 
 class Problem(NamedTuple):
@@ -78,7 +76,7 @@ class RowFacts:
     coded: bool
 
 
-def row_facts(line: ManifestLine, row: Row, sound: AudioInfo | AudioError | None) -> RowFacts:
+def collect_facts(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError | None) -> RowFacts:
     """The kept fields of one row."""
     usable = sound if isinstance(sound, AudioInfo) else None
     name = line.manifest.name
@@ -87,33 +85,33 @@ def row_facts(line: ManifestLine, row: Row, sound: AudioInfo | AudioError | None
     return RowFacts(line.place, validates, row.id, row.audio, row.speaker, row.language, row.source, row.start, row.end, usable, coded)
 
 
-def check_clip(line: ManifestLine, row: Row, sound: AudioInfo | AudioError, codebook: int) -> Iterator[Problem]:
-    """Problems of a row's clip. `codebook`: number of codes per codebook."""
+def check_clip(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError, codes: CodeFormat) -> Iterator[Problem]:
+    """Problems of a row's clip. `codes`: the format that its codes should have."""
     if isinstance(sound, AudioError):
         yield Problem(sound.reason if sound.reason in PROBLEMS else "unreadable", line.place, f"{row.audio}: {sound.detail}")
         return
-    if sound.rate != MASTER_RATE:
+    if sound.rate != codes.sample_rate:
         yield Problem("rate", line.place, f"{row.audio}: {sound.rate} Hz")
     if sound.channels > 1:
         yield Problem("channels", line.place, f"{row.audio}: {sound.channels} channels")
     if row.duration is not None and not abs(row.duration - sound.seconds) <= DURATION_TOLERANCE:  # NaN too
         yield Problem("duration", line.place, f"{row.audio}: the row says {row.duration:.3f} s, the clip lasts {sound.seconds:.3f} s")
-    if row.audio_codes is not None and (fault := find_codes_fault(row.audio_codes, sound.length, codebook)):
+    if row.audio_codes is not None and (fault := find_codes_fault(row.audio_codes, sound.count_samples(codes.sample_rate), codes)):
         yield Problem("codes", line.place, fault)
 
 
-def find_codes_fault(codes: Sequence[Sequence[int]], samples: int, codebook: int) -> str:
-    """Describe what is wrong with [T, 16] codes of a clip of `samples` at 24 kHz; empty if valid."""
-    wrong = next((t for t, frame in enumerate(codes) if len(frame) != CODEBOOKS), None)
+def find_codes_fault(codes: Sequence[Sequence[int]], samples: int, wanted: CodeFormat) -> str:
+    """Describe what is wrong with the codes [frames, codebooks] of a clip of `samples` at `wanted.sample_rate`; empty if valid."""
+    wrong = next((t for t, frame in enumerate(codes) if len(frame) != wanted.codebooks), None)
     if wrong is not None:
-        return f"frame {wrong} has {len(codes[wrong])} codes, expected {CODEBOOKS}"
-    if len(codes) != frames_of(samples):
-        return f"{len(codes)} frames for {samples} samples at {MASTER_RATE} Hz, expected {frames_of(samples)}"
+        return f"frame {wrong} has {len(codes[wrong])} codes, expected {wanted.codebooks}"
+    if len(codes) != (frames := wanted.count_frames(samples)):
+        return f"{len(codes)} frames for {samples} samples at {wanted.sample_rate} Hz, expected {frames}"
     low, high = min(map(min, codes)), max(map(max, codes))
-    return "" if low >= 0 and high < codebook else f"codes from {low} to {high}, expected 0 to {codebook - 1}"
+    return "" if low >= 0 and high < wanted.codebook_size else f"codes from {low} to {high}, expected 0 to {wanted.codebook_size - 1}"
 
 
-def check_reference(line: ManifestLine, row: Row, sound: AudioInfo | AudioError) -> Iterator[Problem]:
+def check_reference(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError) -> Iterator[Problem]:
     """Problems of a row's reference clip."""
     if isinstance(sound, AudioError):
         yield Problem("ref_audio", line.place, f"{row.ref_audio}: {sound.reason}: {sound.detail}")
@@ -121,7 +119,7 @@ def check_reference(line: ManifestLine, row: Row, sound: AudioInfo | AudioError)
         yield Problem("ref_rate", line.place, f"{row.ref_audio}: {sound.rate} Hz")
 
 
-def check_fields(line: ManifestLine, row: Row) -> Iterator[Problem]:
+def check_fields(line: ManifestLine, row: ManifestRow) -> Iterator[Problem]:
     """Problems of the language and speaker fields of a row."""
     name = row.language.strip().lower()
     if name and name != AUTO and name not in LANGUAGES and name not in LANGUAGES.values():
@@ -132,10 +130,10 @@ def check_fields(line: ManifestLine, row: Row) -> Iterator[Problem]:
 
 def check_across_rows(rows: Sequence[RowFacts]) -> Iterator[Problem]:
     """Problems between rows: repeated ids and clips, leaks between the splits, missing codes."""
-    yield from _repeated(rows, "same_id", lambda row: row.id)
-    yield from _repeated(rows, "same_clip", lambda row: (row.validates, row.sound.digest) if row.sound else None)
-    yield from _in_both_splits(rows)
-    yield from _recordings_in_both_splits(rows)
+    yield from _find_repeated(rows, "same_id", lambda row: row.id)
+    yield from _find_repeated(rows, "same_clip", lambda row: (row.validates, row.sound.digest) if row.sound else None)
+    yield from _find_in_both_splits(rows)
+    yield from _find_recordings_in_both_splits(rows)
     trained = {row.speaker for row in rows if not row.validates}
     if any(not row.validates for row in rows):
         yield from (Problem("unknown_speaker", row.place, str(row.speaker)) for row in rows if row.validates and row.speaker not in trained)
@@ -143,21 +141,21 @@ def check_across_rows(rows: Sequence[RowFacts]) -> Iterator[Problem]:
         yield from (Problem("codes_missing", row.place, row.audio) for row in rows if not row.coded)
 
 
-def _repeated(rows: Sequence[RowFacts], kind: str, key: Callable[[RowFacts], Hashable]) -> Iterator[Problem]:
+def _find_repeated(rows: Sequence[RowFacts], kind: str, key: Callable[[RowFacts], Hashable]) -> Iterator[Problem]:
     first: dict[Hashable, RowFacts] = {}
     for row in rows:
         if (value := key(row)) is not None and (earlier := first.setdefault(value, row)) is not row:
             yield Problem(kind, row.place, f"{row.id if kind == 'same_id' else row.audio}: as in {earlier.place}")
 
 
-def _in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
+def _find_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
     trained = {row.sound.digest: row for row in rows if row.sound and not row.validates}
     for row in rows:
         if row.validates and row.sound and (twin := trained.get(row.sound.digest)):
             yield Problem("in_both_splits", row.place, f"{row.audio}: as in {twin.place}")
 
 
-def _recordings_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
+def _find_recordings_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
     """Overlapping clips in both splits are a leak (problem); sharing a recording is acceptable (note)."""
     of_source: dict[str, list[RowFacts]] = defaultdict(list)
     for row in rows:
@@ -165,11 +163,11 @@ def _recordings_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
             of_source[row.source].append(row)
     for source, beside in of_source.items():
         if len({row.validates for row in beside}) == 2:
-            yield from _overlaps(source, beside)
+            yield from _find_overlaps(source, beside)
             yield from (Problem("same_recording", row.place, source) for row in beside if row.validates)
 
 
-def _overlaps(source: str, beside: list[RowFacts]) -> Iterator[Problem]:
+def _find_overlaps(source: str, beside: list[RowFacts]) -> Iterator[Problem]:
     """Overlaps between the splits: clips sorted by start, each compared with the latest-ending clip of the other split so far."""
     timed = [(row.start, row.end, row) for row in beside if row.start is not None and row.end is not None]
     longest: dict[bool, tuple[float, RowFacts]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_prep.manifest import REJECTS, TRAIN, VAL, Row
+from data_prep.manifest import REJECTS, TRAIN, VAL, ManifestRow
 from data_prep.recordings.metadata_csv import NAMES
 from finetune.errors import UserError
 from finetune.storage import strict_json
@@ -26,7 +26,7 @@ class ManifestLine:
 
     manifest: Path
     number: int
-    row: Row | None
+    row: ManifestRow | None
     kind: str = ""
     detail: str = ""
 
@@ -44,10 +44,10 @@ def find_manifests(given: Path) -> list[Path]:
         return found
     if not given.is_dir():
         raise UserError(f"{given} does not exist; create it with: python -m data_prep voice RECORDINGS --out {given}")
-    raise UserError(f"{given}: no {TRAIN} in it; {_hint(given)}")
+    raise UserError(f"{given}: no {TRAIN} in it; {_suggest_input(given)}")
 
 
-def _hint(folder: Path) -> str:
+def _suggest_input(folder: Path) -> str:
     others = sorted(path.name for path in folder.glob("*.jsonl") if path.name != REJECTS)
     if others:
         return f"it holds {', '.join(others)}: give one of these"
@@ -61,10 +61,10 @@ def read_manifest_lines(manifest: Path) -> Iterator[ManifestLine]:
     with manifest.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield _line(manifest, number, line)
+                yield _parse_line(manifest, number, line)
 
 
-def _line(manifest: Path, number: int, line: bytes) -> ManifestLine:
+def _parse_line(manifest: Path, number: int, line: bytes) -> ManifestLine:
     try:
         value = strict_json.loads(line)
     except ValueError as error:
@@ -76,12 +76,12 @@ def _line(manifest: Path, number: int, line: bytes) -> ManifestLine:
             f"{manifest}:{number}: a chat row, not a speech row; check and prepare such files with: "
             f"python -m data_prep text {manifest} --out FOLDER"
         )
-    return _row(manifest, number, value)
+    return _parse_row(manifest, number, value)
 
 
-def _row(manifest: Path, number: int, value: dict[str, Any]) -> ManifestLine:
+def _parse_row(manifest: Path, number: int, value: dict[str, Any]) -> ManifestLine:
     try:
-        row = Row.model_validate(value)
+        row = ManifestRow.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         return ManifestLine(manifest, number, None, "bad_row", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")

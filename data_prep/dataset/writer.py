@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE, Samples, read
+from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.dataset import duration_summary, reference_clips
 from data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
-from data_prep.manifest import Reject, Row
+from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import JudgedClip
 from data_prep.pipeline.one_recording import PreparedRecording
@@ -34,43 +34,43 @@ def lock_dataset(out: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def samples(out: Path, clip: MeasuredClip) -> Samples:
+def read_samples(out: Path, clip: MeasuredClip) -> Samples:
     """[n] samples of a clip file at `MASTER_RATE`."""
     assert clip.audio, "a clip without text has no file"
-    return read(out / clip.audio, MASTER_RATE).samples
+    return read_audio(out / clip.audio, MASTER_RATE).samples
 
 
-def write(
+def write_dataset(
     out: Path, recordings: list[PreparedRecording], judged: list[JudgedClip], val_share: float, settings: dict[str, object]
 ) -> duration_summary.Summary:
     """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files."""
-    rows, between = assign_splits(clip_selection.kept(judged), val_share)
-    rejects = sorted([*clip_selection.rejected(judged, recordings), *(_reject_guard(row) for row in between)], key=_place)
-    rows = [row.model_copy(update={"asr": _demo_whisper_origin(settings)}) for row in sorted(rows, key=_place)]
-    summary = duration_summary.summarise(duration_summary.accounts(recordings, rows, rejects), rows, rejects, settings)
-    reference_clips.write(out, rows)
-    manifest.write(out / manifest.REJECTS, rejects)
-    manifest.write_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])
-    manifest.write_unless_same(out / manifest.TRAIN, [row for row in rows if row.split == "train"])
+    rows, between = assign_splits(clip_selection.make_rows(judged), val_share)
+    rejects = sorted([*clip_selection.make_rejects(judged, recordings), *(_make_guard_reject(row) for row in between)], key=_make_sort_key)
+    rows = [row.model_copy(update={"asr": _describe_demo_whisper(settings)}) for row in sorted(rows, key=_make_sort_key)]
+    summary = duration_summary.make_summary(duration_summary.compute_all_durations(recordings, rows, rejects), rows, rejects, settings)
+    reference_clips.write_references(out, rows)
+    manifest.write_entries(out / manifest.REJECTS, rejects)
+    manifest.write_rows_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])
+    manifest.write_rows_unless_same(out / manifest.TRAIN, [row for row in rows if row.split == "train"])
     files.write_json(out / manifest.SUMMARY, summary.model_dump())
     _remove_stale_clips(out, {one.clip.audio for one in judged})
     return summary
 
 
-def _demo_whisper_origin(settings: dict[str, object]) -> dict[str, str] | None:
+def _describe_demo_whisper(settings: dict[str, object]) -> dict[str, str] | None:
     """Name and scope of the demo Whisper, stored in every row whose text it wrote; None for other models."""
     text = settings.get("text")
     return {"model": str(text["name"]), "scope": str(text["scope"])} if isinstance(text, dict) and "scope" in text else None
 
 
-def _reject_guard(row: Row) -> Reject:
+def _make_guard_reject(row: ManifestRow) -> Reject:
     """Reject row of a good clip that is too close to the validation clips."""
     detail = f"less than {GUARD_SECONDS:g} s before the clips that validate, in the speaker's only recording"
     fields = row.model_dump(exclude={"split", "ref_audio", "duration", "quality"})
     return Reject(stage="clip", reasons=["guard"], detail=detail, quality=row.quality, **fields)
 
 
-def _place(entry: Row | Reject) -> tuple[str, float]:
+def _make_sort_key(entry: ManifestRow | Reject) -> tuple[str, float]:
     return entry.source or "", entry.start or 0.0
 
 

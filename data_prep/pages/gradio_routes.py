@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, StringConstraints, ValidationError
+from starlette.responses import FileResponse, Response
 
-from data_prep.pages.request_guard import LARGEST_JSON, Rejected, Route
+from data_prep.pages.request_guard import LARGEST_JSON, RequestError, Route
 
 if TYPE_CHECKING:
     import gradio
     from fastapi import FastAPI
-    from starlette.responses import Response
 
 ID = r"[A-Za-z0-9_-]{1,64}"
 """Pattern of gradio's session and event ids."""
@@ -42,15 +42,15 @@ Upload = Callable[[str], Path | None]
 """Maps a path sent by a client to the file, or None if the client may not use it."""
 
 
-def no_uploads(_: str) -> Path | None:
+def refuse_uploads(_: str) -> Path | None:
     """For a page without uploads."""
     return None
 
 
-def page_routes(page: gradio.Blocks, upload: Upload = no_uploads) -> tuple[Route, ...]:
+def list_page_routes(page: gradio.Blocks, upload: Upload = refuse_uploads) -> tuple[Route, ...]:
     """Routes that a page needs in a browser, without its upload routes."""
 
-    def posted(name: str, check: Callable[[Any], Any]) -> Route:
+    def make_post_route(name: str, check: Callable[[Any], Any]) -> Route:
         return Route("POST", f"/gradio_api/{name}", largest=LARGEST_JSON, check=check)
 
     return (
@@ -60,9 +60,9 @@ def page_routes(page: gradio.Blocks, upload: Upload = no_uploads) -> tuple[Route
         Route("GET", f"{FILE}[^\\x00-\\x1f]+"),
         Route("GET", f"/gradio_api/heartbeat/{ID}"),
         Route("GET", "/gradio_api/queue/data", query={"session_hash": lambda session: session in page._queue.pending_messages_per_session}),
-        posted("queue/join", partial(rebuild_call, page, upload)),
-        posted("cancel", partial(_checked, CancelCall)),
-        posted("reset", partial(_checked, ResetCall)),
+        make_post_route("queue/join", partial(rebuild_call, page, upload)),
+        make_post_route("cancel", partial(_check_body, CancelCall)),
+        make_post_route("reset", partial(_check_body, ResetCall)),
     )
 
 
@@ -91,25 +91,25 @@ class ResetCall(BaseModel):
 
 def rebuild_call(page: gradio.Blocks, upload: Upload, body: Any) -> dict[str, Any]:
     """The validated call to pass to gradio. Raises `ValueError` for a call that the page cannot send."""
-    call = _checked(JoinCall, body)
+    call = _check_body(JoinCall, body)
     function = page.fns.get(call["fn_index"])
     if function is None:
         raise ValueError(f"fn_index {call['fn_index']}: the page has no such function; reload the page")
     if len(call["data"]) != len(function.inputs):
         raise ValueError(f"data: {len(function.inputs)} values expected, got {len(call['data'])}; reload the page")
     trigger = call["trigger_id"] if call["trigger_id"] in page.blocks else None
-    values = [_value(upload, part, value) for part, value in zip(function.inputs, call["data"], strict=True)]
+    values = [_check_value(upload, part, value) for part, value in zip(function.inputs, call["data"], strict=True)]
     return call | {"data": values, "trigger_id": trigger}
 
 
-def _checked(kind: type[BaseModel], body: Any) -> dict[str, Any]:
+def _check_body(kind: type[BaseModel], body: Any) -> dict[str, Any]:
     try:
         return kind.model_validate(body).model_dump()
     except ValidationError as error:
         raise ValueError("; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors())) from error
 
 
-def _value(upload: Upload, part: Any, value: Any) -> Any:
+def _check_value(upload: Upload, part: Any, value: Any) -> Any:
     """Validate the value of a component: a plain value of its type, or an uploaded file.
 
     gradio would copy or download any other file and serve it. Session state stays on the server and is never sent.
@@ -131,12 +131,11 @@ def _value(upload: Upload, part: Any, value: Any) -> Any:
 
 def add_files(app: FastAPI, find: Upload) -> None:
     """Serve the files that `find` returns, instead of gradio's own route. Call it before mounting the page."""
-    from starlette.responses import FileResponse
 
     async def file(path: str) -> Response:
         found = find(path)
         if found is None or not found.is_file():
-            raise Rejected(404, "there is no such file here", "unknown_url")
+            raise RequestError(404, "no such file", "unknown_url")
         return FileResponse(found, media_type=SOUNDS.get(found.suffix.lower(), "application/octet-stream"))
 
     app.add_api_route(FILE + "{path:path}", file, methods=["GET", "HEAD"])

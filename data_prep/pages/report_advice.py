@@ -6,7 +6,7 @@ from data_prep.clips.quality_rules import PRESETS
 
 OTHER_REASONS = {
     "codec_error": "the speech tokenizer failed on it",
-    "crashed": "processing it crashed the worker process",
+    "crashed": "the worker process crashed on it",
     "decoder_crashed": "the decoder crashed on it",
     "decoder_stalled": "the decoder stalled",
     "duplicate": "the same audio as another clip or file",
@@ -37,7 +37,7 @@ ADVICE = {
     "duplicate": "Nothing to do: one copy is used.",
     "empty": "Copy the file again from its origin.",
     "guard": "These clips are fine, but training must not see speech next to validation clips. With several recordings none are lost.",
-    "long_pause": "Listen: if the clip is fine apart from the pause, a smaller --target cuts there.",
+    "long_pause": "Listen: if the clip is fine except for the pause, a smaller --target cuts there.",
     "looping_text": INVENTED,
     "maybe_no_speech": INVENTED,
     "mostly_silence": "Listen: the recording may be too quiet for speech detection.",
@@ -65,7 +65,7 @@ ADVICE = {
 }
 
 
-def explain(reason: str) -> str:
+def explain_reason(reason: str) -> str:
     """Short description of a reason; empty for an unknown one."""
     rules = {rule.reason: rule.description for preset in PRESETS.values() for rule in preset}
     return (rules | OTHER_REASONS).get(reason, "")

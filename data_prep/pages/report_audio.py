@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.image import imsave
 
 from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import AudioError, Samples, read
+from data_prep.audio.waveform import AudioError, Samples, read_audio
 from data_prep.pages.report_clips import ReportClip
 from data_prep.pages.report_rules import Weakness
 from finetune.storage import files
@@ -54,10 +55,10 @@ class ClipMedia:
 
 
 def choose_clips(kept: Sequence[ReportClip], rejected: Sequence[ReportClip], weaknesses: Mapping[str, Weakness]) -> ClipSelection:
-    """Choose by the weakest measure of each clip (`report_rules.weaknesses`), most extreme first."""
+    """Choose by the weakest measure of each clip (`report_rules.find_weaknesses`), most extreme first."""
     ranked = sorted((clip for clip in kept if clip.id in weaknesses), key=lambda clip: (weaknesses[clip.id].margin, clip.id))
-    heard = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
-    nearest = sorted(heard, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))
+    candidates = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
+    nearest = sorted(candidates, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))
     half = len(ranked) // 2
     worst, best = ranked[: min(SHOWN, half)], ranked[half:][-SHOWN:]
     return ClipSelection(best[::-1], worst, nearest[:SHOWN])
@@ -74,10 +75,8 @@ def render_clips(folder: Path, choice: ClipSelection) -> dict[str, ClipMedia]:
     return shown
 
 
-def spectrogram(samples: Samples) -> bytes:
+def draw_spectrogram(samples: Samples) -> bytes:
     """PNG of the mel spectrogram of samples at 24 kHz: 80 bands up to 12 kHz, low ones below; at most about 480 columns."""
-    from matplotlib.image import imsave
-
     librosa = import_librosa()
     hop = max(HOP, -(-len(samples) // COLUMNS))
     power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=FFT, hop_length=hop, n_mels=BANDS)
@@ -90,16 +89,16 @@ def spectrogram(samples: Samples) -> bytes:
 def _render_clip(folder: Path, clip: ReportClip, room: int) -> ClipMedia:
     path = files.resolve_under(folder, clip.audio)
     try:
-        samples = read(path, RATE).samples
+        samples = read_audio(path, RATE).samples
     except (AudioError, OSError) as error:
         return ClipMedia(clip, "", "", f"cannot be read: {error}")
-    picture = data_uri("image/png", spectrogram(samples)) if len(samples) else ""
-    player = data_uri(TYPES.get(path.suffix.lower(), "audio/flac"), path.read_bytes())
+    picture = make_data_uri("image/png", draw_spectrogram(samples)) if len(samples) else ""
+    player = make_data_uri(TYPES.get(path.suffix.lower(), "audio/flac"), path.read_bytes())
     if len(player) > room:
         return ClipMedia(clip, "", picture, "the size limit for embedded audio is reached")
     return ClipMedia(clip, player, picture, "")
 
 
-def data_uri(kind: str, data: bytes) -> str:
+def make_data_uri(kind: str, data: bytes) -> str:
     """`data` as a base64 data URI of media type `kind`."""
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

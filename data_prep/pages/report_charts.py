@@ -67,21 +67,21 @@ class Curve:
     """Seconds at the top of the axis."""
 
 
-def histogram(title: str, unit: str, kept: Sequence[float | None], lost: Sequence[float | None]) -> Histogram | None:
+def make_histogram(title: str, unit: str, kept: Sequence[float | None], lost: Sequence[float | None]) -> Histogram | None:
     """Histogram of kept and rejected values; None if the measure is unknown for all clips."""
     good, bad = (np.array([value for value in values if value is not None], float) for values in (kept, lost))
     both = np.concatenate([good, bad])
     if not len(both):
         return None
     low, high = np.percentile(both, OUTLIERS)
-    edges = round_ticks(float(low), float(high), BARS)
+    edges = choose_ticks(float(low), float(high), BARS)
     (counts_good, counts_bad) = (np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] for values in (good, bad))
     most = int((counts_good + counts_bad).max())
     return Histogram(
         title=title,
         unit=unit,
-        bars=[_bar(edges, at, int(counts_good[at]), int(counts_bad[at]), most, unit) for at in range(len(edges) - 1)],
-        ticks=_ticks(edges[0], edges[-1]),
+        bars=[_make_bar(edges, at, int(counts_good[at]), int(counts_bad[at]), most, unit) for at in range(len(edges) - 1)],
+        ticks=_make_ticks(edges[0], edges[-1]),
         most=most,
         median=format_number(float(np.median(both))),
         middle=(format_number(float(np.percentile(both, 5))), format_number(float(np.percentile(both, 95)))),
@@ -90,23 +90,23 @@ def histogram(title: str, unit: str, kept: Sequence[float | None], lost: Sequenc
     )
 
 
-def curve(limits: np.ndarray, removed: np.ndarray, now: float, removed_now: float) -> Curve:
+def make_curve(limits: np.ndarray, removed: np.ndarray, now: float, removed_now: float) -> Curve:
     """Curve of removed seconds. `limits`: ascending; `removed`: seconds at each limit; `now`, `removed_now`: the current limit."""
     low, high = float(limits[0]), float(limits[-1])
     most = max(float(removed.max()), removed_now) or 1.0
-    points = [(_x_position(limit, low, high), HEIGHT * (1 - seconds / most)) for limit, seconds in zip(limits, removed, strict=True)]
+    points = [(_scale_x(limit, low, high), HEIGHT * (1 - seconds / most)) for limit, seconds in zip(limits, removed, strict=True)]
     path = " ".join(f"{'L' if at else 'M'}{x:.1f} {y:.1f}" for at, (x, y) in enumerate(points))
     return Curve(
         path=path,
         area=f"{path} L{points[-1][0]:.1f} {HEIGHT:.1f} L{points[0][0]:.1f} {HEIGHT:.1f} Z",
-        now=Tick(_x_position(now, low, high), format_number(now)),
+        now=Tick(_scale_x(now, low, high), format_number(now)),
         now_y=round(HEIGHT * (1 - removed_now / most), 1),
-        ticks=_ticks(low, high),
+        ticks=_make_ticks(low, high),
         most=most,
     )
 
 
-def round_ticks(low: float, high: float, most: int) -> np.ndarray:
+def choose_ticks(low: float, high: float, most: int) -> np.ndarray:
     """Round tick values that enclose `low` … `high`: at least two, at most about `most`."""
     from matplotlib.ticker import MaxNLocator
 
@@ -122,8 +122,8 @@ def format_number(value: float) -> str:
     return text.replace(",", "\u202f").replace("-", "−")
 
 
-def _bar(edges: np.ndarray, at: int, good: int, bad: int, most: int, unit: str) -> Bar:
-    left, right = (_x_position(float(edge), float(edges[0]), float(edges[-1])) for edge in edges[at : at + 2])
+def _make_bar(edges: np.ndarray, at: int, good: int, bad: int, most: int, unit: str) -> Bar:
+    left, right = (_scale_x(float(edge), float(edges[0]), float(edges[-1])) for edge in edges[at : at + 2])
     tall_good, tall_bad = round(HEIGHT * good / most, 1), round(HEIGHT * bad / most, 1)
     return Bar(
         x=round(left + 0.5, 1),
@@ -136,10 +136,10 @@ def _bar(edges: np.ndarray, at: int, good: int, bad: int, most: int, unit: str) 
     )
 
 
-def _ticks(low: float, high: float) -> list[Tick]:
-    inside = [float(value) for value in round_ticks(low, high, TICKS) if low - 1e-9 <= value <= high + 1e-9]
-    return [Tick(_x_position(value, low, high), format_number(value)) for value in inside]
+def _make_ticks(low: float, high: float) -> list[Tick]:
+    inside = [float(value) for value in choose_ticks(low, high, TICKS) if low - 1e-9 <= value <= high + 1e-9]
+    return [Tick(_scale_x(value, low, high), format_number(value)) for value in inside]
 
 
-def _x_position(value: float, low: float, high: float) -> float:
+def _scale_x(value: float, low: float, high: float) -> float:
     return round(WIDTH * (value - low) / (high - low), 1) if high > low else WIDTH / 2

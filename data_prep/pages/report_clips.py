@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from data_prep import manifest
 from data_prep.dataset.duration_summary import Summary
-from data_prep.manifest import AUTO, Quality, Reject, Row
+from data_prep.manifest import AUTO, ManifestRow, Quality, Reject
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
 
@@ -48,21 +48,21 @@ class Dataset:
     rejected: list[ReportClip]
 
 
-def read(folder: Path) -> Dataset:
+def read_dataset(folder: Path) -> Dataset:
     """Load a dataset. Raises `UserError` with file and line for missing or invalid data, or a path outside the folder."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; create a dataset with: python -m data_prep voice RECORDINGS --out {folder}")
-    summary = _summary(folder / manifest.SUMMARY)
-    kept = [_from_row(row) for name in (manifest.TRAIN, manifest.VAL) for row in _rows(folder / name)]
-    return Dataset(folder, summary, kept, list(_rejected(folder / manifest.REJECTS)))
+    summary = _read_summary(folder / manifest.SUMMARY)
+    kept = [_convert_row(row) for name in (manifest.TRAIN, manifest.VAL) for row in _read_rows(folder / name)]
+    return Dataset(folder, summary, kept, list(_read_rejects(folder / manifest.REJECTS)))
 
 
-def path_of(dataset: Dataset, clip: ReportClip) -> Path:
+def resolve_clip(dataset: Dataset, clip: ReportClip) -> Path:
     """The real path of a clip's audio file. Raises `UserError` if it is outside the dataset."""
     return files.resolve_under(dataset.folder, clip.audio)
 
 
-def _summary(path: Path) -> Summary:
+def _read_summary(path: Path) -> Summary:
     try:
         return Summary.model_validate(strict_json.loads(path.read_bytes()))
     except FileNotFoundError:
@@ -75,13 +75,13 @@ def _summary(path: Path) -> Summary:
         raise UserError(f"{path}: not a summary of data_prep voice ({first}); run data_prep voice again") from error
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _read_rows(path: Path) -> Iterator[ManifestRow]:
     """The rows without `audio_codes`, which are most of the file and not needed here."""
     for row in manifest.read_rows(path, speaker=""):
         yield row.model_copy(update={"audio_codes": None})
 
 
-def _rejected(path: Path) -> Iterator[ReportClip]:
+def _read_rejects(path: Path) -> Iterator[ReportClip]:
     for number, value in manifest.read_lines(path):
         try:
             reject = Reject.model_validate(value)
@@ -89,10 +89,10 @@ def _rejected(path: Path) -> Iterator[ReportClip]:
                 files.resolve_under(path.parent, reject.audio)
         except (ValidationError, UserError) as error:
             raise UserError(f"{path}:{number}: not a row of rejects.jsonl ({error}); run data_prep voice again") from error
-        yield _from_reject(reject)
+        yield _convert_reject(reject)
 
 
-def _from_row(row: Row) -> ReportClip:
+def _convert_row(row: ManifestRow) -> ReportClip:
     return ReportClip(
         id=row.id or "",
         audio=row.audio,
@@ -107,7 +107,7 @@ def _from_row(row: Row) -> ReportClip:
     )
 
 
-def _from_reject(reject: Reject) -> ReportClip:
+def _convert_reject(reject: Reject) -> ReportClip:
     return ReportClip(
         id=reject.id or "",
         audio=reject.audio or "",

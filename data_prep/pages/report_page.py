@@ -15,13 +15,21 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.dataset.duration_summary import Account
-from data_prep.pages.report_advice import ADVICE, explain
+from data_prep.dataset.duration_summary import RecordingDurations
+from data_prep.pages.report_advice import ADVICE, explain_reason
 from data_prep.pages.report_audio import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
-from data_prep.pages.report_charts import STEPS, Curve, Histogram, curve, format_number, histogram, round_ticks
+from data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
 from data_prep.pages.report_clips import Dataset, ReportClip
-from data_prep.pages.report_rules import DEFAULT_PRESET, RuleFinding, RuleRemoval, candidate_clips, findings, rules_of, weaknesses
-from data_prep.pages.report_templates import environment, plain, style
+from data_prep.pages.report_rules import (
+    DEFAULT_PRESET,
+    RuleFinding,
+    RuleRemoval,
+    build_candidate_clips,
+    compute_findings,
+    find_weaknesses,
+    list_rules,
+)
+from data_prep.pages.report_templates import format_identifier, make_environment, read_style
 
 FOLDER = Path(__file__).parent
 MOST_RECORDINGS = 2000
@@ -72,7 +80,7 @@ class RuleView:
 class RecordingView:
     """A row of the table of recordings. Durations in seconds, SNR in dB."""
 
-    account: Account
+    durations: RecordingDurations
     total: float
     kept: float
     rejected: float
@@ -81,39 +89,39 @@ class RecordingView:
     notes: str
 
 
-def render(dataset: Dataset) -> str:
+def render_page(dataset: Dataset) -> str:
     """The report as HTML."""
-    everything, rules = candidate_clips(dataset), rules_of(dataset)
-    weakest = weaknesses(everything, rules)
+    everything, rules = build_candidate_clips(dataset), list_rules(dataset)
+    weakest = find_weaknesses(everything, rules)
     choice = choose_clips(dataset.kept, dataset.rejected, weakest)
     shown = render_clips(dataset.folder, choice)
     script = (FOLDER / "report_page.js").read_text(encoding="utf-8")
-    page = environment(FOLDER).get_template("report_page.html")
+    page = make_environment(FOLDER).get_template("report_page.html")
     return page.render(
         name=dataset.folder.resolve().name,
         summary=dataset.summary,
-        steps=funnel(dataset),
-        drift=drift(dataset),
+        steps=make_funnel(dataset),
+        drift=compute_drift(dataset),
         tolerance=TOLERANCE,
-        histograms=histograms(dataset),
-        unmeasured=unmeasured(dataset),
-        rules=[_rule_view(finding) for finding in findings(everything, rules)],
+        histograms=make_histograms(dataset),
+        unmeasured=list_unmeasured(dataset),
+        rules=[_make_rule_view(finding) for finding in compute_findings(everything, rules)],
         preset=dataset.summary.settings.get("preset", DEFAULT_PRESET),
-        recordings=recordings(dataset)[:MOST_RECORDINGS],
-        speakers=_speakers(dataset),
-        groups=_groups(choice),
-        settings=_settings(dataset.summary.settings),
+        recordings=list_recordings(dataset)[:MOST_RECORDINGS],
+        speakers=_list_speakers(dataset),
+        groups=_list_groups(choice),
+        settings=_flatten_settings(dataset.summary.settings),
         shown=shown,
         weakest=weakest,
         silent=sum(not one.player for one in shown.values()),
         audio_megabytes=AUDIO_BYTES // 1_000_000,
         script=script,
-        style=style(),
+        style=read_style(),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def funnel(dataset: Dataset) -> list[FunnelStep]:
+def make_funnel(dataset: Dataset) -> list[FunnelStep]:
     """Durations of the input, non-speech, each rejection reason and the kept clips; the parts add up to the input.
 
     A piece that fails several rules counts for the first of them.
@@ -122,7 +130,7 @@ def funnel(dataset: Dataset) -> list[FunnelStep]:
     lost: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in dataset.rejected:
         lost[clip.reasons[0]].append(clip)
-    losses = sorted(lost.items(), key=lambda item: (-_seconds(item[1]), item[0]))
+    losses = sorted(lost.items(), key=lambda item: (-_sum_seconds(item[1]), item[0]))
     whole = summary.input_seconds or 1.0
     steps = [FunnelStep("input", "all decodable audio", "", "input", summary.input_seconds, 1.0, 0.0, summary.recordings)]
     left = summary.input_seconds - summary.non_speech_seconds
@@ -131,46 +139,48 @@ def funnel(dataset: Dataset) -> list[FunnelStep]:
         FunnelStep("no speech", "pauses and other audio without speech", "", "silence", silence, silence / whole, left / whole, None)
     )
     for reason, clips in losses:
-        seconds = _seconds(clips)
+        seconds = _sum_seconds(clips)
         left -= seconds
-        description = explain(reason) or clips[0].detail
+        description = explain_reason(reason) or clips[0].detail
         steps.append(
             FunnelStep(reason, description, ADVICE.get(reason, ""), "lost", seconds, seconds / whole, max(left, 0.0) / whole, len(clips))
         )
-    seconds = _seconds(dataset.kept)
+    seconds = _sum_seconds(dataset.kept)
     return [*steps, FunnelStep("kept", "training and validation clips", "", "kept", seconds, seconds / whole, 0.0, len(dataset.kept))]
 
 
-def drift(dataset: Dataset) -> float:
+def compute_drift(dataset: Dataset) -> float:
     """Seconds of input missing from the manifests: non-zero if they were changed after the summary was written."""
-    return dataset.summary.input_seconds - dataset.summary.non_speech_seconds - _seconds(dataset.kept) - _seconds(dataset.rejected)
+    return dataset.summary.input_seconds - dataset.summary.non_speech_seconds - _sum_seconds(dataset.kept) - _sum_seconds(dataset.rejected)
 
 
-def histograms(dataset: Dataset) -> list[Histogram]:
+def make_histograms(dataset: Dataset) -> list[Histogram]:
     """A histogram of each measure that at least one clip has."""
     kept, lost = dataset.kept, [clip for clip in dataset.rejected if clip.quality is not None]
-    drawn = [histogram("Duration", "s", [clip.seconds for clip in kept], [clip.seconds for clip in lost])]
+    drawn = [make_histogram("Duration", "s", [clip.seconds for clip in kept], [clip.seconds for clip in lost])]
     for title, unit, field in QUALITY:
-        drawn.append(histogram(title, unit, [_measure(clip, field) for clip in kept], [_measure(clip, field) for clip in lost]))
+        drawn.append(
+            make_histogram(title, unit, [_read_measure(clip, field) for clip in kept], [_read_measure(clip, field) for clip in lost])
+        )
     return [one for one in drawn if one is not None]
 
 
-def unmeasured(dataset: Dataset) -> list[str]:
+def list_unmeasured(dataset: Dataset) -> list[str]:
     """Titles of the measures that no clip has."""
     clips = (*dataset.kept, *dataset.rejected)
-    return [title for title, _, field in QUALITY if all(_measure(clip, field) is None for clip in clips)]
+    return [title for title, _, field in QUALITY if all(_read_measure(clip, field) is None for clip in clips)]
 
 
-def recordings(dataset: Dataset) -> list[RecordingView]:
+def list_recordings(dataset: Dataset) -> list[RecordingView]:
     """All recordings, sorted by rejected duration, longest first."""
     by_source: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in (*dataset.kept, *dataset.rejected):
         by_source[clip.source].append(clip)
-    views = [_recording(account, by_source[account.source]) for account in dataset.summary.sources]
-    return sorted(views, key=lambda view: (-view.rejected, view.account.source))
+    views = [_make_recording_view(account, by_source[account.source]) for account in dataset.summary.sources]
+    return sorted(views, key=lambda view: (-view.rejected, view.durations.source))
 
 
-def _groups(choice: ClipSelection) -> list[tuple[str, str, str, list[ReportClip]]]:
+def _list_groups(choice: ClipSelection) -> list[tuple[str, str, str, list[ReportClip]]]:
     """(HTML anchor, title, description, clips) of each group."""
     return [
         ("worst", "Weakest clips that were kept", "Start here: errors in these clips are in the training data.", choice.worst),
@@ -179,53 +189,61 @@ def _groups(choice: ClipSelection) -> list[tuple[str, str, str, list[ReportClip]
     ]
 
 
-def _rule_view(finding: RuleFinding) -> RuleView:
+def _make_rule_view(finding: RuleFinding) -> RuleView:
     limit = format_number(finding.limit)
     if not finding.varies:
         return RuleView(finding, limit, None, [])
     low, high = finding.reach
     limits = np.linspace(low, high, STEPS)
-    drawn = curve(limits, np.array([finding.at(float(one)).seconds for one in limits]), finding.limit, finding.now.seconds)
-    others = {format_number(float(one)): float(one) for one in round_ticks(low, high, LIMITS_SHOWN)} | {limit: finding.limit}
-    return RuleView(finding, limit, drawn, [(finding.at(value), text) for text, value in sorted(others.items(), key=lambda item: item[1])])
+    drawn = make_curve(
+        limits, np.array([finding.compute_removal(float(one)).seconds for one in limits]), finding.limit, finding.now.seconds
+    )
+    others = {format_number(float(one)): float(one) for one in choose_ticks(low, high, LIMITS_SHOWN)} | {limit: finding.limit}
+    return RuleView(
+        finding, limit, drawn, [(finding.compute_removal(value), text) for text, value in sorted(others.items(), key=lambda item: item[1])]
+    )
 
 
-def _recording(account: Account, clips: Sequence[ReportClip]) -> RecordingView:
+def _make_recording_view(account: RecordingDurations, clips: Sequence[ReportClip]) -> RecordingView:
     total, kept, rejected, silent = (part / MASTER_RATE for part in (account.total, account.kept, account.rejected, account.non_speech))
-    snr = [value for clip in clips if (value := _measure(clip, "snr_db")) is not None]
-    return RecordingView(account, total, kept, rejected, silent, float(np.median(snr)) if snr else None, _recording_notes(account, clips))
+    snr = [value for clip in clips if (value := _read_measure(clip, "snr_db")) is not None]
+    return RecordingView(
+        account, total, kept, rejected, silent, float(np.median(snr)) if snr else None, _describe_recording(account, clips)
+    )
 
 
-def _recording_notes(account: Account, clips: Sequence[ReportClip]) -> str:
+def _describe_recording(account: RecordingDurations, clips: Sequence[ReportClip]) -> str:
     """Notes on a recording: why all of it was rejected, else its most frequent rejection reasons and the decoder's warning."""
     whole = [clip for clip in clips if clip.stage == "recording"]
     if whole:
-        return f"{plain(whole[0].reasons[0])}: {whole[0].detail}" if whole[0].detail else plain(whole[0].reasons[0])
+        return f"{format_identifier(whole[0].reasons[0])}: {whole[0].detail}" if whole[0].detail else format_identifier(whole[0].reasons[0])
     reasons = Counter(reason for clip in clips for reason in clip.reasons)
-    losses = ", ".join(f"{plain(reason)} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3])
+    losses = ", ".join(
+        f"{format_identifier(reason)} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
+    )
     return "; ".join(part for part in (account.warning, losses) if part)
 
 
-def _speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
+def _list_speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
     """(name, kept seconds, number of clips, languages) of each speaker."""
     groups: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in dataset.kept:
         groups[clip.speaker].append(clip)
-    rows = [(name, _seconds(clips), len(clips), ", ".join(sorted({clip.language for clip in clips}))) for name, clips in groups.items()]
+    rows = [(name, _sum_seconds(clips), len(clips), ", ".join(sorted({clip.language for clip in clips}))) for name, clips in groups.items()]
     return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
-def _settings(value: dict[str, object], above: str = "") -> list[tuple[str, str]]:
+def _flatten_settings(value: dict[str, object], above: str = "") -> list[tuple[str, str]]:
     """Nested settings as flat pairs: `lengths target` → `6.0`."""
     flat: list[tuple[str, str]] = []
     for key, one in value.items():
-        flat += _settings(one, f"{above}{key} ") if isinstance(one, dict) else [(f"{above}{key}", "–" if one is None else str(one))]
+        flat += _flatten_settings(one, f"{above}{key} ") if isinstance(one, dict) else [(f"{above}{key}", "–" if one is None else str(one))]
     return flat
 
 
-def _measure(clip: ReportClip, field: str) -> float | None:
+def _read_measure(clip: ReportClip, field: str) -> float | None:
     return getattr(clip.quality, field, None)
 
 
-def _seconds(clips: Sequence[ReportClip]) -> float:
+def _sum_seconds(clips: Sequence[ReportClip]) -> float:
     return sum(clip.seconds for clip in clips)

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from data_prep.clips.quality_rules import PRESETS, TRAINABLE, Candidate, Rule, RuleInput, build_candidates, presets
+from data_prep.clips.quality_rules import PRESETS, TRAINABLE, Candidate, Rule, RuleInput, build_candidates, make_presets
 from data_prep.pages.report_clips import Dataset, ReportClip
 from data_prep.segmentation.segment import Lengths
 
@@ -39,7 +39,7 @@ class Weakness:
 
     @property
     def limit(self) -> float:
-        return _limit(self.rule)
+        return _read_limit(self.rule)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class RuleFinding:
 
     @property
     def limit(self) -> float:
-        return _limit(self.rule)
+        return _read_limit(self.rule)
 
     @property
     def is_lower(self) -> bool:
@@ -76,7 +76,7 @@ class RuleFinding:
 
     @cached_property
     def now(self) -> RuleRemoval:
-        return self.at(self.limit)
+        return self.compute_removal(self.limit)
 
     @cached_property
     def reach(self) -> tuple[float, float]:
@@ -89,76 +89,76 @@ class RuleFinding:
         """Whether the values differ enough to draw a curve."""
         return len(np.unique(self.values)) > 2
 
-    def at(self, limit: float) -> RuleRemoval:
+    def compute_removal(self, limit: float) -> RuleRemoval:
         """What the rule would remove at another limit."""
         gone = self.values < limit if self.is_lower else self.values > limit
         return RuleRemoval(limit, int(gone.sum()), float(self.seconds[gone].sum()))
 
 
-def candidate_clips(dataset: Dataset) -> list[CandidateClip]:
+def build_candidate_clips(dataset: Dataset) -> list[CandidateClip]:
     """Every measured clip, as the rules see it."""
     clips = [(clip, clip.quality) for clip in (*dataset.kept, *dataset.rejected) if clip.quality is not None and clip.stage != "codes"]
     measured = [RuleInput(clip.speaker, clip.seconds, clip.text, clip.language, quality) for clip, quality in clips]
-    return [CandidateClip(clip, seen) for (clip, _), seen in zip(clips, build_candidates(measured, _lengths(dataset)), strict=True)]
+    return [CandidateClip(clip, seen) for (clip, _), seen in zip(clips, build_candidates(measured, _read_lengths(dataset)), strict=True)]
 
 
-def rules_of(dataset: Dataset) -> tuple[Rule, ...]:
+def list_rules(dataset: Dataset) -> tuple[Rule, ...]:
     """The rules that the run applied. Length rules show durations in seconds instead of distances from the limit."""
-    lengths = _lengths(dataset)
+    lengths = _read_lengths(dataset)
     in_seconds = {
-        "too_short": lambda rule: replace(rule, unit="s", value=_length, least=lengths.shortest),
-        "too_long": lambda rule: replace(rule, unit="s", value=_length, most=lengths.longest),
+        "too_short": lambda rule: replace(rule, unit="s", value=_read_seconds, least=lengths.shortest),
+        "too_long": lambda rule: replace(rule, unit="s", value=_read_seconds, most=lengths.longest),
     }
-    hearing = dataset.summary.settings.get("text")
-    every = presets(hearing.get("least_sure") if isinstance(hearing, dict) else None)
+    text_settings = dataset.summary.settings.get("text")
+    every = make_presets(text_settings.get("least_sure") if isinstance(text_settings, dict) else None)
     rules = every.get(str(dataset.summary.settings.get("preset")), every[DEFAULT_PRESET])
     return tuple(in_seconds.get(rule.reason, lambda rule: rule)(rule) for rule in rules)
 
 
-def findings(everything: Sequence[CandidateClip], applied: Sequence[Rule]) -> list[RuleFinding]:
+def compute_findings(everything: Sequence[CandidateClip], applied: Sequence[Rule]) -> list[RuleFinding]:
     """One finding per rule of any preset; rules that the run applied come first, with their limits."""
     reasons = {rule.reason for rule in applied}
     others = [rule for rule in PRESETS["clean"] if rule.reason not in reasons]
     failed = [{rule.reason for rule in applied if rule.fails(one.candidate)} for one in everything]
-    return [_finding(rule, rule.reason in reasons, everything, failed) for rule in (*applied, *others)]
+    return [_compute_finding(rule, rule.reason in reasons, everything, failed) for rule in (*applied, *others)]
 
 
-def weaknesses(everything: Sequence[CandidateClip], rules: Sequence[Rule]) -> dict[str, Weakness]:
+def find_weaknesses(everything: Sequence[CandidateClip], rules: Sequence[Rule]) -> dict[str, Weakness]:
     """Clip id → its weakest measure, length excluded. Clips whose measures do not vary are not in the result."""
     found: dict[str, Weakness] = {}
     for rule in rules:
         values = {one.clip.id: value for one in everything if (value := rule.value(one.candidate)) is not None and one.clip.id}
         if values and rule.reason not in LENGTH_REASONS:
-            for id, margin in _margins(rule, values).items():
+            for id, margin in _compute_margins(rule, values).items():
                 if id not in found or margin < found[id].margin:
                     found[id] = Weakness(rule, values[id], margin)
     return found
 
 
-def _margins(rule: Rule, values: dict[str, float]) -> dict[str, float]:
+def _compute_margins(rule: Rule, values: dict[str, float]) -> dict[str, float]:
     """Clip id → margin. If most clips share one value, as with samples at full scale, only failing clips get a margin."""
     spread = float(np.subtract(*np.percentile(list(values.values()), [75, 25])))
-    unit = spread or abs(_limit(rule)) or 1.0
+    unit = spread or abs(_read_limit(rule)) or 1.0
     margins = {id: min(value - rule.least, rule.most - value) / unit for id, value in values.items()}
     return {id: margin for id, margin in margins.items() if spread > 0 or margin < 0}
 
 
-def _finding(rule: Rule, applied: bool, everything: Sequence[CandidateClip], failed: Sequence[set[str]]) -> RuleFinding:
+def _compute_finding(rule: Rule, applied: bool, everything: Sequence[CandidateClip], failed: Sequence[set[str]]) -> RuleFinding:
     known = [(value, one.clip.seconds) for one in everything if (value := rule.value(one.candidate)) is not None]
     alone = [one.clip.seconds for one, reasons in zip(everything, failed, strict=True) if reasons == {rule.reason}]
     values, seconds = np.array(known).reshape(-1, 2).T
-    return RuleFinding(rule, applied, values, seconds, RuleRemoval(_limit(rule), len(alone), sum(alone)))
+    return RuleFinding(rule, applied, values, seconds, RuleRemoval(_read_limit(rule), len(alone), sum(alone)))
 
 
-def _limit(rule: Rule) -> float:
+def _read_limit(rule: Rule) -> float:
     return rule.least if rule.least > -inf else rule.most
 
 
-def _length(candidate: Candidate) -> float:
+def _read_seconds(candidate: Candidate) -> float:
     return candidate.seconds
 
 
-def _lengths(dataset: Dataset) -> Lengths:
+def _read_lengths(dataset: Dataset) -> Lengths:
     """Length limits of the run; without them, no clip is too short or too long."""
     given = dataset.summary.settings.get("lengths")
     return Lengths(**given) if isinstance(given, dict) else Lengths(target=0.0, shortest=0.0, longest=inf)

@@ -11,21 +11,27 @@ from data_prep.pages.report_charts import format_number
 FOLDER = Path(__file__).parent
 
 
-def environment(folder: Path) -> Environment:
+def make_environment(folder: Path) -> Environment:
     """Jinja environment for the templates in `folder`, which may import `report_templates.html` from this folder."""
     jinja = Environment(
         loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    jinja.filters |= {"duration": duration, "number": format_number, "percent": percent, "clock": clock, "plain": plain}
+    jinja.filters |= {
+        "duration": format_duration,
+        "number": format_number,
+        "percent": format_percent,
+        "clock": format_position,
+        "plain": format_identifier,
+    }
     return jinja
 
 
-def style() -> str:
+def read_style() -> str:
     """The style sheet."""
     return (FOLDER / "report_page.css").read_text(encoding="utf-8")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`2 h 05 min`, `3 min 20 s`, `4.2 s`."""
     if seconds >= 3600:
         hours, minutes = divmod(round(seconds / 60), 60)
@@ -36,17 +42,17 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f}\u00a0s"
 
 
-def plain(reason: str) -> str:
+def format_identifier(reason: str) -> str:
     """An identifier with spaces instead of underscores."""
     return reason.replace("_", " ")
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """`12.3 %`, with a space that does not break."""
     return f"{share:.1%}".replace("%", "\u202f%")
 
 
-def clock(seconds: float) -> str:
+def format_position(seconds: float) -> str:
     """A position in a recording: `1:02:03.4`."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(int(minutes), 60)

@@ -39,7 +39,7 @@ HOST = re.compile(r"(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::\d{1,5})?", r
 PRINTABLE = re.compile(r"[ -~]*")
 
 
-class Rejected(HTTPException):
+class RequestError(HTTPException):
     """A request to answer with an error. `code`: one word for programs; the detail is a sentence."""
 
     def __init__(self, status: int, message: str, code: str, headers: Mapping[str, str] | None = None) -> None:
@@ -77,18 +77,18 @@ class Caller:
     """Client address; empty if unknown."""
 
 
-def as_json(rejected: Rejected) -> Response:
+def make_json_response(rejected: RequestError) -> Response:
     """The error as a JSON response."""
     return JSONResponse({"detail": rejected.detail}, rejected.status_code, rejected.headers)
 
 
-def guard(
+def add_request_guard(
     app: ASGIApp,
     routes: Sequence[Route],
     admit: Callable[[Caller], None],
-    answer: Callable[[Rejected], Response] = as_json,
+    answer: Callable[[RequestError], Response] = make_json_response,
 ) -> ASGIApp:
-    """Middleware that answers requests without a matching route with 404. `admit` raises `Rejected` for callers without access."""
+    """Middleware that answers requests without a matching route with 404. `admit` raises `RequestError` for callers without access."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -98,12 +98,12 @@ def guard(
             await send({"type": "websocket.close", "code": 1008})  # websockets are not supported
             return
         try:
-            headers = readable_headers(scope)
+            headers = read_headers(scope)
             admit(Caller(headers, (scope.get("client") or ("",))[0]))
-            route = route_of(routes, scope["method"], scope["path"])
-            kept = {**scope, "headers": _header_pairs(headers), "query_string": _query(route, scope.get("query_string", b""))}
+            route = find_route(routes, scope["method"], scope["path"])
+            kept = {**scope, "headers": _encode_headers(headers), "query_string": _filter_query(route, scope.get("query_string", b""))}
             passed = await _check_body(route, kept, headers, receive)
-        except Rejected as rejected:
+        except RequestError as rejected:
             await answer(rejected)(scope, receive, send)
             return
         if passed is not None:
@@ -112,34 +112,34 @@ def guard(
     return guarded
 
 
-def readable_headers(scope: Scope) -> dict[str, str]:
-    """Allowed headers by lower-case name. Raises `Rejected` for ambiguous or malformed ones."""
+def read_headers(scope: Scope) -> dict[str, str]:
+    """Allowed headers by lower-case name. Raises `RequestError` for ambiguous or malformed ones."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
         if name not in HEADERS and not name.startswith("sec-fetch-"):
             continue
         if name in headers and name in ("host", "origin", "authorization", "content-length", "content-type"):
-            raise Rejected(400, f"the header {name} is there twice; send it once", "invalid_header")
+            raise RequestError(400, f"the header {name} is there twice; send it once", "invalid_header")
         if name != "authorization" and (len(value) > LONGEST_HEADER or not PRINTABLE.fullmatch(value)):
-            raise Rejected(400, f"the header {name} is too long or holds other than printable ASCII characters", "invalid_header")
+            raise RequestError(400, f"the header {name} is too long or holds other than printable ASCII characters", "invalid_header")
         headers[name] = value
     return headers
 
 
 def require_own_site(headers: Mapping[str, str], local: bool) -> None:
-    """Raises `Rejected` for cross-site requests. `local`: the server accepts requests from this machine only."""
+    """Raises `RequestError` for cross-site requests. `local`: the server accepts requests from this machine only."""
     host = headers.get("host", "")
     if (host or local) and not HOST.fullmatch(host):
-        raise Rejected(400, f"host {host!r} is not the name of a server", "invalid_host")
+        raise RequestError(400, f"host {host!r} is not the name of a server", "invalid_host")
     if local and not is_this_machine(host):  # DNS rebinding: a foreign site could resolve its name to this machine
-        raise Rejected(400, f"host {host!r} is not this server's name", "invalid_host")
+        raise RequestError(400, f"host {host!r} is not this server's name", "invalid_host")
     origin = headers.get("origin")
     if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-        raise Rejected(403, f"requests from the site {origin} are not answered", "invalid_origin")
+        raise RequestError(403, f"requests from the site {origin} are not answered", "invalid_origin")
     # Scripts and images of other sites send no origin; following a link to the page is allowed.
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
-        raise Rejected(403, "requests from other sites are not answered", "invalid_origin")
+        raise RequestError(403, "requests from other sites are not answered", "invalid_origin")
 
 
 def is_this_machine(host: str) -> bool:
@@ -156,12 +156,12 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-def route_of(routes: Sequence[Route], method: str, path: str) -> Route:
-    """The matching route. Raises `Rejected` (404) if there is none."""
+def find_route(routes: Sequence[Route], method: str, path: str) -> Route:
+    """The matching route. Raises `RequestError` (404) if there is none."""
     for route in routes:
         if route.matches(method, path):
             return route
-    raise Rejected(404, f"there is no {method} {path[:200]} here", "unknown_url")
+    raise RequestError(404, f"there is no {method} {path[:200]} here", "unknown_url")
 
 
 def parse_json(body: bytes) -> Any:
@@ -172,12 +172,12 @@ def parse_json(body: bytes) -> Any:
         raise ValueError(f"the body is not JSON that can be read ({strict_json.one_line(error)})") from error
 
 
-def too_large(largest: int) -> Rejected:
+def make_size_error(largest: int) -> RequestError:
     """The response to a body over the limit."""
-    return Rejected(413, f"the request is larger than {largest} bytes", "request_too_large")
+    return RequestError(413, f"the request is larger than {largest} bytes", "request_too_large")
 
 
-def _header_pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def _encode_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """Headers to pass on, without the token, which the application does not need."""
     kept = {name: value for name, value in headers.items() if name in HEADERS and name != "authorization"}
     if kept.get("x-forwarded-proto", "https") not in ("http", "https"):
@@ -185,15 +185,15 @@ def _header_pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode("latin-1")) for name, value in kept.items()]
 
 
-def _query(route: Route, query: bytes) -> bytes:
+def _filter_query(route: Route, query: bytes) -> bytes:
     try:
         given = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError as error:
-        raise Rejected(400, f"the query of the address cannot be read ({error})", "invalid_query") from error
+        raise RequestError(400, f"the query of the address cannot be read ({error})", "invalid_query") from error
     kept = [(name, value) for name, value in given if name in route.query]
     for name, value in kept:
         if not route.query[name](value):
-            raise Rejected(400, f"{name}={value[:100]!r} in the address is not valid", "invalid_query")
+            raise RequestError(400, f"{name}={value[:100]!r} in the address is not valid", "invalid_query")
     return urlencode(dict(kept)).encode()
 
 
@@ -201,28 +201,28 @@ async def _check_body(route: Route, scope: Scope, headers: Mapping[str, str], re
     """The validated body for the application; None if the client disconnected. `scope` gets the length of a rebuilt body."""
     declared = headers.get("content-length", "0")
     if not re.fullmatch(r"\d{1,15}", declared, re.ASCII):
-        raise Rejected(400, f"content-length {declared[:50]!r} is not a number of bytes", "invalid_header")
+        raise RequestError(400, f"content-length {declared[:50]!r} is not a number of bytes", "invalid_header")
     if int(declared) > route.largest:
-        raise too_large(route.largest)
+        raise make_size_error(route.largest)
     if route.check is None:
         return _limit_body(receive, route.largest)
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Rejected(
+        raise RequestError(
             415, "a body of the type application/json is expected", "invalid_content_type"
         )  # forms of other sites cannot send this type
-    body = await _whole(receive, route.largest)
+    body = await _read_body(receive, route.largest)
     if body is None:
         return None
     try:
         body = json.dumps(route.check(parse_json(body)), ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:
-        raise Rejected(400, str(error), "invalid_value") from error
+        raise RequestError(400, str(error), "invalid_value") from error
     rebuilt = {b"content-length": str(len(body)).encode(), b"content-type": b"application/json"}
     scope["headers"] = [*((name, value) for name, value in scope["headers"] if name not in rebuilt), *rebuilt.items()]
     return _replay_body(body, receive)
 
 
-async def _whole(receive: Receive, largest: int) -> bytes | None:
+async def _read_body(receive: Receive, largest: int) -> bytes | None:
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -232,11 +232,11 @@ async def _whole(receive: Receive, largest: int) -> bytes | None:
                     return None
                 body += message.get("body", b"")
                 if len(body) > largest:
-                    raise too_large(largest)
+                    raise make_size_error(largest)
                 if not message.get("more_body"):
                     return bytes(body)
     except TimeoutError as error:
-        raise Rejected(408, f"the body did not arrive within {BODY_SECONDS:g} s", "timeout") from error
+        raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} s", "timeout") from error
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
@@ -261,7 +261,7 @@ def _limit_body(receive: Receive, largest: int) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > largest:
-            raise too_large(largest)
+            raise make_size_error(largest)
         return message
 
     return counted

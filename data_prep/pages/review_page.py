@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Action, Decision
-from data_prep.pages.report_advice import explain
+from data_prep.pages.report_advice import explain_reason
 from data_prep.pages.report_charts import format_number
-from data_prep.pages.report_clips import Dataset, ReportClip, path_of
+from data_prep.pages.report_clips import Dataset, ReportClip, resolve_clip
 from data_prep.pages.report_rules import Weakness
-from data_prep.pages.report_templates import plain
-from data_prep.pages.review_queue import ALL, ORDERS, WORST, ReviewQueue, build_queue, list_views, make_decision, select, step_from
+from data_prep.pages.report_templates import format_identifier
+from data_prep.pages.review_queue import (
+    ALL,
+    ORDERS,
+    WORST,
+    ReviewQueue,
+    build_queue,
+    list_views,
+    make_decision,
+    move_selection,
+    select_clips,
+)
 from finetune.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,16 +55,16 @@ class ReviewSession:
     """Owns review.jsonl while the page is open. Its methods handle the page's events and return the values of its components."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.decisions, self.queue = dataset, review_decisions.read(dataset.folder), build_queue(dataset)
+        self.dataset, self.decisions, self.queue = dataset, review_decisions.read_decisions(dataset.folder), build_queue(dataset)
 
     def select_clips(self, view: str | None, order: str | None, search: str | None) -> list[Any]:
         """Filter and sort the clips; returns their ids, then the components for the first. A cleared control sends None."""
-        ids = select(self.queue, self.decisions, view or ALL, order or WORST, search or "")
+        ids = select_clips(self.queue, self.decisions, view or ALL, order or WORST, search or "")
         return [ids, *self.show_clip(ids, ids[0] if ids else "")]
 
     def move(self, steps: int, ids: list[str], id: str) -> list[Any]:
         """Move `steps` forwards or back."""
-        return self.show_clip(ids, step_from(ids, id, steps))
+        return self.show_clip(ids, move_selection(ids, id, steps))
 
     def save_decision(self, action: Action, ids: list[str], id: str, text: str | None, note: str | None) -> list[Any]:
         """Save a decision and show the next clip. `id` and `text` come from the same browser event, so two clips cannot be mixed up."""
@@ -64,11 +74,11 @@ class ReviewSession:
             decision = make_decision(self.queue.clips[id], self.decisions.get(id), action, text or "", note or "")
         except (KeyError, UserError) as error:
             raise Error(f"decision not saved: {error}", print_exception=False) from error
-        review_decisions.add(self.dataset.folder, decision)
+        review_decisions.append_decision(self.dataset.folder, decision)
         self.decisions.pop(id, None)
         if action != "undo":
             self.decisions[id] = decision
-        return self.show_clip(ids, id if action == "undo" else step_from(ids, id, 1))
+        return self.show_clip(ids, id if action == "undo" else move_selection(ids, id, 1))
 
     def show_clip(self, ids: list[str], id: str) -> list[Any]:
         """Component values: id, audio, text, note, facts, position in the list."""
@@ -79,15 +89,15 @@ class ReviewSession:
         place = f"{ids.index(id) + 1 if id in ids else '–'} of {len(ids)}"
         return [
             id,
-            str(path_of(self.dataset, clip)),
+            str(resolve_clip(self.dataset, clip)),
             text,
             (decision.note if decision else "") or "",
-            facts(self.queue, clip, decision),
+            format_facts(self.queue, clip, decision),
             place,
         ]
 
 
-def build(session: ReviewSession) -> gradio.Blocks:
+def build_page(session: ReviewSession) -> gradio.Blocks:
     """The Gradio page, without a server."""
     import gradio
 
@@ -121,15 +131,18 @@ def build(session: ReviewSession) -> gradio.Blocks:
     return page
 
 
-def facts(queue: ReviewQueue, clip: ReportClip, decision: Decision | None) -> str:
+def format_facts(queue: ReviewQueue, clip: ReportClip, decision: Decision | None) -> str:
     """HTML with the clip's status, rejection reasons and measures. All text from files is escaped."""
-    states = [f'<span class="state lost" title="{escape(explain(reason))}">{escape(plain(reason))}</span>' for reason in clip.reasons]
+    states = [
+        f'<span class="state lost" title="{escape(explain_reason(reason))}">{escape(format_identifier(reason))}</span>'
+        for reason in clip.reasons
+    ]
     if not states:
         states = [f'<span class="state kept">kept: {escape(clip.stage)}</span>']
     if decision is not None:
         states.append(f'<span class="state mine">your decision: {escape(decision.action)}</span>')
     weakness = queue.weaknesses.get(clip.id)
-    weakest = f"<p>{escape(_weakest(weakness))}</p>" if weakness else ""
+    weakest = f"<p>{escape(_format_weakness(weakness))}</p>" if weakness else ""
     where = f"<p>{escape(clip.speaker)} · {escape(clip.source)} at {clip.start:.1f} s · {clip.seconds:.1f} s · {escape(clip.id)}</p>"
     measures = [(name, getattr(clip.quality, field, None), unit) for field, name, unit in SHOWN]
     terms = "".join(
@@ -138,6 +151,6 @@ def facts(queue: ReviewQueue, clip: ReportClip, decision: Decision | None) -> st
     return f'<div class="facts">{"".join(states)}{weakest}{where}<dl>{terms}</dl></div>'
 
 
-def _weakest(weakness: Weakness) -> str:
+def _format_weakness(weakness: Weakness) -> str:
     rule, value, limit = weakness.rule, format_number(weakness.value), format_number(weakness.limit)
-    return f"Weakest measure: {plain(rule.reason)}, {value} {rule.unit}; limit {limit}"
+    return f"Weakest measure: {format_identifier(rule.reason)}, {value} {rule.unit}; limit {limit}"

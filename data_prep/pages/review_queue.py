@@ -9,7 +9,7 @@ from math import inf
 from data_prep.clips.review_decisions import Action, Decision
 from data_prep.pages import report_clips
 from data_prep.pages.report_clips import Dataset, ReportClip
-from data_prep.pages.report_rules import Weakness, candidate_clips, rules_of, weaknesses
+from data_prep.pages.report_rules import Weakness, build_candidate_clips, find_weaknesses, list_rules
 from finetune.errors import UserError
 
 ALL, KEPT, REJECTED, OPEN, DECIDED = "all clips", "kept", "rejected", "not decided yet", "decided"
@@ -31,13 +31,13 @@ def build_queue(dataset: Dataset) -> ReviewQueue:
     clips = {
         clip.id: clip
         for clip in (*dataset.kept, *dataset.rejected)
-        if clip.id and clip.audio and report_clips.path_of(dataset, clip).is_file()
+        if clip.id and clip.audio and report_clips.resolve_clip(dataset, clip).is_file()
     }
     if not clips:
         raise UserError(
             f"{dataset.folder} has no clips with audio; create it with: python -m data_prep voice RECORDINGS --out {dataset.folder}"
         )
-    return ReviewQueue(clips, weaknesses(candidate_clips(dataset), rules_of(dataset)))
+    return ReviewQueue(clips, find_weaknesses(build_candidate_clips(dataset), list_rules(dataset)))
 
 
 def list_views(queue: ReviewQueue) -> list[str]:
@@ -46,14 +46,14 @@ def list_views(queue: ReviewQueue) -> list[str]:
     return [ALL, KEPT, REJECTED, OPEN, DECIDED, *reasons]
 
 
-def select(queue: ReviewQueue, decisions: Mapping[str, Decision], view: str, order: str, search: str) -> list[str]:
+def select_clips(queue: ReviewQueue, decisions: Mapping[str, Decision], view: str, order: str, search: str) -> list[str]:
     """Ids of the clips in `view` whose text, recording, speaker and id contain all words of `search`, ignoring case."""
     wanted = search.casefold().split()
     found = [clip for clip in queue.clips.values() if _is_in(clip, view, clip.id in decisions) and _matches(clip, wanted)]
-    return [clip.id for clip in sorted(found, key=lambda clip: (_rank(queue, clip, order), clip.source, clip.start, clip.id))]
+    return [clip.id for clip in sorted(found, key=lambda clip: (_rank_clip(queue, clip, order), clip.source, clip.start, clip.id))]
 
 
-def step_from(ids: list[str], id: str, steps: int) -> str:
+def move_selection(ids: list[str], id: str, steps: int) -> str:
     """The id `steps` after `id`, clamped to the list; `id` itself if it is not in the list."""
     return ids[min(max(ids.index(id) + steps, 0), len(ids) - 1)] if id in ids else id
 
@@ -63,13 +63,13 @@ def make_decision(clip: ReportClip, before: Decision | None, action: Action, tex
 
     Raises `UserError` if `action` is "text" and the text is empty.
     """
-    said = " ".join(text.split())
+    corrected = " ".join(text.split())
     if action == "undo":
         return Decision(id=clip.id, action="undo")
-    if action == "text" and not said:
+    if action == "text" and not corrected:
         raise UserError(f"{clip.id}: enter the transcript of the clip, or reject it")
-    written = action == "text" or said != clip.text or (before is not None and before.text is not None)
-    return Decision(id=clip.id, action=action, text=said if written and said else None, note=note.strip() or None)
+    written = action == "text" or corrected != clip.text or (before is not None and before.text is not None)
+    return Decision(id=clip.id, action=action, text=corrected if written and corrected else None, note=note.strip() or None)
 
 
 def _is_in(clip: ReportClip, view: str, decided: bool) -> bool:
@@ -82,7 +82,7 @@ def _matches(clip: ReportClip, words: list[str]) -> bool:
     return all(word in everything for word in words)
 
 
-def _rank(queue: ReviewQueue, clip: ReportClip, order: str) -> float:
+def _rank_clip(queue: ReviewQueue, clip: ReportClip, order: str) -> float:
     if order == WORST:
         return queue.weaknesses[clip.id].margin if clip.id in queue.weaknesses else inf
     return {IN_ORDER: 0.0, SHORTEST: clip.seconds, LONGEST: -clip.seconds}[order]

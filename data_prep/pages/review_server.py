@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from data_prep.clips import review_decisions
 from data_prep.pages import web_server
-from data_prep.pages.report_clips import path_of
-from data_prep.pages.review_page import ReviewSession, build
+from data_prep.pages.report_clips import resolve_clip
+from data_prep.pages.review_page import ReviewSession, build_page
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -19,32 +19,32 @@ WAITING = 64
 """Maximum queued events."""
 
 
-def serve(session: ReviewSession, port: int) -> None:
+def serve_page(session: ReviewSession, port: int) -> None:
     """Serve the page; blocks until SIGTERM or Ctrl-C."""
-    with web_server.private_folder(f"overtone-review-{port}"):
+    with web_server.open_private_folder(f"overtone-review-{port}"):
         written = session.dataset.folder / review_decisions.REVIEW
         announcement = f"review: http://{web_server.LOOPBACK}:{port}   (stop with Ctrl-C; decisions are saved to {written})"
-        web_server.run(application(session), web_server.LOOPBACK, port, announcement)
+        web_server.run_server(make_application(session), web_server.LOOPBACK, port, announcement)
 
 
-def application(session: ReviewSession) -> FastAPI:
+def make_application(session: ReviewSession) -> FastAPI:
     """The ASGI application: the page behind the request guard."""
     import gradio
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.gradio_routes import add_files, page_routes
-    from data_prep.pages.request_guard import guard, require_own_site
+    from data_prep.pages.gradio_routes import add_files, list_page_routes
+    from data_prep.pages.request_guard import add_request_guard, require_own_site
 
     warnings.filterwarnings("ignore", module="gradio")  # deprecation warnings inside gradio and its dependencies
     # Without this, gradio copies each displayed clip into its temporary folder.
     gradio.set_static_paths([session.dataset.folder.resolve()])
-    page = build(session)
+    page = build_page(session)
     page.queue(max_size=WAITING)
-    clips = {str(path): path for path in (path_of(session.dataset, clip) for clip in session.queue.clips.values())}
+    clips = {str(path): path for path in (resolve_clip(session.dataset, clip) for clip in session.queue.clips.values())}
     middleware = [
         Middleware(web_server.add_security_headers),
-        Middleware(guard, routes=page_routes(page), admit=lambda caller: require_own_site(caller.headers, local=True)),
+        Middleware(add_request_guard, routes=list_page_routes(page), admit=lambda caller: require_own_site(caller.headers, local=True)),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
     add_files(app, clips.get)
@@ -54,7 +54,7 @@ def application(session: ReviewSession) -> FastAPI:
         "/",
         footer_links=[],
         ssr_mode=False,
-        theme=web_server.theme(),
+        theme=web_server.make_theme(),
         css_paths=FOLDER / "review_page.css",
         head=f"<script>{(FOLDER / 'review_page.js').read_text(encoding='utf-8')}</script>",
     )

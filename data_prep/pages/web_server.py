@@ -63,7 +63,7 @@ def require_free_port(port: int, host: str = LOOPBACK) -> None:
             raise UserError(f"--port {port} cannot be opened ({error.strerror}); choose another, as --port {port + 1}") from error
 
 
-def theme() -> gradio.Theme:
+def make_theme() -> gradio.Theme:
     """Gradio theme with system fonts, which need no download, and darker buttons for readable white text."""
     from gradio import themes
 
@@ -87,7 +87,7 @@ def add_security_headers(app: ASGIApp) -> ASGIApp:
 
 
 @contextmanager
-def private_folder(name: str) -> Iterator[Path]:
+def open_private_folder(name: str) -> Iterator[Path]:
     """A private folder for all temporary files of this process; removed at the end, also after SIGTERM.
 
     `name` contains the address of the server, so that the next server at that address removes leftovers of a killed one. Enter it before
@@ -97,7 +97,7 @@ def private_folder(name: str) -> Iterator[Path]:
     for left in files.list_unfinished(place, name):
         if not left.is_symlink() and left.stat().st_uid == os.getuid():  # any user may create folders with that name in /tmp
             files.discard(left)
-    previous = {signal.SIGINT: signal.getsignal(signal.SIGINT), **{one: signal.signal(one, _interrupt) for one in ENDING}}
+    previous = {signal.SIGINT: signal.getsignal(signal.SIGINT), **{one: signal.signal(one, _raise_interrupt) for one in ENDING}}
     before = tempfile.tempdir
     try:
         folder = files.fresh_folder(place, name, 0o700)
@@ -115,11 +115,11 @@ def private_folder(name: str) -> Iterator[Path]:
             signal.signal(one, handler)
 
 
-def _interrupt(*_: object) -> None:
+def _raise_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def run(app: FastAPI, host: str, port: int, announcement: str) -> None:
+def run_server(app: FastAPI, host: str, port: int, announcement: str) -> None:
     """Print the announcement and serve; blocks until SIGTERM or Ctrl-C."""
     import uvicorn
 

@@ -27,7 +27,7 @@ def assign_devices(device: str, workers: int | None, memory_each: int) -> list[s
     `memory_each` bytes per worker.
     """
     if device == "cpu":
-        room = max(1, free_memory() // memory_each)
+        room = max(1, measure_free_memory() // memory_each)
         return ["cpu"] * (min(len(os.sched_getaffinity(0)), room) if workers is None else workers)
     import torch
 
@@ -35,7 +35,7 @@ def assign_devices(device: str, workers: int | None, memory_each: int) -> list[s
     return [f"cuda:{number % count}" for number in range(count if workers is None else workers)]
 
 
-def make_current(device: str) -> None:
+def set_current_device(device: str) -> None:
     """Make a GPU the current device: kernels launched without an explicit device, such as Whisper's Triton kernels, run there."""
     if device.startswith("cuda"):
         import torch
@@ -43,7 +43,7 @@ def make_current(device: str) -> None:
         torch.cuda.set_device(torch.device(device).index or 0)  # Ray's workers see their own GPU alone, and call it "cuda"
 
 
-def free_memory() -> int:
+def measure_free_memory() -> int:
     """Available memory in bytes, limited by the machine and by the control group of this container."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     machine = next(int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:")
@@ -53,7 +53,7 @@ def free_memory() -> int:
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Run torch with one thread: workers share the cores, and the last bits of sums depend on the number of threads."""
     import torch
 
@@ -78,7 +78,7 @@ def restore_thread_count() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_tf32() -> Iterator[None]:
+def disable_tf32() -> Iterator[None]:
     """Disable TF32: compute fp32 products and convolutions in full fp32 on a GPU; torch's cuDNN default keeps 10 of 23 mantissa bits.
 
     Stored codes and speaker embeddings are keyed by their inputs, which do not include the device.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from data_prep.parallel import process_pool, ray_pool
-from data_prep.parallel.devices import DEVICES, assign_devices, choose_device, make_current
+from data_prep.parallel.devices import DEVICES, assign_devices, choose_device, set_current_device
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.ray_pool import RayWorkers
 from finetune.errors import UserError
@@ -77,7 +77,7 @@ def open_workers(options: argparse.Namespace, shared: Path, needed: Sequence[Pat
         yield WorkerOptions(remote=remote)
 
 
-def distribute(
+def distribute_items(
     items: Sequence[T],
     make: Callable[[str], AbstractContextManager[Callable[[T], R]]],
     workers: WorkerOptions,
@@ -87,18 +87,18 @@ def distribute(
     """Yield (index, result) of each item as it completes; fewer if a stop is requested. `make` gets the device of its worker and must be
     picklable. `memory_each`: bytes per worker, which limit the default number of CPU workers."""
     if workers.remote is not None:
-        return ray_pool.run(
-            items, functools.partial(_make_on_device, make, ["cuda" if workers.remote.gpus else "cpu"]), workers.remote, stop
+        return ray_pool.run_items(
+            items, functools.partial(_open_on_device, make, ["cuda" if workers.remote.gpus else "cpu"]), workers.remote, stop
         )
     devices = assign_devices(choose_device(workers.device), workers.count if workers.count != 0 else 1, memory_each)
-    return process_pool.run(
-        items, functools.partial(_make_on_device, make, devices), min(len(devices), len(items)) if workers.count != 0 else 0, stop
+    return process_pool.run_items(
+        items, functools.partial(_open_on_device, make, devices), min(len(devices), len(items)) if workers.count != 0 else 0, stop
     )
 
 
-def _make_on_device(
+def _open_on_device(
     make: Callable[[str], AbstractContextManager[Callable[[T], R]]], devices: list[str], number: int
 ) -> AbstractContextManager[Callable[[T], R]]:
     """Call `make` with the device of worker `number`, inside that worker."""
-    make_current(devices[number])
+    set_current_device(devices[number])
     return make(devices[number])

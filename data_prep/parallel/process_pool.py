@@ -41,7 +41,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Result(Generic[R]):
+class ItemResult(Generic[R]):
     """Message from a worker; exactly one field is set. `unwrap_result` converts it for the caller."""
 
     value: R | None = None
@@ -58,14 +58,14 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        self._before = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
@@ -78,7 +78,7 @@ def report_stopped(how: str) -> int:
     return INTERRUPTED
 
 
-def run(items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
+def run_items(items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
     """Yield (index, result) of each item as it completes; fewer if a stop is requested.
 
     `workers` 0: in this process, without crash protection. Raises `UserError` if a worker raised one.
@@ -106,7 +106,7 @@ def _run_in_workers(items: Sequence[T], make: Make[T, R], workers: int, stop: St
             while free and waiting and not stop.requested:
                 index = waiting.popleft()
                 busy.append(free.pop(0).begin(index, items[index]))
-            for worker in _ready(busy):
+            for worker in _wait_for_workers(busy):
                 busy.remove(worker)
                 result = worker.end()
                 if result.failure:
@@ -121,13 +121,13 @@ def _run_in_workers(items: Sequence[T], make: Make[T, R], workers: int, stop: St
                 yield index, unwrap_result(worker.begin(index, items[index]).end())
 
 
-def _ready(busy: list[_WorkerProcess]) -> list[_WorkerProcess]:
+def _wait_for_workers(busy: list[_WorkerProcess]) -> list[_WorkerProcess]:
     """Workers that answered or died; waits for the first."""
     ready = connection.wait([worker.line for worker in busy])
     return [worker for worker in busy if worker.line in ready]
 
 
-def unwrap_result(result: Result[Any]) -> Any:
+def unwrap_result(result: ItemResult[Any]) -> Any:
     """The value or a `Failure`. Raises `UserError` if the worker raised one."""
     if result.wrong_request:
         raise UserError(result.wrong_request)
@@ -149,7 +149,7 @@ class _WorkerProcess:
             self._end_process()
         context = multiprocessing.get_context("spawn")  # a fork would copy locks held by torch's threads
         self.line, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._make, self._number))
+        self._process = context.Process(target=_serve_items, args=(theirs, self._make, self._number))
         resource_tracker.ensure_running()  # starting it later would unblock the signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited by the child: a terminal sends Ctrl-C to the whole process group
         try:
@@ -164,13 +164,13 @@ class _WorkerProcess:
             self.line.send(item)
         return self
 
-    def end(self) -> Result[Any]:
+    def end(self) -> ItemResult[Any]:
         try:
             return self.line.recv()
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode or 0
-            return Result(
+            return ItemResult(
                 failure=f"its process was killed by {signal.Signals(-code).name}" if code < 0 else f"its process exited with code {code}"
             )
 
@@ -186,36 +186,36 @@ class _WorkerProcess:
         self.line.close()
 
 
-def _serve(line: connection.Connection, make: Make[Any, Any], number: int) -> None:
+def _serve_items(line: connection.Connection, make: Make[Any, Any], number: int) -> None:
     """Main loop of the worker: process items until the parent closes the pipe."""
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     with make(number) as do:
         while True:
             try:
                 item = line.recv()
             except EOFError:
                 return
-            line.send(_attempt(do, item))
+            line.send(_attempt_item(do, item))
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
     os._exit(1)  # the main thread may be inside a model for minutes
 
 
-def attempt_twice(do: Callable[[T], R], item: T) -> Result[R]:
+def attempt_twice(do: Callable[[T], R], item: T) -> ItemResult[R]:
     """Process an item; retry once if it fails, since the cause may be temporary."""
-    result = _attempt(do, item)
-    return _attempt(do, item) if result.failure else result
+    result = _attempt_item(do, item)
+    return _attempt_item(do, item) if result.failure else result
 
 
-def _attempt(do: Callable[[T], R], item: T) -> Result[R]:
+def _attempt_item(do: Callable[[T], R], item: T) -> ItemResult[R]:
     try:
-        return Result(value=do(item))
+        return ItemResult(value=do(item))
     except UserError as error:
-        return Result(wrong_request=str(error))
+        return ItemResult(wrong_request=str(error))
     except Exception as error:
         traceback.print_exc()
-        return Result(failure=f"{type(error).__name__}: {error}")
+        return ItemResult(failure=f"{type(error).__name__}: {error}")

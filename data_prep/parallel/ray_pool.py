@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.parallel.process_pool import Failure, Make, Result, StopSignal, attempt_twice, unwrap_result
+from data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, unwrap_result
 from finetune.ray_cluster import cluster
 from finetune.storage import files
 
@@ -55,8 +55,8 @@ def connect_workers(address: str | None, workers: int | None, gpus: float, share
             files.discard(attempts)
 
 
-def run(items: Sequence[T], make: Make[T, R], remote: RayWorkers, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
-    """Like `process_pool.run`: yield (index, result) as items complete; fewer if a stop is requested. Raises `UserError` if a worker
+def run_items(items: Sequence[T], make: Make[T, R], remote: RayWorkers, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
+    """Like `process_pool.run_items`: yield (index, result) as items complete; fewer if a stop is requested. Raises `UserError` if a worker
     raised one."""
     if not items:
         return
@@ -92,13 +92,13 @@ class RayWorker:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         index = row["index"]
-        return {"index": index, "result": None if (self._attempts / STOPPED).exists() else self._result(index)}
+        return {"index": index, "result": None if (self._attempts / STOPPED).exists() else self._process_item(index)}
 
-    def _result(self, index: int) -> Result[Any]:
+    def _process_item(self, index: int) -> ItemResult[Any]:
         mark = self._attempts / str(index)
         before = mark.read_text().split() if mark.exists() else []
         if len(before) >= ATTEMPTS:
-            return Result(failure=f"its workers died, {len(before)} times, on {', '.join(dict.fromkeys(before))}")
+            return ItemResult(failure=f"its workers died, {len(before)} times, on {', '.join(dict.fromkeys(before))}")
         files.append_line(mark, platform.node())
         result = attempt_twice(self._do, self._items[index])
         files.discard(mark)

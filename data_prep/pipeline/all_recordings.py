@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.parallel.devices import one_thread
-from data_prep.parallel.executor import WorkerOptions, distribute
+from data_prep.parallel.devices import use_one_thread
+from data_prep.parallel.executor import WorkerOptions, distribute_items
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
@@ -19,7 +19,7 @@ from data_prep.pipeline.progress import RecordingProgress
 from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages
 from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.transcription import whisper_engine
 
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
@@ -40,7 +40,7 @@ class RecordingTask:
     """One recording to process, with its transcript if it has one."""
 
     source: RecordingSource
-    transcript: Transcript | None
+    transcript: UserTranscript | None
 
     @property
     def estimated_seconds(self) -> float:
@@ -80,25 +80,30 @@ def process_recordings(
 
     Raises `StoppedError` if a stop was requested before the end, and `UserError` if a worker raised one.
     """
-    first = _first_copies(tasks)
+    first = _find_first_copies(tasks)
     wanted = [task for task in tasks if first.get(task.source.digest, task) is task]
     finished, work = _load_stored(wanted, setup)
     left = [task for task in wanted if task.source.name not in finished]
     if finished and left:
         print(f"{len(finished)} of {len(wanted)} recordings were processed in earlier runs", flush=True)
     with RecordingProgress(len(left), sum(task.estimated_seconds for task in left)) as progress:
-        for task, recording in _process(left, setup, work, stop):
+        for task, recording in _process_tasks(left, setup, work, stop):
             finished[task.source.name] = recording
             reasons = [reason for one in clip_selection.apply_rules([recording], standard) for reason in one.reasons]
             progress.update(recording, task.estimated_seconds, reasons)
     if len(finished) < len(wanted):
         raise StoppedError(f"{len(finished)} of {len(wanted)} recordings are processed")
-    return [
-        finished.get(task.source.name) or _reject_duplicate(task, finished[first[task.source.digest].source.name]) for task in tasks
-    ], work
+    prepared = []
+    for task in tasks:
+        if task.source.name in finished:
+            prepared.append(finished[task.source.name])
+        else:
+            other = finished[first[task.source.digest].source.name]
+            prepared.append(refuse_recording(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total))
+    return prepared, work
 
 
-def _first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTask]:
+def _find_first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTask]:
     """Digest → first task with that content, preferring one with a transcript."""
     firsts: dict[str, RecordingTask] = {}
     for task in tasks:
@@ -106,10 +111,6 @@ def _first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTask]:
         if not task.source.problem and (known is None or (known.transcript is None and task.transcript is not None)):
             firsts[task.source.digest] = task
     return firsts
-
-
-def _reject_duplicate(task: RecordingTask, other: PreparedRecording) -> PreparedRecording:
-    return refuse_recording(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total)
 
 
 def _load_stored(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> tuple[dict[str, PreparedRecording], WorkCounts]:
@@ -124,14 +125,16 @@ def _load_stored(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> tuple[di
     return known, work
 
 
-def _process(
+def _process_tasks(
     tasks: Sequence[RecordingTask], setup: WorkerSetup, work: WorkCounts, stop: StopSignal
 ) -> Iterator[tuple[RecordingTask, PreparedRecording]]:
     """Yield results as they complete, the longest recordings started first; fewer if a stop is requested."""
     if not tasks:
         return
     order = sorted(tasks, key=lambda task: (-task.estimated_seconds, task.source.name))
-    for index, result in distribute(order, functools.partial(_open_worker, setup), setup.workers, _worker_memory(setup), stop):
+    for index, result in distribute_items(
+        order, functools.partial(_open_worker, setup), setup.workers, _estimate_worker_memory(setup), stop
+    ):
         if isinstance(result, Failure):
             yield order[index], _reject_crashed(order[index], setup, result)
         else:
@@ -140,15 +143,17 @@ def _process(
             yield order[index], recording
 
 
-def _worker_memory(setup: WorkerSetup) -> int:
+def _estimate_worker_memory(setup: WorkerSetup) -> int:
     """Memory of a local worker in bytes. Downloads the Whisper weights if needed."""
-    return WORKER_BYTES + (LOADED * whisper_engine.fetch(setup.whisper).stat().st_size if setup.whisper and not setup.workers.remote else 0)
+    return WORKER_BYTES + (
+        LOADED * whisper_engine.fetch_weights(setup.whisper).stat().st_size if setup.whisper and not setup.workers.remote else 0
+    )
 
 
 @contextlib.contextmanager
 def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[RecordingTask], tuple[PreparedRecording, WorkCounts]]]:
     """The function that a worker applies to each recording. Models are loaded once, when a recording first needs them."""
-    with one_thread(), Models(setup.whisper, device, setup.stages, setup.job.encoder) as models:
+    with use_one_thread(), Models(setup.whisper, device, setup.stages, setup.job.encoder) as models:
         yield functools.partial(_process_recording, setup, models)
 
 

@@ -14,7 +14,7 @@ from data_prep.clips import duplicates, quality_rules, speaker_similarity
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.clips.quality_rules import Candidate, Rule, RuleInput
 from data_prep.clips.review_decisions import Decision
-from data_prep.manifest import Reject, Row
+from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline.one_recording import PreparedRecording
 from data_prep.segmentation.segment import Lengths
 
@@ -53,7 +53,9 @@ class JudgedClip(NamedTuple):
     detail: str | None = None
 
 
-def judge(recordings: list[PreparedRecording], standard: SelectionCriteria, samples: Callable[[MeasuredClip], Samples]) -> list[JudgedClip]:
+def judge_clips(
+    recordings: list[PreparedRecording], standard: SelectionCriteria, samples: Callable[[MeasuredClip], Samples]
+) -> list[JudgedClip]:
     """Apply rules and decisions to all clips, then reject duplicates among those kept. `samples`: reads the samples of a clip's file."""
     judged = apply_rules(recordings, standard)
     kept = {one.clip.id: one.clip for one in judged if not one.reasons}
@@ -76,22 +78,22 @@ def apply_rules(recordings: list[PreparedRecording], standard: SelectionCriteria
     clips = _add_speaker_cosines(clips)
     measured = [RuleInput(one.source.speaker, clip.seconds, clip.text, clip.language, clip.quality) for one, clip in clips]
     candidates = quality_rules.build_candidates(measured, standard.lengths)
-    return [JudgedClip(one, clip, _reasons(seen, clip, standard)) for (one, clip), seen in zip(clips, candidates, strict=True)]
+    return [JudgedClip(one, clip, _find_reasons(seen, clip, standard)) for (one, clip), seen in zip(clips, candidates, strict=True)]
 
 
-def kept(judged: list[JudgedClip]) -> list[Row]:
+def make_rows(judged: list[JudgedClip]) -> list[ManifestRow]:
     """Manifest rows of the kept clips, not yet split."""
     return [
-        Row(audio=one.clip.audio, duration=round(one.clip.seconds, 6), **_fields(one))
+        ManifestRow(audio=one.clip.audio, duration=round(one.clip.seconds, 6), **_make_fields(one))
         for one in judged
         if one.clip.audio and not one.reasons
     ]
 
 
-def rejected(judged: list[JudgedClip], recordings: list[PreparedRecording]) -> list[Reject]:
+def make_rejects(judged: list[JudgedClip], recordings: list[PreparedRecording]) -> list[Reject]:
     """Rows of rejects.jsonl: rejected clips, and recordings rejected as a whole."""
     clips = [
-        Reject(stage="clip", reasons=list(one.reasons), detail=one.detail, audio=one.clip.audio, **_fields(one))
+        Reject(stage="clip", reasons=list(one.reasons), detail=one.detail, audio=one.clip.audio, **_make_fields(one))
         for one in judged
         if one.reasons
     ]
@@ -103,13 +105,13 @@ def find_stale_decisions(recordings: list[PreparedRecording], decisions: Mapping
     return sorted(decisions.keys() - {clip.id for recording in recordings for clip in recording.clips if clip.audio})
 
 
-def _reasons(candidate: Candidate, clip: MeasuredClip, standard: SelectionCriteria) -> tuple[str, ...]:
+def _find_reasons(candidate: Candidate, clip: MeasuredClip, standard: SelectionCriteria) -> tuple[str, ...]:
     decision = standard.decisions.get(clip.id)
     if decision is not None and decision.action == "reject":
         return (REVIEWED,)
     if decision is not None and decision.action == "keep" and clip.audio:
         return ()
-    return tuple(quality_rules.failures(candidate, standard.rules))
+    return tuple(quality_rules.find_failures(candidate, standard.rules))
 
 
 def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> MeasuredClip:
@@ -124,14 +126,14 @@ def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> Meas
 def _add_speaker_cosines(clips: list[tuple[PreparedRecording, MeasuredClip]]) -> list[tuple[PreparedRecording, MeasuredClip]]:
     """The clips with their speaker similarity, where it is known."""
     vectors = ((one.source.speaker, clip.id, one.voices[clip.id]) for one, clip in clips if clip.id in one.voices)
-    cosines = speaker_similarity.speaker_cosines(vectors)
+    cosines = speaker_similarity.compute_speaker_cosines(vectors)
     return [
         (one, clip.model_copy(update={"quality": clip.quality.model_copy(update={"speaker_cos": cosines.get(clip.id)})}))
         for one, clip in clips
     ]
 
 
-def _fields(judged: JudgedClip) -> dict[str, Any]:
+def _make_fields(judged: JudgedClip) -> dict[str, Any]:
     """Fields that rows and rejects share."""
     source, clip = judged.recording.source, judged.clip
     return {

@@ -19,10 +19,10 @@ from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.clips import extraction, speaker_similarity
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.manifest import AUTO
-from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, key_of
+from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
 from data_prep.pipeline.worker_models import LazyAudio, Models
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation import vad
 from data_prep.segmentation.segment import Lengths, TextUnit
 from data_prep.segmentation.vad import Region
@@ -42,8 +42,8 @@ class Job:
     lengths: Lengths
     language: str | None
     """Full name, or None: Whisper detects it, a transcript leaves it open."""
-    hearing: dict[str, Any] | None
-    """`whisper_engine.settings`, or None with transcripts."""
+    whisper_settings: dict[str, Any] | None
+    """`whisper_engine.describe_settings`, or None with transcripts."""
     encoder: SpeakerEncoder | None = None
     """Of the speaker check, if there is to be one."""
 
@@ -93,7 +93,7 @@ VOICES: TypeAdapter[dict[str, bytes]] = TypeAdapter(dict[str, Base64Bytes])
 
 
 def prepare_recording(
-    source: RecordingSource, transcript: Transcript | None, job: Job, stages: Stages, models: Models
+    source: RecordingSource, transcript: UserTranscript | None, job: Job, stages: Stages, models: Models
 ) -> PreparedRecording:
     """Run all stages. Without a transcript, Whisper transcribes; if Whisper is disabled, the recording is rejected.
 
@@ -103,10 +103,10 @@ def prepare_recording(
         return refuse_recording(source, "unreadable", source.problem, 0)
     sound = LazyAudio(source.path, models)
     try:
-        heard = stages.run("speech", speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
-        if isinstance(heard, UnusableRecording):
-            return refuse_recording(source, heard.reason, heard.detail, round(heard.seconds * MASTER_RATE))
-        return _cut_clips(source, transcript, heard, sound, job, stages, models)
+        speech = stages.run("speech", make_speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
+        if isinstance(speech, UnusableRecording):
+            return refuse_recording(source, speech.reason, speech.detail, round(speech.seconds * MASTER_RATE))
+        return _cut_clips(source, transcript, speech, sound, job, stages, models)
     except AudioError as error:
         return refuse_recording(source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
 
@@ -119,20 +119,20 @@ def refuse_recording(source: RecordingSource, reason: str, detail: str, total: i
 def load_stored_speech(source: RecordingSource, stages: StoredStages) -> DetectedSpeech | UnusableRecording | None:
     """Stored result of the speech detection stage, or None."""
     try:
-        return stages.run("speech", speech_inputs(source), SPEECH, lambda: UnusableRecording(reason="", detail="", seconds=0.0))
+        return stages.run("speech", make_speech_inputs(source), SPEECH, lambda: UnusableRecording(reason="", detail="", seconds=0.0))
     except NotStoredError:
         return None
 
 
-def speech_inputs(source: RecordingSource) -> dict[str, Any]:
+def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
     """Cache key inputs of the speech detection stage."""
-    return {"form": FORM, "recording": source.digest, "vad": vad.settings()}
+    return {"form": FORM, "recording": source.digest, "vad": vad.describe_settings()}
 
 
 def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | UnusableRecording:
     """Decode, check that the audio is usable, detect speech."""
     try:
-        return DetectedSpeech(track=sound.track, regions=vad.find_speech(models.vad, sound.hearing, len(sound.master.samples)))
+        return DetectedSpeech(track=sound.track, regions=vad.find_speech(models.vad, sound.speech_audio, len(sound.master.samples)))
     except AudioError as error:
         if error.reason in OF_THE_MACHINE:
             raise
@@ -141,42 +141,42 @@ def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | Unusable
 
 def _cut_clips(
     source: RecordingSource,
-    transcript: Transcript | None,
-    heard: DetectedSpeech,
+    transcript: UserTranscript | None,
+    speech: DetectedSpeech,
     sound: LazyAudio,
     job: Job,
     stages: Stages,
     models: Models,
 ) -> PreparedRecording:
-    length, warning = heard.track.length, heard.track.warning
-    if not heard.regions:
+    length, warning = speech.track.length, speech.track.warning
+    if not speech.regions:
         return PreparedRecording(
             source, length, warning=warning, refused="no_speech", detail=f"no speech found in {length / MASTER_RATE:.2f} s"
         )
-    if transcript is None and job.hearing is None:
+    if transcript is None and job.whisper_settings is None:
         return refuse_recording(source, "no_transcript", "no transcript next to the recording", length)
-    units = _text_units(source, transcript, heard, sound, job, stages, models)
+    units = _make_text_units(source, transcript, speech, sound, job, stages, models)
     inputs = {
-        "speech": key_of(speech_inputs(source)),
-        "units": key_of({"units": [unit.model_dump() for unit in units]}),
+        "speech": make_key(make_speech_inputs(source)),
+        "units": make_key({"units": [unit.model_dump() for unit in units]}),
         "whole": bool(transcript and transcript.text),
         "lengths": vars(job.lengths),
         "language": job.language,
-        "code": extraction.code_digests(),
+        "code": extraction.compute_code_digests(),
     }
 
     def cut() -> list[MeasuredClip]:
-        pieces = extraction.divide(transcript, units, heard.regions, sound.master, job.lengths)
-        return extraction.write(job.out, source, pieces, heard.regions, sound.master, job.language)
+        pieces = extraction.divide_recording(transcript, units, speech.regions, sound.master, job.lengths)
+        return extraction.write_clips(job.out, source, pieces, speech.regions, sound.master, job.language)
 
-    made = stages.run("clips", inputs, CLIPS, cut, extraction.all_exist(job.out))
-    known = _voice_vectors(made, inputs, job, stages, models)
-    return PreparedRecording(source, length, tuple(heard.regions), tuple(made), warning, voices=known)
+    made = stages.run("clips", inputs, CLIPS, cut, extraction.make_existence_check(job.out))
+    known = _embed_clips(made, inputs, job, stages, models)
+    return PreparedRecording(source, length, tuple(speech.regions), tuple(made), warning, voices=known)
 
 
-def _text_units(
+def _make_text_units(
     source: RecordingSource,
-    transcript: Transcript | None,
+    transcript: UserTranscript | None,
     speech: DetectedSpeech,
     sound: LazyAudio,
     job: Job,
@@ -184,28 +184,33 @@ def _text_units(
     models: Models,
 ) -> list[TextUnit]:
     if transcript is not None:
-        return transcript.units(speech.track.length, job.language or AUTO)
-    assert job.hearing is not None
-    longest = job.hearing.get("longest_window")
-    inputs = {"form": FORM, "speech": key_of(speech_inputs(source)), "hearing": job.hearing}
+        return transcript.make_units(speech.track.length, job.language or AUTO)
+    assert job.whisper_settings is not None
+    longest = job.whisper_settings.get("longest_window")
+    inputs = {"form": FORM, "speech": make_key(make_speech_inputs(source)), "hearing": job.whisper_settings}
     return stages.run(
         "words",
         inputs,
         UNITS,
-        lambda: whisper_engine.transcribe(
-            models.whisper, sound.hearing, vad.windows(speech.regions, sound.master, longest), job.language, longest
+        lambda: whisper_engine.transcribe_recording(
+            models.whisper, sound.speech_audio, vad.make_windows(speech.regions, sound.master, longest), job.language, longest
         ),
         lambda units: not any(unit.error for unit in units),  # windows that Whisper failed on are retried
     )
 
 
-def _voice_vectors(
+def _embed_clips(
     made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models
 ) -> dict[str, speaker_similarity.Vector]:
     """Speaker embedding [H] of each clip file by id; {} without a speaker check. `inputs`: cache key inputs of the clips."""
     if job.encoder is None:
         return {}
-    inputs = {"form": FORM, "clips": key_of(inputs), "encoder": job.encoder.digest, "products": "fp32"}  # older results used TF32 on a GPU
+    inputs = {
+        "form": FORM,
+        "clips": make_key(inputs),
+        "encoder": job.encoder.digest,
+        "products": "fp32",
+    }  # older results used TF32 on a GPU
     paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
-    found = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.encode_clips(models.encoder, paths))
+    found = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.embed_clips(models.encoder, paths))
     return {identity: np.frombuffer(vector, "<f4") for identity, vector in found.items()}

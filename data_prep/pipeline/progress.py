@@ -40,7 +40,7 @@ class RecordingProgress:
         self._seconds_done += recording.total / MASTER_RATE
         self._reasons.update(reasons)
         what = " ".join(f"{recording.source.name}: {describe_result(recording)}".splitlines())  # a file name may contain a line break
-        now = format_progress(self._seconds_done, self._total(), time.monotonic() - self._started, self._reasons)
+        now = format_progress(self._seconds_done, self._estimate_total(), time.monotonic() - self._started, self._reasons)
         if self._console.is_terminal:
             self._bar.update(self._line, completed=self._done, description=now)
             if recording.refused:
@@ -48,7 +48,7 @@ class RecordingProgress:
         else:
             print(f"[{self._done}/{self._count}] {what} · {now}", flush=True)
 
-    def _total(self) -> float:
+    def _estimate_total(self) -> float:
         """Estimated total seconds: estimates from file sizes, scaled by the error of those of finished recordings."""
         return self._seconds_done + (self._estimated - self._estimated_done) * (
             self._seconds_done / self._estimated_done if self._estimated_done else 1.0
@@ -70,10 +70,12 @@ def describe_result(recording: PreparedRecording) -> str:
 def format_progress(done: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
     """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`, `elapsed`: seconds."""
     speed = done / max(elapsed, 0.001)
-    left = _clock((total - done) / speed) if done else "?"
+    left = _format_time((total - done) / speed) if done else "?"
     counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
-    return f"{_clock(done)} of about {_clock(total)}, {speed:.1f}× real time, {left} left" + (f" · rejected for: {counts}" * bool(counts))
+    return f"{_format_time(done)} of about {_format_time(total)}, {speed:.1f}× real time, {left} left" + (
+        f" · rejected for: {counts}" * bool(counts)
+    )
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))

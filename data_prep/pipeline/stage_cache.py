@@ -24,7 +24,7 @@ class NotStoredError(Exception):
     """A result is not stored, and computing it is disabled."""
 
 
-def key_of(inputs: dict[str, Any]) -> str:
+def make_key(inputs: dict[str, Any]) -> str:
     """SHA-256 hex digest of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
@@ -46,28 +46,28 @@ class Stages:
         still_there: Callable[[T], bool] = lambda _result: True,
     ) -> T:
         """The stored result of `stage` for `inputs`, or a newly computed one. `still_there`: whether the files that it names exist."""
-        path = self.folder / stage / f"{key_of(inputs)}.json"
-        stored = _read(path, kind)
+        path = self.folder / stage / f"{make_key(inputs)}.json"
+        stored = _read_result(path, kind)
         if stored is not None and still_there(stored):
             self.reused[stage] += 1
             return stored
-        result = self._new(compute)
+        result = self._compute_result(compute)
         files.write_bytes(path, kind.dump_json(result))
         self.computed[stage] += 1
         return result
 
-    def _new(self, compute: Callable[[], T]) -> T:
+    def _compute_result(self, compute: Callable[[], T]) -> T:
         return compute()
 
 
 class StoredStages(Stages):
     """Read-only cache: a result that is not stored raises `NotStoredError`."""
 
-    def _new(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - never computes
+    def _compute_result(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - never computes
         raise NotStoredError
 
 
-def _read(path: Path, kind: TypeAdapter[T]) -> T | None:
+def _read_result(path: Path, kind: TypeAdapter[T]) -> T | None:
     """The stored result; None if missing, damaged, or written by an incompatible version."""
     try:
         return kind.validate_json(path.read_bytes())

@@ -53,7 +53,7 @@ class Models:
 
 
 class LazyAudio:
-    """Samples of one recording, decoded on first use: `master` at `MASTER_RATE`, `hearing` at `SPEECH_RATE` for detection and Whisper."""
+    """Samples of one recording, decoded on first use: `master` at `MASTER_RATE`, `speech_audio` at `SPEECH_RATE` for VAD and Whisper."""
 
     def __init__(self, path: Path, models: Models) -> None:
         self._path, self._models = path, models
@@ -63,13 +63,13 @@ class LazyAudio:
         return self._models.decoder.probe(self._path)
 
     @cached_property
-    def _both(self) -> tuple[Audio, Audio]:
+    def _decoded(self) -> tuple[Audio, Audio]:
         return self._models.decoder.load(self._path, self.track)
 
     @property
     def master(self) -> Audio:
-        return self._both[0]
+        return self._decoded[0]
 
     @property
-    def hearing(self) -> Audio:
-        return self._both[1]
+    def speech_audio(self) -> Audio:
+        return self._decoded[1]

@@ -15,7 +15,7 @@ from finetune.errors import UserError
 
 NAMES = ("metadata.csv", "metadata_val.csv")
 """The second lists a trainer's validation clips. Their texts are used too; the validation split is chosen anew here."""
-ALIKE = 0.5
+LEAST_SIMILARITY = 0.5
 """Minimum share of letters that a text and its normalised form have in common; a name and a text share fewer."""
 
 
@@ -28,7 +28,7 @@ class MetadataLine(NamedTuple):
     speaker: str | None
 
 
-def read_table(path: Path, content: str) -> dict[str, MetadataLine]:
+def parse_table(path: Path, content: str) -> dict[str, MetadataLine]:
     """Id → line; an id may also be given as the path of a recording. Raises `UserError` with file and line for invalid lines."""
     lines = [(number, line.split("|")) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
     for number, fields in lines:
@@ -37,14 +37,14 @@ def read_table(path: Path, content: str) -> dict[str, MetadataLine]:
     by_speaker = _has_speaker_column(path, lines)
     entries: dict[str, MetadataLine] = {}
     for number, fields in lines:
-        name = _id_of(fields[0].strip())
+        name = _parse_id(fields[0].strip())
         if name in entries:
             raise UserError(f"{path}:{number}: duplicate id {name!r} (also in line {entries[name].line}); remove one of the lines")
         entries[name] = MetadataLine(path, number, fields[-1].strip(), fields[1].strip() if by_speaker else None)
     return entries
 
 
-def _id_of(field: str) -> str:
+def _parse_id(field: str) -> str:
     """`wavs/a.wav` → `a`."""
     path = PurePosixPath(field)
     return path.stem if path.suffix.lower() in EXTENSIONS else field
@@ -67,4 +67,4 @@ def _has_speaker_column(path: Path, lines: list[tuple[int, list[str]]]) -> bool:
 
 def _are_similar(second: str, third: str) -> bool:
     """Compare the letters regardless of order: sufficient here, and fast."""
-    return SequenceMatcher(None, second.lower(), third.lower(), autojunk=False).quick_ratio() >= ALIKE
+    return SequenceMatcher(None, second.lower(), third.lower(), autojunk=False).quick_ratio() >= LEAST_SIMILARITY

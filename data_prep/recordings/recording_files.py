@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.audio.reader import EXTENSIONS
-from data_prep.manifest import speaker_name
+from data_prep.manifest import parse_speaker
 from finetune.errors import UserError
 from finetune.storage import files
 
@@ -29,25 +29,27 @@ class RecordingSource:
     """Why it cannot be read (it is rejected as `unreadable` with this text); empty: readable."""
 
 
-def scan(folder: Path, speaker: str | None, skip: Path) -> list[RecordingSource]:
+def find_recordings(folder: Path, speaker: str | None, skip: Path) -> list[RecordingSource]:
     """All recordings under `folder`, sorted by name. Links are followed; the output folder `skip` and hidden names are ignored.
 
     `speaker` None: the first sub-folder names the speaker. Raises `UserError` if there are no recordings.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder with your recordings")
-    found = [(path, problem) for path, problem in _walk(folder, skip.resolve()) if problem or not _ignored_kind(path)]
+    found = [(path, problem) for path, problem in _walk_files(folder, skip.resolve()) if problem or not _classify_ignored(path)]
     if not found:
         others = format_counts(count_ignored(folder, skip))
         raise UserError(
             f"{folder} has no recordings; looked for {', '.join(EXTENSIONS)} in it and its sub-folders{others and '; found '}{others}"
         )
-    return [_source(path, problem, folder, speaker) for path, problem in found]
+    return [_make_source(path, problem, folder, speaker) for path, problem in found]
 
 
 def count_ignored(folder: Path, skip: Path) -> Counter[str]:
-    """Number of files that `scan` ignores, by lower-case suffix or as `hidden`; transcripts are among them."""
-    return Counter(_ignored_kind(path) for path, problem in _walk(folder, skip.resolve()) if not problem and _ignored_kind(path))
+    """Number of files that `find_recordings` ignores, by lower-case suffix or as `hidden`; transcripts are among them."""
+    return Counter(
+        _classify_ignored(path) for path, problem in _walk_files(folder, skip.resolve()) if not problem and _classify_ignored(path)
+    )
 
 
 def format_counts(counts: Counter[str]) -> str:
@@ -55,7 +57,7 @@ def format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _walk(folder: Path, skip: Path, around: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[Path, str]]:
+def _walk_files(folder: Path, skip: Path, around: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[Path, str]]:
     """Yield (path, problem) of all files in order, and of folders that cannot be read. `around`: device and inode of parent folders."""
     try:
         status = folder.stat()
@@ -70,36 +72,36 @@ def _walk(folder: Path, skip: Path, around: tuple[tuple[int, int], ...] = ()) ->
     for path in entries:
         if Path(os.path.realpath(path)).is_relative_to(skip):  # Path.resolve raises for a link to itself
             continue
-        if _hidden(path) or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where a folder denies access
+        if _is_hidden(path) or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where a folder denies access
             yield path, ""
             continue
         if path.suffix.lower() in EXTENSIONS:
             yield path, "a folder, despite its name; its contents are read"
-        yield from _walk(path, skip, (*around, here))
+        yield from _walk_files(path, skip, (*around, here))
 
 
-def _hidden(path: Path) -> bool:
+def _is_hidden(path: Path) -> bool:
     return path.name.startswith(".")
 
 
-def _ignored_kind(path: Path) -> str:
+def _classify_ignored(path: Path) -> str:
     """Category of an ignored file; empty for a recording."""
     ending = path.suffix.lower()
-    return "hidden" if _hidden(path) else "" if ending in EXTENSIONS else ending or "without an ending"
+    return "hidden" if _is_hidden(path) else "" if ending in EXTENSIONS else ending or "without an ending"
 
 
-def _source(path: Path, problem: str, folder: Path, speaker: str | None) -> RecordingSource:
+def _make_source(path: Path, problem: str, folder: Path, speaker: str | None) -> RecordingSource:
     relative = path.relative_to(folder)
     if speaker is None and len(relative.parts) == 1 and not problem:
         raise UserError(f"--speaker-from folder: {path} is not in a sub-folder; move it into a sub-folder named after its speaker")
     name = os.fsencode(relative.as_posix()).decode(
         "utf-8", "backslashreplace"
     )  # Linux allows names that are not valid UTF-8; JSON does not
-    digest, problem = ("", problem) if problem else _digest(path)
-    return RecordingSource(path, name, digest, speaker_name(speaker or name.split("/")[0]), problem)
+    digest, problem = ("", problem) if problem else _digest_file(path)
+    return RecordingSource(path, name, digest, parse_speaker(speaker or name.split("/")[0]), problem)
 
 
-def _digest(path: Path) -> tuple[str, str]:
+def _digest_file(path: Path) -> tuple[str, str]:
     """(SHA-256 digest, problem) of a file. A pipe is not opened, because that would wait for its writer."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):

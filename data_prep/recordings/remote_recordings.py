@@ -25,7 +25,7 @@ def download_recordings(url: str, out: Path) -> Path:
     beside = files.make_folder(out.with_name(f"{out.name}.recordings"))
     folder, ledger = files.make_folder(beside / remote.name_of(url)), beside / f"{remote.name_of(url)}.jsonl"
     paths = {name: files.resolve_under(folder, name) for name in there}
-    known = _known(ledger)
+    known = _read_ledger(ledger)
     for gone in sorted({path for path in folder.rglob("*") if path.is_file()} - set(paths.values())):
         files.discard(gone)
     missing = [name for name, found in there.items() if known.get(name) != found.identity or not paths[name].is_file()]
@@ -36,7 +36,7 @@ def download_recordings(url: str, out: Path) -> Path:
     return folder
 
 
-def _known(ledger: Path) -> dict[str, str]:
+def _read_ledger(ledger: Path) -> dict[str, str]:
     """Name → identity at download. The last entry of a name counts; incomplete lines are ignored."""
     known: dict[str, str] = {}
     for line in ledger.read_text(encoding="utf-8").splitlines() if ledger.is_file() else ():

@@ -5,37 +5,37 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from data_prep.manifest import speaker_name
+from data_prep.manifest import parse_speaker
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.user_transcripts import UserTranscript
 from finetune.errors import UserError
 
 SHOWN = 3
 
 
-def transcript_speakers(texts: Mapping[str, Transcript | None]) -> dict[str, str]:
+def list_speakers(texts: Mapping[str, UserTranscript | None]) -> dict[str, str]:
     """Recording name → speaker, for recordings whose transcript names one."""
     return {name: text.speaker for name, text in texts.items() if text and text.speaker}
 
 
-def assign_from_transcripts(sources: list[RecordingSource], texts: Mapping[str, Transcript | None]) -> list[RecordingSource]:
+def assign_speakers(sources: list[RecordingSource], texts: Mapping[str, UserTranscript | None]) -> list[RecordingSource]:
     """The sources with the speakers of their transcripts. Raises `UserError` for a transcript without a speaker.
 
     Sources without a transcript are unchanged; they are rejected later.
     """
-    named = transcript_speakers(texts)
+    named = list_speakers(texts)
     nameless = [source.name for source in sources if texts.get(source.name) and source.name not in named]
     if nameless or not named:
         raise UserError(
             f"--speaker-from transcript: the transcript of {nameless[0] if nameless else 'every recording'} names no speaker; "
             "use lines id|speaker|text in metadata.csv"
         )
-    return [dataclasses.replace(source, speaker=speaker_name(named.get(source.name, source.speaker))) for source in sources]
+    return [dataclasses.replace(source, speaker=parse_speaker(named.get(source.name, source.speaker))) for source in sources]
 
 
-def require_one_speaker(texts: Mapping[str, Transcript | None]) -> None:
+def require_one_speaker(texts: Mapping[str, UserTranscript | None]) -> None:
     """Raises `UserError` if the transcripts name several speakers, which would otherwise be merged into one voice."""
-    names = sorted(set(transcript_speakers(texts).values()))
+    names = sorted(set(list_speakers(texts).values()))
     if len(names) > 1:
         raise UserError(
             f"the transcripts name {len(names)} speakers ({', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}); use "

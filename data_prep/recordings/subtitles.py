@@ -42,21 +42,21 @@ class Cue(NamedTuple):
 class Cues(NamedTuple):
     """Cues with speech, and the number of cues that only describe a sound."""
 
-    said: tuple[Cue, ...]
+    spoken: tuple[Cue, ...]
     sounds: int
 
 
 def parse_subtitles(text: str, path: Path) -> Cues:
     """Parse a .srt or .vtt file. Raises `UserError` with file and line for invalid files, several voices and rolling captions."""
-    blocks = list(_blocks(text))
+    blocks = list(_split_blocks(text))
     if path.suffix.lower() == ".vtt" and not (blocks and blocks[0][1][0].split()[0] == "WEBVTT"):
         raise UserError(f"{path}:1: a WebVTT file starts with WEBVTT; if this is SubRip, rename it to .srt")
-    cues = [cue for line, block in blocks if (cue := _cue(line, block, path))]
+    cues = [cue for line, block in blocks if (cue := _parse_cue(line, block, path))]
     _require_one_voice(blocks, path)
     _require_no_rolling_captions(cues, path)
-    plain = [cue._replace(text=_plain(cue.text)) for cue in cues]
-    said = tuple(cue for cue in plain if re.search(r"\w", SOUND.sub("", cue.text)))
-    return Cues(said, len(cues) - len(said))
+    plain = [cue._replace(text=_strip_markup(cue.text)) for cue in cues]
+    spoken = tuple(cue for cue in plain if re.search(r"\w", SOUND.sub("", cue.text)))
+    return Cues(spoken, len(cues) - len(spoken))
 
 
 def is_label_track(text: str) -> bool:
@@ -71,10 +71,10 @@ def parse_labels(text: str, path: Path) -> Cues:
     lines = [(number, line.strip(" \r\n")) for number, line in enumerate(text.split("\n"), start=1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("\\")]  # Audacity: the frequencies of a label
     htk = all((found := HTK_LABEL.fullmatch(line)) and int(found[2]) >= HTK_SHORTEST for _, line in lines)
-    return Cues(tuple(_label(number, line, htk, path) for number, line in lines), 0)
+    return Cues(tuple(_parse_label(number, line, htk, path) for number, line in lines), 0)
 
 
-def _label(number: int, line: str, htk: bool, path: Path) -> Cue:
+def _parse_label(number: int, line: str, htk: bool, path: Path) -> Cue:
     found = (HTK_LABEL if htk else LABEL).fullmatch(line)
     if not found:
         raise UserError(f"{path}:{number}: expected start, end and text with tabs between them, as in the first line; found {line[:80]!r}")
@@ -85,7 +85,7 @@ def _label(number: int, line: str, htk: bool, path: Path) -> Cue:
     return Cue(number, float(start) / unit, float(end) / unit, text.strip())
 
 
-def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+def _split_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the first line, lines) of each block of non-blank lines."""
     block: list[str] = []
     for number, line in enumerate([*text.split("\n"), ""], start=1):
@@ -96,7 +96,7 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
             block = []
 
 
-def _cue(line: int, block: list[str], path: Path) -> Cue | None:
+def _parse_cue(line: int, block: list[str], path: Path) -> Cue | None:
     """Parse one block; None for a header, note, style or region."""
     at = next((at for at, words in enumerate(block[:2]) if "-->" in words), None)
     if at is None:
@@ -104,7 +104,7 @@ def _cue(line: int, block: list[str], path: Path) -> Cue | None:
             return None
         raise UserError(f"{path}:{line}: expected a cue (a line `00:00:01,000 --> 00:00:02,500`, then its text), found {block[0][:80]!r}")
     times = ARROW.match(block[at])
-    start, end = (_seconds(clock) for clock in times.groups()) if times else (None, None)
+    start, end = (_parse_seconds(clock) for clock in times.groups()) if times else (None, None)
     if start is None or end is None:
         raise UserError(f"{path}:{line + at}: invalid times: {block[at][:80]!r}; expected 00:00:01,000 --> 00:00:02,500")
     swallowed = next((number for number, words in enumerate(block) if number > at and "-->" in words), None)
@@ -113,7 +113,7 @@ def _cue(line: int, block: list[str], path: Path) -> Cue | None:
     return Cue(line + at, start, end, "\n".join(block[at + 1 :]))
 
 
-def _seconds(clock: str) -> float | None:
+def _parse_seconds(clock: str) -> float | None:
     found = CLOCK.fullmatch(clock)
     if not found:
         return None
@@ -121,7 +121,7 @@ def _seconds(clock: str) -> float | None:
     return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction) / 10 ** len(fraction)
 
 
-def _plain(text: str) -> str:
+def _strip_markup(text: str) -> str:
     """The text on one line without tags. Entities are decoded last: `&lt;i&gt;` is text, not a tag."""
     return " ".join(html.unescape(TAG.sub("", text)).split())
 
@@ -136,7 +136,7 @@ def _require_one_voice(blocks: list[tuple[int, list[str]]], path: Path) -> None:
 
 def _require_no_rolling_captions(cues: list[Cue], path: Path) -> None:
     """Rolling captions repeat each line in the next cue, so its words would be in two clips, one of which does not contain them."""
-    shown = [{_plain(line) for line in cue.text.split("\n")} - {""} for cue in cues]
+    shown = [{_strip_markup(line) for line in cue.text.split("\n")} - {""} for cue in cues]
     repeats = [cue.line for cue, before, now in zip(cues[1:], shown, shown[1:], strict=False) if before & now]
     if len(repeats) > len(cues) // 2:
         raise UserError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -14,7 +13,7 @@ from finetune.storage import strict_json
 SHOWN_SPEAKERS = 3
 
 
-class Utterance(BaseModel):
+class TimedUtterance(BaseModel):
     """One utterance, times in seconds. Approximate times suffice: they select the pause to cut at, never the position inside it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -25,10 +24,12 @@ class Utterance(BaseModel):
     speaker: str | None = None
 
 
-def parse_json(content: str, name: str) -> tuple[Utterance, ...]:
+def parse_json(content: str, name: str) -> tuple[TimedUtterance, ...]:
     """Parse `[{start, end, text}, …]` or Whisper's JSON output. Raises `UserError` with `name` and the invalid entry."""
     try:
-        said = TypeAdapter(tuple[Utterance, ...]).validate_python(_entries(strict_json.loads(content)))
+        value = strict_json.loads(content)
+        entries = value["segments"] if isinstance(value, dict) and "segments" in value else value  # as Whisper's command line writes them
+        utterances = TypeAdapter(tuple[TimedUtterance, ...]).validate_python(entries)
     except json.JSONDecodeError as error:
         raise UserError(f"{name}:{error.lineno}: not JSON ({error.msg}); expected [{{start, end, text}}, …]") from error
     except ValidationError as error:  # a ValueError too
@@ -37,34 +38,29 @@ def parse_json(content: str, name: str) -> tuple[Utterance, ...]:
         raise UserError(f"{name}: {where}: {first['msg']}; expected [{{start, end, text}}, …] with times in seconds") from error
     except ValueError as error:
         raise UserError(f"{name}: unusable JSON ({strict_json.one_line(error)}); expected [{{start, end, text}}, …]") from error
-    return _checked(said, [f"{name}: {index}" for index in range(len(said))], name)
+    return _check_utterances(utterances, [f"{name}: {index}" for index in range(len(utterances))], name)
 
 
-def _entries(value: Any) -> Any:
-    """The list of entries; Whisper's command line stores it under `segments`."""
-    return value["segments"] if isinstance(value, dict) and "segments" in value else value
-
-
-def from_cues(cues: Cues, name: str) -> tuple[Utterance, ...]:
+def convert_cues(cues: Cues, name: str) -> tuple[TimedUtterance, ...]:
     """Convert subtitles or labels. Raises `UserError` with file and line."""
-    silent = next((cue for cue in cues.said if not cue.text), None)
+    silent = next((cue for cue in cues.spoken if not cue.text), None)
     if silent:
         raise UserError(f"{name}:{silent.line}: times without text; add the text or remove the line")
-    said = tuple(Utterance(start=cue.start, end=cue.end, text=cue.text) for cue in cues.said)
-    return _checked(said, [f"{name}:{cue.line}" for cue in cues.said], name)
+    utterances = tuple(TimedUtterance(start=cue.start, end=cue.end, text=cue.text) for cue in cues.spoken)
+    return _check_utterances(utterances, [f"{name}:{cue.line}" for cue in cues.spoken], name)
 
 
-def _checked(said: tuple[Utterance, ...], places: list[str], name: str) -> tuple[Utterance, ...]:
+def _check_utterances(utterances: tuple[TimedUtterance, ...], places: list[str], name: str) -> tuple[TimedUtterance, ...]:
     """Check order and speakers. `places`: location of each utterance, for error messages."""
-    if not said:
+    if not utterances:
         raise UserError(f"{name} has no utterances; add some or remove the file")
-    for one, place in zip(said, places, strict=True):
+    for one, place in zip(utterances, places, strict=True):
         if one.end <= one.start:
             raise UserError(f"{place}: end {one.end} is not after start {one.start}")
-    for one, following, place in zip(said, said[1:], places[1:], strict=False):
+    for one, following, place in zip(utterances, utterances[1:], places[1:], strict=False):
         if following.start < one.start:
             raise UserError(f"{place}: starts at {following.start}, before the previous utterance; sort them by start")
-    speakers = sorted({one.speaker for one in said if one.speaker})
+    speakers = sorted({one.speaker for one in utterances if one.speaker})
     if len(speakers) > 1:
         raise UserError(f"{name}: several speakers ({', '.join(speakers[:SHOWN_SPEAKERS])}) in one recording; split it by speaker first")
-    return said
+    return utterances

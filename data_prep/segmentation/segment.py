@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.segmentation.vad import Region, find_quietest, gaps
+from data_prep.segmentation.vad import Region, find_quietest, list_gaps
 
 CUT_GAP_SECONDS = 0.09
 """Minimum pause to cut at; a shorter one may be the closure of a plosive."""
@@ -54,6 +54,7 @@ class TextUnit(BaseModel):
     start: int
     stop: int
     heard: WhisperScores | None = None
+    """Scores of the Whisper output that contains it; None: from a transcript. The name is a key of stored results."""
     error: str | None = None
     """Error of Whisper on this region; `text` is then empty."""
 
@@ -86,36 +87,38 @@ class CutPoint(NamedTuple):
     unit: int
 
 
-def align(units: list[TextUnit], regions: list[Region], length: int, tolerance: float) -> list[CutPoint]:
+def find_cuts(units: list[TextUnit], regions: list[Region], length: int, tolerance: float) -> list[CutPoint]:
     """The pauses between units, in order, including the two ends of the recording.
 
     Each pause is assigned to the nearest unit boundary; each boundary keeps its best pause, or, where the text omits a stretch of speech,
     the pauses around that stretch. `tolerance`: maximum error of the text's times in seconds.
     """
-    pauses = [gap for gap in gaps(regions, length)[1:-1] if gap.seconds >= CUT_GAP_SECONDS]
-    first, last = gaps(regions, length)[0], gaps(regions, length)[-1]
-    boundaries = _boundaries(units, length)
+    pauses = [gap for gap in list_gaps(regions, length)[1:-1] if gap.seconds >= CUT_GAP_SECONDS]
+    first, last = list_gaps(regions, length)[0], list_gaps(regions, length)[-1]
+    boundaries = _list_boundaries(units, length)
     lows, highs = np.asarray(boundaries).T
     claims: dict[int, list[Region]] = {}
     for pause in [first, *pauses, last]:
         distances = np.maximum(0, np.maximum(pause.start - highs, lows - pause.stop))
         nearest = len(boundaries) - 1 - int(distances[::-1].argmin())  # the last one if several are equally near
-        if _distance(pause, boundaries[nearest]) <= tolerance * MASTER_RATE:
+        if _measure_distance(pause, boundaries[nearest]) <= tolerance * MASTER_RATE:
             claims.setdefault(nearest, []).append(pause)
-    chosen = [CutPoint(pause, index) for index in sorted(claims) for pause in _best_pauses(claims[index], boundaries[index])]
+    chosen = [CutPoint(pause, index) for index in sorted(claims) for pause in _choose_pauses(claims[index], boundaries[index])]
     inner = [cut for cut in chosen if cut.gap not in (first, last)]
     return [CutPoint(first, 0), *_drop_out_of_order(inner), CutPoint(last, len(units))]
 
 
-def single_clip(units: list[TextUnit], regions: list[Region], length: int) -> list[CutPoint]:
+def make_outer_cuts(units: list[TextUnit], regions: list[Region], length: int) -> list[CutPoint]:
     """Cuts that make the whole recording one clip: its two ends."""
-    between = gaps(regions, length)
+    between = list_gaps(regions, length)
     return [CutPoint(between[0], 0), CutPoint(between[-1], len(units))]
 
 
-def divide(cuts: list[CutPoint], units: list[TextUnit], audio: Audio, lengths: Lengths, bonus: Callable[[TextUnit], float]) -> list[Piece]:
+def choose_pieces(
+    cuts: list[CutPoint], units: list[TextUnit], audio: Audio, lengths: Lengths, bonus: Callable[[TextUnit], float]
+) -> list[Piece]:
     """The cheapest path through the cuts (dynamic programming). The pieces cover all speech, do not overlap, and are in order."""
-    edges = [_edge(cut, audio) for cut in cuts]
+    edges = [_choose_edge(cut, audio) for cut in cuts]
     best: list[tuple[float, int]] = [(0.0, 0)]
     for right in range(1, len(cuts)):
         costs = []
@@ -123,41 +126,43 @@ def divide(cuts: list[CutPoint], units: list[TextUnit], audio: Audio, lengths: L
             seconds = Region(edges[left].start, edges[right].stop).seconds
             if seconds > 2 * lengths.longest and left < right - 1:
                 break  # it would be rejected, and so would all longer ones
-            costs.append((best[left][0] + _cost(cuts[left : right + 1], seconds, units, lengths, bonus), left))
+            costs.append((best[left][0] + _compute_cost(cuts[left : right + 1], seconds, units, lengths, bonus), left))
         best.append(min(costs))
-    return [Piece(edges[left].start, edges[right].stop, tuple(units[cuts[left].unit : cuts[right].unit])) for left, right in _path(best)]
+    return [
+        Piece(edges[left].start, edges[right].stop, tuple(units[cuts[left].unit : cuts[right].unit])) for left, right in _trace_path(best)
+    ]
 
 
-def sentence_bonus(unit: TextUnit) -> float:
+def score_sentence_end(unit: TextUnit) -> float:
     """Bonus for a cut after this word: highest at the end of a sentence."""
     text = unit.text.rstrip("\"'”’»)] ")
     return SENTENCE_BONUS if text.endswith(SENTENCE_ENDS) else CLAUSE_BONUS if text.endswith(CLAUSE_ENDS) else 0.0
 
 
-def utterance_bonus(_unit: TextUnit) -> float:
+def score_utterance_end(_unit: TextUnit) -> float:
     """Bonus for a cut after an utterance: the transcript's segmentation is kept unless an utterance is too short for a clip."""
     return UTTERANCE_BONUS
 
 
-def _boundaries(units: list[TextUnit], length: int) -> list[tuple[int, int]]:
+def _list_boundaries(units: list[TextUnit], length: int) -> list[tuple[int, int]]:
     """Sample range (low, high) of each boundary by the text's times, including those before the first and after the last unit."""
     stops = [0, *(unit.stop for unit in units)]
     starts = [*(unit.start for unit in units), length]
     return [(min(pair), max(pair)) for pair in zip(stops, starts, strict=True)]
 
 
-def _distance(gap: Region, boundary: tuple[int, int]) -> int:
+def _measure_distance(gap: Region, boundary: tuple[int, int]) -> int:
     return max(0, gap.start - boundary[1], boundary[0] - gap.stop)
 
 
-def _best_pauses(pauses: list[Region], boundary: tuple[int, int]) -> list[Region]:
+def _choose_pauses(pauses: list[Region], boundary: tuple[int, int]) -> list[Region]:
     """One near and long pause; or all touching pauses, if they enclose speech without text."""
     low, high = boundary
     slack = MASTER_RATE // 10
-    touching = [pause for pause in pauses if _distance(pause, boundary) == 0]
+    touching = [pause for pause in pauses if _measure_distance(pause, boundary) == 0]
     if len(touching) > 1 and touching[0].stop >= low - slack and touching[-1].start <= high + slack:
         return touching
-    return [min(touching or pauses, key=lambda pause: _distance(pause, boundary) - min(pause.stop - pause.start, MASTER_RATE) / 2)]
+    return [min(touching or pauses, key=lambda pause: _measure_distance(pause, boundary) - min(pause.stop - pause.start, MASTER_RATE) / 2)]
 
 
 def _drop_out_of_order(cuts: list[CutPoint]) -> list[CutPoint]:
@@ -169,10 +174,12 @@ def _drop_out_of_order(cuts: list[CutPoint]) -> list[CutPoint]:
     return kept
 
 
-def _cost(cuts: list[CutPoint], seconds: float, units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]) -> float:
+def _compute_cost(
+    cuts: list[CutPoint], seconds: float, units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]
+) -> float:
     """Cost of one clip from the first to the last of `cuts`; those between are pauses inside it."""
     inside, inner = units[cuts[0].unit : cuts[-1].unit], cuts[1:-1]
-    if not inside:  # speech without text: a piece of its own, which is reported
+    if not inside:  # speech without text: a separate piece, which is reported
         return NO_TEXT_PENALTY * len(inner)
     without_text = sum(one.unit == other.unit for one, other in itertools.pairwise(cuts))
     failed = sum(unit.error is not None for unit in inside)
@@ -182,7 +189,7 @@ def _cost(cuts: list[CutPoint], seconds: float, units: list[TextUnit], lengths: 
     return ((seconds - lengths.target) / lengths.target) ** 2 + NO_TEXT_PENALTY * without_text - bonus(inside[-1])
 
 
-def _path(best: list[tuple[float, int]]) -> list[tuple[int, int]]:
+def _trace_path(best: list[tuple[float, int]]) -> list[tuple[int, int]]:
     right = len(best) - 1
     steps = []
     while right > 0:
@@ -198,7 +205,7 @@ class _Edge(NamedTuple):
     start: int
 
 
-def _edge(cut: CutPoint, audio: Audio) -> _Edge:
+def _choose_edge(cut: CutPoint, audio: Audio) -> _Edge:
     """At the quietest 10 ms of the second half of the tail and of the lead, never past the middle of the pause."""
     gap, lead, tail = cut.gap, int(LEAD_SECONDS * MASTER_RATE), int(TAIL_SECONDS * MASTER_RATE)
     earliest = gap.middle if gap.start else gap.start

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, to_rate
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
 from data_prep.parallel.devices import restore_thread_count
 
 WINDOW_SECONDS = 28.0
@@ -41,7 +41,7 @@ class Region(NamedTuple):
         return (self.start + self.stop) // 2
 
 
-def settings() -> dict[str, Any]:
+def describe_settings() -> dict[str, Any]:
     """Everything that the regions depend on besides the audio: part of the cache key."""
     return {"silero-vad": version("silero-vad"), "silence": MIN_SILENCE_MS, "speech": MIN_SPEECH_MS, "pad": PAD_MS}
 
@@ -74,35 +74,35 @@ def find_speech(detector: Any, audio: Audio, length: int) -> list[Region]:
             min_silence_duration_ms=MIN_SILENCE_MS,
             speech_pad_ms=PAD_MS,
         )
-    regions = [Region(*(to_rate(int(part[edge]), SPEECH_RATE, MASTER_RATE) for edge in ("start", "end"))) for part in found]
+    regions = [Region(*(convert_position(int(part[edge]), SPEECH_RATE, MASTER_RATE) for edge in ("start", "end"))) for part in found]
     return [Region(region.start, min(region.stop, length)) for region in regions if region.start < length]
 
 
-def gaps(regions: list[Region], length: int) -> list[Region]:
+def list_gaps(regions: list[Region], length: int) -> list[Region]:
     """The gaps before, between and after the regions: one more than regions; the outer ones may be empty."""
     starts = [0, *(region.stop for region in regions)]
     stops = [*(region.start for region in regions), length]
     return [Region(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
-def windows(regions: list[Region], audio: Audio, longest: float | None = None) -> list[Region]:
+def make_windows(regions: list[Region], audio: Audio, longest: float | None = None) -> list[Region]:
     """Group neighbouring regions into windows for Whisper with a margin, each at most 28 s (or `longest`), never across a long pause. A
     window that could hold more ends at its longest late pause, which is more likely between two sentences than inside one.
 
     A longer region is split at its quietest position; clips are never cut there.
     """
     seconds = WINDOW_SECONDS if longest is None else longest
-    pieces = [piece for region in regions for piece in _split(region, audio, seconds)]
+    pieces = [piece for region in regions for piece in _split_region(region, audio, seconds)]
     packed, first = list[Region](), 0
     while first < len(pieces):
-        count = _first_window(pieces[first : first + MOST_REGIONS], seconds)
+        count = _count_first_window(pieces[first : first + MOST_REGIONS], seconds)
         packed.append(Region(pieces[first].start, pieces[first + count - 1].stop))
         first += count
-    around = itertools.pairwise(gaps(packed, len(audio.samples)))
+    around = itertools.pairwise(list_gaps(packed, len(audio.samples)))
     return [_add_margin(region, before, after) for region, (before, after) in zip(packed, around, strict=True)]
 
 
-def _first_window(pieces: list[Region], seconds: float) -> int:
+def _count_first_window(pieces: list[Region], seconds: float) -> int:
     """Number of pieces that go into one window."""
     lengths = [Region(pieces[0].start, piece.stop).seconds for piece in pieces]
     pauses = [Region(one.stop, other.start).seconds for one, other in itertools.pairwise(pieces)]
@@ -124,7 +124,7 @@ def find_quietest(audio: Audio, start: int, stop: int) -> int:
     return start + int(power.argmin()) * frame + frame // 2
 
 
-def _split(region: Region, audio: Audio, seconds: float) -> Iterator[Region]:
+def _split_region(region: Region, audio: Audio, seconds: float) -> Iterator[Region]:
     limit = int(seconds * MASTER_RATE)
     start = region.start
     while region.stop - start > limit:

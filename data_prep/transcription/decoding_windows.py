@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, to_rate
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
 from data_prep.segmentation.segment import TextUnit
 from data_prep.segmentation.vad import Region
 
@@ -31,30 +31,30 @@ Pack = tuple[Region, ...]
 """Regions of a recording that Whisper gets as one concatenated input."""
 
 
-def settings() -> dict[str, Any]:
+def describe_settings() -> dict[str, Any]:
     """Parameters of packs, batches and token limits: part of the cache key."""
     return {"batch": BATCH, "pack": (PACK_SECONDS, PAUSE_KEPT_SECONDS), "tokens": (TOKENS_PER_SECOND, TOKENS_AT_LEAST)}
 
 
-def pack(windows: list[Region], longest: float | None = None) -> list[Pack]:
+def pack_windows(windows: list[Region], longest: float | None = None) -> list[Pack]:
     """Join neighbouring windows, with shortened pauses, up to 29 s or `longest` seconds per pack."""
     seconds = PACK_SECONDS if longest is None else longest
     packs: list[Pack] = []
     for window in windows:
-        longer = _join(packs[-1], window) if packs else ()
-        if longer and seconds_of(longer) <= seconds:
+        longer = _join_window(packs[-1], window) if packs else ()
+        if longer and sum_seconds(longer) <= seconds:
             packs[-1] = longer
         else:
             packs.append((window,))
     return packs
 
 
-def seconds_of(pack: Pack) -> float:
+def sum_seconds(pack: Pack) -> float:
     """Duration of a pack."""
     return sum(stretch.seconds for stretch in pack)
 
 
-def token_limit(seconds: float, most: int) -> int:
+def compute_token_limit(seconds: float, most: int) -> int:
     """Maximum number of tokens of a pack, which stops a looping model. `most`: limit of the engine."""
     return min(most, TOKENS_AT_LEAST + int(TOKENS_PER_SECOND * seconds))
 
@@ -64,11 +64,11 @@ def is_silence(no_speech_prob: float, avg_logprob: float) -> bool:
     return no_speech_prob > LOOKS_EMPTY and avg_logprob < LOOKS_UNSURE
 
 
-def pack_samples(audio: Audio, pack: Pack) -> Samples:
+def join_samples(audio: Audio, pack: Pack) -> Samples:
     """[n] samples of a pack at 16 kHz. Raises ValueError if `audio` has another rate."""
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
-    ends = [[to_rate(position, MASTER_RATE, SPEECH_RATE) for position in stretch] for stretch in pack]
+    ends = [[convert_position(position, MASTER_RATE, SPEECH_RATE) for position in stretch] for stretch in pack]
     return np.concatenate([audio.samples[start:stop] for start, stop in ends])
 
 
@@ -92,19 +92,19 @@ def transcribe_windows(
 
     A pack that fails gives a unit without text and with the error for each of its regions; the other packs are unaffected.
     """
-    units = [unit for batch in _batches(pack(windows, longest)) for unit in _transcribe_halving(batch, transcribe)]
+    units = [unit for batch in _make_batches(pack_windows(windows, longest)) for unit in _transcribe_halving(batch, transcribe)]
     return sorted(units, key=lambda unit: (unit.start, unit.stop))
 
 
-def _join(pack: Pack, window: Region) -> Pack:
+def _join_window(pack: Pack, window: Region) -> Pack:
     last, kept = pack[-1], int(PAUSE_KEPT_SECONDS * MASTER_RATE)
     middle = Region(last.stop, window.start).middle
     return (*pack[:-1], Region(last.start, min(last.stop + kept, middle)), Region(max(window.start - kept, middle), window.stop))
 
 
-def _batches(packs: list[Pack]) -> list[list[Pack]]:
+def _make_batches(packs: list[Pack]) -> list[list[Pack]]:
     """Batches of similar duration, since the longest pack determines the time. Longest first, so that lack of memory shows early."""
-    ordered = sorted(packs, key=lambda pack: (-seconds_of(pack), pack))
+    ordered = sorted(packs, key=lambda pack: (-sum_seconds(pack), pack))
     return [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
 
 

@@ -22,7 +22,7 @@ WEIGHTS, ABOUT = "weights.safetensors", "about.json"
 """Files in its archive, next to the model card. fp16; the rows of unused tokens are identical and compress well."""
 
 
-class About(BaseModel):
+class DemoWhisperDescription(BaseModel):
     """Description of the model, stored with everything that it transcribes."""
 
     model_config = ConfigDict(frozen=True)
@@ -44,12 +44,12 @@ def is_demo_name(name: str) -> bool:
     return name == NAME
 
 
-def load_about() -> About:
+def load_description() -> DemoWhisperDescription:
     """Load the description and print what the model is to stderr. Raises `UserError` if the model file is missing."""
-    return About.model_validate_json((_folder(digest()) / ABOUT).read_bytes())
+    return DemoWhisperDescription.model_validate_json((_unpack_model(digest_archive()) / ABOUT).read_bytes())
 
 
-def digest() -> str:
+def digest_archive() -> str:
     """SHA-256 of the archive. Raises `UserError` if the file is missing."""
     path = demo_models.HERE / f"{NAME}.zip"
     if not path.is_file():
@@ -59,21 +59,21 @@ def digest() -> str:
     return files.digest(path)
 
 
-def settings() -> dict[str, Any]:
+def describe_settings() -> dict[str, Any]:
     """Settings of a run with this model, besides its weights."""
-    model = load_about()
+    model = load_description()
     return {"name": NAME, "scope": model.scope, "least_sure": model.least_sure, "longest_window": model.longest_window}
 
 
-def checkpoint_path() -> Path:
+def fetch_checkpoint() -> Path:
     """Path of a checkpoint for `whisper.load_model`, in the user's cache; created on first use."""
-    path = demo_models.cache() / f"{NAME}-{digest()[:16]}.pt"
+    path = demo_models.cache() / f"{NAME}-{digest_archive()[:16]}.pt"
     if not path.is_file():
-        files.write_bytes(path, checkpoint(_folder(digest()) / WEIGHTS, load_about().dims))
+        files.write_bytes(path, convert_to_checkpoint(_unpack_model(digest_archive()) / WEIGHTS, load_description().dims))
     return path
 
 
-def checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
+def convert_to_checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
     """Bytes of an openai-whisper checkpoint (`torch.save` format) from a safetensors file."""
     import torch
     from safetensors.torch import load_file
@@ -83,7 +83,7 @@ def checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
     return buffer.getvalue()
 
 
-def write(folder: Path, tensors: dict[str, Any], model: About) -> None:
+def write_model(folder: Path, tensors: dict[str, Any], model: DemoWhisperDescription) -> None:
     """Write the files of the model, before packing: fp16 tensors by their openai-whisper names, and the description."""
     from safetensors.torch import save
 
@@ -92,6 +92,6 @@ def write(folder: Path, tensors: dict[str, Any], model: About) -> None:
 
 
 @functools.cache
-def _folder(_digest: str) -> Path:
+def _unpack_model(_digest: str) -> Path:
     """Unpack once per process, because it prints a warning."""
     return demo_models.folder_of(NAME)

@@ -43,11 +43,11 @@ def is_faster_whisper(name: str) -> bool:
 
 
 def is_model(model: Any) -> bool:
-    """Whether `model` was created by `load`."""
+    """Whether `model` was created by `load_model`."""
     return type(model).__module__.startswith("faster_whisper.")
 
 
-def fetch(name: str) -> Path:
+def fetch_weights(name: str) -> Path:
     """The file with the weights; a published name is downloaded once from the Hugging Face hub. Raises `UserError`."""
     from faster_whisper import available_models, download_model
 
@@ -63,13 +63,13 @@ def fetch(name: str) -> Path:
         ) from error
 
 
-def load(name: str, device: str) -> Any:
+def load_model(name: str, device: str) -> Any:
     """The model. Raises `UserError`."""
     import torch
     from faster_whisper import WhisperModel
 
     check_device(name, device)
-    folder = fetch(name).parent
+    folder = fetch_weights(name).parent
     kind, _, number = device.partition(":")  # torch's `cuda:1`
     threads = torch.get_num_threads()  # workers share the cores through torch's thread count
     try:
@@ -88,7 +88,7 @@ def check_device(name: str, device: str) -> None:
     try:
         ctypes.CDLL(CUBLAS)
     except OSError as error:
-        installed = next((file.locate() for file in _files_of(CUBLAS_PACKAGE) if file.name == CUBLAS), None)
+        installed = next((file.locate() for file in _list_files(CUBLAS_PACKAGE) if file.name == CUBLAS), None)
         if installed is None:
             raise UserError(
                 f"--whisper {name}: CTranslate2 needs {CUBLAS} (CUDA 12) on a GPU, which cannot be loaded ({error}); "
@@ -100,14 +100,14 @@ def check_device(name: str, device: str) -> None:
             raise UserError(f"--whisper {name}: {installed} cannot be loaded ({broken}); install {CUBLAS_PACKAGE} again") from None
 
 
-def _files_of(package: str) -> Iterable[PackagePath]:
+def _list_files(package: str) -> Iterable[PackagePath]:
     try:
         return files_of(package) or ()
     except PackageNotFoundError:
         return ()
 
 
-def settings(name: str, language: str | None) -> dict[str, Any]:
+def describe_settings(name: str, language: str | None) -> dict[str, Any]:
     """Everything that the text depends on besides the audio: part of the cache key. Published weights are identified by name."""
     weights = Path(name.removeprefix(PREFIX)) / WEIGHTS
     return {
@@ -117,7 +117,7 @@ def settings(name: str, language: str | None) -> dict[str, Any]:
         "weights": files.digest(weights) if weights.is_file() else name,
         "language": language,
         "most tokens": MOST_TOKENS,
-        **decoding_windows.settings(),
+        **decoding_windows.describe_settings(),
     }
 
 
@@ -126,19 +126,19 @@ def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | No
 
     The pipeline gets the concatenated packs as one audio, with the packs as its clips.
     """
-    sounds = [decoding_windows.pack_samples(audio, pack) for pack in batch]
+    sounds = [decoding_windows.join_samples(audio, pack) for pack in batch]
     edges = np.cumsum([0, *map(len, sounds)]) / SPEECH_RATE
-    limit = decoding_windows.token_limit(max(map(decoding_windows.seconds_of, batch)), MOST_TOKENS)
-    segments, info = _decode(model, np.concatenate(sounds), edges, limit, code)
+    limit = decoding_windows.compute_token_limit(max(map(decoding_windows.sum_seconds, batch)), MOST_TOKENS)
+    segments, info = _decode_packs(model, np.concatenate(sounds), edges, limit, code)
     sure = round(info.language_probability, 3) if code is None and model.model.is_multilingual else None
     units = []
     for segment in segments:
         index = int(np.abs(edges[:-1] * model.frames_per_second - segment.seek).argmin())
-        units += _units(segment.words, batch[index], float(edges[index]), _whisper_scores(segment, limit, info.language, sure))
+        units += _make_units(segment.words, batch[index], float(edges[index]), _read_scores(segment, limit, info.language, sure))
     return units
 
 
-def _decode(model: Any, sound: Samples, edges: NDArray[np.float64], limit: int, code: str | None) -> tuple[Iterable[Any], Any]:
+def _decode_packs(model: Any, sound: Samples, edges: NDArray[np.float64], limit: int, code: str | None) -> tuple[Iterable[Any], Any]:
     """Segments and info of the pipeline. `edges`: [packs + 1] clip boundaries in seconds."""
     from faster_whisper import BatchedInferencePipeline
 
@@ -157,7 +157,7 @@ def _decode(model: Any, sound: Samples, edges: NDArray[np.float64], limit: int, 
     return found
 
 
-def _whisper_scores(segment: Any, limit: int, code: str, sure: float | None) -> WhisperScores:
+def _read_scores(segment: Any, limit: int, code: str, sure: float | None) -> WhisperScores:
     """Scores of a segment; `sure`: probability of its language `code`."""
     from whisper.tokenizer import LANGUAGES
 
@@ -172,9 +172,9 @@ def _whisper_scores(segment: Any, limit: int, code: str, sure: float | None) -> 
     )
 
 
-def _units(words: list[Any], pack: Pack, offset: float, heard: WhisperScores) -> list[TextUnit]:
+def _make_units(words: list[Any], pack: Pack, offset: float, scores: WhisperScores) -> list[TextUnit]:
     """Words as text units. `offset`: start of the pack in seconds in the audio that the word times refer to."""
-    if decoding_windows.is_silence(heard.no_speech_prob, heard.avg_logprob):
+    if decoding_windows.is_silence(scores.no_speech_prob, scores.avg_logprob):
         return []
     placed = [(word.word, *decoding_windows.locate_word(pack, word.start - offset, word.end - offset)) for word in words]
-    return [TextUnit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in placed]
+    return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in placed]

@@ -20,7 +20,7 @@ from data_prep.parallel.devices import restore_thread_count
 from data_prep.segmentation.segment import TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import decoding_windows, demo_whisper, faster_whisper_engine, whisper_languages
-from data_prep.transcription.decoding_windows import Pack, seconds_of
+from data_prep.transcription.decoding_windows import Pack, sum_seconds
 from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
 from finetune.storage import files
@@ -36,12 +36,12 @@ WORD_TOLERANCE = 0.4
 """Tolerance of word timestamps in seconds, when matching them to pauses."""
 
 
-def weights_digest(name: str) -> str:
+def digest_weights(name: str) -> str:
     """SHA-256 of the weights called `name` (a published name, or a path to a .pt file), without loading or downloading them."""
     import whisper
 
     if demo_whisper.is_demo_name(name):
-        return demo_whisper.digest()
+        return demo_whisper.digest_archive()
     if Path(name).is_file():
         return files.digest(Path(name))
     if name in whisper._MODELS:
@@ -49,7 +49,7 @@ def weights_digest(name: str) -> str:
     raise UserError(f"--whisper {name}: neither a file nor one of {demo_whisper.NAME}, {', '.join(whisper.available_models())}")
 
 
-def fetch(name: str) -> Path:
+def fetch_weights(name: str) -> Path:
     """The file with the weights; a published name is downloaded to ~/.cache/whisper if missing. Raises `UserError`.
 
     Call it before several processes load the model, or they would all download to the same file.
@@ -57,16 +57,19 @@ def fetch(name: str) -> Path:
     import whisper
 
     if faster_whisper_engine.is_faster_whisper(name):
-        return faster_whisper_engine.fetch(name)
+        return faster_whisper_engine.fetch_weights(name)
     if demo_whisper.is_demo_name(name):
-        return demo_whisper.checkpoint_path()
+        return demo_whisper.fetch_checkpoint()
     if Path(name).is_file():
         return Path(name)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
     try:
         return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
     except (OSError, RuntimeError) as error:
-        raise _fetch_error(name, error) from error
+        raise UserError(
+            f"--whisper {name}: the weights cannot be downloaded ({error}); download the .pt file on a machine with network access, "
+            "and pass its path: --whisper /path/to/model.pt"
+        ) from error
 
 
 def load_whisper(name: str, device: str) -> Any:
@@ -74,8 +77,8 @@ def load_whisper(name: str, device: str) -> Any:
     import whisper
 
     if faster_whisper_engine.is_faster_whisper(name):
-        return faster_whisper_engine.load(name, device)
-    path = fetch(name)
+        return faster_whisper_engine.load_model(name, device)
+    path = fetch_weights(name)
     sdpa_backends.disable_cudnn()
     try:
         checkpoint = load_pickled_weights(path)
@@ -88,29 +91,24 @@ def load_whisper(name: str, device: str) -> Any:
     return model.to(device)
 
 
-def _fetch_error(name: str, error: Exception) -> UserError:
-    return UserError(
-        f"--whisper {name}: the weights cannot be downloaded ({error}); download the .pt file on a machine with network access, "
-        "and pass its path: --whisper /path/to/model.pt"
-    )
-
-
-def settings(name: str, language: str | None) -> dict[str, Any]:
+def describe_settings(name: str, language: str | None) -> dict[str, Any]:
     """Everything that the text depends on besides the audio: part of the cache key."""
     if faster_whisper_engine.is_faster_whisper(name):
-        return faster_whisper_engine.settings(name, language)
+        return faster_whisper_engine.describe_settings(name, language)
     return {
-        **(demo_whisper.settings() if demo_whisper.is_demo_name(name) else {}),
+        **(demo_whisper.describe_settings() if demo_whisper.is_demo_name(name) else {}),
         "form": FORM,
         "whisper": version("openai-whisper"),
-        "weights": weights_digest(name),
+        "weights": digest_weights(name),
         "language": language,
-        **decoding_windows.settings(),
+        **decoding_windows.describe_settings(),
         "temperatures": FALLBACK_TEMPERATURES,
     }
 
 
-def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | None, longest: float | None = None) -> list[TextUnit]:
+def transcribe_recording(
+    model: Any, audio: Audio, windows: list[Region], language: str | None, longest: float | None = None
+) -> list[TextUnit]:
     """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
     seconds of a pack (`decoding_windows.transcribe_windows`).
 
@@ -118,9 +116,9 @@ def transcribe(model: Any, audio: Audio, windows: list[Region], language: str | 
     """
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
-    code = whisper_languages.whisper_code(language, is_multilingual(model))
-    listen = faster_whisper_engine.transcribe_batch if faster_whisper_engine.is_model(model) else _transcribe_batch
-    return decoding_windows.transcribe_windows(windows, lambda batch: listen(model, audio, batch, code), longest)
+    code = whisper_languages.find_whisper_code(language, is_multilingual(model))
+    transcribe_batch = faster_whisper_engine.transcribe_batch if faster_whisper_engine.is_model(model) else _transcribe_batch
+    return decoding_windows.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest)
 
 
 def is_multilingual(model: Any) -> bool:
@@ -128,29 +126,29 @@ def is_multilingual(model: Any) -> bool:
     return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper has the attribute one level deeper
 
 
-def token_limit(model: Any, seconds: float) -> int:
+def compute_token_limit(model: Any, seconds: float) -> int:
     """Maximum number of tokens of a pack of `seconds`."""
-    return decoding_windows.token_limit(seconds, model.dims.n_text_ctx // 2)
+    return decoding_windows.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
 def _transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[TextUnit]:
-    features = _encode(model, [_mel(model, audio, pack) for pack in batch])
-    results = _decode(model, features, batch, code)
-    sure = _language_probs(model, features, results)
+    features = _encode_mels(model, [_compute_mel(model, audio, pack) for pack in batch])
+    results = _decode_packs(model, features, batch, code)
+    sure = _read_language_probs(model, features, results)
     with restore_thread_count():
-        spoken = [_words(model, *of_pack) for of_pack in zip(features, batch, results, sure, strict=True)]
+        spoken = [_align_words(model, *of_pack) for of_pack in zip(features, batch, results, sure, strict=True)]
     return [unit for units in spoken for unit in units]
 
 
-def _mel(model: Any, audio: Audio, pack: Pack) -> Any:
+def _compute_mel(model: Any, audio: Audio, pack: Pack) -> Any:
     """[n_mels, 3000] log-mel spectrogram: 30 s, zero-padded after the pack."""
     import whisper
 
-    return whisper.log_mel_spectrogram(whisper.pad_or_trim(decoding_windows.pack_samples(audio, pack)), n_mels=model.dims.n_mels)
+    return whisper.log_mel_spectrogram(whisper.pad_or_trim(decoding_windows.join_samples(audio, pack)), n_mels=model.dims.n_mels)
 
 
-def _encode(model: Any, mels: list[Any]) -> Any:
-    """[packs, 1500, n_audio_state] encoder output, in the precision that `_decode` needs."""
+def _encode_mels(model: Any, mels: list[Any]) -> Any:
+    """[packs, 1500, n_audio_state] encoder output, in the precision that `_decode_packs` needs."""
     import torch
 
     kind = torch.float16 if _uses_fp16(model) else torch.float32
@@ -163,22 +161,22 @@ def _uses_fp16(model: Any) -> bool:
     return model.device.type == "cuda"
 
 
-def _decode(model: Any, features: Any, batch: list[Pack], code: str | None) -> list[Any]:
+def _decode_packs(model: Any, features: Any, batch: list[Pack], code: str | None) -> list[Any]:
     """Decode greedily, then retry failed packs at higher temperatures; the greedy text stays if no retry succeeds."""
-    results = _decode_at(model, features, batch, code, 0.0)
-    limits = [token_limit(model, seconds_of(pack)) for pack in batch]
+    results = _decode_at_temperature(model, features, batch, code, 0.0)
+    limits = [compute_token_limit(model, sum_seconds(pack)) for pack in batch]
     for temperature in FALLBACK_TEMPERATURES:
-        failing = [index for index, (result, limit) in enumerate(zip(results, limits, strict=True)) if _failed(result, limit)]
+        failing = [index for index, (result, limit) in enumerate(zip(results, limits, strict=True)) if _has_failed(result, limit)]
         if not failing:
             break
-        tried = _decode_at(model, features[failing], [batch[index] for index in failing], code, temperature)
+        tried = _decode_at_temperature(model, features[failing], [batch[index] for index in failing], code, temperature)
         for index, again in zip(failing, tried, strict=True):
-            if not _failed(again, limits[index]):
+            if not _has_failed(again, limits[index]):
                 results[index] = again
     return results
 
 
-def _decode_at(model: Any, features: Any, batch: list[Pack], code: str | None, temperature: float) -> list[Any]:
+def _decode_at_temperature(model: Any, features: Any, batch: list[Pack], code: str | None, temperature: float) -> list[Any]:
     import torch
     import whisper
 
@@ -186,7 +184,7 @@ def _decode_at(model: Any, features: Any, batch: list[Pack], code: str | None, t
         language=code,
         temperature=temperature,
         without_timestamps=True,
-        sample_len=max(token_limit(model, seconds_of(pack)) for pack in batch),
+        sample_len=max(compute_token_limit(model, sum_seconds(pack)) for pack in batch),
         fp16=_uses_fp16(model),
     )
     with torch.random.fork_rng():
@@ -194,17 +192,17 @@ def _decode_at(model: Any, features: Any, batch: list[Pack], code: str | None, t
         return whisper.decode(model, features, options)
 
 
-def _failed(result: Any, limit: int) -> bool:
-    if _silent(result):
+def _has_failed(result: Any, limit: int) -> bool:
+    if _is_silent(result):
         return False  # a retry would only hallucinate
     return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < decoding_windows.LOOKS_UNSURE or len(result.tokens) >= limit
 
 
-def _silent(result: Any) -> bool:
+def _is_silent(result: Any) -> bool:
     return decoding_windows.is_silence(result.no_speech_prob, result.avg_logprob)
 
 
-def _language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
+def _read_language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
     """Probability of the decoded language, requested or detected, for each pack."""
     if not model.is_multilingual:
         return [None] * len(results)
@@ -225,27 +223,27 @@ class _EncodedWhisper:
         return self.decoder(tokens, features)
 
 
-def _words(model: Any, features: Any, pack: Pack, result: Any, language_prob: float | None) -> list[TextUnit]:
+def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_prob: float | None) -> list[TextUnit]:
     from whisper.audio import HOP_LENGTH
     from whisper.timing import find_alignment, merge_punctuations
     from whisper.tokenizer import LANGUAGES, get_tokenizer
 
-    if _silent(result):
+    if _is_silent(result):
         return []
     tokenizer = get_tokenizer(model.is_multilingual, num_languages=model.num_languages, language=result.language, task="transcribe")
     tokens = [token for token in result.tokens if token < tokenizer.eot]
-    frames = int(seconds_of(pack) * SPEECH_RATE) // HOP_LENGTH
-    listening = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
-    words = find_alignment(listening, tokenizer, tokens, features, frames)
+    frames = int(sum_seconds(pack) * SPEECH_RATE) // HOP_LENGTH
+    encoded = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
+    words = find_alignment(encoded, tokenizer, tokens, features, frames)
     merge_punctuations(words, decoding_windows.OPENING, decoding_windows.CLOSING)
-    heard = WhisperScores(
+    scores = WhisperScores(
         language=LANGUAGES[result.language],
         avg_logprob=round(float(result.avg_logprob), 3),
         compression_ratio=round(float(result.compression_ratio), 3),
         no_speech_prob=round(float(result.no_speech_prob), 3),
         temperature=result.temperature,
-        complete=len(result.tokens) < token_limit(model, seconds_of(pack)),
+        complete=len(result.tokens) < compute_token_limit(model, sum_seconds(pack)),
         language_prob=language_prob,
     )
     spoken = [(word.word, *decoding_windows.locate_word(pack, word.start, word.end)) for word in words if word.word]
-    return [TextUnit(text=text, start=start, stop=stop, heard=heard) for text, start, stop in spoken]
+    return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in spoken]

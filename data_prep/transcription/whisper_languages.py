@@ -5,7 +5,7 @@ from __future__ import annotations
 from finetune.errors import UserError
 
 
-def whisper_code(language: str | None, multilingual: bool) -> str | None:
+def find_whisper_code(language: str | None, multilingual: bool) -> str | None:
     """Whisper's code of a language given by its full name; None: detect it. Raises `UserError` for an unsupported language."""
     from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 

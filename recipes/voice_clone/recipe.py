@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 def load(config: Config[Options]) -> Loaded:
     """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
-    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import base_config
+    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
     from finetune.modeling.loading import resolve_source
 
     from .model.sequence_layout import Ids
     from .model.speaker_embeddings import known
 
     base = resolve_source(config.model.source, config.model.revision)
-    shape, found = base_config(base), known(config)
+    shape, found = read_base_config(base), known(config)
     names = [speaker["name"] for speaker in found.state["speakers"]]
     processor = processor_of(config, base, Ids.of(shape), names)
     return replace(shaped(config, base, shape, found.vectors), processor=processor, state=found.state)
@@ -83,13 +83,13 @@ def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`: one speaker, whose vector is not computed, and clips that are nearly all frames."""
     import torch
 
-    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import base_config
+    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
     from finetune.modeling.loading import resolve_source
 
     from .model import sequence_layout
 
     base = resolve_source(config.model.source, config.model.revision)
-    shape = base_config(base)
+    shape = read_base_config(base)
     ids = sequence_layout.Ids.of(shape)
     return Sketch(
         loaded=shaped(config, base, shape, torch.zeros(1, shape["talker_config"]["hidden_size"])),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, load, probe
+from data_prep.audio.waveform import MASTER_RATE, Audio, load_track, probe_recording
 
 SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
 RAILWAY = SAMPLE / "rms" / "railway.ogg"
@@ -24,7 +24,7 @@ def sample() -> Path:
 @pytest.fixture(scope="session")
 def railway() -> Audio:
     """35 s of one speaker at 24 kHz."""
-    return load(RAILWAY, probe(RAILWAY), MASTER_RATE)[0]
+    return load_track(RAILWAY, probe_recording(RAILWAY), MASTER_RATE)[0]
 
 
 @pytest.fixture(scope="session")

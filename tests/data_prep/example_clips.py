@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.dataset.duration_summary import Account, Summary
+from data_prep.dataset.duration_summary import RecordingDurations, Summary
 from data_prep.manifest import Quality
 from data_prep.pages.report_clips import Dataset, ReportClip
 
@@ -65,7 +65,7 @@ def dataset(folder: Path, kept: list[ReportClip], rejected: list[ReportClip], si
     return Dataset(folder, summary, kept, rejected)
 
 
-def _account(source: str, kept: list[ReportClip], rejected: list[ReportClip]) -> Account:
+def _account(source: str, kept: list[ReportClip], rejected: list[ReportClip]) -> RecordingDurations:
     good, bad = (round(sum(one.seconds for one in clips if one.source == source) * MASTER_RATE) for clips in (kept, rejected))
     clips = sum(one.source == source for one in kept)
-    return Account(source=source, speaker="ann", total=good + bad, kept=good, rejected=bad, non_speech=0, clips=clips)
+    return RecordingDurations(source=source, speaker="ann", total=good + bad, kept=good, rejected=bad, non_speech=0, clips=clips)

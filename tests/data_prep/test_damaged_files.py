@@ -16,7 +16,7 @@ import soundfile
 
 from data_prep.audio.decoder_process import AudioDecoder
 from data_prep.audio.waveform import EXTENSIONS, MASTER_RATE, SPEECH_RATE, AudioError
-from data_prep.recordings.recording_files import scan
+from data_prep.recordings.recording_files import find_recordings
 from tests.data_prep.audio.test_reader import encode
 from tests.ledger import record
 
@@ -133,7 +133,7 @@ def test_bad_recordings_are_each_refused_with_their_reason(tmp_path, railway, de
     (folder / "circle.wav").symlink_to("circle.wav")
     os.mkfifo(folder / "pipe.wav")
     film(folder / "silent film.webm")
-    sources = scan(folder, "me", skip=tmp_path / "out")
+    sources = find_recordings(folder, "me", skip=tmp_path / "out")
     assert {source.name: "problem" if source.problem else what_becomes_of(source.path, decoder) for source in sources} == {
         "zeros.flac": "silent",
         "constant.wav": "silent",
@@ -178,7 +178,7 @@ def test_half_a_file_is_decoded_with_a_warning(ending, tmp_path, railway, decode
         return
     track = decoder.probe(path)
     assert track.warning.startswith(
-        ("truncated: the file", "decoding stopped after", "damaged: pieces left out that cannot be decoded: 1, ")
+        ("truncated: the file", "decoding stopped after", "damaged: pieces dropped because they cannot be decoded: 1, ")
     )
     master, _ = decoder.load(path, track)
     assert 1.0 < master.seconds < 5.0

@@ -13,8 +13,8 @@ import pytest
 import soxr
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.clips.measurements import measure, noise_power
-from data_prep.clips.quality_rules import PRESETS, Candidate, failures
+from data_prep.clips.measurements import measure_clip, measure_noise_power
+from data_prep.clips.quality_rules import PRESETS, Candidate, find_failures
 from data_prep.segmentation import segment, vad
 from data_prep.segmentation.segment import Lengths, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
@@ -72,33 +72,33 @@ def hearing(master: Audio) -> Audio:
 
 def clips_of(master: Audio, units: list[TextUnit], regions: list[Region]) -> dict[str, list[str]]:
     """The text of each clip, and what is wrong with it."""
-    cuts = segment.align(units, regions, len(master.samples), whisper_engine.WORD_TOLERANCE)
-    pieces = segment.divide(cuts, units, master, Lengths(), segment.sentence_bonus)
-    floor = noise_power(master.samples, regions)
-    measured = [(piece, measure(master.samples, piece, regions, floor)) for piece in pieces]
+    cuts = segment.find_cuts(units, regions, len(master.samples), whisper_engine.WORD_TOLERANCE)
+    pieces = segment.choose_pieces(cuts, units, master, Lengths(), segment.score_sentence_end)
+    floor = measure_noise_power(master.samples, regions)
+    measured = [(piece, measure_clip(master.samples, piece, regions, floor)) for piece in pieces]
     candidates = [
         Candidate((piece.stop - piece.start) / MASTER_RATE, piece.text, "english", quality, Lengths()) for piece, quality in measured
     ]
-    return {one.text: failures(one, PRESETS["default"]) for one in candidates}
+    return {one.text: find_failures(one, PRESETS["default"]) for one in candidates}
 
 
 @pytest.mark.parametrize("sound", SOUNDS)
 def test_ten_seconds_without_speech_yield_no_text(sound, eager, vad) -> None:
-    from data_prep.segmentation.vad import find_speech, windows
+    from data_prep.segmentation.vad import find_speech, make_windows
 
     master = Audio(SOUNDS[sound]().astype(np.float32), MASTER_RATE)
     regions = find_speech(vad, hearing(master), LENGTH)
-    units = whisper_engine.transcribe(eager, hearing(master), windows(regions, master), None)
+    units = whisper_engine.transcribe_recording(eager, hearing(master), make_windows(regions, master), None)
     kept = {text: reasons for text, reasons in clips_of(master, units, regions).items() if text and not reasons}
     record("ten seconds of noise, music or silence yield no text from a Whisper that always says something", 1, len(kept))
     assert units == []
 
 
 def test_the_same_whisper_is_believed_where_somebody_speaks(eager, vad, one_sentence) -> None:
-    from data_prep.segmentation.vad import find_speech, windows
+    from data_prep.segmentation.vad import find_speech, make_windows
 
     regions = find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
-    units = whisper_engine.transcribe(eager, hearing(one_sentence), windows(regions, one_sentence), None)
+    units = whisper_engine.transcribe_recording(eager, hearing(one_sentence), make_windows(regions, one_sentence), None)
     assert clips_of(one_sentence, units, regions) == {TEXT: []}
 
 
@@ -121,7 +121,7 @@ def heard_in_music(model, region: Region = TAKEN_FOR_SPEECH) -> tuple[list[str],
     """What is wrong with the only text, where the detector took a chord in a silent room for speech."""
     samples = chords(0) * ((region.start / MASTER_RATE <= SECONDS) & (region.stop / MASTER_RATE > SECONDS)) + 1e-4 * noise()
     master = Audio(samples.astype(np.float32), MASTER_RATE)
-    units = whisper_engine.transcribe(model, hearing(master), vad.windows([region], master), "english")
+    units = whisper_engine.transcribe_recording(model, hearing(master), vad.make_windows([region], master), "english")
     (reasons,) = clips_of(master, units, [region]).values()
     return reasons, units
 
@@ -158,14 +158,14 @@ def test_many_words_in_a_short_noise_are_too_fast(eager) -> None:
 
 def test_words_put_into_a_pause_are_outside_of_speech(one_sentence) -> None:
     """Two sentences, a pause of 1.4 s between them, and a Whisper that fills it."""
-    from data_prep.segmentation.vad import gaps
+    from data_prep.segmentation.vad import list_gaps
 
     speech = [Region(MASTER_RATE, 3 * MASTER_RATE), Region(round(4.4 * MASTER_RATE), 6 * MASTER_RATE)]
     samples = 1e-4 * noise() + sum(noise(index) * inside(region) for index, region in enumerate(speech))
     master = Audio(samples.astype(np.float32), MASTER_RATE)
     spoken = [*words("one two three four five six seven", speech[0]), *words("eight nine ten eleven twelve", speech[1])]
     assert list(clips_of(master, spoken, speech).values()) == [[]]
-    pause = gaps(speech, LENGTH)[1]
+    pause = list_gaps(speech, LENGTH)[1]
     invented = sorted([*spoken, *words("thanks for watching", pause)], key=lambda unit: unit.start)
     assert ["words_outside_speech"] in clips_of(master, invented, speech).values()
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from data_prep import manifest
-from data_prep.manifest import Row, language_name, read_rows, speaker_name
+from data_prep.manifest import ManifestRow, parse_language, parse_speaker, read_rows
 from finetune.errors import UserError
 
 ROW = {"audio": "clips/a.flac", "text": "Hello.", "speaker": "me"}
@@ -20,13 +20,15 @@ def written(tmp_path, *lines):
 
 
 def test_rows_come_back_as_they_went_with_foreign_keys_and_in_order(tmp_path) -> None:
-    rows = [Row(id=str(index), audio=f"clips/{index}.flac", text="Grüß «Gott» 你好", speaker="me", duration=1.5) for index in range(3)]
-    rows.append(Row.model_validate(ROW | {"mood": {"calm": 1}, "audio_codes": [[1, 2]]}))
+    rows = [
+        ManifestRow(id=str(index), audio=f"clips/{index}.flac", text="Grüß «Gott» 你好", speaker="me", duration=1.5) for index in range(3)
+    ]
+    rows.append(ManifestRow.model_validate(ROW | {"mood": {"calm": 1}, "audio_codes": [[1, 2]]}))
     path = tmp_path / "train.jsonl"
-    assert manifest.write(path, rows) == 4
+    assert manifest.write_entries(path, rows) == 4
     assert list(read_rows(path)) == rows
     first = path.read_bytes()
-    manifest.write(path, list(read_rows(path)))
+    manifest.write_entries(path, list(read_rows(path)))
     assert path.read_bytes() == first
     assert "你好" in first.decode()
     assert "null" not in first.decode()
@@ -34,13 +36,13 @@ def test_rows_come_back_as_they_went_with_foreign_keys_and_in_order(tmp_path) ->
 
 def test_the_same_rows_keep_their_codes_and_others_replace_them(tmp_path) -> None:
     quality = {"chars_per_second": 1, "speech_share": 1, "peak_dbfs": 0, "clipped_share": 0, "edge_energy_db": (-1.5, -2.0)}
-    plain = Row.model_validate(ROW | {"quality": quality})
+    plain = ManifestRow.model_validate(ROW | {"quality": quality})
     path = tmp_path / "train.jsonl"
-    manifest.write(path, [plain.model_copy(update={"audio_codes": [[1, 2]]})])
+    manifest.write_entries(path, [plain.model_copy(update={"audio_codes": [[1, 2]]})])
     with_codes = path.read_bytes()
-    manifest.write_unless_same(path, [plain])
+    manifest.write_rows_unless_same(path, [plain])
     assert path.read_bytes() == with_codes
-    manifest.write_unless_same(path, [plain, plain])
+    manifest.write_rows_unless_same(path, [plain, plain])
     assert b"audio_codes" not in path.read_bytes()
     assert len(list(read_rows(path))) == 2
 
@@ -89,7 +91,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path) -> None:
 
 def test_an_absolute_path_inside_the_folder_is_accepted(tmp_path) -> None:
     (row,) = read_rows(written(tmp_path, ROW | {"audio": str(tmp_path / "clips" / "a.flac")}))
-    assert manifest.clip_path(tmp_path / "train.jsonl", row) == tmp_path.resolve() / "clips" / "a.flac"
+    assert manifest.resolve_clip(tmp_path / "train.jsonl", row) == tmp_path.resolve() / "clips" / "a.flac"
 
 
 def test_a_missing_manifest_says_how_to_make_one(tmp_path) -> None:
@@ -98,7 +100,7 @@ def test_a_missing_manifest_says_how_to_make_one(tmp_path) -> None:
 
 
 def test_languages_have_one_name() -> None:
-    assert [language_name(given) for given in ("en", "EN", "English", " german ", "zh", "auto", "Dutch")] == [
+    assert [parse_language(given) for given in ("en", "EN", "English", " german ", "zh", "auto", "Dutch")] == [
         "english",
         "english",
         "english",
@@ -110,10 +112,10 @@ def test_languages_have_one_name() -> None:
     assert len(manifest.LANGUAGES) == 10
     for given in ("xx", "", "e n", "en-US"):
         with pytest.raises(UserError, match=r"--language .*en \(english\)"):
-            language_name(given)
+            parse_language(given)
 
 
 def test_speakers_are_lower_case() -> None:
-    assert speaker_name("  Anna  MARIA ") == "anna maria"
+    assert parse_speaker("  Anna  MARIA ") == "anna maria"
     with pytest.raises(UserError, match="expected a non-empty name"):
-        speaker_name("  ")
+        parse_speaker("  ")

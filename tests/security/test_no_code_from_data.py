@@ -247,7 +247,7 @@ def test_a_codec_or_a_speaker_encoder_runs_nothing(canary: Path, tmp_path: Path)
     for find in (
         find_codec,
         open_codec,
-        lambda name: qwen3_tts_speaker_encoder.find("--model", name),
+        lambda name: qwen3_tts_speaker_encoder.open_qwen_speaker_encoder("--model", name),
         lambda name: Exported.of(Path(name)),
     ):
         with pytest.raises(UserError, match=f"--model {model}: .*model_type 'lightglue' is not"):
@@ -278,7 +278,7 @@ def test_libraries_read_the_clean_copies_alone(chat_model: Path, tmp_path: Path)
         generation.load(chat_model)
         reference_package.load(voice)
         load_codec(find_codec(str(voice)), "cpu")
-        qwen3_tts_speaker_encoder.load(voice)
+        qwen3_tts_speaker_encoder.load_encoder(voice)
         Exported.of(voice).processor  # noqa: B018 - loads the tokenizer
     finally:
         watching = False

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.audio_codecs.interface import SpeakerEncoder
+from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
 from finetune.storage import demo_models, files
 from recipes.speech.evaluation import evaluation_texts as rows
@@ -36,8 +38,8 @@ class Plan:
     model: Path
     systems: list[System]
     items: list[Item]
-    encoder: Path | None
-    """A base whose speaker encoder measures similarity; None: there is none."""
+    encoder: SpeakerEncoder | None
+    """Of a base model, to measure similarity; None: there is none."""
     notes: list[str]
     args: argparse.Namespace
 
@@ -130,16 +132,12 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.
     return rows.limit_groups(items, args.limit)
 
 
-def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[Path | None, list[str]]:
-    """(a base with a speaker encoder, or None; a note that says why there is none)."""
-    from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-
+def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[SpeakerEncoder | None, list[str]]:
+    """(the speaker encoder of a base model, or None; a note that says why there is none)."""
     reasons = []
     for system in reversed(speaking):  # the base that was given comes last
         try:
-            folder = systems.find_encoder_folder(recipe, system)
-            qwen3_tts_speaker_encoder.base_config(folder)
-            return folder, []
+            return open_speaker_encoder(str(systems.find_encoder_folder(recipe, system)), "--base"), []
         except UserError as error:
             reasons.append(str(error))
     return None, [f"Similarity by the model's own encoder was not measured: {reasons[-1]}"]

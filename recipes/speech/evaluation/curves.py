@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from data_prep.pages.report_charts import HEIGHT, WIDTH, Tick, format_number, round_ticks
+from data_prep.pages.report_charts import HEIGHT, WIDTH, Tick, choose_ticks, format_number
 
 LABELS = 6
 """Most labels on the horizontal axis: more would overlap."""
@@ -48,7 +48,7 @@ class Plot:
 def make_plot(title: str, unit: str, points: Sequence[tuple[int, float]], levels: Mapping[str, float]) -> Plot:
     """`points`: at least two (step, value), by step. The vertical axis ends at round numbers outside of all points and levels."""
     values = [*(value for _, value in points), *levels.values()]
-    edges = round_ticks(min(values), max(values), 5)
+    edges = choose_ticks(min(values), max(values), 5)
     low, high = float(edges[0]), float(edges[-1])
     first, last = points[0][0], points[-1][0]
 

@@ -92,8 +92,8 @@ def check(name: str) -> None:
         if faster_whisper_engine.is_faster_whisper(name):
             faster_whisper_engine.check_device(name, choose_device(None))
         else:
-            whisper_engine.weights_digest(name)
-        whisper_engine.fetch(name)
+            whisper_engine.digest_weights(name)
+        whisper_engine.fetch_weights(name)
     except UserError as error:
         raise UserError(str(error).replace("--whisper", "--asr")) from None
 
@@ -106,7 +106,7 @@ def load(name: str) -> Any:
 def require_languages(model: Any, spoken: Iterable[str]) -> None:
     """Raise `UserError` for a language that the model does not know."""
     for language in sorted(spoken):
-        whisper_languages.whisper_code(None if language == manifest.AUTO else language, whisper_engine.is_multilingual(model))
+        whisper_languages.find_whisper_code(None if language == manifest.AUTO else language, whisper_engine.is_multilingual(model))
 
 
 def language_of(model: Any, language: str) -> str:
@@ -119,7 +119,7 @@ def listen(model: Any, samples: Samples, language: str) -> Transcript:
     if not len(samples):
         return Transcript("")
     speech = Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
-    windows = vad.windows([Region(0, len(samples))], Audio(samples, MASTER_RATE))
-    units = whisper_engine.transcribe(model, speech, windows, None if language == manifest.AUTO else language)
+    windows = vad.make_windows([Region(0, len(samples))], Audio(samples, MASTER_RATE))
+    units = whisper_engine.transcribe_recording(model, speech, windows, None if language == manifest.AUTO else language)
     problem = next((unit.error for unit in units if unit.error), "")
     return Transcript("".join(unit.text for unit in units).strip(), problem)

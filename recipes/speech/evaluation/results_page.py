@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, flac
-from data_prep.pages.report_audio import AUDIO_BYTES, data_uri, spectrogram
-from data_prep.pages.report_templates import environment, style
+from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from data_prep.pages.report_audio import AUDIO_BYTES, draw_spectrogram, make_data_uri
+from data_prep.pages.report_templates import make_environment, read_style
 from recipes.speech.evaluation import result_files as documents
 from recipes.speech.evaluation.curves import Plot, make_plot
 from recipes.speech.evaluation.evaluation_texts import Item
@@ -69,7 +69,7 @@ class Table:
 
 def render(evaluation: Evaluation) -> str:
     """The whole page."""
-    page = environment(TEMPLATE.parent).get_template(TEMPLATE.name)
+    page = make_environment(TEMPLATE.parent).get_template(TEMPLATE.name)
     return page.render(
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
         verdicts=[sentence.split("**") for sentence in documents.verdicts(evaluation)],
@@ -83,7 +83,7 @@ def render(evaluation: Evaluation) -> str:
         notes=[*describe_pace_drifts(evaluation), *evaluation.notes],
         settings=[(key, "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
         shown=documents.format_value,
-        style=style(),
+        style=read_style(),
     )
 
 
@@ -125,8 +125,8 @@ def _card(name: str, clip: Scored, room: int, metrics: Sequence[Metric]) -> Card
     ]
     if not len(samples):
         return Card(name, "", "", "the model made no sound", clip.transcript, " · ".join(figures), clip.ended)
-    player = data_uri("audio/flac", flac(Audio(samples, MASTER_RATE)))
-    picture = data_uri("image/png", spectrogram(samples))
+    player = make_data_uri("audio/flac", encode_flac(Audio(samples, MASTER_RATE)))
+    picture = make_data_uri("image/png", draw_spectrogram(samples))
     full = len(player) > room
     return Card(
         name,

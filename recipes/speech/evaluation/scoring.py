@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read
+from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read_audio
+from data_prep.audio_codecs.interface import SpeakerEncoder
 from finetune.errors import UserError
 from recipes.speech.evaluation import audio_measures as sound
 from recipes.speech.evaluation import intelligibility as hearing
@@ -30,7 +31,7 @@ class Listeners:
     """Each speaker encoder with its vectors of the real clips."""
 
 
-def load_encoders(base: Path | None, independent: str | None) -> list[Encoder]:
+def load_encoders(base: SpeakerEncoder | None, independent: str | None) -> list[Encoder]:
     """The model's own encoder, if a base is given, and one that the model was not made with. Raises `UserError` for what is no encoder."""
     own = [likeness.own(base)] if base is not None else []
     return [*own, likeness.spectral() if independent is None else likeness.independent(independent)]
@@ -118,7 +119,7 @@ def describe_failures(scored: Mapping[str, Sequence[Scored]], listeners: Listene
 def samples_of(path: Path) -> Samples:
     """A clip as mono samples [n] at 24 kHz, also if it is empty or silent. Raises `UserError` for one that cannot be read."""
     try:
-        return read(path, MASTER_RATE).samples
+        return read_audio(path, MASTER_RATE).samples
     except AudioError as error:
         if error.reason in ("silent", "empty"):
             return _silence_of(path)

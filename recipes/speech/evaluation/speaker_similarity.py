@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.model_resolver import folder_of
-from data_prep.clips.speaker_similarity import LONGEST
+from data_prep.audio_codecs.interface import SpeakerEncoder
+from data_prep.audio_codecs.model_resolver import resolve_model
+from data_prep.clips.speaker_similarity import LONGEST_SECONDS
 from finetune.errors import UserError
 from finetune.storage.model_security import Kind, admit, load_pickled_weights
 
@@ -32,6 +32,8 @@ SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
 """Files that are downloaded of a speaker model on the hub."""
 OWN, SPECTRAL = "own encoder", "MFCC statistics"
 COEFFICIENTS = 20
+SHORTEST_SECONDS = 0.25
+"""A shorter clip does not identify a voice."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,15 @@ class Encoder:
     """Samples [n] at 24 kHz, at most 30 s → speaker vector [H]."""
 
 
-def own(folder: Path) -> Encoder:
-    """The speaker encoder in a base model's folder. Raises `UserError` if it has none."""
-    loaded = qwen3_tts_speaker_encoder.load(folder)
-    return Encoder(OWN, lambda samples: qwen3_tts_speaker_encoder.vector(loaded, samples))
+def own(encoder: SpeakerEncoder) -> Encoder:
+    """The speaker encoder of a base model. Raises `UserError` if its weights cannot be read."""
+    loaded = encoder.load()
+
+    def embed_samples(samples: Samples) -> Vector:
+        rate = loaded.sample_rate
+        return loaded.embed(samples if rate == MASTER_RATE else soxr.resample(samples, MASTER_RATE, rate, quality="VHQ"))
+
+    return Encoder(OWN, embed_samples)
 
 
 def spectral() -> Encoder:
@@ -65,7 +72,7 @@ def independent(name: str) -> Encoder:
     import torch
 
     try:
-        extractor, model = load_speaker_model(folder_of("--speaker-model", name, SPEAKER_MODEL_FILES))
+        extractor, model = load_speaker_model(resolve_model("--speaker-model", name, SPEAKER_MODEL_FILES))
     except (OSError, ValueError, KeyError, UserError) as error:
         first = str(error).splitlines()[0]
         raise UserError(
@@ -109,9 +116,9 @@ def mfcc_statistics(samples: Samples) -> Vector:
 
 def embed(encoder: Encoder, samples: Samples) -> Vector | None:
     """Speaker vector [H] of samples [n] at 24 kHz; None for a clip that is too short or silent. Raises `UserError` for damaged weights."""
-    if len(samples) < qwen3_tts_speaker_encoder.SHORTEST * MASTER_RATE or not samples.any():
+    if len(samples) < SHORTEST_SECONDS * MASTER_RATE or not samples.any():
         return None
-    vector = encoder.vector(samples[:LONGEST])
+    vector = encoder.vector(samples[: LONGEST_SECONDS * MASTER_RATE])
     if not np.isfinite(vector).all():
         raise UserError(f"the encoder {encoder.name!r} returned NaN or Inf: its weights are damaged; download the model again")
     return vector

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, flac
+from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
 from finetune.exporting import export
@@ -141,7 +141,7 @@ def _write_clip(path: Path, wave: Any, rate: int) -> Path:
     if rate != MASTER_RATE:
         samples = soxr.resample(samples, rate, MASTER_RATE, quality="VHQ")
     files.make_folder(path.parent)
-    files.write_bytes(path, flac(Audio(samples, MASTER_RATE)))
+    files.write_bytes(path, encode_flac(Audio(samples, MASTER_RATE)))
     return path
 
 

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE, Audio, flac
-from data_prep.pages.report_audio import spectrogram
+from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from data_prep.pages.report_audio import draw_spectrogram
 from finetune.errors import UserError
 from finetune.recipe import Answer
 from recipes.speech.evaluation import audio_measures
@@ -40,7 +40,7 @@ def check_prompts(prompts: Collection[str], speakers: Collection[str]) -> None:
 def parse_prompt(prompt: str, speaker: str | None) -> SpeechRequest:
     """`bert|Good day.` is a text for bert; one without `|` is for `speaker`."""
     name, mark, text = prompt.partition("|")
-    return SpeechRequest(text.strip(), manifest.speaker_name(name)) if mark else SpeechRequest(prompt.strip(), speaker)
+    return SpeechRequest(text.strip(), manifest.parse_speaker(name)) if mark else SpeechRequest(prompt.strip(), speaker)
 
 
 def make_answer(request: SpeechRequest, result: SpeechResult) -> Answer:
@@ -54,7 +54,7 @@ def make_answer(request: SpeechRequest, result: SpeechResult) -> Answer:
     summary = f"{request.speaker or 'the only voice'}, {sound.seconds:.2f} s, {describe_pace(result.ended, pace)}"
     if not len(result.wave):
         return Answer(summary, numbers=numbers)  # TensorBoard fails on audio without samples
-    return Answer(summary, flac(Audio(result.wave, result.rate)), spectrogram(result.wave), numbers)
+    return Answer(summary, encode_flac(Audio(result.wave, result.rate)), draw_spectrogram(result.wave), numbers)
 
 
 def describe_pace(ended: bool, pace: float | None) -> str:

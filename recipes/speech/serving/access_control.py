@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.pages.request_guard import Caller, Rejected, is_loopback, require_own_site
+from data_prep.pages.request_guard import Caller, RequestError, is_loopback, require_own_site
 from finetune.errors import UserError
 
 TOKEN = "OVERTONE_TOKEN"
@@ -86,7 +86,7 @@ class AccessControl:
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def admit(self, caller: Caller) -> None:
-        """Raises `Rejected`. After too many wrong tokens the answer says how long to wait; until then no token is compared."""
+        """Raises `RequestError`. After too many wrong tokens the answer says how long to wait; until then no token is compared."""
         require_own_site(caller.headers, self._policy.local)
         if self._policy.token is None:
             return
@@ -95,12 +95,12 @@ class AccessControl:
         if shown and failures is not None and now < failures.closed_until:
             wait = math.ceil(failures.closed_until - now)
             message = f"too many wrong tokens from this address; try again in {wait} s"
-            raise Rejected(429, message, "too_many_attempts", {"retry-after": str(wait)})
+            raise RequestError(429, message, "too_many_attempts", {"retry-after": str(wait)})
         if not same_secret(shown, self._policy.token):
             if shown:
                 self._remember(client, hashlib.sha256(shown.encode()).digest(), now)
             message = "the token is missing or wrong; send it as the API key, or as the password that the page asks for"
-            raise Rejected(401, message, "invalid_api_key")
+            raise RequestError(401, message, "invalid_api_key")
 
     def _remember(self, client: str, token: bytes, now: float) -> None:
         failures = self._failures.pop(client, _Failures())

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from data_prep.pages.request_guard import Rejected
+from data_prep.pages.request_guard import RequestError
 
 RETRY_AFTER = 2
 """Seconds after which a client retries when the queue was full."""
@@ -38,7 +38,7 @@ def to_refusal(rejected: HTTPException) -> Refusal:
     """Another HTTP error in this format."""
     if isinstance(rejected, Refusal):
         return rejected
-    code = rejected.code if isinstance(rejected, Rejected) else None
+    code = rejected.code if isinstance(rejected, RequestError) else None
     return Refusal(rejected.status_code, rejected.detail, code, headers=rejected.headers)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data_prep.audio.waveform import Audio, flac
+from data_prep.audio.waveform import Audio, encode_flac
 from finetune.errors import UserError
 
 UNKNOWN = 0xFFFFFFFF
@@ -101,7 +101,7 @@ class Flac:
         return b""
 
     def finish(self) -> bytes:
-        return flac(Audio(np.concatenate(self._waves), self._rate))
+        return encode_flac(Audio(np.concatenate(self._waves), self._rate))
 
 
 class Compressed:

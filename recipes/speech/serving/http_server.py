@@ -54,7 +54,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
     web_server.require_free_port(address.port, address.host)
     with ExitStack() as opened:
-        folder = opened.enter_context(web_server.private_folder(f"overtone-serve-{address.host}-{address.port}"))
+        folder = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
         clips = Clips(folder / "clips")
         opened.callback(clips.close)
         speech = load_models(exports, args.queue)
@@ -62,7 +62,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
         app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
         guarded = ", behind its token" if policy.token else ""
         announcement = f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)"
-        web_server.run(app, address.host, address.port, announcement)
+        web_server.run_server(app, address.host, address.port, announcement)
     print("serve: ended", flush=True)
     return 0
 
@@ -122,8 +122,8 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.gradio_routes import add_files, page_routes
-    from data_prep.pages.request_guard import guard
+    from data_prep.pages.gradio_routes import add_files, list_page_routes
+    from data_prep.pages.request_guard import add_request_guard
     from recipes.speech.serving import openai_api, uploads
     from recipes.speech.serving.access_control import AccessControl
     from recipes.speech.serving.api_errors import to_refusal
@@ -131,15 +131,17 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
 
     warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its own dependencies
     page = build_page(Controls(speech, limits, clips))
-    routes = (*openai_api.ROUTES, *uploads.ROUTES, *page_routes(page, clips.find))
+    routes = (*openai_api.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
     middleware = [
         Middleware(web_server.add_security_headers),
-        Middleware(guard, routes=routes, admit=AccessControl(policy).admit, answer=lambda rejected: to_refusal(rejected).response()),
+        Middleware(
+            add_request_guard, routes=routes, admit=AccessControl(policy).admit, answer=lambda rejected: to_refusal(rejected).response()
+        ),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
     openai_api.add_to(app, speech, limits)
     app.include_router(uploads.upload_routes(clips))
     add_files(app, clips.find)
     return gradio.mount_gradio_app(
-        app, page, "/", footer_links=[], ssr_mode=False, theme=web_server.theme(), css_paths=STYLE, show_error=True
+        app, page, "/", footer_links=[], ssr_mode=False, theme=web_server.make_theme(), css_paths=STYLE, show_error=True
     )

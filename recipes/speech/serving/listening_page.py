@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.audio.waveform import Audio, flac
-from data_prep.pages.report_audio import data_uri, spectrogram
+from data_prep.audio.waveform import Audio, encode_flac
+from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
 from finetune.errors import UserError
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
 from recipes.speech.serving.reference_clips import Clips
@@ -155,9 +155,9 @@ class Controls:
 
 def make_player(title: str, wave: np.ndarray, rate: int, shortest_cut: float) -> Player:
     """Player and spectrogram of a wave [samples] at `rate` Hz; one of `shortest_cut` seconds or more was cut off."""
-    seconds, sound = len(wave) / rate, flac(Audio(wave, rate))
-    picture = data_uri("image/png", spectrogram(wave)) if len(wave) else ""
-    return Player(title, seconds, seconds >= shortest_cut, data_uri("audio/flac", sound), picture)
+    seconds, sound = len(wave) / rate, encode_flac(Audio(wave, rate))
+    picture = make_data_uri("image/png", draw_spectrogram(wave)) if len(wave) else ""
+    return Player(title, seconds, seconds >= shortest_cut, make_data_uri("audio/flac", sound), picture)
 
 
 def render_sides(done: Sequence[Player], working: str = "") -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from data_prep.audio.decoder_process import AudioDecoder
 from data_prep.audio.reader import EXTENSIONS
-from data_prep.audio.waveform import MASTER_RATE, AudioError, Bounds
+from data_prep.audio.waveform import MASTER_RATE, AudioError, AudioLimits
 from finetune.errors import UserError
 from finetune.storage import files
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LARGEST = 15 * 2**20
 """Bytes of a clip: more than a minute takes in the largest common format."""
-BOUNDS = Bounds(seconds=60.0, channels=8, samples=60 * 48_000 * 8)
+BOUNDS = AudioLimits(seconds=60.0, channels=8, samples=60 * 48_000 * 8)
 """A longer clip would only make the prompt longer than any in training."""
 DECODING_SECONDS = 30.0
 """Time limit for one clip; one within `BOUNDS` takes less than a second."""

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from data_prep.pages.request_guard import BODY_SECONDS, Rejected, Route
+from data_prep.pages.request_guard import BODY_SECONDS, RequestError, Route
 from finetune.errors import UserError
 from recipes.speech.serving.reference_clips import LARGEST
 
@@ -40,7 +40,7 @@ def upload_routes(clips: Clips) -> APIRouter:
             try:
                 return [str(await asyncio.to_thread(clips.keep, data, name))]
             except UserError as error:
-                raise Rejected(503, f"the clip cannot be kept: {error}", "no_room") from error
+                raise RequestError(503, f"the clip cannot be kept: {error}", "no_room") from error
 
     @router.get("/upload_progress")
     async def progress() -> Response:
@@ -50,18 +50,18 @@ def upload_routes(clips: Clips) -> APIRouter:
 
 
 async def read_form(request: Request) -> tuple[bytes, str]:
-    """(content, name) of the one file of a form. Raises `Rejected` for anything else."""
+    """(content, name) of the one file of a form. Raises `RequestError` for anything else."""
     try:
         async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=0) as form:
             file = form.get("files")
             if not isinstance(file, UploadFile):
-                raise Rejected(400, "a form with one file under the name `files` is expected", "invalid_upload")
+                raise RequestError(400, "a form with one file under the name `files` is expected", "invalid_upload")
             if (file.size or 0) > LARGEST:
-                raise Rejected(413, f"the file is larger than {LARGEST} bytes", "request_too_large")
+                raise RequestError(413, f"the file is larger than {LARGEST} bytes", "request_too_large")
             return await file.read(), file.filename or ""
     except TimeoutError as error:
-        raise Rejected(408, f"the file did not arrive within {BODY_SECONDS:g} s", "timeout") from error
-    except Rejected:
+        raise RequestError(408, f"the file did not arrive within {BODY_SECONDS:g} s", "timeout") from error
+    except RequestError:
         raise
     except HTTPException as error:
-        raise Rejected(400, f"the upload cannot be read ({error.detail})", "invalid_upload") from error
+        raise RequestError(400, f"the upload cannot be read ({error.detail})", "invalid_upload") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, flac
+from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.manifest import read_lines
 from finetune.storage import files
@@ -50,7 +50,7 @@ def through_codec(recordings: Sequence[Said], codec: str, whisper: str, out: Pat
         (codes,) = coder.encode([samples_of(clip.real)])
         wave = coder.decode(codes)
         path = out / f"{clip.real.stem}.flac"
-        files.write_bytes(path, flac(Audio(wave, MASTER_RATE)))
+        files.write_bytes(path, encode_flac(Audio(wave, MASTER_RATE)))
         found.append(Said(clip.text, intelligibility.listen(asr, wave, "english").text, path, clip.real))
     return found
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pages.report_audio import spectrogram
+from data_prep.pages.report_audio import draw_spectrogram
 from recipes.speech.evaluation.scoring import samples_of
 
 from .comparison_clips import Said
@@ -29,7 +29,7 @@ def picture(said: Mapping[str, Sequence[Said]]) -> bytes:
         samples = samples_of(clip.path)
         seconds = len(samples) / MASTER_RATE
         longest = max(longest, seconds)
-        axes.imshow(imread(io.BytesIO(spectrogram(samples))), aspect="auto", extent=(0, seconds, 0, 1))
+        axes.imshow(imread(io.BytesIO(draw_spectrogram(samples))), aspect="auto", extent=(0, seconds, 0, 1))
         axes.set_title(textwrap.fill(f"{title}: {clip.heard!r}", LINE), fontsize=8, loc="left")
         axes.set_yticks([])
     rows[0].set_xlim(0, longest)  # each image has set it to its own length

@@ -72,7 +72,7 @@ def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: st
         keep=lambda name: kind == "base" or not name.startswith(qwen3_tts_speaker_encoder.PREFIX),
         edit={CODEC_EMBEDDING: lambda table: with_rows(table, rows, buffers["speaker_vectors"])},
         files={
-            "config.json": files.json_bytes(edited_config(qwen3_tts_speaker_encoder.base_config(base), state, kind)),
+            "config.json": files.json_bytes(edited_config(qwen3_tts_speaker_encoder.read_base_config(base), state, kind)),
             VOICES: files.json_bytes(state),
             "README.md": model_card(state, kind).encode(),
         },

@@ -76,7 +76,7 @@ class Exported:
             if not self.speakers:
                 raise UserError(f"{self.folder} knows no speaker by name; give --reference clip.wav of the voice to clone")
             return next(iter(self.speakers))
-        name = manifest.speaker_name(given)
+        name = manifest.parse_speaker(given)
         if name not in self.speakers:
             raise UserError(f"--speaker {given}: {self.folder} does not know that voice; it has {known}")
         return name

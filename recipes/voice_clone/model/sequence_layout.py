@@ -240,7 +240,7 @@ def speaker_name(row: dict[str, Any], default: str | None) -> str:
     name = row.get("speaker") or default
     if not isinstance(name, str) or not name.strip():
         raise UserError('the row names no speaker; add "speaker" to it, or name them all with --options.speaker NAME')
-    return manifest.speaker_name(name)
+    return manifest.parse_speaker(name)
 
 
 def speaker_index(row: dict[str, Any], processor: Processor) -> int:

@@ -55,7 +55,7 @@ def prepare(config: Config[Options]) -> None:
 
     options = config.options
     base = resolve_source(config.model.source, config.model.revision)
-    shape = qwen3_tts_speaker_encoder.base_config(base)
+    shape = qwen3_tts_speaker_encoder.read_base_config(base)
     surveyed = survey(config, Ids.of(shape))
     references = {speaker.name: speaker.references(options.references) for speaker in surveyed}
     train = on_disk(config.data.train)
@@ -65,7 +65,7 @@ def prepare(config: Config[Options]) -> None:
     state = describe(config, surveyed, assign_rows(shape, [speaker.name for speaker in surveyed]))
     cached = _read_cache(config)
     if cached is None or cached["key"] != key:
-        encoder = qwen3_tts_speaker_encoder.load(base)
+        encoder = qwen3_tts_speaker_encoder.load_encoder(base)
         vectors = [mean_vector(encoder, paths) for paths in references.values()]
     else:
         vectors = list(known(config).vectors)
@@ -86,7 +86,7 @@ def known(config: Config) -> Known:
 def cache_key(base: Path, references: dict[str, list[Path]]) -> str:
     """Digest of everything that the vectors depend on: the encoder's weights and, per speaker, the content of the reference clips."""
     total = hashlib.sha256()
-    for name, tensor in sorted(qwen3_tts_speaker_encoder.tensors(base).items()):
+    for name, tensor in sorted(qwen3_tts_speaker_encoder.read_encoder_weights(base).items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.float().numpy().tobytes())
     for name, paths in references.items():
@@ -105,7 +105,7 @@ def mean_vector(encoder: nn.Module, references: list[Path]) -> Tensor:
     """[H] fp32: the mean over the clips. The mean is taken in fp32, where half precision would round the differences away."""
     import torch
 
-    return torch.stack([torch.from_numpy(qwen3_tts_speaker_encoder.vector(encoder, read_clip(path))) for path in references]).mean(0)
+    return torch.stack([torch.from_numpy(qwen3_tts_speaker_encoder.embed_clip(encoder, read_clip(path))) for path in references]).mean(0)
 
 
 def read_clip(path: Path) -> np.ndarray:
@@ -117,10 +117,10 @@ def read_clip(path: Path) -> np.ndarray:
     import numpy as np
     import soxr
 
-    from data_prep.audio.waveform import AudioError, read_unchanged
+    from data_prep.audio.waveform import AudioError, read_audio_unchanged
 
     try:
-        audio = read_unchanged(path)
+        audio = read_audio_unchanged(path)
     except (AudioError, OSError) as error:
         raise UserError(f"reference clip {path} is not usable ({error}); make the clips again with `python -m data_prep voice`") from None
     if audio.seconds < qwen3_tts_speaker_encoder.SHORTEST:

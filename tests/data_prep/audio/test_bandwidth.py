@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soxr
 
-from data_prep.audio.bandwidth import bandwidth
+from data_prep.audio.bandwidth import measure_bandwidth
 from data_prep.audio.waveform import MASTER_RATE
 
 
@@ -22,16 +22,16 @@ WHITE = (0.05 * np.random.default_rng(0).standard_normal(4 * MASTER_RATE)).astyp
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050])
 @pytest.mark.parametrize("level", [1.0, 0.01])
 def test_bandwidth_is_that_of_the_narrowest_rate_on_the_way(rate, level) -> None:
-    assert 0.45 * rate < bandwidth(limited(level * WHITE, rate), MASTER_RATE) < 0.51 * rate
-    assert bandwidth(WHITE, MASTER_RATE) == MASTER_RATE // 2
+    assert 0.45 * rate < measure_bandwidth(limited(level * WHITE, rate), MASTER_RATE) < 0.51 * rate
+    assert measure_bandwidth(WHITE, MASTER_RATE) == MASTER_RATE // 2
 
 
 def test_bandwidth_of_speech_in_a_room_is_that_of_the_speech(railway) -> None:
     """The voice ends at 8 kHz, the noise that was laid under it does not."""
     for start in range(0, 32, 4):
         clip = railway.samples[start * MASTER_RATE : (start + 4) * MASTER_RATE]
-        assert 7000 < bandwidth(clip, MASTER_RATE) <= 8000
-        assert 3500 < bandwidth(limited(clip, 8000), MASTER_RATE) <= 4000
+        assert 7000 < measure_bandwidth(clip, MASTER_RATE) <= 8000
+        assert 3500 < measure_bandwidth(limited(clip, 8000), MASTER_RATE) <= 4000
 
 
 def test_bandwidth_is_not_fooled_by_a_line_or_by_clicks() -> None:
@@ -40,13 +40,13 @@ def test_bandwidth_is_not_fooled_by_a_line_or_by_clicks() -> None:
     clicks = narrow.copy()
     clicks[::MASTER_RATE] = 0.9
     for sound in (narrow + line, clicks):
-        assert 3600 < bandwidth(sound, MASTER_RATE) <= 4000
+        assert 3600 < measure_bandwidth(sound, MASTER_RATE) <= 4000
 
 
 def test_bandwidth_of_nothing_is_nothing() -> None:
-    assert bandwidth(np.zeros(MASTER_RATE, np.float32), MASTER_RATE) == 0
-    assert bandwidth(WHITE[:1000], MASTER_RATE) == 0
+    assert measure_bandwidth(np.zeros(MASTER_RATE, np.float32), MASTER_RATE) == 0
+    assert measure_bandwidth(WHITE[:1000], MASTER_RATE) == 0
 
 
 def test_bandwidth_of_hours_looks_at_a_part_of_them() -> None:
-    assert 7500 < bandwidth(np.tile(limited(WHITE, 16000), 50), MASTER_RATE) < 8100
+    assert 7500 < measure_bandwidth(np.tile(limited(WHITE, 16000), 50), MASTER_RATE) < 8100

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from data_prep.audio.decoder_process import AudioDecoder
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, AudioError, Bounds, load, probe
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, AudioError, AudioLimits, load_track, probe_recording
 from finetune.errors import UserError
 from tests.data_prep.crafted_flac import flac as crafted
 
@@ -31,8 +31,8 @@ def decoder(tmp_path):
 @pytest.mark.parametrize("name", ["slt/kitchen.mp3", "rms/railway.ogg"])
 def test_the_child_gives_what_this_process_gives_to_the_bit(name, sample, decoder) -> None:
     track = decoder.probe(sample / name)
-    assert track == probe(sample / name)
-    for theirs, ours in zip(decoder.load(sample / name, track), load(sample / name, track, MASTER_RATE, SPEECH_RATE), strict=True):
+    assert track == probe_recording(sample / name)
+    for theirs, ours in zip(decoder.load(sample / name, track), load_track(sample / name, track, MASTER_RATE, SPEECH_RATE), strict=True):
         assert theirs.rate == ours.rate
         assert np.array_equal(theirs.samples, ours.samples)
 
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_as_such(sample, decoder) -> None
     track = decoder.probe(sample / "rms/railway.ogg")
     request = {"do": "load", "path": str(sample / "rms/railway.ogg"), "track": track.model_dump()}
     with Path("/dev/full").open("wb") as full, pytest.raises(OSError, match="No space left") as caught:
-        decoder._ask(request, [full.fileno(), full.fileno()])
+        decoder._send_request(request, [full.fileno(), full.fileno()])
     assert caught.value.errno == errno.ENOSPC
     assert decoder.load(sample / "rms/railway.ogg", track)[0].seconds == pytest.approx(35.62)
 
@@ -180,7 +180,7 @@ def test_the_child_ends_when_its_parent_is_killed(tmp_path) -> None:
 def test_the_child_stops_at_the_bounds_of_its_request(tmp_path, decoder) -> None:
     (tmp_path / "long.flac").write_bytes(crafted(900 * 16_000, 16_000, declared=0))
     with pytest.raises(AudioError, match="at most 60 s are read") as caught:
-        decoder.probe(tmp_path / "long.flac", Bounds(seconds=60))
+        decoder.probe(tmp_path / "long.flac", AudioLimits(seconds=60))
     assert caught.value.seconds < 65
     assert decoder.probe(tmp_path / "long.flac").frames == 900 * 16_000, "the next request has bounds of its own"
 

@@ -11,7 +11,7 @@ import soundfile
 import soxr
 
 from data_prep.audio import reader
-from data_prep.audio.waveform import EXTENSIONS, MASTER_RATE, SPEECH_RATE, Audio, AudioError, load, probe, read
+from data_prep.audio.waveform import EXTENSIONS, MASTER_RATE, SPEECH_RATE, Audio, AudioError, load_track, probe_recording, read_audio
 from data_prep.segmentation.vad import find_speech
 from tests.data_prep.conftest import peak_frequency
 from tests.ledger import record
@@ -143,8 +143,8 @@ def test_speech_lies_where_it_was_said_and_a_tone_keeps_its_pitch(
     spoken = soxr.resample(np.concatenate([said, np.zeros(MASTER_RATE // 2, np.float32)]), MASTER_RATE, rate, quality="VHQ")
     sound = np.concatenate([spoken, tone(rate, TONE_SECONDS)])
     path = encode(tmp_path / f"sound{ending}", np.stack(MIXES[mix](sound), axis=1), rate)
-    track = probe(path)
-    master, hearing = load(path, track, MASTER_RATE, SPEECH_RATE)
+    track = probe_recording(path)
+    master, hearing = load_track(path, track, MASTER_RATE, SPEECH_RATE)
     assert track.warning == ""
     assert 0 <= master.seconds - len(sound) / rate < 2 * 1024 / rate + 0.001  # the encoder's last frame is filled up
     late = abs(lag(master.samples[: len(said)], limited(said, rate)))
@@ -178,17 +178,17 @@ def test_what_else_bears_these_endings(name, one_sentence, tmp_path) -> None:
     container, codec, rate, channels = ALSO[name]
     said = soxr.resample(one_sentence.samples, MASTER_RATE, rate, quality="VHQ")
     path = encode_as(container, codec, tmp_path / name, np.stack([said] * channels, axis=1), rate)
-    track = probe(path)
+    track = probe_recording(path)
     assert (track.rate, len(track.weights), track.warning) == (rate, channels, "")
-    assert abs(lag(load(path, track, MASTER_RATE)[0].samples, limited(one_sentence.samples, rate))) <= MASTER_RATE // 1000
+    assert abs(lag(load_track(path, track, MASTER_RATE)[0].samples, limited(one_sentence.samples, rate))) <= MASTER_RATE // 1000
 
 
 def test_names_may_hold_anything(tmp_path, write_sound) -> None:
     for name in ("with space", 'it\'s "quoted"', "голос", "声音", "-rf $(x) %s", "a.b.c"):
         path = write_sound(tmp_path / f"{name}.wav", tone(16000, 0.5), 16000)
-        assert read(path, MASTER_RATE).seconds == 0.5
+        assert read_audio(path, MASTER_RATE).seconds == 0.5
         path = write_sound(tmp_path / f"{name}.m4a", tone(16000, 0.5), 16000)
-        assert read(path, MASTER_RATE).seconds == pytest.approx(0.5, abs=0.15)
+        assert read_audio(path, MASTER_RATE).seconds == pytest.approx(0.5, abs=0.15)
 
 
 @pytest.mark.parametrize("ending", EXTENSIONS)
@@ -197,7 +197,7 @@ def test_garbage_is_unreadable_under_any_name(ending, tmp_path) -> None:
     for content in (bytes(range(256)) * 40, b"", b"RIFF", b"fLaC" + bytes(100), b"ID3" + bytes(100), b"OggS" + bytes(100)):
         (tmp_path / f"bad{ending}").write_bytes(content)
         with pytest.raises(AudioError) as caught:
-            probe(tmp_path / f"bad{ending}")
+            probe_recording(tmp_path / f"bad{ending}")
         assert caught.value.reason == "unreadable"
 
 
@@ -207,7 +207,7 @@ def test_a_wav_that_was_piped_declares_no_length(tmp_path, write_sound) -> None:
     at = data.index(b"data") + 4
     data[at : at + 4] = b"\xff" * 4
     path.write_bytes(data)
-    assert probe(path).warning == ""
+    assert probe_recording(path).warning == ""
 
 
 @pytest.mark.parametrize("playlist", ["#EXTM3U\n#EXTINF:5,\n{}\n", "ffconcat version 1.0\nfile {}\n"])

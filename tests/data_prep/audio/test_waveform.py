@@ -17,14 +17,14 @@ from data_prep.audio.waveform import (
     SPEECH_RATE,
     Audio,
     AudioError,
-    Bounds,
+    AudioLimits,
+    convert_position,
+    encode_flac,
     fade_edges,
-    flac,
-    load,
-    probe,
-    read,
-    read_unchanged,
-    to_rate,
+    load_track,
+    probe_recording,
+    read_audio,
+    read_audio_unchanged,
 )
 from tests.data_prep.conftest import peak_frequency
 from tests.data_prep.crafted_flac import flac as crafted
@@ -39,7 +39,7 @@ def tone(rate: int, seconds: float = 2.0, frequency: float = 440.0) -> np.ndarra
 @pytest.mark.parametrize("rate", RATES)
 def test_a_tone_keeps_its_pitch_its_length_and_its_level_at_both_rates(rate, tmp_path, write_sound) -> None:
     path = write_sound(tmp_path / "tone.wav", tone(rate), rate)
-    for sound, target in zip(load(path, probe(path), MASTER_RATE, SPEECH_RATE), (MASTER_RATE, SPEECH_RATE), strict=True):
+    for sound, target in zip(load_track(path, probe_recording(path), MASTER_RATE, SPEECH_RATE), (MASTER_RATE, SPEECH_RATE), strict=True):
         assert sound.rate == target
         assert len(sound.samples) == 2 * target
         assert peak_frequency(sound.samples, target, 440) == pytest.approx(440, abs=0.05)
@@ -49,7 +49,7 @@ def test_a_tone_keeps_its_pitch_its_length_and_its_level_at_both_rates(rate, tmp
 @pytest.mark.parametrize("rate", [44100, 48000, 96000])
 def test_nothing_above_the_new_rate_folds_back(rate, tmp_path) -> None:
     soundfile.write(tmp_path / "high.wav", tone(rate, frequency=15000.0), rate, subtype="FLOAT")
-    master = load(tmp_path / "high.wav", probe(tmp_path / "high.wav"), MASTER_RATE)[0].samples
+    master = load_track(tmp_path / "high.wav", probe_recording(tmp_path / "high.wav"), MASTER_RATE)[0].samples
     assert 20 * np.log10(np.abs(master[4800:-4800]).max() / 0.5) < -150
 
 
@@ -57,7 +57,7 @@ def test_blocks_give_what_one_piece_gives(tmp_path, write_sound, monkeypatch) ->
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 30_001).astype(np.float32)
     path = write_sound(tmp_path / "noise.flac", noise, 44100)
     monkeypatch.setattr(reader, "BLOCK", 997)
-    ours = load(path, probe(path), MASTER_RATE)[0].samples
+    ours = load_track(path, probe_recording(path), MASTER_RATE)[0].samples
     whole = soundfile.read(path, dtype="float32")[0]
     theirs = soxr.resample(whole - whole.mean(), 44100, MASTER_RATE, quality="VHQ")
     assert abs(len(ours) - len(theirs)) <= 1
@@ -67,10 +67,10 @@ def test_blocks_give_what_one_piece_gives(tmp_path, write_sound, monkeypatch) ->
 
 @given(st.integers(0, 10**10), st.sampled_from(RATES), st.sampled_from(RATES))
 def test_positions_change_rate_to_the_nearest_sample(position, from_rate, rate) -> None:
-    moved = to_rate(position, from_rate, rate)
+    moved = convert_position(position, from_rate, rate)
     assert abs(2 * (moved * from_rate - position * rate)) <= from_rate
     if rate >= from_rate:
-        assert to_rate(moved, rate, from_rate) == position
+        assert convert_position(moved, rate, from_rate) == position
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_positions_change_rate_to_the_nearest_sample(position, from_rate, rate) 
 )
 def test_channels_become_one_without_losing_the_voice(channels, weights, tmp_path, write_sound) -> None:
     path = write_sound(tmp_path / "many.flac", np.stack(channels(tone(24000)), axis=1), 24000)
-    track = probe(path)
+    track = probe_recording(path)
     assert track.weights == pytest.approx(weights)
-    assert np.abs(load(path, track, MASTER_RATE)[0].samples).max() == pytest.approx(0.5, abs=0.01)
+    assert np.abs(load_track(path, track, MASTER_RATE)[0].samples).max() == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_constant_offset_is_taken_away(tmp_path, write_sound) -> None:
     path = write_sound(tmp_path / "offset.flac", tone(24000) + 0.3, 24000)
-    assert abs(load(path, probe(path), MASTER_RATE)[0].samples.mean()) < 1e-4
+    assert abs(load_track(path, probe_recording(path), MASTER_RATE)[0].samples.mean()) < 1e-4
 
 
 def bad_file(kind, path, write_sound):
@@ -124,7 +124,7 @@ def bad_file(kind, path, write_sound):
 )
 def test_unusable_files_say_why(kind, reason, detail, tmp_path, write_sound) -> None:
     with pytest.raises(AudioError, match=detail) as caught:
-        probe(bad_file(kind, tmp_path / "bad.wav", write_sound))
+        probe_recording(bad_file(kind, tmp_path / "bad.wav", write_sound))
     assert caught.value.reason == reason
 
 
@@ -133,11 +133,11 @@ def test_a_truncated_file_keeps_what_decodes_and_says_so(ending, tmp_path, write
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 5 * 24000).astype(np.float32)
     path = write_sound(tmp_path / f"long.{ending}", noise, 24000)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    track = probe(path)
+    track = probe_recording(path)
     assert "truncated" in track.warning or "decoding stopped" in track.warning
     assert 1.0 < track.frames / track.rate < 4.0
-    assert len(load(path, track, MASTER_RATE)[0].samples) == track.length
-    for whole in (lambda: read(path, MASTER_RATE), lambda: read_unchanged(path)):
+    assert len(load_track(path, track, MASTER_RATE)[0].samples) == track.length
+    for whole in (lambda: read_audio(path, MASTER_RATE), lambda: read_audio_unchanged(path)):
         with pytest.raises(AudioError, match="truncated"):
             whole()
 
@@ -146,7 +146,7 @@ def test_a_truncated_m4a_has_no_table_of_contents_and_is_unreadable(tmp_path, wr
     path = write_sound(tmp_path / "long.m4a", tone(24000, 5.0), 24000)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(AudioError) as caught:
-        probe(path)
+        probe_recording(path)
     assert caught.value.reason == "unreadable"
 
 
@@ -154,16 +154,16 @@ def test_an_offset_is_subtracted_unless_the_file_is_wanted_as_it_is(tmp_path, wr
     noise = (0.1 + np.random.default_rng(0).uniform(-0.5, 0.5, 5000)).astype(np.float32)
     path = write_sound(tmp_path / "noise.flac", noise, 44100)
     stored = soundfile.read(path, dtype="float32")[0]
-    found = read_unchanged(path)
+    found = read_audio_unchanged(path)
     np.testing.assert_array_equal(found.samples, stored)
     assert found.rate == 44100 and abs(stored.mean()) > 0.09
-    np.testing.assert_allclose(read(path, 44100).samples, stored - stored.mean(), atol=1e-6)
+    np.testing.assert_allclose(read_audio(path, 44100).samples, stored - stored.mean(), atol=1e-6)
 
 
 def test_flac_is_exact_repeatable_and_saturates() -> None:
     samples = np.array([0.0, 0.5, -0.5, 1.7, -1.7, 1 / 32768], np.float32)
-    data = flac(Audio(samples, MASTER_RATE))
-    assert data == flac(Audio(samples, MASTER_RATE))
+    data = encode_flac(Audio(samples, MASTER_RATE))
+    assert data == encode_flac(Audio(samples, MASTER_RATE))
     back, rate = soundfile.read(io.BytesIO(data), dtype="int16")
     assert rate == MASTER_RATE
     assert back.tolist() == [0, 16384, -16384, 32767, -32768, 1]
@@ -177,7 +177,7 @@ def test_fades_touch_only_five_milliseconds() -> None:
     assert ones.samples.min() == 1
 
 
-SHORT = Bounds(seconds=60, channels=2, samples=60 * 48_000)
+SHORT = AudioLimits(seconds=60, channels=2, samples=60 * 48_000)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_bounds_hold_for_the_header_and_while_it_is_decoded(content: dict, messa
     (tmp_path / "crafted.flac").write_bytes(crafted(**content))
     blocks: list[None] = []
     with pytest.raises(AudioError, match=message) as caught:
-        probe(tmp_path / "crafted.flac", lambda: blocks.append(None), SHORT)
+        probe_recording(tmp_path / "crafted.flac", lambda: blocks.append(None), SHORT)
     assert caught.value.seconds == pytest.approx(stopped, abs=5), "it was decoded beyond the bound"
     assert bool(blocks) == (content.get("declared") == 0), "a header that says too much is enough"
 
 
 def test_a_flac_that_declares_no_length_is_read_to_its_end(tmp_path) -> None:
     (tmp_path / "piped.flac").write_bytes(crafted(20 * 16_000, 16_000, declared=0))
-    assert probe(tmp_path / "piped.flac").frames == 20 * 16_000
+    assert probe_recording(tmp_path / "piped.flac").frames == 20 * 16_000

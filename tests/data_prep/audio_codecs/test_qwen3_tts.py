@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.audio_codecs.qwen3_tts import CodecError, codec_digest, encode, find_codec, frames_of, load_codec
+from data_prep.audio_codecs.qwen3_tts import CodecError, compute_codec_digest, count_frames, encode_clips, find_codec, load_codec
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
 
@@ -29,17 +29,17 @@ LENGTHS = (1, 1919, 1920, 1921, 30_000, 48_000, 71_111)
 
 def test_codes_do_not_depend_on_the_batch(tokenizer) -> None:
     clips = [noise(length, seed) for seed, length in enumerate(LENGTHS)]
-    together = encode(tokenizer, clips)
+    together = encode_clips(tokenizer, clips)
     for clip, codes in zip(clips, together, strict=True):
-        (alone,) = encode(tokenizer, [clip])
-        assert codes.shape == (frames_of(len(clip)), 16)
+        (alone,) = encode_clips(tokenizer, [clip])
+        assert codes.shape == (count_frames(len(clip)), 16)
         assert codes.dtype == np.uint16
         assert np.array_equal(codes, alone)
     assert np.unique(together[-1]).size > 16
 
 
 def test_frames_are_counted_up() -> None:
-    assert [frames_of(length) for length in LENGTHS] == [1, 1, 1, 2, 16, 25, 38]
+    assert [count_frames(length) for length in LENGTHS] == [1, 1, 1, 2, 16, 25, 38]
 
 
 def answering(codes: torch.Tensor):
@@ -59,7 +59,7 @@ def answering(codes: torch.Tensor):
 )
 def test_codes_of_the_wrong_shape_or_range_are_refused(codes, message) -> None:
     with pytest.raises(CodecError) as caught:
-        encode(answering(codes), [noise(3000, 0)])
+        encode_clips(answering(codes), [noise(3000, 0)])
     assert message in str(caught.value)
 
 
@@ -70,19 +70,19 @@ def test_codes_are_computed_without_tf32(tokenizer, monkeypatch) -> None:
     monkeypatch.setattr(
         tokenizer.model, "encode", lambda *given, **named: allowed.append(torch.backends.cudnn.allow_tf32) or encode_frames(*given, **named)
     )
-    encode(tokenizer, [noise(3000, 0)])
+    encode_clips(tokenizer, [noise(3000, 0)])
     assert allowed == [False] and torch.backends.cudnn.allow_tf32
 
 
 def test_the_digest_follows_the_content_and_not_the_place(nano, tmp_path) -> None:
     copy = shutil.copytree(nano / "speech_tokenizer", tmp_path / "copy")
-    assert codec_digest(copy) == codec_digest(nano / "speech_tokenizer")
+    assert compute_codec_digest(copy) == compute_codec_digest(nano / "speech_tokenizer")
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"note": 1}))
-    assert codec_digest(copy) != codec_digest(nano / "speech_tokenizer")
+    assert compute_codec_digest(copy) != compute_codec_digest(nano / "speech_tokenizer")
     (copy / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no"):
-        codec_digest(copy)
+        compute_codec_digest(copy)
 
 
 def test_what_is_no_model_is_named(tmp_path) -> None:

@@ -33,27 +33,27 @@ def clip() -> np.ndarray:
 
 
 def test_a_vector_is_the_stock_models_and_the_same_each_time(nano: Path, clip: np.ndarray) -> None:
-    encoder = qwen3_tts_speaker_encoder.load(nano)
-    found = qwen3_tts_speaker_encoder.vector(encoder, clip)
+    encoder = qwen3_tts_speaker_encoder.load_encoder(nano)
+    found = qwen3_tts_speaker_encoder.embed_clip(encoder, clip)
     stock = import_qwen_tts().Qwen3TTSModel.from_pretrained(str(nano), dtype=torch.float32).model
     np.testing.assert_array_equal(found, stock.extract_speaker_embedding(clip, MASTER_RATE).numpy())
-    np.testing.assert_array_equal(found, qwen3_tts_speaker_encoder.vector(qwen3_tts_speaker_encoder.load(nano), clip))
+    np.testing.assert_array_equal(found, qwen3_tts_speaker_encoder.embed_clip(qwen3_tts_speaker_encoder.load_encoder(nano), clip))
     assert found.shape == (32,) and found.dtype == np.float32
-    assert not np.allclose(found, qwen3_tts_speaker_encoder.vector(encoder, -0.1 * np.sign(clip)))
+    assert not np.allclose(found, qwen3_tts_speaker_encoder.embed_clip(encoder, -0.1 * np.sign(clip)))
 
 
 def test_a_vector_is_computed_without_tf32(nano: Path, clip: np.ndarray) -> None:
     """Or a GPU would give another vector under the same key."""
-    encoder, allowed = qwen3_tts_speaker_encoder.load(nano), []
+    encoder, allowed = qwen3_tts_speaker_encoder.load_encoder(nano), []
     encoder.register_forward_pre_hook(lambda *_: allowed.append(torch.backends.cudnn.allow_tf32))
-    qwen3_tts_speaker_encoder.vector(encoder, clip)
+    qwen3_tts_speaker_encoder.embed_clip(encoder, clip)
     assert allowed == [False] and torch.backends.cudnn.allow_tf32
 
 
 def test_all_of_the_encoder_is_read_and_nothing_else(nano: Path) -> None:
     whole = load_file(nano / "model.safetensors")
     expected = {name.removeprefix("speaker_encoder."): tensor for name, tensor in whole.items() if name.startswith("speaker_encoder.")}
-    found = qwen3_tts_speaker_encoder.tensors(nano)
+    found = qwen3_tts_speaker_encoder.read_encoder_weights(nano)
     assert found.keys() == expected.keys()
     assert len(expected) > 50
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -66,7 +66,8 @@ def test_the_digest_follows_the_encoder_and_nothing_else(nano: Path, tmp_path: P
     shape = json.loads((nano / "config.json").read_text())["speaker_encoder_config"]
     changed(nano, tmp_path / "shape", speaker_encoder_config=shape | {"enc_dilations": [1, 1, 1, 1, 1]})
     same, trained, other, shaped = (
-        qwen3_tts_speaker_encoder.find(OPTION, str(one)).digest for one in (nano, *map(tmp_path.joinpath, ("trained", "other", "shape")))
+        qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, str(one)).digest
+        for one in (nano, *map(tmp_path.joinpath, ("trained", "other", "shape")))
     )
     assert same == trained
     assert len({same, other, shaped}) == 3
@@ -89,25 +90,25 @@ def test_a_model_without_an_encoder_is_named(config: str | None, message: str, t
     if config:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(UserError, match=f"{OPTION} {tmp_path}: .*{message}"):
-        qwen3_tts_speaker_encoder.find(OPTION, str(tmp_path))
+        qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, str(tmp_path))
 
 
 def test_weights_that_are_damaged_or_hold_no_encoder_are_named(nano: Path, tmp_path: Path) -> None:
     shutil.copy(nano / "config.json", tmp_path)
     with pytest.raises(UserError, match="its weights hold no speaker encoder"):
-        qwen3_tts_speaker_encoder.find(OPTION, str(tmp_path))
+        qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, str(tmp_path))
     save_file({"talker.codec_head.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="its weights hold no speaker encoder"):
-        qwen3_tts_speaker_encoder.find(OPTION, str(tmp_path))
+        qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"half a download")
     with pytest.raises(UserError, match="model.safetensors cannot be read"):
-        qwen3_tts_speaker_encoder.find(OPTION, str(tmp_path))
+        qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, str(tmp_path))
 
 
 @pytest.mark.parametrize("shape", [None, {}, {"enc_channels": [8]}, {"enc_dim": 7}])
 def test_weights_that_do_not_fit_their_config_are_named(shape: object, nano: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="weights and config.json do not fit"):
-        qwen3_tts_speaker_encoder.load(changed(nano, tmp_path / "model", speaker_encoder_config=shape))
+        qwen3_tts_speaker_encoder.load_encoder(changed(nano, tmp_path / "model", speaker_encoder_config=shape))
 
 
 def test_from_the_hub_the_kind_of_model_is_asked_first_and_the_codec_never(
@@ -126,7 +127,7 @@ def test_from_the_hub_the_kind_of_model_is_asked_first_and_the_codec_never(
     changed(nano, tmp_path / "a" / "custom", tts_model_type="custom_voice")
     changed(nano, tmp_path / "a" / "base")
     with pytest.raises(UserError, match=f"{OPTION} a/custom: .*'custom_voice'"):
-        qwen3_tts_speaker_encoder.find(OPTION, "a/custom")
+        qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, "a/custom")
     assert asked == [("a/custom", "config.json")]
-    assert qwen3_tts_speaker_encoder.find(OPTION, "a/base").folder == tmp_path / "a" / "base"
+    assert qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, "a/base").folder == tmp_path / "a" / "base"
     assert asked[1:] == [("a/base", "config.json"), ("a/base", "config.json", "model*.safetensors")]

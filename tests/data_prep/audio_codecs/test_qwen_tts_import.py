@@ -69,9 +69,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
 def test_what_a_failing_import_said_is_shown() -> None:
     done = python(
         "import os\n"
-        "from data_prep.audio_codecs.qwen_tts_import import _captured_output\n"
+        "from data_prep.audio_codecs.qwen_tts_import import _capture_output\n"
         "try:\n"
-        "    with _captured_output():\n"
+        "    with _capture_output():\n"
         "        print('first words'); os.write(2, b'from a child\\n'); raise RuntimeError('broken')\n"
         "except RuntimeError: pass\n"
         "print('last')\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio_codecs.qwen3_tts import QwenCodec, encode, load_codec
+from data_prep.audio_codecs.qwen3_tts import QwenCodec, encode_clips, load_codec
 from data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from data_prep.audio_codecs.selection import open_codec, open_speaker_encoder
@@ -19,22 +19,22 @@ def test_the_codec_of_a_qwen_model(nano: Path) -> None:
     codec = open_codec(str(nano))
     assert codec == QwenCodec(nano / CODEC_FOLDER) and codec.model == nano
     assert (codec.sample_rate, codec.samples_per_frame, codec.frame_rate) == (24_000, 1920, 12.5)
-    assert (codec.codebooks, codec.codebook_size, codec.frames(1921)) == (16, 64, 2)
+    assert (codec.codebooks, codec.codebook_size, codec.count_frames(1921)) == (16, 64, 2)
 
 
 def test_the_codec_encodes_and_decodes(nano: Path) -> None:
     clip = np.random.default_rng(0).uniform(-0.3, 0.3, 5000).astype(np.float32)
     loaded = open_codec(str(nano)).load("cpu")
     (codes,) = loaded.encode([clip])
-    assert np.array_equal(codes, encode(load_codec(nano / CODEC_FOLDER, "cpu"), [clip])[0]) and codes.shape == (3, 16)
+    assert np.array_equal(codes, encode_clips(load_codec(nano / CODEC_FOLDER, "cpu"), [clip])[0]) and codes.shape == (3, 16)
     wave = loaded.decode(codes)
     assert wave.dtype == np.float32 and wave.shape == (3 * 1920,) and np.abs(wave).max() <= 1
 
 
 def test_a_worker_needs_the_weights_and_memory_for_the_audio(nano: Path) -> None:
     codec = open_codec(str(nano))
-    assert codec.worker_bytes(0) == (nano / CODEC_FOLDER / "model.safetensors").stat().st_size
-    assert codec.worker_bytes(60) - codec.worker_bytes(0) == 60 * 24_000 * 64 * 4 * 4
+    assert codec.estimate_worker_bytes(0) == (nano / CODEC_FOLDER / "model.safetensors").stat().st_size
+    assert codec.estimate_worker_bytes(60) - codec.estimate_worker_bytes(0) == 60 * 24_000 * 64 * 4 * 4
 
 
 def test_the_speaker_encoder_of_a_qwen_model(nano: Path) -> None:

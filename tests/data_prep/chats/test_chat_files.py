@@ -31,7 +31,7 @@ def test_folders_are_read_by_name_in_the_order_given_and_what_is_not_read_is_cou
     found = find_sources([tmp_path / "first.json", more])
     assert names(found) == ["first.json", "more/a/z.csv", "more/b.jsonl", "more/d.tsv.gz", "more/x.jsonl/y.JSON"]
     others = {"hidden": 1, ".txt": 1, "without a suffix": 1, ".jsonl.zst": 1, ".parquet.gz": 1, "neither file nor folder": 1}
-    assert found.passed_over == others
+    assert found.skipped == others
 
 
 def test_a_file_is_read_once_however_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_a_file_is_read_once_however_it_is_given(tmp_path: Path, monkeypatch: py
     (tmp_path / "chats" / "same").symlink_to(".")
     monkeypatch.chdir(tmp_path / "chats")
     found = find_sources([tmp_path / "chats" / "a.jsonl", tmp_path / "chats", Path(), Path("..", "chats", "a.jsonl")])
-    assert names(found) == ["a.jsonl"] and found.passed_over == {AGAIN: 5}
+    assert names(found) == ["a.jsonl"] and found.skipped == {AGAIN: 5}
     assert names(find_sources([saved.HERE / "splits" / "test", saved.HERE / "splits"])) == ["test", "splits/train"]
 
 
@@ -64,7 +64,7 @@ def test_a_link_is_called_and_read_by_its_own_name(tmp_path: Path) -> None:
     assert names(find_sources([data / "train.parquet"])) == ["train.parquet"]
     whole = find_sources([tmp_path])
     assert names(whole) == [f"{tmp_path.name}/mine/train.parquet"]
-    assert whole.passed_over == {"without a suffix": 1, ".md": 1, AGAIN: 1}
+    assert whole.skipped == {"without a suffix": 1, ".md": 1, AGAIN: 1}
     assert whole.sources[0].kind == "parquet"
 
 

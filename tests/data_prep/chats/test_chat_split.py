@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.chats.chat_split import below_share, smallest_positions, split_position
+from data_prep.chats.chat_split import compute_split_position, make_count_filter, make_share_filter
 
 
 def chat(*turns: tuple[str, Any]) -> dict[str, Any]:
@@ -15,33 +15,35 @@ def chat(*turns: tuple[str, Any]) -> dict[str, Any]:
 
 
 def test_a_share_depends_on_the_first_question_alone() -> None:
-    first = split_position(chat(("user", "Why?"), ("assistant", "So.")))
+    first = compute_split_position(chat(("user", "Why?"), ("assistant", "So.")))
     assert 0 <= first < 1
-    assert first == split_position(chat(("system", "Be brief."), ("user", "Why?"), ("assistant", "No."), ("user", "And?")))
+    assert first == compute_split_position(chat(("system", "Be brief."), ("user", "Why?"), ("assistant", "No."), ("user", "And?")))
     assert (
         first
-        == split_position({"prompt": "Why?", "completion": "So."})
-        == split_position({"prompt": [{"role": "user", "content": "Why?"}]})
+        == compute_split_position({"prompt": "Why?", "completion": "So."})
+        == compute_split_position({"prompt": [{"role": "user", "content": "Why?"}]})
     )
-    assert first != split_position(chat(("user", "How?"), ("assistant", "So.")))
-    assert split_position(chat(("assistant", "Welcome."))) == split_position(chat(("assistant", "Welcome."), ("assistant", "?")))
+    assert first != compute_split_position(chat(("user", "How?"), ("assistant", "So.")))
+    assert compute_split_position(chat(("assistant", "Welcome."))) == compute_split_position(
+        chat(("assistant", "Welcome."), ("assistant", "?"))
+    )
 
 
 def test_shares_are_spread_evenly() -> None:
-    shares = [split_position({"prompt": str(number), "completion": ""}) for number in range(2000)]
-    assert 330 < sum(map(below_share(0.2), shares)) < 470, "400, give or take four standard deviations"
-    assert not any(map(below_share(0.0), shares))
+    shares = [compute_split_position({"prompt": str(number), "completion": ""}) for number in range(2000)]
+    assert 330 < sum(map(make_share_filter(0.2), shares)) < 470, "400, give or take four standard deviations"
+    assert not any(map(make_share_filter(0.0), shares))
 
 
 def test_the_smallest_shares_are_taken_and_groups_stay_whole() -> None:
-    validates = smallest_positions([0.5, 0.1, 0.3, 0.3, 0.3, 0.2, 0.9], 4)
+    validates = make_count_filter([0.5, 0.1, 0.3, 0.3, 0.3, 0.2, 0.9], 4)
     assert [share for share in (0.1, 0.2, 0.3, 0.5, 0.9) if validates(share)] == [0.1, 0.2, 0.5, 0.9], "the three alike do not fit"
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from([number / 10 for number in range(10)])), st.integers(0, 30))
 def test_at_most_so_many_rows_and_no_group_left_that_fits(shares: list[float], rows: int) -> None:
-    validates = smallest_positions(shares, rows)
+    validates = make_count_filter(shares, rows)
     free = rows - sum(map(validates, shares))
     assert free >= 0
     assert all(validates(share) or shares.count(share) > free for share in shares)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats.conversation_checks import check, strip_answer_newlines
+from data_prep.chats.conversation_checks import check_conversation, strip_answer_newlines
 from finetune.errors import UserError
 
 
@@ -31,7 +31,7 @@ USER, ANSWER, TOOL = {"role": "user", "content": "u"}, {"role": "assistant", "co
     ],
 )
 def test_what_is_sound_passes(row: dict[str, Any]) -> None:
-    check(row)
+    check_conversation(row)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_is_sound_passes(row: dict[str, Any]) -> None:
 )
 def test_what_is_not_is_told_why(row: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        check(row)
+        check_conversation(row)
 
 
 def test_only_line_breaks_before_answers_are_taken_off() -> None:

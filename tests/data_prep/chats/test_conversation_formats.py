@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats.conversation_formats import SHAPES, normalise, shape_of, unread_keys
+from data_prep.chats.conversation_formats import SHAPES, detect_shape, list_unread_keys, normalise_row
 from finetune.errors import UserError
 
 ASKED, ANSWERED = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
@@ -59,25 +59,25 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("shape", "row", "expected"), CASES)
 def test_a_shape_is_known_by_its_keys_and_becomes_the_one(shape: str, row: dict[str, Any], expected: dict[str, Any]) -> None:
     assert {case[0] for case in CASES} == set(SHAPES)
-    assert shape_of(row) == shape
-    assert normalise(row, shape) == expected
-    again = normalise(expected, shape_of(expected))
+    assert detect_shape(row) == shape
+    assert normalise_row(row, shape) == expected
+    again = normalise_row(expected, detect_shape(expected))
     assert again == expected, "what is normal stays as it is"
 
 
 def test_what_a_message_carries_besides_passes_through() -> None:
     turn = {"role": "assistant", "content": "No.", "reasoning_content": "Think.", "tool_calls": json.dumps([{"function": {"name": "f"}}])}
-    (found,) = normalise({"messages": [turn]}, "messages")["messages"]
+    (found,) = normalise_row({"messages": [turn]}, "messages")["messages"]
     assert found == {**turn, "tool_calls": [{"function": {"name": "f"}}]}
 
 
 def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
     with pytest.raises(UserError, match=r"^no known shape \(messages: messages; .*\); its keys are text, id$"):
-        shape_of({"text": "x", "id": 1})
+        detect_shape({"text": "x", "id": 1})
     both = {"messages": [ASKED], "prompt": "a", "completion": "b"}
     with pytest.raises(UserError, match=r"^more than one known shape \(messages, completion\), so choose one with --shape"):
-        shape_of(both)
-    assert normalise(both, "completion") == {"prompt": "a", "completion": "b"}
+        detect_shape(both)
+    assert normalise_row(both, "completion") == {"prompt": "a", "completion": "b"}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
 )
 def test_what_is_malformed_is_named(shape: str, row: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        normalise(row, shape)
+        normalise_row(row, shape)
 
 
 def test_keys_that_hold_something_and_are_not_read_are_named() -> None:
@@ -111,10 +111,10 @@ def test_keys_that_hold_something_and_are_not_read_are_named() -> None:
         "text": None,
         "messages": [],
     }
-    assert unread_keys(row, "alpaca") == ["topic", "score", "messages"]
-    assert unread_keys({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
+    assert list_unread_keys(row, "alpaca") == ["topic", "score", "messages"]
+    assert list_unread_keys({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
 
 
 def test_an_empty_list_of_calls_is_none() -> None:
     for empty in ([], "[]", "", None):
-        assert normalise({"messages": [ASKED, {**ANSWERED, "tool_calls": empty}]}, "messages") == {"messages": [ASKED, ANSWERED]}
+        assert normalise_row({"messages": [ASKED, {**ANSWERED, "tool_calls": empty}]}, "messages") == {"messages": [ASKED, ANSWERED]}

@@ -19,7 +19,7 @@ PACKED = [f"{suffix}.gz" for suffix, kind in KINDS.items() if kind != PARQUET]
 
 
 def read(*places: Path) -> list[FoundRow]:
-    return [found for source in chat_files.find_sources(list(places)).sources for found in conversation_reader.rows(source)]
+    return [found for source in chat_files.find_sources(list(places)).sources for found in conversation_reader.read_rows(source)]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -4,53 +4,53 @@ from __future__ import annotations
 
 from collections import Counter
 
-from data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, Tally, format_summary, summary
+from data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, RowCounts, format_summary, make_summary
 
 
-def account(tally: Tally, **passed_over: int) -> str:
-    return format_summary(summary(tally, Counter(passed_over), 0.02, None))
+def account(tally: RowCounts, **passed_over: int) -> str:
+    return format_summary(make_summary(tally, Counter(passed_over), 0.02, None))
 
 
 def test_a_row_is_new_once_wherever_it_stands() -> None:
-    tally, row = Tally(), {"prompt": "a", "completion": "b"}
-    assert tally.first_place(row, "a.jsonl:1") is None
-    assert tally.first_place({"completion": "b", "prompt": "a"}, "a.jsonl:1") == "a.jsonl:1", "the same place makes no other row of it"
-    assert tally.first_place({**row, "tools": [{}]}, "a.jsonl:2") is None
+    tally, row = RowCounts(), {"prompt": "a", "completion": "b"}
+    assert tally.find_earlier(row, "a.jsonl:1") is None
+    assert tally.find_earlier({"completion": "b", "prompt": "a"}, "a.jsonl:1") == "a.jsonl:1", "the same place makes no other row of it"
+    assert tally.find_earlier({**row, "tools": [{}]}, "a.jsonl:2") is None
 
 
 def test_reasons_that_differ_only_by_their_row_are_counted_together() -> None:
-    tally = Tally()
+    tally = RowCounts()
     for place in ("a:1", "a:2"):
-        tally.reject(place, f"messages[{place[-1]}] must be an object, found {place!r}")
-        tally.reject(place, f"the same as {place}")
-        tally.reject(place, f"no known shape (messages: messages); its keys are {place}\n\ud83d")
+        tally.count_rejected(place, f"messages[{place[-1]}] must be an object, found {place!r}")
+        tally.count_rejected(place, f"the same as {place}")
+        tally.count_rejected(place, f"no known shape (messages: messages); its keys are {place}\n\ud83d")
     assert tally.reasons == {"messages[N] must be an object": 2, "the same as another": 2, "no known shape (messages: messages)": 2}
     assert tally.rejects[2] == {"source": "a:1", "reason": "no known shape (messages: messages); its keys are a:1 \\ud83d"}
 
 
 def test_everything_that_is_not_used_is_told() -> None:
-    tally = Tally(kinds=bytearray([TRAINS, TRAINS, VALIDATES, REJECTED]), by_source=Counter({"a.jsonl": 4, "b.jsonl": 0}))
-    tally.keep("messages", ["id", "a\nname"], tidied=True)
-    tally.keep("messages", ["id"], tidied=False)
-    tally.reject("a.jsonl:4", "an empty completion")
+    tally = RowCounts(kinds=bytearray([TRAINS, TRAINS, VALIDATES, REJECTED]), by_source=Counter({"a.jsonl": 4, "b.jsonl": 0}))
+    tally.count_kept("messages", ["id", "a\nname"], tidied=True)
+    tally.count_kept("messages", ["id"], tidied=False)
+    tally.count_rejected("a.jsonl:4", "an empty completion")
     assert account(tally, **{".txt": 3}).splitlines() == [
         "4 rows read (2 messages): 2 to train on, 1 to validate on, 1 rejected",
         "  from a.jsonl (4), b.jsonl (0)",
-        "  without any row: b.jsonl",
-        "  passed over: 3 .txt",
+        "  sources without rows: b.jsonl",
+        "  skipped: 3 .txt",
         "  rejected 1: an empty completion",
-        "  each with its place and its reason in rejects.jsonl",
-        "  keys of rows that no shape reads, left out: id (2 rows), a name (1 rows)",
-        "  line breaks taken off the beginning of answers in 1 rows",
+        "  rejects.jsonl lists each rejected row with its location and reason",
+        "  unused keys, dropped: id (2 rows), a name (1 rows)",
+        "  leading line breaks removed from answers in 1 rows",
     ]
 
 
 def test_long_listings_are_cut_where_people_look_and_whole_in_the_file() -> None:
-    tally = Tally(by_source=Counter({f"{number}.jsonl": 1 for number in range(40)}))
+    tally = RowCounts(by_source=Counter({f"{number}.jsonl": 1 for number in range(40)}))
     for number in range(40):
-        tally.reject("a", "x" * (number + 1))
-    tally.keep("messages", [f"key{number}" for number in range(40)], tidied=False)
+        tally.count_rejected("a", "x" * (number + 1))
+    tally.count_kept("messages", [f"key{number}" for number in range(40)], tidied=False)
     said = account(tally)
-    assert said.count("and 28 more") == 2 and "and 28 reasons more" in said and len(said.splitlines()) == SHOWN + 6
-    whole = summary(tally, Counter(), 0.02, None)
+    assert said.count("and 28 more") == 2 and "and 28 more reasons" in said and len(said.splitlines()) == SHOWN + 6
+    whole = make_summary(tally, Counter(), 0.02, None)
     assert [len(whole[part]) for part in ("sources", "reasons", "keys_left_out")] == [40, 40, 40]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts import codec_digest
+from data_prep.audio_codecs.qwen3_tts import compute_codec_digest
 from data_prep.audio_codecs.qwen_tts_import import CODEC_TYPE
 from data_prep.cli import check
 
@@ -122,7 +122,7 @@ def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys:
     write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "ab"), row("c", audio_codes=[[64] * 16] * 13))
     write(data / "val.jsonl", row("d", audio_codes=CODES))
     (data / "codes").mkdir()
-    (data / "codes" / "summary.json").write_text(json.dumps({"codec_digest": codec_digest(codec)}))
+    (data / "codes" / "summary.json").write_text(json.dumps({"codec_digest": compute_codec_digest(codec)}))
     assert run(data) == 0
     assert run(data, "--model", codec.parent) == 1
     assert "1 audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, expected 0 to 63" in capsys.readouterr().out

@@ -88,7 +88,7 @@ def test_a_dataset_from_elsewhere_becomes_one_in_one_place(data: Path, tmp_path:
     assert f"next: python -m data_prep codes {tmp_path / 'out'} --model Qwen" in capsys.readouterr().out
     (row,) = read_rows(tmp_path / "out" / "train.jsonl", speaker="me")
     assert (row.audio, row.ref_audio, row.text) == ("clips/data_clips_a.flac", "refs/0000.wav", "It was late.")
-    assert check.check([tmp_path / "out" / "train.jsonl"]).wrong == []
+    assert check.check_dataset([tmp_path / "out" / "train.jsonl"]).wrong == []
     assert run(raw, "--root", tmp_path, "--as", "qwen", "--to", tmp_path / "official") == 0
     official = {"audio": "wavs/data_clips_a.wav", "text": "It was late.", "ref_audio": "ref.wav"}
     assert json.loads((tmp_path / "official" / "train.jsonl").read_text()) == official
@@ -160,4 +160,4 @@ def test_what_is_exported_as_ljspeech_can_be_prepared_again_with_its_speakers(tm
     first, again = ({row.text: row.speaker for row in read_rows(tmp_path / name / "train.jsonl")} for name in ("first", "again"))
     assert again.items() <= first.items()
     assert set(again.values()) == {"rms", "slt"} and len(again) > 0.7 * len(first)
-    assert check.check(find_manifests(tmp_path / "again")).wrong == []
+    assert check.check_dataset(find_manifests(tmp_path / "again")).wrong == []

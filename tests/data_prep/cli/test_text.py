@@ -114,7 +114,7 @@ def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.C
             raise OSError(28, "No space left on device")
 
     with files.watch(full), pytest.raises(OSError, match="No space"):
-        text.write(chat_files.find_sources([path]), tmp_path / "out", text.TextOptions())
+        text.write_dataset(chat_files.find_sources([path]), tmp_path / "out", text.TextOptions())
     assert everything(tmp_path / "out") == before and sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "out"]
 
 
@@ -149,7 +149,7 @@ def test_a_number_of_rows_to_validate_on_is_met_and_is_the_same_each_time(tmp_pa
     assert {row["prompt"] for row in lines(tmp_path / "one" / "train.jsonl") if "prompt" in row} == {"Always this"}
     capsys.readouterr()
     assert run(write(tmp_path / "b.jsonl", alike), "--out", tmp_path / "two", "--val-rows", 7) == 0
-    assert "all that begin alike are more than 7 rows, so there is no val.jsonl" in capsys.readouterr().out
+    assert "every group of rows with the same first question has more than 7 rows, so there is no val.jsonl" in capsys.readouterr().out
     assert run(path, "--out", tmp_path / "two", "--val-rows", 100) == 2
     assert "no training rows left: all 80 rows went to validation" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
@@ -165,7 +165,7 @@ def test_a_row_there_twice_is_one_row_whatever_its_file_is_called(tmp_path: Path
         (f"two/chats/a.jsonl:{line}", f"the same as one/chats/a.jsonl:{line}") for line in range(1, 6)
     ]
     told = capsys.readouterr().out
-    assert "from one/chats/a.jsonl (5), two/chats/a.jsonl (5)" in told and "passed over: 2 that had been read already" in told
+    assert "from one/chats/a.jsonl (5), two/chats/a.jsonl (5)" in told and "skipped: 2 that had been read already" in told
 
 
 def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,8 +176,8 @@ def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pyte
     (tmp_path / "chats" / "b.jsonl.zst").write_text("")
     assert run(tmp_path / "chats", "--out", tmp_path / "out") == 0
     told = capsys.readouterr().out
-    assert "without any row: chats/empty.jsonl" in told and "passed over: 1 .jsonl.zst, 1 .md" in told
-    assert "keys of rows that no shape reads, left out: id (5 rows), topic (1 rows)" in told
+    assert "sources without rows: chats/empty.jsonl" in told and "skipped: 1 .jsonl.zst, 1 .md" in told
+    assert "unused keys, dropped: id (5 rows), topic (1 rows)" in told
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["keys_left_out"] == {"id": 5, "topic": 1} and summary["passed_over"] == {".jsonl.zst": 1, ".md": 1}
     assert summary["sources"] == {"chats/a.jsonl": 5, "chats/empty.jsonl": 0}

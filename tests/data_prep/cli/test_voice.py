@@ -15,7 +15,7 @@ import pytest
 import soundfile
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE, load, probe
+from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
 from data_prep.cli import voice
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Decision
@@ -72,7 +72,7 @@ def test_no_word_of_the_sample_is_cut(prepared, sample) -> None:
     checked = 0
     for source in sorted({row["source"] for row in clips(prepared)}):
         path = sample / source
-        samples = load(path, probe(path), MASTER_RATE)[0].samples.astype(np.float64)
+        samples = load_track(path, probe_recording(path), MASTER_RATE)[0].samples.astype(np.float64)
         said = json.loads(path.with_name(f"{path.stem}.transcript.json").read_text())
         made = [row for row in clips(prepared) if row["source"] == source]
         room = np.median([loudness(samples, one["end"] + 0.05, other["start"] - 0.05) for one, other in pairwise(said)])
@@ -234,8 +234,8 @@ def test_presets_and_decisions_change_what_is_kept_without_hearing_anything_agai
     assert told(out, "run.json")["computed"] == {}
     assert run(*options) == 2
     (reject,) = rows(out / "rejects.jsonl")
-    review_decisions.add(out, Decision(id=reject["id"], action="keep", text="What is really said."))
-    review_decisions.add(out, Decision(id="gone", action="keep"))
+    review_decisions.append_decision(out, Decision(id=reject["id"], action="keep", text="What is really said."))
+    review_decisions.append_decision(out, Decision(id="gone", action="keep"))
     assert run(*options) == 0
     assert [(row["id"], row["audio"], row["text"]) for row in clips(out)] == [(reject["id"], reject["audio"], "What is really said.")]
     assert told(out, "run.json")["computed"] == {}

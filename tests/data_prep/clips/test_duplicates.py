@@ -12,7 +12,7 @@ import soundfile
 import soxr
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.duplicates import DuplicateCandidate, find_duplicates, normalised, spectrum
+from data_prep.clips.duplicates import DuplicateCandidate, compute_spectrum, find_duplicates, normalise_text
 
 FIRST, SECOND = "The night train to the north leaves from platform seven.", "It carries letters."
 
@@ -88,11 +88,11 @@ def test_sound_is_read_only_of_clips_that_may_be_duplicates(sentences) -> None:
 
 
 def test_words_alone_are_compared() -> None:
-    assert normalised("  It’s — “Two” o'clock!") == normalised("it's two o’clock")
-    assert normalised("CAFÉ") == normalised("cafe\u0301")
-    assert normalised("是的。") == "是 的"
+    assert normalise_text("  It’s — “Two” o'clock!") == normalise_text("it's two o’clock")
+    assert normalise_text("CAFÉ") == normalise_text("cafe\u0301")
+    assert normalise_text("是的。") == "是 的"
 
 
 def test_a_spectrum_ignores_the_gain_and_survives_silence(sentences) -> None:
-    assert np.allclose(spectrum(sentences[0]), spectrum(0.1 * sentences[0]), atol=1e-3)
-    assert np.isfinite(spectrum(np.zeros(10, np.float32))).all()
+    assert np.allclose(compute_spectrum(sentences[0]), compute_spectrum(0.1 * sentences[0]), atol=1e-3)
+    assert np.isfinite(compute_spectrum(np.zeros(10, np.float32))).all()

@@ -11,7 +11,7 @@ import soundfile
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips import extraction
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.segment import Lengths, Piece, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 
@@ -29,17 +29,17 @@ def heard(language: str) -> WhisperScores:
 
 def test_a_name_tells_the_recording_and_the_place_in_it() -> None:
     piece = Piece(MASTER_RATE, 3 * MASTER_RATE + 12, ())
-    assert extraction.clip_id(SOURCE, piece) == "0123456789ab_00001000_00003001"
-    assert extraction.clip_path(SOURCE, piece) == "clips/01/0123456789ab_00001000_00003001.flac"
+    assert extraction.make_clip_id(SOURCE, piece) == "0123456789ab_00001000_00003001"
+    assert extraction.make_clip_path(SOURCE, piece) == "clips/01/0123456789ab_00001000_00003001.flac"
 
 
 def test_one_text_is_one_piece_and_utterances_are_one_each(railway, regions, said) -> None:
-    text = Transcript(text="All of it.")
-    units = text.units(len(railway.samples), "english")
-    (piece,) = extraction.divide(text, units, regions, railway, Lengths())
+    text = UserTranscript(text="All of it.")
+    units = text.make_units(len(railway.samples), "english")
+    (piece,) = extraction.divide_recording(text, units, regions, railway, Lengths())
     assert (piece.text, piece.start <= regions[0].start, piece.stop >= regions[-1].stop) == ("All of it.", True, True)
-    timed = Transcript(utterances=said)
-    pieces = extraction.divide(timed, timed.units(len(railway.samples), "english"), regions, railway, Lengths())
+    timed = UserTranscript(utterances=said)
+    pieces = extraction.divide_recording(timed, timed.make_units(len(railway.samples), "english"), regions, railway, Lengths())
     assert [piece.text for piece in pieces] == [one["text"] for one in said]
 
 
@@ -48,7 +48,7 @@ def test_what_has_a_text_is_written_at_one_gain_and_the_rest_is_only_measured(ra
         Piece(region.start, region.stop, (TextUnit(text=said[index]["text"] * (index != 1), start=0, stop=1),))
         for index, region in enumerate(regions[:3])
     ]
-    made = extraction.write(tmp_path, SOURCE, pieces, regions, railway, "english")
+    made = extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, "english")
     assert [bool(clip.audio) for clip in made] == [True, False, True]
     assert len({clip.gain_db for clip in made}) == 1
     assert len({clip.quality.bandwidth_hz for clip in made}) == 1
@@ -57,17 +57,17 @@ def test_what_has_a_text_is_written_at_one_gain_and_the_rest_is_only_measured(ra
         ratio = np.abs(samples[200:-200]).max() / np.abs(railway.samples[clip.start : clip.stop][200:-200]).max()
         assert 20 * np.log10(ratio) == pytest.approx(clip.gain_db, abs=0.02)
     assert sorted(path.name for path in tmp_path.rglob("*.flac")) == sorted(Path(clip.audio).name for clip in made if clip.audio)
-    assert extraction.all_exist(tmp_path)(made)
+    assert extraction.make_existence_check(tmp_path)(made)
     (tmp_path / made[0].audio).unlink()
-    assert not extraction.all_exist(tmp_path)(made)
+    assert not extraction.make_existence_check(tmp_path)(made)
 
 
 def test_the_language_is_the_one_heard_most_unless_it_was_stated(railway, regions, tmp_path) -> None:
     words = [TextUnit(text=" a", start=0, stop=1, heard=heard(language)) for language in ("german", "english", "english")]
     pieces = [Piece(regions[0].start, regions[0].stop, tuple(words)), Piece(regions[1].start, regions[1].stop, ())]
-    assert [clip.language for clip in extraction.write(tmp_path, SOURCE, pieces, regions, railway, None)] == ["english", "auto"]
-    assert [clip.language for clip in extraction.write(tmp_path, SOURCE, pieces, regions, railway, "french")] == ["french", "french"]
+    assert [clip.language for clip in extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, None)] == ["english", "auto"]
+    assert [clip.language for clip in extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, "french")] == ["french", "french"]
 
 
 def test_the_code_that_cuts_is_part_of_what_its_results_go_by() -> None:
-    assert len(set(extraction.code_digests())) == 5
+    assert len(set(extraction.compute_code_digests())) == 5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE, Audio
 from data_prep.clips import loudness
-from data_prep.clips.loudness import gain, integrated_loudness
+from data_prep.clips.loudness import compute_gain, measure_loudness
 from data_prep.segmentation.vad import Region
 
 SECOND = MASTER_RATE
@@ -23,17 +23,17 @@ def sine(seconds: float, dbfs: float, frequency: float = 997.0, rate: int = MAST
 @pytest.mark.parametrize("rate", [16000, 24000, 48000])
 def test_the_meter_reads_the_standards_own_tone(rate) -> None:
     """ITU-R BS.1770: a sine of 997 Hz at full scale in one channel reads -3.01 LUFS; EBU Tech 3341 wants 0.1 LU."""
-    assert integrated_loudness(Audio(sine(5, 0.0, rate=rate), rate)) == pytest.approx(-3.01, abs=0.1)
-    assert integrated_loudness(Audio(sine(5, -20.0, rate=rate), rate)) == pytest.approx(-23.01, abs=0.1)
-    assert integrated_loudness(Audio(sine(0.33, 0.0, rate=rate), rate)) is None
-    assert integrated_loudness(Audio(np.zeros(rate, np.float32), rate)) is None
+    assert measure_loudness(Audio(sine(5, 0.0, rate=rate), rate)) == pytest.approx(-3.01, abs=0.1)
+    assert measure_loudness(Audio(sine(5, -20.0, rate=rate), rate)) == pytest.approx(-23.01, abs=0.1)
+    assert measure_loudness(Audio(sine(0.33, 0.0, rate=rate), rate)) is None
+    assert measure_loudness(Audio(np.zeros(rate, np.float32), rate)) is None
 
 
 @pytest.mark.parametrize("level", [0.02, 0.2, 1.0])
 def test_speech_comes_to_23_below_full_scale(level, railway, said) -> None:
     regions = [Region(int(one["start"] * SECOND), int(one["end"] * SECOND)) for one in said]
     master = Audio(level * railway.samples, MASTER_RATE)
-    factor = gain(master, regions)
+    factor = compute_gain(master, regions)
     spoken = np.concatenate([factor * master.samples[region.start : region.stop] for region in regions])
     assert pyloudnorm.Meter(MASTER_RATE).integrated_loudness(spoken.astype(np.float64)) == pytest.approx(-23.0, abs=0.05)
 
@@ -41,25 +41,25 @@ def test_speech_comes_to_23_below_full_scale(level, railway, said) -> None:
 def test_only_speech_counts() -> None:
     quiet, loud = sine(5, -40.0), sine(5, -6.0)
     master = Audio(np.concatenate([loud, np.zeros(2 * SECOND, np.float32), quiet, np.zeros(2 * SECOND, np.float32)]), MASTER_RATE)
-    assert 20 * np.log10(gain(master, [Region(7 * SECOND, 12 * SECOND)])) == pytest.approx(20.0, abs=0.1)
+    assert 20 * np.log10(compute_gain(master, [Region(7 * SECOND, 12 * SECOND)])) == pytest.approx(20.0, abs=0.1)
 
 
 def test_a_peak_beside_speech_limits_the_gain_and_one_far_away_does_not() -> None:
     samples = np.concatenate([np.zeros(4 * SECOND, np.float32), sine(2, -40.0), np.zeros(4 * SECOND, np.float32)])
     region = Region(4 * SECOND, 6 * SECOND)
-    free = gain(Audio(samples, MASTER_RATE), [region])
+    free = compute_gain(Audio(samples, MASTER_RATE), [region])
     samples[SECOND] = 0.9
-    assert gain(Audio(samples, MASTER_RATE), [region]) == free
+    assert compute_gain(Audio(samples, MASTER_RATE), [region]) == free
     samples[int(6.5 * SECOND)] = 0.9
-    assert gain(Audio(samples, MASTER_RATE), [region]) == pytest.approx(10 ** (-1 / 20) / 0.9)
+    assert compute_gain(Audio(samples, MASTER_RATE), [region]) == pytest.approx(10 ** (-1 / 20) / 0.9)
 
 
 def test_too_little_and_too_quiet_stay_as_they_are() -> None:
     master = Audio(sine(2, -10.0), MASTER_RATE)
-    assert gain(master, []) == 1.0
-    assert gain(master, [Region(0, int(0.39 * SECOND))]) == 1.0
-    assert gain(master, [Region(0, int(0.41 * SECOND))]) != 1.0
-    assert gain(Audio(np.zeros(2 * SECOND, np.float32), MASTER_RATE), [Region(0, 2 * SECOND)]) == 1.0
+    assert compute_gain(master, []) == 1.0
+    assert compute_gain(master, [Region(0, int(0.39 * SECOND))]) == 1.0
+    assert compute_gain(master, [Region(0, int(0.41 * SECOND))]) != 1.0
+    assert compute_gain(Audio(np.zeros(2 * SECOND, np.float32), MASTER_RATE), [Region(0, 2 * SECOND)]) == 1.0
 
 
 NOISE = (0.3 * np.random.default_rng(0).standard_normal(20 * SECOND)).astype(np.float32)
@@ -70,7 +70,7 @@ def test_nothing_within_reach_of_speech_passes_the_limit(level, edges) -> None:
     edges = sorted(edges)[: len(edges) // 2 * 2]
     regions = [Region(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
     master = Audio(np.float32(10 ** (level / 20)) * NOISE, MASTER_RATE)
-    factor = gain(master, regions)
+    factor = compute_gain(master, regions)
     if sum(region.seconds for region in regions) < 0.4:
         assert factor == 1.0
         return
@@ -86,7 +86,7 @@ def test_a_long_recording_is_measured_in_part(railway, monkeypatch) -> None:
     regions = [Region(start, start + 5 * SECOND) for start in range(0, len(samples), 6 * SECOND)]
     whole = np.concatenate([samples[region.start : region.stop] for region in regions])
     assert len(whole) > 3 * 60 * SECOND
-    exact = -23.0 - integrated_loudness(Audio(whole, MASTER_RATE))
-    factor = gain(Audio(samples, MASTER_RATE), regions)
+    exact = -23.0 - measure_loudness(Audio(whole, MASTER_RATE))
+    factor = compute_gain(Audio(samples, MASTER_RATE), regions)
     assert factor < 10 ** (-1 / 20) / np.abs(samples).max()  # no peak limits it
     assert 20 * np.log10(factor) == pytest.approx(exact, abs=0.5)

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.measurements import longest_pause, measure, noise_power, outside_speech_share, pitch, repeated_share
+from data_prep.clips.measurements import (
+    find_longest_pause,
+    measure_clip,
+    measure_noise_power,
+    measure_outside_speech_share,
+    measure_pitch,
+    measure_repeated_share,
+)
 from data_prep.segmentation.segment import Piece, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 
@@ -37,7 +44,7 @@ def word(middle: float, text: str = " word") -> TextUnit:
 
 def test_measures_of_a_recording_with_known_levels() -> None:
     samples = recording()
-    quality = measure(samples, piece(), [REGION], noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(), [REGION], measure_noise_power(samples, [REGION]))
     assert quality.chars_per_second == 10
     assert quality.speech_share == pytest.approx(2 / 2.3, abs=0.001)
     assert quality.snr_db == pytest.approx(40, abs=0.5)
@@ -47,53 +54,53 @@ def test_measures_of_a_recording_with_known_levels() -> None:
 
 
 def test_what_only_whisper_tells_is_unknown_without_it() -> None:
-    quality = measure(recording(), piece(), [REGION], None)
+    quality = measure_clip(recording(), piece(), [REGION], None)
     unknown = ("avg_logprob", "compression_ratio", "no_speech_prob", "text_complete", "language_prob", "repeated_share")
     assert all(getattr(quality, name) is None for name in (*unknown, "outside_speech_share", "asr_error", "snr_db"))
 
 
 def test_an_edge_inside_speech_is_loud() -> None:
     samples = recording()
-    quality = measure(samples, piece(start=1.5), [REGION], noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(start=1.5), [REGION], measure_noise_power(samples, [REGION]))
     assert quality.edge_energy_db[0] == pytest.approx(0, abs=1)
     assert quality.edge_energy_db[1] == pytest.approx(-40, abs=1)
 
 
 def test_clipped_samples_are_counted() -> None:
     samples = np.clip(recording(speech=1.0), -1, 1)
-    quality = measure(samples, piece(start=1, stop=3), [REGION], noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(start=1, stop=3), [REGION], measure_noise_power(samples, [REGION]))
     assert quality.clipped_share == pytest.approx(0.317, abs=0.01)  # outside one standard deviation
     assert quality.peak_dbfs == 0
 
 
 def test_silence_without_any_noise_and_speech_without_silence_have_measures_too() -> None:
     samples = recording(noise=0)
-    quality = measure(samples, piece(), [REGION], noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(), [REGION], measure_noise_power(samples, [REGION]))
     assert quality.snr_db == 100
     assert quality.edge_energy_db == (-100, -100)
     everywhere = [Region(0, 4 * SECOND)]
-    assert noise_power(samples, everywhere) is None
-    assert measure(samples, piece(), everywhere, None).snr_db is None
+    assert measure_noise_power(samples, everywhere) is None
+    assert measure_clip(samples, piece(), everywhere, None).snr_db is None
 
 
 def test_the_least_sure_window_speaks_for_a_clip() -> None:
     unsure = {"avg_logprob": -0.9, "compression_ratio": 2.0, "no_speech_prob": 0.5, "complete": False, "language_prob": 0.6}
-    quality = measure(recording(), piece(heard=(SURE, SURE.model_copy(update=unsure))), [REGION], None)
+    quality = measure_clip(recording(), piece(heard=(SURE, SURE.model_copy(update=unsure))), [REGION], None)
     assert (quality.avg_logprob, quality.compression_ratio, quality.no_speech_prob, quality.text_complete) == (-0.9, 2.0, 0.5, False)
     assert quality.language_prob == 0.6
 
 
 def test_a_stretch_on_which_whisper_failed_says_so() -> None:
     failed = TextUnit(text="", start=SECOND, stop=2 * SECOND, error="RuntimeError: no")
-    quality = measure(recording(), Piece(SECOND, 3 * SECOND, (word(2.5), failed)), [REGION], None)
+    quality = measure_clip(recording(), Piece(SECOND, 3 * SECOND, (word(2.5), failed)), [REGION], None)
     assert quality.asr_error == "RuntimeError: no"
 
 
 def test_the_longest_pause_is_the_one_inside() -> None:
     speech = [Region(0, SECOND), Region(2 * SECOND, 3 * SECOND), Region(3 * SECOND + SECOND // 2, 4 * SECOND)]
-    assert longest_pause(speech) == 1.0
-    assert longest_pause(speech[:1]) == 0.0
-    found = measure(recording(), Piece(2 * SECOND, 4 * SECOND, (word(3),)), speech, None)
+    assert find_longest_pause(speech) == 1.0
+    assert find_longest_pause(speech[:1]) == 0.0
+    found = measure_clip(recording(), Piece(2 * SECOND, 4 * SECOND, (word(3),)), speech, None)
     assert found.longest_pause == 0.5
 
 
@@ -101,17 +108,17 @@ def test_the_longest_pause_is_the_one_inside() -> None:
 def test_the_pitch_is_that_of_the_loud_frames(height) -> None:
     vowel = sum(np.sin(2 * np.pi * height * k * np.arange(SECOND) / SECOND) / k for k in range(1, 8))
     hiss = np.random.default_rng(0).normal(0, 0.05, SECOND)
-    assert pitch(np.concatenate([0.1 * vowel, hiss]).astype(np.float32)) == pytest.approx(height, rel=0.01)
+    assert measure_pitch(np.concatenate([0.1 * vowel, hiss]).astype(np.float32)) == pytest.approx(height, rel=0.01)
 
 
 def test_what_is_silent_or_shorter_than_a_frame_has_no_pitch() -> None:
-    assert pitch(np.zeros(SECOND, np.float32)) is None
-    assert pitch(np.ones(1000, np.float32)) is None
-    assert pitch(np.zeros(0, np.float32)) is None
+    assert measure_pitch(np.zeros(SECOND, np.float32)) is None
+    assert measure_pitch(np.ones(1000, np.float32)) is None
+    assert measure_pitch(np.zeros(0, np.float32)) is None
 
 
 def test_a_low_voice_is_low(railway) -> None:
-    assert 90 < pitch(railway.samples) < 115
+    assert 90 < measure_pitch(railway.samples) < 115
 
 
 @pytest.mark.parametrize(
@@ -130,22 +137,22 @@ def test_a_low_voice_is_low(railway) -> None:
     ],
 )
 def test_words_that_only_repeat(text, share) -> None:
-    assert repeated_share(text) == pytest.approx(share, abs=0.001)
+    assert measure_repeated_share(text) == pytest.approx(share, abs=0.001)
 
 
 def test_words_where_nobody_speaks() -> None:
     speech = [Region(SECOND, 2 * SECOND), Region(5 * SECOND, 6 * SECOND)]
-    assert outside_speech_share([word(1.5), word(5.5)], speech) == 0
-    assert outside_speech_share([word(1.5), word(3.5), word(4.0), word(5.5)], speech) == 0.5
-    assert outside_speech_share([word(2.15)], speech) == 0, "within the error of Whisper's times"
-    assert outside_speech_share([word(1.5)], []) == 1
-    assert outside_speech_share([], speech) is None
+    assert measure_outside_speech_share([word(1.5), word(5.5)], speech) == 0
+    assert measure_outside_speech_share([word(1.5), word(3.5), word(4.0), word(5.5)], speech) == 0.5
+    assert measure_outside_speech_share([word(2.15)], speech) == 0, "within the error of Whisper's times"
+    assert measure_outside_speech_share([word(1.5)], []) == 1
+    assert measure_outside_speech_share([], speech) is None
 
 
 def test_the_noise_of_hours_is_measured_without_a_copy_of_them() -> None:
     samples = np.full(600 * MASTER_RATE, 0.01, np.float32)
     tracemalloc.start()
-    assert noise_power(samples, [Region(0, MASTER_RATE)]) == pytest.approx(1e-4, rel=1e-3)
+    assert measure_noise_power(samples, [Region(0, MASTER_RATE)]) == pytest.approx(1e-4, rel=1e-3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < samples.nbytes / 20

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.clips.quality_rules import PACE_CLIPS, PRESETS, VOICE_CLIPS, Candidate, Rule, failures, pace_ranges, voice_limits
+from data_prep.clips.quality_rules import (
+    PACE_CLIPS,
+    PRESETS,
+    VOICE_CLIPS,
+    Candidate,
+    Rule,
+    compute_pace_ranges,
+    compute_voice_limits,
+    find_failures,
+)
 from data_prep.manifest import Quality
 from data_prep.segmentation.segment import Lengths
 
@@ -47,7 +56,7 @@ def candidate(**changes: object) -> Candidate:
 
 
 def judged(preset: str = "default", **changes: object) -> list[str]:
-    return failures(candidate(**changes), PRESETS[preset])
+    return find_failures(candidate(**changes), PRESETS[preset])
 
 
 FAILING = {
@@ -105,7 +114,7 @@ def test_what_is_unknown_fails_nothing() -> None:
 def test_a_rule_is_a_value_and_its_limits() -> None:
     rule = Rule("pitch", "a low voice", "Hz", lambda clip: clip.quality.pitch_hz, least=100.0, most=200.0)
     assert [rule.fails(candidate(pitch_hz=value)) for value in (99.9, 100.0, 200.0, 200.1, None)] == [True, False, False, True, False]
-    assert failures(candidate(pitch_hz=90.0), [rule]) == ["pitch"]
+    assert find_failures(candidate(pitch_hz=90.0), [rule]) == ["pitch"]
 
 
 def test_the_possible_pace_depends_on_the_script_and_the_edge_on_the_room() -> None:
@@ -124,7 +133,7 @@ def test_a_clip_is_held_to_the_pace_of_its_speaker() -> None:
 
 def test_the_usual_pace_is_four_deviations_around_the_median() -> None:
     paces = np.random.default_rng(0).normal(15, 2, 1001)
-    ranges = pace_ranges([("a", "english", pace) for pace in paces] + [("a", "english", 300.0)])
+    ranges = compute_pace_ranges([("a", "english", pace) for pace in paces] + [("a", "english", 300.0)])
     deviation = np.median(np.abs(paces - np.median(paces)))
     low, high = ranges["a", "english"]
     assert low == pytest.approx(np.median(paces) - 4 * deviation, abs=0.05)
@@ -140,7 +149,7 @@ def test_each_speaker_and_language_has_its_own_pace_inside_of_what_is_possible()
         *(("even", "chinese", pace / 3) for pace in even),
         *(("wrong texts", "english", pace + 100) for pace in even),
     ]
-    assert pace_ranges(spoken) == {
+    assert compute_pace_ranges(spoken) == {
         ("even", "english"): (10.5, 19.5),  # readers do not vary at all: 30 % are always allowed
         ("wild", "english"): (4.0, 30.0),
         ("few", "english"): (4.0, 30.0),
@@ -152,14 +161,14 @@ def test_each_speaker_and_language_has_its_own_pace_inside_of_what_is_possible()
 @pytest.mark.parametrize(("clips", "known"), [(PACE_CLIPS - 1, False), (PACE_CLIPS, True), (PACE_CLIPS + 1, True)])
 def test_eight_clips_say_what_a_speakers_pace_is(clips: int, known: bool) -> None:
     assert PACE_CLIPS == 8
-    (found,) = pace_ranges([("a", "english", 15.0)] * clips).values()
+    (found,) = compute_pace_ranges([("a", "english", 15.0)] * clips).values()
     assert found == ((10.5, 19.5) if known else (4.0, 30.0))
 
 
 @pytest.mark.parametrize(("clips", "known"), [(VOICE_CLIPS - 1, False), (VOICE_CLIPS, True), (VOICE_CLIPS + 1, True)])
 def test_eight_clips_say_how_far_a_voice_may_be(clips: int, known: bool) -> None:
     assert VOICE_CLIPS == 8
-    assert voice_limits([("a", 0.9)] * clips) == ({"a": pytest.approx(0.15)} if known else {})
+    assert compute_voice_limits([("a", 0.9)] * clips) == ({"a": pytest.approx(0.15)} if known else {})
 
 
 def test_how_far_a_voice_may_be_is_measured_on_the_speakers_own_clips() -> None:
@@ -172,10 +181,10 @@ def test_how_far_a_voice_may_be_is_measured_on_the_speakers_own_clips() -> None:
         *(("few", 0.9) for _ in range(7)),
         ("few", None),
     ]
-    assert voice_limits(cosines) == {
+    assert compute_voice_limits(cosines) == {
         "near": pytest.approx(0.04 + 2 * 0.02),  # the upper quartile of 1 − cosine, and twice from quartile to quartile
         "far": pytest.approx(0.4 + 2 * 0.2),
         "same": pytest.approx(1e-5),
         "even": pytest.approx(1.5 * 0.1),
     }
-    assert voice_limits([*cosines, *(("near", -0.5) for _ in range(20))])["near"] < 0.2, "others do not hide themselves"
+    assert compute_voice_limits([*cosines, *(("near", -0.5) for _ in range(20))])["near"] < 0.2, "others do not hide themselves"

@@ -20,14 +20,14 @@ def written(folder: Path, *lines: str, end: str = "\n") -> Path:
 
 
 def test_without_a_file_nothing_was_decided(tmp_path) -> None:
-    assert review_decisions.read(tmp_path) == {}
+    assert review_decisions.read_decisions(tmp_path) == {}
 
 
 def test_the_last_decision_about_a_clip_holds(tmp_path) -> None:
     for action, text in (("reject", None), ("keep", None), ("text", "Good evening.\n")):
-        review_decisions.add(tmp_path, Decision(id="a", action=action, text=text))
-    review_decisions.add(tmp_path, Decision(id="b", action="keep", note="fine “as it is”"))
-    found = review_decisions.read(tmp_path)
+        review_decisions.append_decision(tmp_path, Decision(id="a", action=action, text=text))
+    review_decisions.append_decision(tmp_path, Decision(id="b", action="keep", note="fine “as it is”"))
+    found = review_decisions.read_decisions(tmp_path)
     assert {id: (one.action, one.text, one.note) for id, one in found.items()} == {
         "a": ("text", "Good evening.", None),
         "b": ("keep", None, "fine “as it is”"),
@@ -37,19 +37,19 @@ def test_the_last_decision_about_a_clip_holds(tmp_path) -> None:
 
 
 def test_what_was_undone_is_as_if_it_had_never_been_decided(tmp_path) -> None:
-    review_decisions.add(tmp_path, Decision(id="a", action="reject"))
-    review_decisions.add(tmp_path, Decision(id="a", action="undo"))
-    assert review_decisions.read(tmp_path) == {}
+    review_decisions.append_decision(tmp_path, Decision(id="a", action="reject"))
+    review_decisions.append_decision(tmp_path, Decision(id="a", action="undo"))
+    assert review_decisions.read_decisions(tmp_path) == {}
 
 
 @given(st.text(min_size=1).filter(lambda text: text.strip()))
 @settings(max_examples=50, deadline=None)
 def test_any_text_comes_back_as_one_line(tmp_path_factory, text: str) -> None:
     folder = tmp_path_factory.mktemp("any")
-    review_decisions.add(folder, Decision(id="a", action="text", text=text))
-    review_decisions.add(folder, Decision(id="b", action="keep"))
-    assert review_decisions.read(folder)["a"].text == Decision(id="a", action="text", text=text).text
-    assert set(review_decisions.read(folder)) == {"a", "b"}
+    review_decisions.append_decision(folder, Decision(id="a", action="text", text=text))
+    review_decisions.append_decision(folder, Decision(id="b", action="keep"))
+    assert review_decisions.read_decisions(folder)["a"].text == Decision(id="a", action="text", text=text).text
+    assert set(review_decisions.read_decisions(folder)) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_any_text_comes_back_as_one_line(tmp_path_factory, text: str) -> None:
 def test_a_line_that_is_no_decision_is_named(tmp_path, line, complaint) -> None:
     written(tmp_path, '{"id": "a", "action": "keep"}', line)
     with pytest.raises(UserError) as refused:
-        review_decisions.read(tmp_path)
+        review_decisions.read_decisions(tmp_path)
     assert f"{REVIEW}:2: " in str(refused.value)
     assert complaint in str(refused.value)
     assert "correct or remove the line" in str(refused.value)
@@ -76,7 +76,7 @@ def test_a_line_that_is_no_decision_is_named(tmp_path, line, complaint) -> None:
 
 def test_a_slip_in_the_last_line_is_no_crash(tmp_path) -> None:
     with pytest.raises(UserError, match="review.jsonl:1: action: Field required"):
-        review_decisions.read(written(tmp_path, '{"id": "a"}', end=""))
+        review_decisions.read_decisions(written(tmp_path, '{"id": "a"}', end=""))
 
 
 def test_a_crash_at_any_byte_costs_at_most_the_line_that_was_being_written(tmp_path, capsys) -> None:
@@ -85,8 +85,8 @@ def test_a_crash_at_any_byte_costs_at_most_the_line_that_was_being_written(tmp_p
     for length in range(len(first), len(whole)):
         (tmp_path / REVIEW).write_bytes(whole[:length])
         torn = len(first) < length < len(whole) - 1
-        assert set(review_decisions.read(tmp_path)) == ({"a"} if length < len(whole) - 1 else {"a", "b"})
+        assert set(review_decisions.read_decisions(tmp_path)) == ({"a"} if length < len(whole) - 1 else {"a", "b"})
         assert ("the last line is incomplete" in capsys.readouterr().err) == torn
-        review_decisions.add(tmp_path, Decision(id="c", action="reject"))
-        assert set(review_decisions.read(tmp_path)) == ({"a", "c"} if length < len(whole) - 1 else {"a", "b", "c"})
+        review_decisions.append_decision(tmp_path, Decision(id="c", action="reject"))
+        assert set(review_decisions.read_decisions(tmp_path)) == ({"a", "c"} if length < len(whole) - 1 else {"a", "b", "c"})
         assert capsys.readouterr().err == ""

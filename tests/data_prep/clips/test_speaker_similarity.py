@@ -19,7 +19,7 @@ from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder
 from data_prep.cli import voice
 from data_prep.clips import speaker_similarity
-from data_prep.clips.quality_rules import VOICE_CLIPS, voice_limits
+from data_prep.clips.quality_rules import VOICE_CLIPS, compute_voice_limits
 from data_prep.pages import report_clips, report_rules
 from finetune.errors import UserError
 from recipes.voice_clone.model.tiny_checkpoint import build
@@ -56,8 +56,8 @@ def people(count: int, spread: float, seed: int, size: int = 192) -> np.ndarray:
 def strange(*groups: np.ndarray) -> list[int]:
     """How many of each group are flagged, where all of them are said to be one speaker."""
     whole = np.concatenate(groups)
-    cosines = speaker_similarity.speaker_cosines(("me", str(number), vector) for number, vector in enumerate(whole))
-    limit = voice_limits(("me", cosines[str(number)]) for number in range(len(whole)))["me"]
+    cosines = speaker_similarity.compute_speaker_cosines(("me", str(number), vector) for number, vector in enumerate(whole))
+    limit = compute_voice_limits(("me", cosines[str(number)]) for number in range(len(whole)))["me"]
     flagged = [1 - cosines[str(number)] > limit for number in range(len(whole))]
     bounds = np.cumsum([0, *map(len, groups)])
     return [sum(flagged[start:stop]) for start, stop in pairwise(bounds)]
@@ -88,16 +88,18 @@ def test_two_rooms_are_one_speaker_but_somebody_else_is_not() -> None:
 
 def test_a_cosine_is_to_the_mean_of_the_others() -> None:
     vectors = people(VOICE_CLIPS, 0.5, 1)
-    found = speaker_similarity.cosines_to_mean(vectors)
-    np.testing.assert_allclose(found, speaker_similarity.cosines_to_mean(3 * vectors))
-    assert (speaker_similarity.cosines_to_mean(people(VOICE_CLIPS, 1.0, 1, size=4096)) < 0.75).all(), "a clip would find itself in the mean"
+    found = speaker_similarity.compute_cosines_to_mean(vectors)
+    np.testing.assert_allclose(found, speaker_similarity.compute_cosines_to_mean(3 * vectors))
+    assert (speaker_similarity.compute_cosines_to_mean(people(VOICE_CLIPS, 1.0, 1, size=4096)) < 0.75).all(), (
+        "a clip would find itself in the mean"
+    )
     order = np.random.default_rng(0).permutation(VOICE_CLIPS)
-    np.testing.assert_allclose(speaker_similarity.cosines_to_mean(vectors[order]), found[order])
+    np.testing.assert_allclose(speaker_similarity.compute_cosines_to_mean(vectors[order]), found[order])
 
 
 def test_of_few_clips_nothing_is_known_and_speakers_are_kept_apart() -> None:
     ann, bob = people(VOICE_CLIPS, 0.3, 1), people(VOICE_CLIPS - 1, 0.3, 2)
-    known = speaker_similarity.speaker_cosines(
+    known = speaker_similarity.compute_speaker_cosines(
         [*(("ann", f"a{i}", one) for i, one in enumerate(ann)), *(("bob", f"b{i}", one) for i, one in enumerate(bob))]
     )
     assert sorted(known) == [f"a{i}" for i in range(VOICE_CLIPS)]
@@ -105,20 +107,20 @@ def test_of_few_clips_nothing_is_known_and_speakers_are_kept_apart() -> None:
 
 
 def test_of_a_clip_half_a_minute_is_heard_and_of_a_very_short_one_nothing(model: Path, railway: Audio, tmp_path: Path) -> None:
-    encoder = LoadedQwenSpeakerEncoder(qwen3_tts_speaker_encoder.load(model))
+    encoder = LoadedQwenSpeakerEncoder(qwen3_tts_speaker_encoder.load_encoder(model))
     sounds = {"short": railway.samples[: round(0.24 * MASTER_RATE)], "clip": railway.samples[: 3 * MASTER_RATE], "long": railway.samples}
     paths = {name: tmp_path / f"{name}.wav" for name in sounds}
     for name, path in paths.items():
         soundfile.write(path, sounds[name], MASTER_RATE, subtype="FLOAT")
-    read = {name: waveform.read(path, MASTER_RATE).samples for name, path in paths.items()}
+    read = {name: waveform.read_audio(path, MASTER_RATE).samples for name, path in paths.items()}
     assert len(read["long"]) > speaker_similarity.LONGEST
-    assert speaker_similarity.encode_clips(encoder, paths) == {
+    assert speaker_similarity.embed_clips(encoder, paths) == {
         "clip": encoder.embed(read["clip"]).tobytes(),
         "long": encoder.embed(read["long"][: speaker_similarity.LONGEST]).tobytes(),
     }
     encoder.module.fc.bias.data.fill_(float("nan"))
     with pytest.raises(UserError, match="weights are damaged"):
-        speaker_similarity.encode_clips(encoder, paths)
+        speaker_similarity.embed_clips(encoder, paths)
 
 
 def rows(path: Path) -> list[dict]:
@@ -152,12 +154,16 @@ def test_sentences_of_another_voice_are_rejected_and_no_other(checked: Path) -> 
 
 
 def test_the_report_sees_the_same_clips_beyond_the_same_limit(checked: Path) -> None:
-    dataset = report_clips.read(checked)
-    rules = report_rules.rules_of(dataset)
-    (finding,) = [one for one in report_rules.findings(report_rules.candidate_clips(dataset), rules) if one.rule.reason == "other_speaker"]
+    dataset = report_clips.read_dataset(checked)
+    rules = report_rules.list_rules(dataset)
+    (finding,) = [
+        one
+        for one in report_rules.compute_findings(report_rules.build_candidate_clips(dataset), rules)
+        if one.rule.reason == "other_speaker"
+    ]
     assert (finding.now.clips, finding.alone.clips, finding.limit, finding.varies) == (STRANGERS, STRANGERS, 1.0, True)
     assert len(finding.values) == len(dataset.kept) + len(dataset.rejected)
-    assert finding.at(100.0).clips == 0
+    assert finding.compute_removal(100.0).clips == 0
 
 
 def test_voices_are_known_from_then_on_by_content(recordings: Path, checked: Path, model: Path, nano: Path, tmp_path: Path) -> None:
@@ -197,9 +203,9 @@ def three_people(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Pat
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_under_equal_conditions_any_encoder_tells_voices_apart(seed: int, three_people: list[dict[str, Path]], tmp_path: Path) -> None:
     """Even random weights do, so this is about the judging: how many clips of a person are taken for somebody else's, and who is found."""
-    encoder = LoadedQwenSpeakerEncoder(qwen3_tts_speaker_encoder.load(build(tmp_path / "model", seed=seed)))
+    encoder = LoadedQwenSpeakerEncoder(qwen3_tts_speaker_encoder.load_encoder(build(tmp_path / "model", seed=seed)))
     groups = [
-        np.stack([np.frombuffer(one, "<f4") for one in speaker_similarity.encode_clips(encoder, paths).values()]) for paths in three_people
+        np.stack([np.frombuffer(one, "<f4") for one in speaker_similarity.embed_clips(encoder, paths).values()]) for paths in three_people
     ]
     own, *others = strange(*groups)
     assert others == [10, 10]
@@ -219,7 +225,7 @@ def test_a_wrong_model_is_told_before_anything_is_heard(
     config = json.loads((custom / "config.json").read_text())
     (custom / "config.json").write_text(json.dumps(config | {"tts_model_type": "custom_voice"}))
     for wrong, message in (
-        (custom, f"--speaker-check {custom}: {custom} is no Qwen3-TTS Base model"),
+        (custom, f"--speaker-check {custom}: {custom} is not a Qwen3-TTS Base model"),
         (recordings, f"--speaker-check {recordings}: {recordings / 'config.json'}: no model there"),
         ("nowhere", "--speaker-check nowhere: there is no such folder"),
     ):

@@ -13,26 +13,26 @@ from hypothesis import strategies as st
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.qwen3_tts import QwenCodec
 from data_prep.dataset import audio_codes
-from data_prep.dataset.audio_codes import Clip, Setup, batches, encode_all, key_of, stored_at
+from data_prep.dataset.audio_codes import ClipToEncode, EncodingSetup, encode_clips, locate_codes, make_batches, make_key
 from data_prep.parallel.executor import WorkerOptions
 from data_prep.parallel.process_pool import Failure, StopSignal
 
 
-def clip(name: str, seconds: float) -> Clip:
-    return Clip(Path(name), name, round(seconds * MASTER_RATE))
+def clip(name: str, seconds: float) -> ClipToEncode:
+    return ClipToEncode(Path(name), name, round(seconds * MASTER_RATE))
 
 
 def test_batches_hold_like_lengths_and_at_most_the_seconds_asked_for() -> None:
     clips = [clip(f"{index:03}", seconds) for index, seconds in enumerate([3, 9, 3.1, 25, 3.2, 9.1, 1])]
-    grouped = [[one.samples / MASTER_RATE for one in batch] for batch in batches(clips, 20)]
+    grouped = [[one.samples / MASTER_RATE for one in batch] for batch in make_batches(clips, 20, MASTER_RATE)]
     assert grouped == [[1, 3, 3.1, 3.2], [9, 9.1], [25]]
-    assert batches([], 20) == []
+    assert make_batches([], 20, MASTER_RATE) == []
 
 
 @given(st.lists(st.floats(0.5, 30), max_size=60), st.floats(0.1, 100))
 def test_every_clip_is_in_one_batch_and_no_batch_is_too_long(lengths: list[float], seconds: float) -> None:
     clips = [clip(f"{index:03}", length) for index, length in enumerate(lengths)]
-    grouped = batches(clips, seconds)
+    grouped = make_batches(clips, seconds, MASTER_RATE)
     assert sorted(one.key for batch in grouped for one in batch) == [one.key for one in clips]
     assert all(len(batch) == 1 or len(batch) * max(one.samples for one in batch) <= seconds * MASTER_RATE for batch in grouped)
 
@@ -40,26 +40,26 @@ def test_every_clip_is_in_one_batch_and_no_batch_is_too_long(lengths: list[float
 def test_a_batch_that_ends_its_workers_is_taken_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One clip is at fault, and the others of its batch get their codes."""
 
-    def distribute(groups: list[list[Clip]], *_: object) -> Iterator[tuple[int, dict[str, str] | Failure]]:
+    def distribute(groups: list[list[ClipToEncode]], *_: object) -> Iterator[tuple[int, dict[str, str] | Failure]]:
         for index, group in enumerate(groups):
             yield index, Failure("killed by signal 9") if any(one.key == "bad" for one in group) else {}
 
-    monkeypatch.setattr(audio_codes, "distribute", distribute)
+    monkeypatch.setattr(audio_codes, "distribute_items", distribute)
     clips = [clip(name, 2) for name in ("a", "bad", "c")] + [clip("d", 30)]
     with StopSignal() as stop:
-        failed = encode_all(clips, Setup(tmp_path, QwenCodec(tmp_path), 20, WorkerOptions(2)), stop)
+        failed = encode_clips(clips, EncodingSetup(tmp_path, QwenCodec(tmp_path), 20, WorkerOptions(2)), stop)
     assert failed == {"bad": "encoding it failed again and again: killed by signal 9"}
 
 
 def test_a_key_is_of_the_clip_and_the_tokenizer() -> None:
-    assert len({key_of("clip", "codec"), key_of("clip", "other"), key_of("other", "codec")}) == 3
-    assert stored_at(Path("codes"), "abcd") == Path("codes/ab/abcd.npy")
+    assert len({make_key("clip", "codec"), make_key("clip", "other"), make_key("other", "codec")}) == 3
+    assert locate_codes(Path("codes"), "abcd") == Path("codes/ab/abcd.npy")
 
 
 def test_little_of_what_is_encoded_is_padding() -> None:
     """Clips as the voice verb cuts them: from 1 to 20 s, most of them about six."""
     lengths = np.clip(np.random.default_rng(0).lognormal(np.log(6), 0.5, 600), 1, 20)
-    grouped = batches([clip(f"{index:03}", length) for index, length in enumerate(lengths)], 60)
+    grouped = make_batches([clip(f"{index:03}", length) for index, length in enumerate(lengths)], 60, MASTER_RATE)
     padded = sum(len(batch) * max(one.samples for one in batch) for batch in grouped)
     assert sum(lengths) * MASTER_RATE / padded > 0.95
     assert np.median([len(batch) for batch in grouped]) >= 6

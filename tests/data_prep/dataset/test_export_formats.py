@@ -14,9 +14,9 @@ import pytest
 import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.cli.check import check
-from data_prep.dataset.export_formats import ExportItem, audiofolder, ljspeech, qwen, voice
-from data_prep.manifest import Row
+from data_prep.cli.check import check_dataset
+from data_prep.dataset.export_formats import ExportItem, write_audiofolder, write_ljspeech, write_qwen, write_voice
+from data_prep.manifest import ManifestRow
 from data_prep.recordings.user_transcripts import find_transcripts
 from finetune.errors import UserError
 
@@ -30,7 +30,7 @@ def item(tmp_path: Path, write_sound: Callable[..., Path]) -> Callable[..., Expo
     def make(name: str, file: str = "", length: int = SHORT, rate: int = MASTER_RATE, validates: bool = False, **fields: Any) -> ExportItem:
         samples = np.random.default_rng(list(name.encode())).uniform(-0.3, 0.3, length)
         clip = write_sound(tmp_path / "clips" / (file or f"{name}.flac"), samples, rate)
-        row = Row.model_validate({"audio": clip.name, "text": f"This is what {name} said.", "speaker": "me", "id": name, **fields})
+        row = ManifestRow.model_validate({"audio": clip.name, "text": f"This is what {name} said.", "speaker": "me", "id": name, **fields})
         return ExportItem(name, f"train.jsonl:{name}", row, None, clip, None, validates, length / rate)
 
     return make
@@ -42,12 +42,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_ljspeech_is_read_by_columns_and_by_ourselves(item, tmp_path) -> None:
     folder = tmp_path / "out"
-    exported = ljspeech([item("a"), item("b", text='Zwei\n"Zeilen" für dich.'), item("c", text="x|y"), item("d", validates=True)], folder)
+    exported = write_ljspeech(
+        [item("a"), item("b", text='Zwei\n"Zeilen" für dich.'), item("c", text="x|y"), item("d", validates=True)], folder
+    )
     with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
     assert rows == [["a"] + ["This is what a said."] * 2, ["b"] + ['Zwei "Zeilen" für dich.'] * 2]
     assert (folder / "metadata_val.csv").read_text() == "d|This is what d said.|This is what d said.\n"
-    assert exported.left_out == ["train.jsonl:c: the text contains |, the field separator of metadata.csv"]
+    assert exported.skipped == ["train.jsonl:c: the text contains |, the field separator of metadata.csv"]
     assert {path.stem for path in folder.glob("wavs/*.wav")} == {"a", "b", "d"}
     found = find_transcripts([folder / "wavs" / "a.wav", folder / "wavs" / "b.wav"])
     assert [text.text for text in found.by_recording.values()] == ["This is what a said.", 'Zwei "Zeilen" für dich.']
@@ -56,12 +58,12 @@ def test_ljspeech_is_read_by_columns_and_by_ourselves(item, tmp_path) -> None:
 def test_ljspeech_of_several_speakers(item, tmp_path) -> None:
     folder = tmp_path / "out"
     names = {"a": "anna", "b": "bob", "c": "anna", "d": "bob"}
-    ljspeech([item(name, speaker=speaker) for name, speaker in names.items()], folder)
+    write_ljspeech([item(name, speaker=speaker) for name, speaker in names.items()], folder)
     assert (folder / "metadata.csv").read_text().splitlines()[1] == "b|bob|This is what b said."
     found = find_transcripts(sorted(folder.glob("wavs/*.wav")))
     assert [text.speaker for text in found.by_recording.values()] == ["anna", "bob", "anna", "bob"]
     with pytest.raises(UserError, match=r"train.jsonl:b: speaker 'b\|ob' cannot be written"):
-        ljspeech([item("a"), item("b", speaker="b|ob")], folder)
+        write_ljspeech([item("a"), item("b", speaker="b|ob")], folder)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_ljspeech_of_several_speakers(item, tmp_path) -> None:
 )
 def test_wavs_are_24_khz_mono_16_bits_and_lose_nothing_that_they_have(file, rate, item, tmp_path) -> None:
     one = item("a", file=file, rate=rate, length=rate)
-    ljspeech([one], tmp_path / "out")
+    write_ljspeech([one], tmp_path / "out")
     wav = tmp_path / "out" / "wavs" / "a.wav"
     info = soundfile.info(wav)
     assert (info.samplerate, info.channels, info.subtype, info.format) == (MASTER_RATE, 1, "PCM_16", "WAV")
@@ -82,7 +84,7 @@ def test_wavs_are_24_khz_mono_16_bits_and_lose_nothing_that_they_have(file, rate
 def test_audiofolder_has_the_documented_rows_and_the_same_columns_everywhere(item, tmp_path) -> None:
     folder = tmp_path / "out"
     one, two = item("a", duration=1.0, source="s.wav"), item("b", file="b.m4a", validates=True, duration=1.0)
-    audiofolder([one, two], folder)
+    write_audiofolder([one, two], folder)
     (train,), (validation,) = (lines(folder / split / "metadata.jsonl") for split in ("train", "validation"))
     assert train == {
         "file_name": "a.flac",
@@ -102,14 +104,14 @@ def test_qwen_has_what_the_official_script_reads(item, tmp_path) -> None:
     """That its reader and its collate take it is shown where a model is at hand, in test_codes.py."""
     folder = tmp_path / "out"
     items = [item("a", language="english"), item("b", file="b.wav", rate=44_100), item("c", length=LONG), item("d", validates=True)]
-    qwen(items, folder)
+    write_qwen(items, folder)
     rows = lines(folder / "train.jsonl")
     assert rows[0] == {"audio": "wavs/a.wav", "text": "This is what a said.", "ref_audio": "ref.wav", "language": "english"}
     assert rows[1] == {"audio": "wavs/b.wav", "text": "This is what b said.", "ref_audio": "ref.wav"}
     assert len(lines(folder / "val.jsonl")) == 1
     reference = soundfile.info(folder / "ref.wav")
     assert (reference.samplerate, reference.channels, reference.frames) == (MASTER_RATE, 1, LONG)  # the clip nearest to six seconds
-    assert check([folder / "train.jsonl", folder / "val.jsonl"]).wrong == []
+    assert check_dataset([folder / "train.jsonl", folder / "val.jsonl"]).wrong == []
 
 
 def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_path) -> None:
@@ -117,7 +119,7 @@ def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_
     codes = np.full((13, 16), 7, np.uint16)
     first = ExportItem("a", "", other.row, codes, item("a").clip, other.clip, False, 1.0)
     second, third = (ExportItem(name, "", named.row, codes, item(name).clip, named.clip, False, 1.0) for name in "bc")
-    exported = qwen([first, second, third], tmp_path / "out")
+    exported = write_qwen([first, second, third], tmp_path / "out")
     assert soundfile.info(tmp_path / "out" / "ref.wav").frames == 30_000
     assert lines(tmp_path / "out" / "train.jsonl")[0]["audio_codes"] == codes.tolist()
     assert "sft_12hz.py --train_jsonl train.jsonl" in exported.how_to
@@ -125,7 +127,7 @@ def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_
 
 def test_qwen_is_one_voice(item, tmp_path) -> None:
     with pytest.raises(UserError, match=r"trains one voice, but the dataset has anna, bob; export one at a time with --speaker NAME"):
-        qwen([item("a", speaker="anna"), item("b", speaker="bob")], tmp_path / "out")
+        write_qwen([item("a", speaker="anna"), item("b", speaker="bob")], tmp_path / "out")
 
 
 def test_voice_keeps_all_that_rows_had_and_needs_nothing_outside(item, tmp_path) -> None:
@@ -134,7 +136,7 @@ def test_voice_keeps_all_that_rows_had_and_needs_nothing_outside(item, tmp_path)
     outside = item("ref", file="ref.ogg", length=LONG).clip
     first = dataclasses.replace(one, codes=codes, reference=outside)
     second = dataclasses.replace(two, codes=codes, reference=one.clip, validates=True)
-    voice([first, second], folder)
+    write_voice([first, second], folder)
     (train,), (val,) = lines(folder / "train.jsonl"), lines(folder / "val.jsonl")
     assert train == one.row.model_dump(exclude_none=True) | {
         **{"audio": "clips/a.flac", "ref_audio": "refs/0000.wav", "split": "train", "audio_codes": codes.tolist()},

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, flac
-from data_prep.dataset.reference_clips import LENGTH, choose_clips, path_of, reference_wav, write
+from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from data_prep.dataset.reference_clips import LENGTH, choose_clips, make_reference_path, make_reference_wav, write_references
 from tests.data_prep.dataset.test_train_val_split import clip
 
 
@@ -26,7 +26,7 @@ def test_the_cleanest_clip_of_a_little_more_than_six_seconds_and_else_several() 
 
 def test_a_reference_has_exactly_the_length_that_all_have() -> None:
     clips = [Audio(np.full(size, 0.5, np.float32), MASTER_RATE) for size in (100_000, 50_001)]
-    samples, rate = soundfile.read(io.BytesIO(reference_wav(clips)))
+    samples, rate = soundfile.read(io.BytesIO(make_reference_wav(clips)))
     assert (len(samples), rate) == (LENGTH, MASTER_RATE) == (144_000, 24_000)
     assert samples[-1] == 0
     assert samples[72_000] == 0.5
@@ -39,13 +39,13 @@ def test_it_is_made_of_training_clips_only_and_old_ones_go(tmp_path) -> None:
     ]
     for value, row in enumerate(rows, start=1):
         (tmp_path / "clips").mkdir(exist_ok=True)
-        (tmp_path / row.audio).write_bytes(flac(Audio(np.tile(np.float32([value / 10, -value / 10]), 78_000), MASTER_RATE)))
+        (tmp_path / row.audio).write_bytes(encode_flac(Audio(np.tile(np.float32([value / 10, -value / 10]), 78_000), MASTER_RATE)))
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs" / "gone.wav").touch()
-    write(tmp_path, rows)
+    write_references(tmp_path, rows)
     assert sorted(path.name for path in tmp_path.glob("refs/*")) == ["a%2fb.wav", "you.wav"]
-    samples, _ = soundfile.read(tmp_path / path_of("a/b"))
+    samples, _ = soundfile.read(tmp_path / make_reference_path("a/b"))
     assert samples[1000] == pytest.approx(0.1, abs=1e-4)
-    before = (tmp_path / path_of("you")).stat().st_mtime_ns
-    write(tmp_path, rows)
-    assert (tmp_path / path_of("you")).stat().st_mtime_ns == before
+    before = (tmp_path / make_reference_path("you")).stat().st_mtime_ns
+    write_references(tmp_path, rows)
+    assert (tmp_path / make_reference_path("you")).stat().st_mtime_ns == before

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from data_prep.audio.reader import AudioError
+from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
 from data_prep.dataset.clip_audio_checks import AudioInfo
 from data_prep.dataset.row_checks import (
-    CODEBOOK,
     NOTES,
     PROBLEMS,
     RowFacts,
@@ -18,24 +18,24 @@ from data_prep.dataset.row_checks import (
     check_clip,
     check_fields,
     check_reference,
+    collect_facts,
     find_codes_fault,
-    row_facts,
 )
 from data_prep.dataset.row_reader import ManifestLine
-from data_prep.manifest import Row
+from data_prep.manifest import ManifestRow
 
 SOUND = AudioInfo(24_000, 1, 48_000, "aa")
 CODES = [[0, 2047] * 8] * 25
 
 
-def line(**fields: object) -> tuple[ManifestLine, Row]:
-    row = Row.model_validate({"audio": "a.flac", "text": "A.", "speaker": "me", **fields})
+def line(**fields: object) -> tuple[ManifestLine, ManifestRow]:
+    row = ManifestRow.model_validate({"audio": "a.flac", "text": "A.", "speaker": "me", **fields})
     return ManifestLine(Path("train.jsonl"), 3, row), row
 
 
 def test_a_sound_row_has_no_problem() -> None:
     whole = line(duration=2.0, audio_codes=CODES, language="English", ref_audio="r.flac")
-    assert [*check_clip(*whole, SOUND, CODEBOOK), *check_reference(*whole, SOUND), *check_fields(*whole)] == []
+    assert [*check_clip(*whole, SOUND, RELEASED_FORMAT), *check_reference(*whole, SOUND), *check_fields(*whole)] == []
     for language in ("auto", "en", "chinese", ""):
         assert list(check_fields(*line(language=language))) == []
 
@@ -58,13 +58,13 @@ def test_a_sound_row_has_no_problem() -> None:
     ],
 )
 def test_what_the_clip_says(fields: dict[str, object], sound: AudioInfo | AudioError, kind: str, detail: str) -> None:
-    (problem,) = check_clip(*line(**fields), sound, CODEBOOK)
+    (problem,) = check_clip(*line(**fields), sound, RELEASED_FORMAT)
     assert (problem.kind, problem.place) == (kind, "train.jsonl:3")
     assert detail in problem.detail
 
 
 def test_codes_of_a_clip_at_another_rate_are_counted_at_the_master_rate() -> None:
-    assert find_codes_fault(CODES, AudioInfo(44_100, 1, 88_200, "").length, CODEBOOK) == ""
+    assert find_codes_fault(CODES, AudioInfo(44_100, 1, 88_200, "").count_samples(24_000), RELEASED_FORMAT) == ""
 
 
 def test_what_the_reference_says() -> None:
@@ -79,7 +79,7 @@ def test_what_is_said_without_hearing() -> None:
 
 
 def rows(*different: dict[str, object], split: str = "train") -> list[RowFacts]:
-    plain = row_facts(*line(), SOUND)
+    plain = collect_facts(*line(), SOUND)
     return [
         dataclasses.replace(plain, **{"place": f"{split}:{n}", "sound": AudioInfo(24_000, 1, 9, f"{split}{n}"), **fields})
         for n, fields in enumerate(different, start=1)
@@ -134,4 +134,4 @@ def test_every_kind_is_a_problem_or_a_note() -> None:
 )
 def test_the_file_says_what_is_validated_on_where_it_is_ours(name: str, split: str | None, validates: bool) -> None:
     row = line(split=split)[1]
-    assert row_facts(ManifestLine(Path(name), 1, row), row, SOUND).validates is validates
+    assert collect_facts(ManifestLine(Path(name), 1, row), row, SOUND).validates is validates

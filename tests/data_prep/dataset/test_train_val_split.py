@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.dataset.train_val_split import assign_splits
-from data_prep.manifest import Quality, Row
+from data_prep.manifest import ManifestRow, Quality
 
 
-def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me", snr: float = 30.0) -> Row:
+def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me", snr: float = 30.0) -> ManifestRow:
     quality = Quality(chars_per_second=12, speech_share=0.9, peak_dbfs=-3, clipped_share=0, snr_db=snr, edge_energy_db=(-40, -40))
     identity = f"{recording}_{round(start * 1000):08d}"
-    return Row(
+    return ManifestRow(
         id=identity,
         audio=f"clips/{identity}.flac",
         text="a",
@@ -26,7 +26,7 @@ def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me"
     )
 
 
-def validation(rows: list[Row], share: float) -> list[str]:
+def validation(rows: list[ManifestRow], share: float) -> list[str]:
     return sorted(row.id for row in assign_splits(rows, share)[0] if row.split == "val")
 
 

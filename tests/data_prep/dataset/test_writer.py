@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, flac
+from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.dataset import writer
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.one_recording import PreparedRecording
@@ -31,13 +31,13 @@ def heard(out, *clips) -> PreparedRecording:
     """A recording of these clips, whose files are there."""
     for one in clips:
         noise = np.random.default_rng(one.start).normal(0, 0.1, one.stop - one.start).astype(np.float32)
-        files.write_bytes(out / one.audio, flac(Audio(noise, MASTER_RATE)))
+        files.write_bytes(out / one.audio, encode_flac(Audio(noise, MASTER_RATE)))
     return PreparedRecording(recording().source, 600 * MASTER_RATE, tuple(Region(one.start, one.stop) for one in clips), clips)
 
 
 def write(out, recording, share):
-    judged = clip_selection.judge([recording], STANDARD, partial(writer.samples, out))
-    return writer.write(out, [recording], judged, share, {"preset": "default"})
+    judged = clip_selection.judge_clips([recording], STANDARD, partial(writer.read_samples, out))
+    return writer.write_dataset(out, [recording], judged, share, {"preset": "default"})
 
 
 def test_every_clip_stands_in_one_manifest_and_can_be_heard(tmp_path) -> None:
@@ -94,10 +94,10 @@ def test_killed_before_any_change_to_the_disk_and_written_again_it_is_the_same(t
     written(tmp_path / "whole", *clips, share=0.3)
     written(tmp_path / "old", clip(0), clips[0])
     recording = heard(tmp_path / "old", *clips)
-    judged = clip_selection.judge([recording], STANDARD, partial(writer.samples, tmp_path / "old"))
+    judged = clip_selection.judge_clips([recording], STANDARD, partial(writer.read_samples, tmp_path / "old"))
     for moment in itertools.count():
         out = shutil.copytree(tmp_path / "old", tmp_path / str(moment))
-        work = partial(writer.write, out, [recording], judged, 0.3, {"preset": "default"})
+        work = partial(writer.write_dataset, out, [recording], judged, 0.3, {"preset": "default"})
         if not killed(work, moment):
             break
         for name in MANIFESTS:

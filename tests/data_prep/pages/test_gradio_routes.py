@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from data_prep.pages.gradio_routes import ResetCall, add_files, no_uploads, page_routes, rebuild_call
+from data_prep.pages.gradio_routes import ResetCall, add_files, list_page_routes, rebuild_call, refuse_uploads
 from tests.asgi import ask
 
 
@@ -33,7 +33,7 @@ def test_a_call_is_rebuilt_from_what_the_page_sends(page: Any, tmp_path: Path) -
     made = rebuild_call(page, {str(sound): sound}.get, body)
     assert made == call("hello", {"path": str(sound), "meta": {"_type": "gradio.FileData"}}, trigger_id=None)
     button = next(number for number, block in page.blocks.items() if block.get_block_name() == "button")
-    assert rebuild_call(page, no_uploads, call("hello", None, trigger_id=button))["trigger_id"] == button
+    assert rebuild_call(page, refuse_uploads, call("hello", None, trigger_id=button))["trigger_id"] == button
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_call_is_rebuilt_from_what_the_page_sends(page: Any, tmp_path: Path) -
 )
 def test_what_no_page_sends_is_refused(page: Any, body: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        rebuild_call(page, no_uploads, body)
+        rebuild_call(page, refuse_uploads, body)
 
 
 def test_values_have_the_kind_of_their_component() -> None:
@@ -67,16 +67,16 @@ def test_values_have_the_kind_of_their_component() -> None:
         parts = [gradio.State([]), gradio.Number(precision=0), gradio.Slider(), gradio.Checkbox(), gradio.Dropdown(["a"])]
         gradio.Button().click(lambda *values: None, parts, None)
     good = ["ignored", 3, 0.5, True, "a"]
-    assert rebuild_call(page, no_uploads, call(*good))["data"] == [None, *good[1:]]
+    assert rebuild_call(page, refuse_uploads, call(*good))["data"] == [None, *good[1:]]
     cleared = [None, None, 0.5, False, None]
-    assert rebuild_call(page, no_uploads, call(*cleared))["data"] == cleared
+    assert rebuild_call(page, refuse_uploads, call(*cleared))["data"] == cleared
     for at, bad in ((2, None), (3, None), (1, "3"), (1, True), (2, []), (3, 1), (4, 1), (4, {"path": "/etc/passwd"})):
         with pytest.raises(ValueError, match="reload the page"):
-            rebuild_call(page, no_uploads, call(*good[:at], bad, *good[at + 1 :]))
+            rebuild_call(page, refuse_uploads, call(*good[:at], bad, *good[at + 1 :]))
 
 
 def test_only_sessions_that_wait_for_something_are_followed(page: Any) -> None:
-    (data,) = [route for route in page_routes(page) if route.path.endswith("queue/data")]
+    (data,) = [route for route in list_page_routes(page) if route.path.endswith("queue/data")]
     assert not data.query["session_hash"]("abc123")
     page._queue.pending_messages_per_session["abc123"] = None
     assert data.query["session_hash"]("abc123")
@@ -85,7 +85,7 @@ def test_only_sessions_that_wait_for_something_are_followed(page: Any) -> None:
 def test_nine_kinds_of_requests_are_open(page: Any) -> None:
     there = ["/", "/theme.css", "/assets/index-1a2B.js", "/gradio_api/file=/tmp/a", "/gradio_api/heartbeat/x", "/gradio_api/queue/data"]
     there += ["/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset"]
-    routes = page_routes(page)
+    routes = list_page_routes(page)
     assert [next(route for route in routes if route.matches(route.method, path)) for path in there] == list(routes)
     assert all(routes[at].matches("GET", path) for at, path in ((1, "/favicon.ico"), (2, "/static/js/a.min.js")))
     for path in ("/assets/../x", "/assets/.hidden", "/static//x", "/assets/", "/gradio_api/file=", "/gradio_api/heartbeat/a/b"):

@@ -12,8 +12,8 @@ from matplotlib.image import imread
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.pages import report_audio
-from data_prep.pages.report_audio import BANDS, COLUMNS, choose_clips, render_clips, spectrogram
-from data_prep.pages.report_rules import candidate_clips, rules_of, weaknesses
+from data_prep.pages.report_audio import BANDS, COLUMNS, choose_clips, draw_spectrogram, render_clips
+from data_prep.pages.report_rules import build_candidate_clips, find_weaknesses, list_rules
 from finetune.errors import UserError
 from tests.data_prep.example_clips import clip, dataset, whole
 
@@ -26,7 +26,7 @@ def tone(hertz: float, seconds: float) -> np.ndarray:
 
 def chosen(kept, rejected, tmp_path):
     made = dataset(tmp_path, kept, rejected)
-    return choose_clips(kept, rejected, weaknesses(candidate_clips(made), rules_of(made)))
+    return choose_clips(kept, rejected, find_weaknesses(build_candidate_clips(made), list_rules(made)))
 
 
 def test_the_worst_are_the_nearest_to_a_limit_and_no_clip_is_shown_twice(tmp_path) -> None:
@@ -48,7 +48,7 @@ def test_few_clips_are_divided(count, tmp_path) -> None:
 
 def test_a_picture_shows_the_tone_where_it_is_and_silence_elsewhere() -> None:
     quiet = 1e-4 * np.random.default_rng(0).standard_normal(RATE).astype(np.float32)
-    picture = imread(io.BytesIO(spectrogram(np.concatenate([tone(1000, 1.0), quiet]))), format="png")
+    picture = imread(io.BytesIO(draw_spectrogram(np.concatenate([tone(1000, 1.0), quiet]))), format="png")
     assert picture.shape[0] == BANDS
     dark = 1 - picture[:, :, :3].mean(axis=2)
     half = picture.shape[1] // 2
@@ -58,8 +58,8 @@ def test_a_picture_shows_the_tone_where_it_is_and_silence_elsewhere() -> None:
 
 
 def test_a_long_clip_makes_no_wide_picture_and_a_short_or_silent_one_a_valid_one() -> None:
-    assert imread(io.BytesIO(spectrogram(tone(300, 20.0))), format="png").shape[1] <= COLUMNS + 2
-    assert imread(io.BytesIO(spectrogram(np.zeros(3000, np.float32))), format="png").shape[0] == BANDS
+    assert imread(io.BytesIO(draw_spectrogram(tone(300, 20.0))), format="png").shape[1] <= COLUMNS + 2
+    assert imread(io.BytesIO(draw_spectrogram(np.zeros(3000, np.float32))), format="png").shape[0] == BANDS
 
 
 def written(folder, names: list[str], seconds: float = 0.5) -> None:

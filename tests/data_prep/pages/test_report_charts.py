@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages.report_charts import HEIGHT, WIDTH, curve, format_number, histogram, round_ticks
+from data_prep.pages.report_charts import HEIGHT, WIDTH, choose_ticks, format_number, make_curve, make_histogram
 
 values = st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=60)
 
@@ -15,7 +15,7 @@ values = st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=60)
 @given(kept=values, lost=values)
 @settings(max_examples=100, deadline=None)
 def test_every_value_is_in_one_bar_and_every_bar_in_the_frame(kept, lost) -> None:
-    drawn = histogram("Pitch", "Hz", kept, lost)
+    drawn = make_histogram("Pitch", "Hz", kept, lost)
     known = [value for value in (*kept, *lost) if value is not None]
     if drawn is None:
         assert not known
@@ -30,7 +30,7 @@ def test_every_value_is_in_one_bar_and_every_bar_in_the_frame(kept, lost) -> Non
 
 
 def test_one_slip_does_not_flatten_the_rest() -> None:
-    drawn = histogram("SNR", "dB", [*np.linspace(20, 40, 1000).tolist(), 100.0], [])
+    drawn = make_histogram("SNR", "dB", [*np.linspace(20, 40, 1000).tolist(), 100.0], [])
     assert drawn is not None
     assert drawn.beyond == 1
     assert len([bar for bar in drawn.bars if bar.kept_height > 0]) >= 15
@@ -38,21 +38,21 @@ def test_one_slip_does_not_flatten_the_rest() -> None:
 
 
 def test_a_curve_marks_the_limit_in_force() -> None:
-    drawn = curve(np.array([0.0, 5.0, 10.0]), np.array([0.0, 30.0, 60.0]), 5.0, 30.0)
+    drawn = make_curve(np.array([0.0, 5.0, 10.0]), np.array([0.0, 30.0, 60.0]), 5.0, 30.0)
     assert drawn.path == "M0.0 120.0 L160.0 60.0 L320.0 0.0"
     assert (drawn.now.x, drawn.now_y, drawn.most) == (160.0, 60.0, 60.0)
     assert drawn.ticks[0].label == "0" and drawn.ticks[-1].label == "10"
 
 
 def test_a_rule_that_removes_nothing_has_a_flat_curve() -> None:
-    drawn = curve(np.array([0.0, 1.0]), np.array([0.0, 0.0]), 0.5, 0.0)
+    drawn = make_curve(np.array([0.0, 1.0]), np.array([0.0, 0.0]), 0.5, 0.0)
     assert drawn.path == "M0.0 120.0 L320.0 120.0"
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
 @settings(max_examples=100, deadline=None)
 def test_round_numbers_enclose_what_they_are_for(low, more) -> None:
-    found = round_ticks(low, low + more, 8)
+    found = choose_ticks(low, low + more, 8)
     assert len(found) >= 2
     slack = 1e-9 * (abs(low) + more + 1)
     assert found[0] <= low + slack and low + more <= found[-1] + slack

@@ -24,7 +24,7 @@ REJECT = {"source": "x.wav", "start": 1.0, "end": 2.5, "stage": "clip", "reasons
 
 
 def test_rows_and_rejects_become_clips(tmp_path) -> None:
-    found = report_clips.read(written(tmp_path, [ROW], [REJECT | {"quality": QUALITY}]))
+    found = report_clips.read_dataset(written(tmp_path, [ROW], [REJECT | {"quality": QUALITY}]))
     (kept,), (lost,) = found.kept, found.rejected
     assert (kept.id, kept.speaker, kept.source, kept.seconds, kept.stage, kept.reasons) == ("a", "", "clips/a.flac", 2.0, "val", ())
     assert (lost.id, lost.audio, lost.seconds, lost.reasons, lost.text) == ("b", "clips/b.flac", 1.5, ("noisy",), "")
@@ -48,11 +48,11 @@ def test_what_is_missing_broken_or_elsewhere_is_refused(tmp_path, name, content,
     written(tmp_path, [ROW], [])
     (tmp_path / name).unlink() if content is None else (tmp_path / name).write_text(content)
     with pytest.raises(UserError) as refused:
-        report_clips.read(tmp_path)
+        report_clips.read_dataset(tmp_path)
     assert complaint in str(refused.value)
     assert str(tmp_path) in str(refused.value)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="is not a folder; create a dataset with: python -m data_prep voice"):
-        report_clips.read(tmp_path / "absent")
+        report_clips.read_dataset(tmp_path / "absent")

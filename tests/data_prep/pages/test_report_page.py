@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from data_prep.pages import report_page
-from data_prep.pages.report_page import funnel, render
+from data_prep.pages.report_page import make_funnel, render_page
 from tests.data_prep.example_clips import clip, dataset, whole
 from tests.data_prep.page import Page
 
@@ -30,7 +30,7 @@ def some(folder):
 
 def test_the_funnel_adds_up_to_the_input(tmp_path) -> None:
     made = some(tmp_path)
-    first, *parts = funnel(made)
+    first, *parts = make_funnel(made)
     assert (first.name, first.seconds) == ("input", made.summary.input_seconds)
     assert sum(step.seconds for step in parts) == pytest.approx(first.seconds, abs=1e-9)
     assert [(step.name, step.seconds, step.count) for step in parts] == [
@@ -47,12 +47,12 @@ def test_the_funnel_adds_up_to_the_input(tmp_path) -> None:
 
 def test_a_dataset_that_was_changed_afterwards_is_told(tmp_path) -> None:
     made = some(tmp_path)
-    assert "was changed after the summary" not in render(made)
-    assert "differ by 4.0\u00a0s" in render(replace(made, kept=made.kept[1:]))
+    assert "was changed after the summary" not in render_page(made)
+    assert "differ by 4.0\u00a0s" in render_page(replace(made, kept=made.kept[1:]))
 
 
 def test_an_empty_dataset_has_a_page_too(tmp_path) -> None:
-    page = Page(render(dataset(tmp_path, [], [whole("b.mp3", "unreadable", detail="garbage")], silent=0.0)))
+    page = Page(render_page(dataset(tmp_path, [], [whole("b.mp3", "unreadable", detail="garbage")], silent=0.0)))
     assert "unreadable: garbage" in page.text()
     assert page.all("audio") == []
 
@@ -66,14 +66,14 @@ def named(folder, name: str):
 
 
 def test_names_and_texts_can_say_anything(tmp_path) -> None:
-    page, plain = (Page(render(named(tmp_path, name))) for name in (NASTY, "plain"))
+    page, plain = (Page(render_page(named(tmp_path, name))) for name in (NASTY, "plain"))
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
     assert [list(attributes) for _, attributes in page.tags] == [list(attributes) for _, attributes in plain.tags]
     assert page.text().replace("∕", "/").count(NASTY) == plain.text().count("plain") >= 20
 
 
 def test_the_page_reaches_for_nothing(tmp_path) -> None:
-    source = render(some(tmp_path))
+    source = render_page(some(tmp_path))
     page = Page(source)
     assert not re.search(r"https?:|//[a-z]|url\(|@import", source)
     links = [attributes[key] for _, attributes in page.tags for key in ("src", "href", "xlink:href", "action") if key in attributes]
@@ -88,7 +88,7 @@ def test_the_page_reaches_for_nothing(tmp_path) -> None:
 
 
 def test_each_rule_has_its_curve_or_its_line(tmp_path) -> None:
-    text = Page(render(some(tmp_path))).text()
+    text = Page(render_page(some(tmp_path))).text()
     for reason in ("no text", "too short", "noisy", "clipped", "cut in sound", "unsure text", "narrow band"):
         assert reason in text
     assert "not in this preset" in text
@@ -96,12 +96,12 @@ def test_each_rule_has_its_curve_or_its_line(tmp_path) -> None:
 
 def test_the_settings_of_the_run_are_told(tmp_path) -> None:
     made = dataset(tmp_path, [clip("a")], [], text={"model": "small"}, decisions=3)
-    lines = Page(render(made)).text().splitlines()
+    lines = Page(render_page(made)).text().splitlines()
     for key, value in (("lengths target", "6.0"), ("text model", "small"), ("decisions", "3"), ("preset", "default")):
         assert lines[lines.index(key) + 1] == value
 
 
 def test_a_long_table_is_cut_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(report_page, "MOST_RECORDINGS", 2)
-    page = Page(render(some(tmp_path)))
+    page = Page(render_page(some(tmp_path)))
     assert "The 2 of 6 with most rejected speech; all are in summary.json." in page.text()

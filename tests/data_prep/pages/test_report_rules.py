@@ -19,19 +19,19 @@ decibels = st.floats(-20, 60) | st.none()
 @settings(max_examples=100, deadline=None)
 def test_the_curve_of_a_rule_is_the_rule_with_other_limits(tmp_path_factory, snr, limit) -> None:
     made = [clip(str(at), snr_db=value, seconds=1.0 + at) for at, value in enumerate(snr)]
-    everything = report_rules.candidate_clips(dataset(tmp_path_factory.getbasetemp(), made, []))
+    everything = report_rules.build_candidate_clips(dataset(tmp_path_factory.getbasetemp(), made, []))
     rules = PRESETS["default"]
-    (noisy,) = (one for one in report_rules.findings(everything, rules) if one.rule.reason == "noisy")
+    (noisy,) = (one for one in report_rules.compute_findings(everything, rules) if one.rule.reason == "noisy")
     other = replace(noisy.rule, least=limit)
     gone = [one for one in everything if other.fails(one.candidate)]
-    assert noisy.at(limit).clips == len(gone)
-    assert noisy.at(limit).seconds == pytest.approx(sum(one.clip.seconds for one in gone))
+    assert noisy.compute_removal(limit).clips == len(gone)
+    assert noisy.compute_removal(limit).seconds == pytest.approx(sum(one.clip.seconds for one in gone))
     assert noisy.now.clips == sum(value is not None and value < 15 for value in snr)
 
 
 def test_each_rule_is_told_once_and_whether_it_was_applied(tmp_path) -> None:
     made = dataset(tmp_path, [clip("a")], [], preset="keep-all")
-    found = report_rules.findings(report_rules.candidate_clips(made), report_rules.rules_of(made))
+    found = report_rules.compute_findings(report_rules.build_candidate_clips(made), report_rules.list_rules(made))
     assert [one.rule.reason for one in found if one.applied] == ["no_text", "too_short", "too_long"]
     reasons = [one.rule.reason for one in found]
     assert sorted(reasons) == sorted({rule.reason for rule in PRESETS["clean"]})
@@ -41,7 +41,10 @@ def test_lengths_are_told_in_seconds_and_judge_as_the_run_did(tmp_path) -> None:
     short = clip("short", ("too_short",), seconds=2.5)
     lengths = {"target": 6.0, "shortest": 3.0, "longest": 9.0}
     made = dataset(tmp_path, [clip("a"), clip("b", seconds=9.0)], [short, clip("long", ("too_long",), seconds=9.5)], lengths=lengths)
-    found = {one.rule.reason: one for one in report_rules.findings(report_rules.candidate_clips(made), report_rules.rules_of(made))}
+    found = {
+        one.rule.reason: one
+        for one in report_rules.compute_findings(report_rules.build_candidate_clips(made), report_rules.list_rules(made))
+    }
     assert (found["too_short"].limit, found["too_short"].now.clips) == (3.0, 1)
     assert (found["too_long"].limit, found["too_long"].now.seconds) == (9.0, 9.5)
 
@@ -49,7 +52,10 @@ def test_lengths_are_told_in_seconds_and_judge_as_the_run_did(tmp_path) -> None:
 def test_what_only_one_rule_removes_is_counted_apart(tmp_path) -> None:
     both = clip("both", ("clipped", "noisy"), snr_db=5.0, clipped_share=0.5, seconds=8.0)
     made = dataset(tmp_path, [clip("good")], [both, clip("loud", ("clipped",), clipped_share=0.2), whole("x.mp3", "unreadable")])
-    found = {one.rule.reason: one for one in report_rules.findings(report_rules.candidate_clips(made), report_rules.rules_of(made))}
+    found = {
+        one.rule.reason: one
+        for one in report_rules.compute_findings(report_rules.build_candidate_clips(made), report_rules.list_rules(made))
+    }
     assert (found["clipped"].now.clips, found["clipped"].now.seconds, found["clipped"].alone.clips) == (2, 12.0, 1)
     assert (found["noisy"].now.clips, found["noisy"].alone.clips) == (1, 0)
     assert len(found["unsure_text"].values) == 0
@@ -58,8 +64,8 @@ def test_what_only_one_rule_removes_is_counted_apart(tmp_path) -> None:
 
 def test_a_clip_is_as_good_as_its_weakest_measure(tmp_path) -> None:
     kept = [clip(f"c{at}", snr_db=20.0 + at, edge_energy_db=(-90.0, -60.0 - at)) for at in range(20)]
-    everything = report_rules.candidate_clips(dataset(tmp_path, [*kept, clip("edge", edge_energy_db=(-25.5, -60.0))], []))
-    found = report_rules.weaknesses(everything, PRESETS["default"])
+    everything = report_rules.build_candidate_clips(dataset(tmp_path, [*kept, clip("edge", edge_energy_db=(-25.5, -60.0))], []))
+    found = report_rules.find_weaknesses(everything, PRESETS["default"])
     assert found["edge"].rule.reason == "cut_in_sound"
     assert found["edge"].limit == -25.0
     assert found["c0"].rule.reason == "noisy"
@@ -69,7 +75,7 @@ def test_a_clip_is_as_good_as_its_weakest_measure(tmp_path) -> None:
 
 def test_a_measure_that_most_clips_share_tells_only_about_those_that_fail(tmp_path) -> None:
     kept = [clip(f"c{at}", snr_db=20.0 + at) for at in range(20)]
-    everything = report_rules.candidate_clips(dataset(tmp_path, kept, [clip("loud", ("clipped",), clipped_share=0.1)]))
-    found = report_rules.weaknesses(everything, PRESETS["default"])
+    everything = report_rules.build_candidate_clips(dataset(tmp_path, kept, [clip("loud", ("clipped",), clipped_share=0.1)]))
+    found = report_rules.find_weaknesses(everything, PRESETS["default"])
     assert found["loud"].rule.reason == "clipped"
     assert {found[f"c{at}"].rule.reason for at in range(20)} == {"noisy"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.pages.report_templates import clock, duration, environment, percent
+from data_prep.pages.report_templates import format_duration, format_percent, format_position, make_environment
 
 
 @pytest.mark.parametrize(
@@ -12,18 +12,18 @@ from data_prep.pages.report_templates import clock, duration, environment, perce
     [(0.0, "0.0 s"), (59.94, "59.9 s"), (61.2, "1 min 01 s"), (3599.9, "60 min 00 s"), (3600, "1 h 00 min"), (90_000, "25 h 00 min")],
 )
 def test_durations_are_written_for_people(seconds, text) -> None:
-    assert duration(seconds).replace("\u00a0", " ") == text
+    assert format_duration(seconds).replace("\u00a0", " ") == text
 
 
 def test_shares_and_places_are_written_for_people() -> None:
-    assert percent(0.123).replace("\u202f", " ") == "12.3 %"
-    assert [clock(seconds) for seconds in (4.25, 61.0, 3723.4)] == ["0:04.2", "1:01.0", "1:02:03.4"]
+    assert format_percent(0.123).replace("\u202f", " ") == "12.3 %"
+    assert [format_position(seconds) for seconds in (4.25, 61.0, 3723.4)] == ["0:04.2", "1:01.0", "1:02:03.4"]
 
 
 def test_a_template_from_elsewhere_has_the_shared_pieces_and_escapes(tmp_path) -> None:
     (tmp_path / "page.html").write_text(
         '{% from "report_templates.html" import head, how_it_was_made %}{{ head(name) }}{{ how_it_was_made(settings) }}'
     )
-    page = environment(tmp_path).get_template("page.html").render(name="<b>", settings=[("max_seconds", "<i>")])
+    page = make_environment(tmp_path).get_template("page.html").render(name="<b>", settings=[("max_seconds", "<i>")])
     assert "<title>&lt;b&gt;</title>" in page and "<dt>max seconds</dt><dd>&lt;i&gt;</dd>" in page
     assert "default-src 'none'" in page and "script-src" not in page, "a page without a script allows none"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.pages import request_guard
-from data_prep.pages.request_guard import Caller, Rejected, Route, guard, is_this_machine, parse_json, require_own_site
+from data_prep.pages.request_guard import Caller, RequestError, Route, add_request_guard, is_this_machine, parse_json, require_own_site
 from tests.asgi import HOME, Answer, ask
 
 JSON = (b"content-type", b"application/json")
@@ -39,7 +39,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
 
 
-GUARDED = guard(echo, ROUTES, admit)
+GUARDED = add_request_guard(echo, ROUTES, admit)
 
 
 def passed(answer: Answer) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_only_this_machine_and_no_other_site() -> None:
         assert ask(GUARDED, "GET", "/", headers=(HOME, (b"sec-fetch-site", site), (b"sec-fetch-mode", mode))).status == status
     require_own_site({"host": "example.org"}, local=False)
     require_own_site({}, local=False)
-    with pytest.raises(Rejected, match="not the name of a server"):
+    with pytest.raises(RequestError, match="not the name of a server"):
         require_own_site({"host": "["}, local=False)
     assert not is_this_machine("127.0.0.1.evil:80")
 
@@ -97,7 +97,7 @@ def test_a_body_is_bounded_whatever_it_declares() -> None:
         assert ask(GUARDED, "POST", path, b"1", (HOME, kind, (b"content-length", b"101"))).status == 413
         assert ask(GUARDED, "POST", path, b"1", (HOME, kind, (b"content-length", b"\xb2"))).status == 400
     assert ask(GUARDED, "POST", "/call", [b'"' + b"a" * 60, b"b" * 60 + b'"'], (HOME, JSON)).status == 413
-    with pytest.raises(Rejected, match="larger than 100 bytes"):
+    with pytest.raises(RequestError, match="larger than 100 bytes"):
         ask(GUARDED, "POST", "/upload", [b"a" * 60] * 2)
     assert ask(GUARDED, "GET", "/", b"", (HOME, (b"content-length", b"5"))).status == 413, "nothing is read of what needs no body"
 
@@ -156,6 +156,6 @@ def test_no_request_makes_it_fail(headers: list[tuple[bytes, bytes]], path: str,
     for place in (known, f"/{path}"):
         try:
             status = ask(GUARDED, method, place, b"[1]", (HOME, *headers), query).status
-        except Rejected as rejected:  # of a body that was counted on its way
+        except RequestError as rejected:  # of a body that was counted on its way
             status = rejected.status_code
         assert 200 <= status < 500

@@ -10,7 +10,7 @@ import pytest
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Decision
 from data_prep.pages import review_page
-from data_prep.pages.review_page import ReviewSession, build, facts
+from data_prep.pages.review_page import ReviewSession, build_page, format_facts
 from data_prep.pages.review_queue import ALL, WORST
 from tests.data_prep.example_clips import clip, dataset
 
@@ -33,11 +33,11 @@ def test_a_decision_is_on_the_disk_before_the_next_clip_shows(made, tmp_path) ->
     assert Path(sound) == tmp_path / "clips" / "c0.flac"
     assert "kept: train" in about and "your decision" not in about
     following = session.save_decision("reject", ids, id, text, "hum")
-    assert review_decisions.read(tmp_path) == {"c0": Decision(id="c0", action="reject", note="hum")}
+    assert review_decisions.read_decisions(tmp_path) == {"c0": Decision(id="c0", action="reject", note="hum")}
     assert (following[0], following[-1]) == ("c1", "2 of 3")
     assert "your decision: reject" in session.move(-1, ids, "c1")[4]
     assert session.save_decision("undo", ids, "c0", text, "")[0] == "c0"
-    assert review_decisions.read(tmp_path) == {}
+    assert review_decisions.read_decisions(tmp_path) == {}
 
 
 def test_a_page_that_is_opened_again_shows_what_was_decided(made, tmp_path) -> None:
@@ -63,7 +63,7 @@ def test_an_empty_list_shows_no_clip(made) -> None:
 
 
 def test_what_others_wrote_is_escaped(made) -> None:
-    told = facts(ReviewSession(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
+    told = format_facts(ReviewSession(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
     assert "<script>" not in told
     assert told.count("&lt;script&gt;") == 3
 
@@ -71,7 +71,7 @@ def test_what_others_wrote_is_escaped(made) -> None:
 def test_every_key_presses_a_button_that_is_there(made) -> None:
     keys = (Path(review_page.__file__).parent / "review_page.js").read_text()
     pressed = set(re.findall(r': "(\w+)"[,} ]', keys)) | set(re.findall(r'getElementById\("(\w+)"\)', keys))
-    page = build(ReviewSession(made))
+    page = build_page(ReviewSession(made))
     there = {block.elem_id for block in page.blocks.values() if getattr(block, "elem_id", None)}
     assert pressed == {"next", "previous", "keep", "reject", "undo", "text"}
     assert pressed | {"player", "said"} == there

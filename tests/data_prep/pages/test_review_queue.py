@@ -21,8 +21,8 @@ from data_prep.pages.review_queue import (
     build_queue,
     list_views,
     make_decision,
-    select,
-    step_from,
+    move_selection,
+    select_clips,
 )
 from finetune.errors import UserError
 from tests.data_prep.example_clips import clip, dataset, whole
@@ -51,14 +51,14 @@ def test_only_what_can_be_heard_is_in_it(queue) -> None:
 
 @pytest.mark.parametrize(("order", "ids"), [(WORST, "cbad"), (IN_ORDER, "cabd"), (SHORTEST, "acbd"), (LONGEST, "dbca")])
 def test_orders(queue, order, ids) -> None:
-    assert select(queue, {}, ALL, order, "") == list(ids)
+    assert select_clips(queue, {}, ALL, order, "") == list(ids)
 
 
 @pytest.mark.parametrize(
     ("view", "ids"), [(ALL, "cabd"), (KEPT, "abd"), (REJECTED, "c"), (OPEN, "cad"), (DECIDED, "b"), ("too_fast", "c"), ("clipped", "")]
 )
 def test_views(queue, view, ids) -> None:
-    assert select(queue, {"b": Decision(id="b", action="keep")}, view, IN_ORDER, "") == list(ids)
+    assert select_clips(queue, {"b": Decision(id="b", action="keep")}, view, IN_ORDER, "") == list(ids)
 
 
 def test_the_views_are_those_that_occur(queue) -> None:
@@ -69,11 +69,13 @@ def test_the_views_are_those_that_occur(queue) -> None:
     ("words", "ids"), [("ärzte", "a"), ("DÄCHERN über", "c"), ("bob", "d"), ("b.wav", "b"), ("nobody", ""), ("  ", "cabd")]
 )
 def test_search_is_for_all_words_in_any_case(queue, words, ids) -> None:
-    assert select(queue, {}, ALL, IN_ORDER, words) == list(ids)
+    assert select_clips(queue, {}, ALL, IN_ORDER, words) == list(ids)
 
 
 def test_going_on_ends_at_the_ends() -> None:
-    assert [step_from(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list("bcaax")
+    assert [move_selection(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list(
+        "bcaax"
+    )
 
 
 def test_a_dataset_without_clips_is_refused(tmp_path) -> None:

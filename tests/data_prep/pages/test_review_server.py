@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from data_prep.cli import voice
 from data_prep.pages import report_clips
 from data_prep.pages.review_page import ReviewSession
-from data_prep.pages.review_server import application
+from data_prep.pages.review_server import make_application
 from tests import loopback
 from tests.asgi import ANYTHING, HOME, App
 from tests.data_prep.cli.test_report import CHROMIUM, ROOT
@@ -52,13 +52,13 @@ def server(folder, port) -> Iterator[subprocess.Popen]:
 
 @pytest.fixture(scope="module")
 def session(mixed_dataset, tmp_path_factory: pytest.TempPathFactory) -> ReviewSession:
-    return ReviewSession(report_clips.read(Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("session") / "dataset"))))
+    return ReviewSession(report_clips.read_dataset(Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("session") / "dataset"))))
 
 
 @pytest.fixture(scope="module")
 def app(session: ReviewSession) -> Iterator[App]:
     """The server's app in this process."""
-    app = App(application(session))
+    app = App(make_application(session))
     yield app
     app.close()
 

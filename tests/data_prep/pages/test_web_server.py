@@ -80,7 +80,7 @@ def test_a_folder_that_someone_else_made_under_that_name_is_left_alone(tmp_path:
     (tmp_path / "precious").mkdir()
     link = tmp_path / f".overtone-test-1-{os.getuid()}.tmp-link"
     link.symlink_to(tmp_path / "precious")
-    with web_server.private_folder("overtone-test-1") as folder:
+    with web_server.open_private_folder("overtone-test-1") as folder:
         assert tempfile.gettempdir() == str(folder) == os.environ["GRADIO_TEMP_DIR"]
     assert (tmp_path / "precious").is_dir() and link.is_symlink() and not folder.exists()
     assert tempfile.gettempdir() == str(tmp_path) and [signal.getsignal(one) for one in handled] == before

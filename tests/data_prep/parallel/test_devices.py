@@ -8,11 +8,11 @@ from data_prep.parallel import devices
 from data_prep.parallel.devices import (
     assign_devices,
     choose_device,
-    free_memory,
-    make_current,
-    one_thread,
+    disable_tf32,
+    measure_free_memory,
     restore_thread_count,
-    without_tf32,
+    set_current_device,
+    use_one_thread,
 )
 from finetune.errors import UserError
 
@@ -53,24 +53,24 @@ def test_a_gpu_is_made_current_and_the_cpu_is_not(monkeypatch) -> None:
     # torch's own check of what it is given, which refuses a device without an index.
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: current.append(torch.cuda._utils._get_device_index(device)))
     for name in ("cpu", "cuda:1", "cuda"):  # the last is Ray's, whose workers see their own GPU alone
-        make_current(name)
+        set_current_device(name)
     assert current == [1, 0]
 
 
 def test_memory_is_what_machine_and_container_leave(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(devices, "GROUP", tmp_path)
-    whole = free_memory()
+    whole = measure_free_memory()
     assert psutil.virtual_memory().available == pytest.approx(whole, rel=0.2)
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.max").write_text("max\n")
-    assert free_memory() == pytest.approx(whole, rel=0.2)
+    assert measure_free_memory() == pytest.approx(whole, rel=0.2)
     (tmp_path / "memory.max").write_text("5000\n")
-    assert free_memory() == 4000
+    assert measure_free_memory() == 4000
 
 
 def test_a_worker_computes_with_one_thread_and_puts_it_back() -> None:
     before = torch.get_num_threads()
-    with one_thread():
+    with use_one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
 
@@ -85,7 +85,7 @@ def test_without_tf32_products_are_fp32_and_the_flags_are_put_back_even_after_a_
     try:
         before = tf32()
         assert before == (True, precision != "highest", precision)
-        with pytest.raises(RuntimeError), without_tf32():
+        with pytest.raises(RuntimeError), disable_tf32():
             assert tf32() == (False, False, "highest")
             raise RuntimeError
         assert tf32() == before

@@ -25,7 +25,7 @@ def on(place: str) -> Iterator[Callable[[int], str]]:
 
 def test_without_other_processes_one_device_does_all() -> None:
     with StopSignal() as stop:
-        found = dict(executor.distribute([5, 6, 7], on, WorkerOptions(0, "cpu"), 1, stop))
+        found = dict(executor.distribute_items([5, 6, 7], on, WorkerOptions(0, "cpu"), 1, stop))
     assert found == {0: "5 on cpu", 1: "6 on cpu", 2: "7 on cpu"}
 
 
@@ -50,7 +50,7 @@ def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monke
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setattr(executor.process_pool, "run", in_workers)
     with StopSignal() as stop:
-        list(executor.distribute([5, 6, 7], loading, WorkerOptions(3), 1, stop))
+        list(executor.distribute_items([5, 6, 7], loading, WorkerOptions(3), 1, stop))
     assert seen == [("cuda:0", 0), ("cuda:1", 1), ("cuda:0", 0)]
 
 
@@ -62,10 +62,10 @@ def test_so_many_processes_share(asked: WorkerOptions, items: int, processes: in
     started = []
     monkeypatch.setattr(executor.process_pool, "run", lambda _, __, count, ___: started.append(count) or iter(()))
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr(devices, "free_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr(devices, "measure_free_memory", lambda: 4 * 2**30)
     monkeypatch.setattr(executor, "choose_device", lambda asked: asked or "cpu")
     with StopSignal() as stop:
-        assert dict(executor.distribute(range(items), on, asked, 2**30, stop)) == {}
+        assert dict(executor.distribute_items(range(items), on, asked, 2**30, stop)) == {}
     assert started == [processes]
 
 

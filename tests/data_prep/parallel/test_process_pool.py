@@ -52,7 +52,7 @@ def do(order: str, made: list[int]) -> tuple[str, int]:
 
 def results(items: list[str], workers: int) -> dict[int, object]:
     with StopSignal() as stop:
-        return dict(process_pool.run(items, make, workers, stop))
+        return dict(process_pool.run_items(items, make, workers, stop))
 
 
 def test_every_item_is_done_once_and_workers_are_kept() -> None:
@@ -86,7 +86,7 @@ def test_the_first_signal_finishes_what_is_in_hand() -> None:
     for workers in (0, 2):
         with StopSignal() as stop:
             found = {}
-            for index, result in process_pool.run([f"item {number}" for number in range(9)], make, workers, stop):
+            for index, result in process_pool.run_items([f"item {number}" for number in range(9)], make, workers, stop):
                 found[index] = result
                 if not stop.requested:
                     os.kill(os.getpid(), signal.SIGTERM if workers else signal.SIGINT)
@@ -96,7 +96,7 @@ def test_the_first_signal_finishes_what_is_in_hand() -> None:
 
 def test_the_second_signal_interrupts_and_leaves_no_process(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt), StopSignal() as stop:
-        for _ in process_pool.run(["now", f"block {tmp_path / 'pid'}"], make, 2, stop):
+        for _ in process_pool.run_items(["now", f"block {tmp_path / 'pid'}"], make, 2, stop):
             while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
@@ -110,7 +110,7 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path) -> None:
     code = (
         "from data_prep.parallel import process_pool as pool\n"
         "from tests.data_prep.parallel.test_process_pool import make\n"
-        f"with pool.StopSignal() as stop: list(pool.run({[f'block {mark}' for mark in marks]!r}, make, 2, stop))\n"
+        f"with pool.StopSignal() as stop: list(pool.run_items({[f'block {mark}' for mark in marks]!r}, make, 2, stop))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     while not all(mark.exists() and mark.read_text() for mark in marks):

@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster
 
 from data_prep.cli import voice
 from data_prep.parallel import process_pool, ray_pool
-from data_prep.parallel.process_pool import Failure, Result, StopSignal
+from data_prep.parallel.process_pool import Failure, ItemResult, StopSignal
 from data_prep.parallel.ray_pool import ATTEMPTS, STOPPED, RayWorker
 from tests.launch import ray_nodes
 
@@ -53,16 +53,16 @@ def worker(tmp_path: Path) -> RayWorker:
 
 
 def test_a_worker_tells_what_came_of_an_item_and_forgets_that_it_was_tried(worker: RayWorker, tmp_path: Path) -> None:
-    assert worker({"index": 0}) == {"index": 0, "result": Result(value="A")}
-    assert worker({"index": 1}) == {"index": 1, "result": Result(failure="ValueError: no such thing")}
+    assert worker({"index": 0}) == {"index": 0, "result": ItemResult(value="A")}
+    assert worker({"index": 1}) == {"index": 1, "result": ItemResult(failure="ValueError: no such thing")}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_item_that_ended_its_workers_is_given_up(worker: RayWorker, tmp_path: Path) -> None:
     (tmp_path / "2").write_text("here\n" * (ATTEMPTS - 1))
-    assert worker({"index": 2}) == {"index": 2, "result": Result(value="B")}
+    assert worker({"index": 2}) == {"index": 2, "result": ItemResult(value="B")}
     (tmp_path / "2").write_text("here\n" * ATTEMPTS)
-    assert worker({"index": 2}) == {"index": 2, "result": Result(failure="its workers died, 3 times, on here")}
+    assert worker({"index": 2}) == {"index": 2, "result": ItemResult(failure="its workers died, 3 times, on here")}
 
 
 def test_after_a_stop_nothing_is_begun(worker: RayWorker, tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_an_item_that_kills_whoever_takes_it_is_given_up_and_the_others_are_done
     items = ["a", "die", "b", "refuse"]
     with StopSignal() as stop, ray_pool.connect_workers(nodes.address, None, 0.0, tmp_path / "shared", []) as remote:
         assert remote.workers == 2
-        found = dict(ray_pool.run(items, make, remote, stop))
+        found = dict(ray_pool.run_items(items, make, remote, stop))
     assert found[0] == "A" and found[2] == "B" and found[3] == Failure("ValueError: no such thing")
     assert isinstance(found[1], Failure) and found[1].why.startswith(f"its workers died, {ATTEMPTS} times, on ")
     assert list((tmp_path / "shared").iterdir()) == []
     with StopSignal() as stop:
-        assert dict(process_pool.run(["a", "b"], make, 0, stop)) == {0: "A", 1: "B"}, "as on one machine"
+        assert dict(process_pool.run_items(["a", "b"], make, 0, stop)) == {0: "A", 1: "B"}, "as on one machine"

@@ -15,12 +15,12 @@ from data_prep.parallel.ray_pool import RayWorkers
 from data_prep.pipeline import all_recordings
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings.recording_files import scan
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.recording_files import find_recordings
+from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.segment import Lengths
 from tests.data_prep.pipeline.test_clip_selection import STANDARD
 
-TEXT = Transcript(text="The night train to the north leaves from platform seven.")
+TEXT = UserTranscript(text="The night train to the north leaves from platform seven.")
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def tasks(tmp_path, one_sentence) -> list[RecordingTask]:
     shutil.copy(folder / "a.wav", folder / "copy.wav")
     soundfile.write(folder / "long.wav", one_sentence.samples[20_000:].repeat(1), MASTER_RATE)
     (folder / "lost.wav").symlink_to("nowhere")
-    return [RecordingTask(source, TEXT if source.name != "a.wav" else None) for source in scan(folder, "me", tmp_path / "out")]
+    return [RecordingTask(source, TEXT if source.name != "a.wav" else None) for source in find_recordings(folder, "me", tmp_path / "out")]
 
 
 @pytest.fixture

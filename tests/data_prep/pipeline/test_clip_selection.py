@@ -115,7 +115,7 @@ def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
         refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000),
     ]
     judged = clip_selection.apply_rules(recordings, STANDARD)
-    (row,) = clip_selection.kept(judged)
+    (row,) = clip_selection.make_rows(judged)
     assert row.gain_db == 1.5
     assert (row.id, row.audio, row.text, row.speaker, row.duration, row.start, row.end) == (
         "aa_0",
@@ -126,7 +126,7 @@ def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
         0,
         5,
     )
-    of_clip, whole = clip_selection.rejected(judged, recordings)
+    of_clip, whole = clip_selection.make_rejects(judged, recordings)
     assert (of_clip.id, of_clip.audio, of_clip.reasons, of_clip.stage) == ("aa_1", "clips/aa/aa_1.flac", ["noisy"], "clip")
     assert (of_clip.text, of_clip.quality.snr_db, of_clip.start, of_clip.end) == (TEXT, 3.0, 6, 11)
     assert (whole.source, whole.stage, whole.reasons, whole.detail, whole.end) == ("b.wav", "recording", ["nan"], "at 0.1 s", 2)
@@ -136,11 +136,11 @@ def test_what_another_clip_says_already_is_left_out_unless_a_person_wants_it() -
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 5 * MASTER_RATE)).astype(np.float32)
     sounds = {"aa_0": noise[0], "aa_1": noise[0], "aa_2": noise[1], "aa_3": noise[0]}
     clips = [clip(0), clip(1), clip(2, text="Something else that is said."), clip(3, snr_db=3.0)]
-    judged = clip_selection.judge([recording(*clips)], STANDARD, lambda clip: sounds[clip.id])
+    judged = clip_selection.judge_clips([recording(*clips)], STANDARD, lambda clip: sounds[clip.id])
     assert [one.reasons for one in judged] == [(), ("duplicate",), (), ("noisy",)]
-    assert clip_selection.rejected(judged, [])[0].detail == "says the same as aa_0"
+    assert clip_selection.make_rejects(judged, [])[0].detail == "says the same as aa_0"
     wanted = replace(STANDARD, decisions={"aa_1": Decision(id="aa_1", action="keep")})
-    assert [one.reasons for one in clip_selection.judge([recording(*clips)], wanted, lambda clip: sounds[clip.id])] == [
+    assert [one.reasons for one in clip_selection.judge_clips([recording(*clips)], wanted, lambda clip: sounds[clip.id])] == [
         (),
         (),
         (),

@@ -14,10 +14,10 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pipeline.one_recording import Job, prepare_recording, refuse_recording
 from data_prep.pipeline.stage_cache import Stages
 from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import scan
-from data_prep.recordings.user_transcripts import Transcript, find_transcript
+from data_prep.recordings.recording_files import find_recordings
+from data_prep.recordings.user_transcripts import UserTranscript, find_transcript
 from data_prep.segmentation.segment import Lengths
-from data_prep.transcription.whisper_engine import settings
+from data_prep.transcription.whisper_engine import describe_settings
 
 TEXT = "The night train to the north leaves from platform seven."
 
@@ -28,7 +28,7 @@ def take(tmp_path, one_sentence):
     folder = tmp_path / "in"
     folder.mkdir()
     soundfile.write(folder / "take.wav", one_sentence.samples, one_sentence.rate)
-    return scan(folder, "me", tmp_path / "out")[0]
+    return find_recordings(folder, "me", tmp_path / "out")[0]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def run(source, transcript, job, whisper=None):
 
 
 def test_a_clip_is_as_long_as_its_place_in_the_source_and_holds_its_samples(take, job, one_sentence) -> None:
-    recording, _, _ = run(take, Transcript(text=TEXT), job)
+    recording, _, _ = run(take, UserTranscript(text=TEXT), job)
     (clip,) = recording.clips
     samples, rate = soundfile.read(job.out / clip.audio, dtype="float32")
     assert rate == MASTER_RATE
@@ -56,21 +56,21 @@ def test_a_clip_is_as_long_as_its_place_in_the_source_and_holds_its_samples(take
 
 
 def test_a_second_run_loads_no_model_and_decodes_nothing(take, job, monkeypatch) -> None:
-    first, _, models = run(take, Transcript(text=TEXT), job)
+    first, _, models = run(take, UserTranscript(text=TEXT), job)
     assert models.loads == {"vad": 1}
     take.path.unlink()
-    again, stages, models = run(take, Transcript(text=TEXT), job)
+    again, stages, models = run(take, UserTranscript(text=TEXT), job)
     assert again == first
     assert models.loads == {}
     assert (dict(stages.computed), dict(stages.reused)) == ({}, {"speech": 1, "clips": 1})
 
 
 def test_a_lost_clip_is_written_again(take, job) -> None:
-    recording, _, _ = run(take, Transcript(text=TEXT), job)
+    recording, _, _ = run(take, UserTranscript(text=TEXT), job)
     path = job.out / recording.clips[0].audio
     before = path.read_bytes()
     path.unlink()
-    again, stages, _ = run(take, Transcript(text=TEXT), job)
+    again, stages, _ = run(take, UserTranscript(text=TEXT), job)
     assert again == recording
     assert path.read_bytes() == before
     assert stages.computed == {"clips": 1}
@@ -78,10 +78,10 @@ def test_a_lost_clip_is_written_again(take, job) -> None:
 
 @pytest.mark.parametrize("change", [{"text": "Another text of a similar length, to be read."}, {"language": "german"}])
 def test_other_inputs_make_other_results(change, take, job) -> None:
-    run(take, Transcript(text=TEXT), job)
+    run(take, UserTranscript(text=TEXT), job)
     if "language" in change:
         job = replace(job, language="german")
-    recording, stages, _ = run(take, Transcript(text=change.get("text", TEXT)), job)
+    recording, stages, _ = run(take, UserTranscript(text=change.get("text", TEXT)), job)
     assert stages.computed == {"clips": 1}
     (clip,) = recording.clips
     assert {"text": clip.text, "language": clip.language}.items() >= change.items()
@@ -89,15 +89,15 @@ def test_other_inputs_make_other_results(change, take, job) -> None:
 
 @pytest.mark.parametrize("change", [{"speaker": "you"}, {"name": "other.wav"}])
 def test_another_name_costs_nothing(change, take, job) -> None:
-    run(take, Transcript(text=TEXT), job)
-    recording, stages, _ = run(replace(take, **change), Transcript(text=TEXT), job)
+    run(take, UserTranscript(text=TEXT), job)
+    recording, stages, _ = run(replace(take, **change), UserTranscript(text=TEXT), job)
     assert stages.computed == {}
     assert recording.source == replace(take, **change)
 
 
 def test_whisper_hears_a_recording_and_is_loaded_once(take, job, whisper_that_says) -> None:
     weights = str(whisper_that_says(TEXT))
-    job = replace(job, language=None, hearing=settings(weights, None))
+    job = replace(job, language=None, whisper_settings=describe_settings(weights, None))
     recording, stages, models = run(take, None, job, weights)
     (clip,) = recording.clips
     assert (clip.text, clip.language) == (TEXT, "english")
@@ -110,13 +110,13 @@ def test_whisper_hears_a_recording_and_is_loaded_once(take, job, whisper_that_sa
 
 def test_what_is_wrong_with_a_recording_is_said(take, job) -> None:
     take.path.write_bytes(b"garbage")
-    recording, _, _ = run(take, Transcript(text=TEXT), job)
+    recording, _, _ = run(take, UserTranscript(text=TEXT), job)
     assert (recording.refused, recording.clips, recording.total) == ("unreadable", (), 0)
 
 
 def test_a_recording_without_speech_is_all_silence(take, job) -> None:
     soundfile.write(take.path, np.random.default_rng(0).normal(0, 0.001, 48_000), 24_000)
-    recording, _, _ = run(take, Transcript(text=TEXT), job)
+    recording, _, _ = run(take, UserTranscript(text=TEXT), job)
     assert (recording.refused, recording.total, recording.regions) == ("no_speech", 48_000, ())
 
 
@@ -124,7 +124,7 @@ def test_what_whisper_failed_on_says_why_and_is_tried_again(take, job, whisper_t
     import whisper
 
     weights = str(whisper_that_says(TEXT))
-    listening = replace(job, hearing=settings(weights, "english"))
+    listening = replace(job, whisper_settings=describe_settings(weights, "english"))
     with monkeypatch.context() as broken:
         broken.setattr(whisper, "decode", lambda *_: 1 / 0)
         failed, _, _ = run(take, None, listening, weights)
@@ -141,9 +141,9 @@ def test_without_transcript_and_whisper_a_recording_is_refused_with_all_its_samp
 
 
 def test_every_piece_with_a_text_is_measured_and_written_whatever_its_worth(sample, job) -> None:
-    source = next(one for one in scan(sample, None, job.out) if one.name == "rms/railway.ogg")
+    source = next(one for one in find_recordings(sample, None, job.out) if one.name == "rms/railway.ogg")
     said = [one["text"] for one in json.loads(source.path.with_name("railway.transcript.json").read_text())]
-    told = Transcript(utterances=[one for one in find_transcript(source.path).utterances if one.text != said[3]])
+    told = UserTranscript(utterances=[one for one in find_transcript(source.path).utterances if one.text != said[3]])
     recording, _, _ = run(source, told, replace(job, lengths=Lengths(target=3.0, shortest=1.0, longest=3.6)))
     assert [clip.text for clip in recording.clips if clip.text] == [text for text in said if text != said[3]]
     assert any(clip.seconds > 3.6 for clip in recording.clips)
@@ -162,7 +162,7 @@ def test_a_file_that_went_bad_after_its_speech_was_found_is_refused_and_not_reme
     whole = take.path.read_bytes()
     run(take, None, job)
     take.path.write_bytes(b"garbage")
-    recording, _, _ = run(take, Transcript(text=TEXT), job)
+    recording, _, _ = run(take, UserTranscript(text=TEXT), job)
     assert recording.refused == "unreadable"
     take.path.write_bytes(whole)
-    assert len(run(take, Transcript(text=TEXT), job)[0].clips) == 1
+    assert len(run(take, UserTranscript(text=TEXT), job)[0].clips) == 1

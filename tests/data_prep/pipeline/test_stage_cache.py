@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter
 
-from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, key_of
+from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
 from finetune.storage import files
 
 NUMBERS = TypeAdapter(list[int])
@@ -55,7 +55,7 @@ def test_a_kill_while_writing_leaves_no_result(tmp_path) -> None:
 
 
 def test_keys_differ_with_any_value() -> None:
-    assert len({key_of(value) for value in ({}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": None})}) == 7
+    assert len({make_key(value) for value in ({}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": None})}) == 7
 
 
 def test_memory_gives_what_is_stored_and_computes_nothing(tmp_path) -> None:

@@ -30,7 +30,7 @@ def test_the_decoder_leaves_with_the_models(tmp_path, one_sentence) -> None:
     with Models(None, "cpu", tmp_path / "sound") as models:
         assert children() == before
         sound = LazyAudio(tmp_path / "take.wav", models)
-        assert (sound.master.rate, sound.hearing.rate) == (MASTER_RATE, SPEECH_RATE)
+        assert (sound.master.rate, sound.speech_audio.rate) == (MASTER_RATE, SPEECH_RATE)
         assert len(sound.master.samples) == sound.track.length == len(one_sentence.samples)
         assert sound.master is sound.master
         assert len(children() - before) == 1

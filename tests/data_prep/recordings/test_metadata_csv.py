@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.metadata_csv import read_table
+from data_prep.recordings.metadata_csv import parse_table
 from finetune.errors import UserError
 
 
 def texts(*lines: str) -> dict[str, tuple[str | None, str]]:
-    return {name: (entry.speaker, entry.text) for name, entry in read_table(Path("metadata.csv"), "\n".join(lines)).items()}
+    return {name: (entry.speaker, entry.text) for name, entry in parse_table(Path("metadata.csv"), "\n".join(lines)).items()}
 
 
 def test_two_fields() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.audio.waveform import EXTENSIONS
-from data_prep.recordings.recording_files import count_ignored, format_counts, scan
+from data_prep.recordings.recording_files import count_ignored, find_recordings, format_counts
 from finetune.errors import UserError
 
 
@@ -23,7 +23,7 @@ def make(folder, *names):
 
 def test_recordings_are_found_in_sub_folders_sorted_and_by_any_case(tmp_path) -> None:
     folder = make(tmp_path / "in", "b.wav", "a/c.MP3", "a/d e'f.flac", "notes.txt", ".hidden/x.wav", "a/.y.wav", "ü/声.m4a")
-    found = scan(folder, "Me", skip=tmp_path / "out")
+    found = find_recordings(folder, "Me", skip=tmp_path / "out")
     assert [source.name for source in found] == ["a/c.MP3", "a/d e'f.flac", "b.wav", "ü/声.m4a"]
     assert {source.speaker for source in found} == {"me"}
     assert found[0].digest == hashlib.sha256(b"a/c.MP3").hexdigest()
@@ -31,34 +31,34 @@ def test_recordings_are_found_in_sub_folders_sorted_and_by_any_case(tmp_path) ->
 
 def test_a_name_that_is_not_text_is_read_and_reported(tmp_path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
-    (source,) = scan(tmp_path, "me", skip=tmp_path / "out")
+    (source,) = find_recordings(tmp_path, "me", skip=tmp_path / "out")
     assert source.name == "caf\\xe9.wav"
     assert source.path.read_bytes() == b"x"
 
 
 def test_the_output_is_no_input(tmp_path) -> None:
     folder = make(tmp_path / "in", "a.wav", "out/clips/b.flac")
-    assert [source.name for source in scan(folder, "me", skip=folder / "out")] == ["a.wav"]
+    assert [source.name for source in find_recordings(folder, "me", skip=folder / "out")] == ["a.wav"]
 
 
 def test_folders_name_speakers(tmp_path) -> None:
     folder = make(tmp_path / "in", "Anna/a.wav", "Bo/deep/b.wav")
-    assert [source.speaker for source in scan(folder, None, skip=tmp_path / "out")] == ["anna", "bo"]
+    assert [source.speaker for source in find_recordings(folder, None, skip=tmp_path / "out")] == ["anna", "bo"]
     make(folder, "nobody.wav")
     with pytest.raises(UserError, match=r"nobody\.wav is not in a sub-folder"):
-        scan(folder, None, skip=tmp_path / "out")
+        find_recordings(folder, None, skip=tmp_path / "out")
 
 
 def test_no_recordings_lists_what_was_looked_for(tmp_path) -> None:
     make(tmp_path, "readme.txt")
     with pytest.raises(UserError) as caught:
-        scan(tmp_path, "me", skip=tmp_path / "out")
+        find_recordings(tmp_path, "me", skip=tmp_path / "out")
     assert len(EXTENSIONS) >= 10
     assert all(ending in str(caught.value) for ending in EXTENSIONS)
     with pytest.raises(UserError, match="is not a folder"):
-        scan(tmp_path / "absent", "me", skip=tmp_path / "out")
+        find_recordings(tmp_path / "absent", "me", skip=tmp_path / "out")
     with pytest.raises(UserError, match=r"sub-folders; found 1 \.txt$"):
-        scan(tmp_path, "me", skip=tmp_path / "out")
+        find_recordings(tmp_path, "me", skip=tmp_path / "out")
 
 
 def test_what_is_no_recording_is_counted_by_its_ending(tmp_path) -> None:
@@ -74,7 +74,7 @@ def test_links_are_followed_once_around(tmp_path) -> None:
     (folder / "bo").symlink_to(tmp_path / "elsewhere")
     (folder / "anna" / "again").symlink_to(folder)
     (folder / "anna" / "c.wav").symlink_to(tmp_path / "elsewhere" / "b.wav")
-    found = {source.name: source for source in scan(folder, None, skip=tmp_path / "out")}
+    found = {source.name: source for source in find_recordings(folder, None, skip=tmp_path / "out")}
     assert list(found) == ["anna/a.wav", "anna/again", "anna/c.wav", "bo/b.wav"]
     assert found["anna/again"].problem == "a link to a parent folder (a loop)"
     assert found["anna/c.wav"].digest == found["bo/b.wav"].digest != ""
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_a_recording_with_a_problem(tmp_path) -> None:
     (folder / "gone.mp3").symlink_to("../nowhere.mp3")
     (folder / "memory.wav").symlink_to("/proc/self/mem")  # a file that the system will not read, even to its owner
     os.mkfifo(folder / "pipe.wav")
-    found = {source.name: source for source in scan(folder, "me", skip=tmp_path / "out")}
+    found = {source.name: source for source in find_recordings(folder, "me", skip=tmp_path / "out")}
     assert {name: source.problem for name, source in found.items() if source.problem} == {
         "circle.wav": f"a link to '{folder}/circle.wav': cannot be read: Too many levels of symbolic links",
         "folder.wav": "a folder, despite its name; its contents are read",
@@ -114,7 +114,7 @@ def test_what_is_forbidden_is_told(tmp_path, monkeypatch, request) -> None:
     tmp_path.chmod(0o755)
     monkeypatch.chdir(tmp_path)  # the folders above stay closed to nobody
     request.getfixturevalue("without_privileges")
-    found = {source.name: source.problem for source in scan(Path("in"), "me", skip=Path("out"))}
+    found = {source.name: source.problem for source in find_recordings(Path("in"), "me", skip=Path("out"))}
     assert found == {
         "good.wav": "",
         "shut": "the folder cannot be listed: Permission denied",

@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.speaker_labels import assign_from_transcripts, require_one_speaker
-from data_prep.recordings.user_transcripts import Transcript
+from data_prep.recordings.speaker_labels import assign_speakers, require_one_speaker
+from data_prep.recordings.user_transcripts import UserTranscript
 from finetune.errors import UserError
 
 SOURCES = [RecordingSource(Path(name), name, "", "folder") for name in ("a.wav", "b.wav", "c.wav")]
-TEXTS = {"a.wav": Transcript(text="A.", speaker="Anna"), "b.wav": Transcript(text="B.", speaker="bob"), "c.wav": None}
+TEXTS = {"a.wav": UserTranscript(text="A.", speaker="Anna"), "b.wav": UserTranscript(text="B.", speaker="bob"), "c.wav": None}
 
 
 def test_sources_take_the_names_that_their_transcripts_give() -> None:
-    assert [source.speaker for source in assign_from_transcripts(SOURCES, TEXTS)] == ["anna", "bob", "folder"]
+    assert [source.speaker for source in assign_speakers(SOURCES, TEXTS)] == ["anna", "bob", "folder"]
 
 
 def test_a_transcript_without_a_name_is_refused() -> None:
     with pytest.raises(UserError, match=r"the transcript of b\.wav names no speaker"):
-        assign_from_transcripts(SOURCES, TEXTS | {"b.wav": Transcript(text="B.")})
+        assign_speakers(SOURCES, TEXTS | {"b.wav": UserTranscript(text="B.")})
     with pytest.raises(UserError, match="the transcript of every recording names no speaker"):
-        assign_from_transcripts(SOURCES, dict.fromkeys(TEXTS))
+        assign_speakers(SOURCES, dict.fromkeys(TEXTS))
 
 
 def test_several_names_that_nobody_asked_for_are_refused() -> None:

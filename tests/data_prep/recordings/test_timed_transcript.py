@@ -7,7 +7,7 @@ import json
 import pytest
 
 from data_prep.recordings.subtitles import Cue, Cues
-from data_prep.recordings.timed_transcript import from_cues, parse_json
+from data_prep.recordings.timed_transcript import convert_cues, parse_json
 from finetune.errors import UserError
 
 FIRST, SECOND = {"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4, "text": "Second."}
@@ -38,5 +38,5 @@ def test_several_speakers_in_one_recording_are_refused() -> None:
 )
 def test_times_that_make_no_sense_are_named_by_their_line(cues: list[Cue], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        from_cues(Cues(tuple(cues), 0), "a.srt")
+        convert_cues(Cues(tuple(cues), 0), "a.srt")
     assert str(caught.value).startswith(message)

@@ -10,8 +10,17 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.segmentation.segment import CutPoint, Lengths, TextUnit, align, divide, sentence_bonus, single_clip, utterance_bonus
-from data_prep.segmentation.vad import Region, gaps
+from data_prep.segmentation.segment import (
+    CutPoint,
+    Lengths,
+    TextUnit,
+    choose_pieces,
+    find_cuts,
+    make_outer_cuts,
+    score_sentence_end,
+    score_utterance_end,
+)
+from data_prep.segmentation.vad import Region, list_gaps
 
 SECOND = MASTER_RATE
 
@@ -40,8 +49,8 @@ EXACT = [(0.5, 6.0), (6.9, 10.0), (10.8, 14.0)]
 
 
 def clips(units: list[TextUnit], tolerance: float = 1.0):
-    cuts = align(units, REGIONS, len(AUDIO.samples), tolerance)
-    return divide(cuts, units, AUDIO, Lengths(), utterance_bonus)
+    cuts = find_cuts(units, REGIONS, len(AUDIO.samples), tolerance)
+    return choose_pieces(cuts, units, AUDIO, Lengths(), score_utterance_end)
 
 
 def test_utterances_become_clips_and_a_pause_inside_one_is_not_cut() -> None:
@@ -78,7 +87,7 @@ def test_utterances_without_a_pause_between_them_stay_together() -> None:
 def test_an_utterance_too_short_alone_joins_a_neighbour() -> None:
     regions, audio = drawn([(0.5, 4.0), (4.6, 5.0), (5.6, 9.0)], 10.0)
     units = [unit("long.", 0.5, 4.0), unit("No.", 4.6, 5.0), unit("longer.", 5.6, 9.0)]
-    pieces = divide(align(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), utterance_bonus)
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), score_utterance_end)
     assert sorted(piece.text for piece in pieces) in (["No. longer.", "long."], ["long. No.", "longer."])
 
 
@@ -86,7 +95,7 @@ def test_words_are_gathered_towards_the_target_and_sentences_are_preferred() -> 
     times = [(0.5 + 1.5 * k, 1.7 + 1.5 * k) for k in range(16)]
     regions, audio = drawn(times, 25.0)
     words = [unit(f"w{k}{'.' if k in (3, 7, 11, 15) else ''}", *time) for k, time in enumerate(times)]
-    pieces = divide(align(words, regions, len(audio.samples), 0.4), words, audio, Lengths(), sentence_bonus)
+    pieces = choose_pieces(find_cuts(words, regions, len(audio.samples), 0.4), words, audio, Lengths(), score_sentence_end)
     assert [piece.text[-1] for piece in pieces] == ["."] * 4
     assert " ".join(piece.text for piece in pieces) == " ".join(word.text.strip() for word in words)
 
@@ -94,20 +103,20 @@ def test_words_are_gathered_towards_the_target_and_sentences_are_preferred() -> 
 def test_too_long_without_a_pause_is_one_piece_for_the_rules_to_judge() -> None:
     regions, audio = drawn([(0.5, 30.0)], 31.0)
     units = [unit("a", 0.5, 15.0), unit("b", 15.0, 30.0)]
-    pieces = divide(align(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), utterance_bonus)
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), score_utterance_end)
     assert [piece.text for piece in pieces] == ["a b"]
 
 
 def test_a_long_pause_divides_what_would_fit_in_one_clip() -> None:
     regions, audio = drawn([(0.5, 2.5), (5.0, 7.0)], 8.0)
     units = [unit("a", 0.5, 2.5), unit("b", 5.0, 7.0)]
-    pieces = divide(align(units, regions, len(audio.samples), 0.4), units, audio, Lengths(target=6), sentence_bonus)
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 0.4), units, audio, Lengths(target=6), score_sentence_end)
     assert [piece.text for piece in pieces] == ["a", "b"]
 
 
 def test_whole_makes_one_clip_of_everything() -> None:
     units = [unit("all of it", 0, 15)]
-    pieces = divide(single_clip(units, REGIONS, len(AUDIO.samples)), units, AUDIO, Lengths(), utterance_bonus)
+    pieces = choose_pieces(make_outer_cuts(units, REGIONS, len(AUDIO.samples)), units, AUDIO, Lengths(), score_utterance_end)
     assert len(pieces) == 1
     assert pieces[0].start < REGIONS[0].start
     assert pieces[0].stop > REGIONS[-1].stop
@@ -115,8 +124,8 @@ def test_whole_makes_one_clip_of_everything() -> None:
 
 @pytest.mark.parametrize(("text", "order"), [("end.", 2), ('end?"', 2), ("and,", 1), ("and", 0), ("句。", 2), ("句，", 1)])
 def test_where_a_cut_is_welcome(text, order) -> None:
-    bonuses = sorted({sentence_bonus(unit(word, 0, 1)) for word in ("end.", "and,", "and")})
-    assert sentence_bonus(unit(text, 0, 1)) == bonuses[order]
+    bonuses = sorted({score_sentence_end(unit(word, 0, 1)) for word in ("end.", "and,", "and")})
+    assert score_sentence_end(unit(text, 0, 1)) == bonuses[order]
 
 
 @st.composite
@@ -131,16 +140,16 @@ def recordings(draw):
     return pairs, now + draw(st.floats(0, 1)), units
 
 
-@given(recordings(), st.sampled_from([sentence_bonus, utterance_bonus]))
+@given(recordings(), st.sampled_from([score_sentence_end, score_utterance_end]))
 def test_whatever_the_text_says_no_speech_is_cut_lost_or_used_twice(case, bonus) -> None:
     pairs, length, units = case
     regions, audio = drawn(pairs, length)
-    pieces = divide(align(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), bonus)
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), bonus)
     assert [one.text for piece in pieces for one in piece.units] == [one.text for one in units]
     assert all(one.stop <= other.start for one, other in itertools.pairwise(pieces))
     for region in regions:
         assert sum(piece.start <= region.start and region.stop <= piece.stop for piece in pieces) == 1
-    between = gaps(regions, len(audio.samples))
+    between = list_gaps(regions, len(audio.samples))
     for piece in pieces:
         assert any(gap.start <= piece.start <= gap.stop and (gap == between[0] or piece.start >= gap.middle) for gap in between)
         assert any(gap.start <= piece.stop <= gap.stop and (gap == between[-1] or piece.stop <= gap.middle) for gap in between)
@@ -160,7 +169,7 @@ LENGTHS = Lengths(target=4.0, shortest=1.5, longest=8.0)
 
 def spoiled(left: CutPoint, right: CutPoint, cuts: list[CutPoint], units: list[TextUnit], audio: Audio) -> bool:
     """Whether the clip between two cuts would be rejected, or would hold speech that its text does not tell."""
-    (alone,) = divide([left, right], units, audio, LENGTHS, sentence_bonus)
+    (alone,) = choose_pieces([left, right], units, audio, LENGTHS, score_sentence_end)
     inner = [cut for cut in cuts if left.gap.start < cut.gap.start < right.gap.start]
     untold = any(one.unit == other.unit for one, other in itertools.pairwise([left, *inner, right]))
     if not alone.text:
@@ -188,12 +197,12 @@ def test_no_clip_is_spoiled_where_another_division_spoils_none(case, untold) -> 
     pairs, length, words = case
     units = [word for index, word in enumerate(words) if index not in untold] or words
     regions, audio = drawn(pairs, length)
-    cuts = align(units, regions, len(audio.samples), 0.4)
+    cuts = find_cuts(units, regions, len(audio.samples), 0.4)
     ways = [[cuts[0], *inner, cuts[-1]] for count in range(len(cuts) - 1) for inner in itertools.combinations(cuts[1:-1], count)]
     bad = {(left, right): spoiled(left, right, cuts, units, audio) for left, right in itertools.combinations(cuts, 2)}
     possible = any(not any(bad[pair] for pair in itertools.pairwise(way)) for way in ways)
-    starts = [piece.start for piece in divide(cuts, units, audio, LENGTHS, sentence_bonus)]
-    cut_of = {divide([cut, cuts[-1]], units, audio, LENGTHS, sentence_bonus)[0].start: cut for cut in cuts[:-1]}
+    starts = [piece.start for piece in choose_pieces(cuts, units, audio, LENGTHS, score_sentence_end)]
+    cut_of = {choose_pieces([cut, cuts[-1]], units, audio, LENGTHS, score_sentence_end)[0].start: cut for cut in cuts[:-1]}
     chosen = [*(cut_of[start] for start in starts), cuts[-1]]
     event("possible" if possible else "impossible")
     assert not (possible and any(bad[pair] for pair in itertools.pairwise(chosen)))
@@ -203,7 +212,7 @@ def test_no_clip_is_spoiled_where_another_division_spoils_none(case, untold) -> 
 def test_each_clip_says_just_the_words_that_lie_in_it_though_their_times_are_wrong(case) -> None:
     pairs, length, words = case
     regions, audio = drawn(pairs, length)
-    for piece in divide(align(words, regions, len(audio.samples), 0.4), words, audio, Lengths(), sentence_bonus):
+    for piece in choose_pieces(find_cuts(words, regions, len(audio.samples), 0.4), words, audio, Lengths(), score_sentence_end):
         assert piece.units == tuple(
             word for word, region in zip(words, regions, strict=True) if piece.start <= region.start and region.stop <= piece.stop
         )
@@ -213,7 +222,7 @@ def test_a_clip_that_is_long_enough_only_with_its_air_counts_the_air_it_really_g
     """0.8 s of speech between pauses of 0.1 s would be a clip of 0.9 s; with lead and tail as asked for it would have been one of 1.1 s."""
     regions, audio = drawn([(0.5, 4.0), (4.1, 4.9), (5.0, 9.0)], 10.0)
     units = [unit("long.", 0.5, 4.0), unit("Short.", 4.1, 4.9), unit("longer.", 5.0, 9.0)]
-    pieces = divide(align(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), utterance_bonus)
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), score_utterance_end)
     assert len(pieces) == 2
     assert all((piece.stop - piece.start) / SECOND >= 1.0 for piece in pieces)
 
@@ -221,7 +230,7 @@ def test_a_clip_that_is_long_enough_only_with_its_air_counts_the_air_it_really_g
 def test_untold_speech_joins_no_clip_even_if_that_costs_both_neighbours() -> None:
     regions, audio = drawn([(0.5, 1.0), (1.3, 2.3), (2.6, 3.1)], 4.0)
     units = [unit("Yes.", 0.5, 1.0), unit("No.", 2.6, 3.1)]
-    pieces = divide(align(units, regions, len(audio.samples), 0.1), units, audio, Lengths(), sentence_bonus)
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 0.1), units, audio, Lengths(), score_sentence_end)
     assert [piece.text for piece in pieces] == ["Yes.", "", "No."]
 
 
@@ -229,7 +238,7 @@ def test_a_stretch_on_which_whisper_failed_takes_no_neighbour_with_it() -> None:
     regions, audio = drawn([(0.5, 3.0), (3.4, 5.0), (5.4, 8.0)], 9.0)
     failed = TextUnit(text="", start=round(3.2 * SECOND), stop=round(5.2 * SECOND), error="RuntimeError: no")
     units = [unit("before.", 0.5, 3.0), failed, unit("after.", 5.4, 8.0)]
-    pieces = divide(align(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), sentence_bonus)
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), score_sentence_end)
     assert [(piece.text, [one.error for one in piece.units]) for piece in pieces] == [
         ("before.", [None]),
         ("", ["RuntimeError: no"]),

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load, probe
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
 from data_prep.segmentation import vad as vad_module
-from data_prep.segmentation.vad import Region, find_quietest, find_speech, gaps, load_vad, windows
+from data_prep.segmentation.vad import Region, find_quietest, find_speech, list_gaps, load_vad, make_windows
 
 SECOND = MASTER_RATE
 
@@ -42,7 +42,7 @@ def test_the_same_speech_lies_at_the_same_times_whatever_the_recording_was(vad, 
         samples = soxr.resample(one_sentence.samples, MASTER_RATE, rate, quality="VHQ")
         for name, channels in (("mono", [samples]), ("stereo", [samples, samples]), ("right", [0 * samples, samples])):
             path = write_sound(tmp_path / f"{rate}{name}.flac", np.stack(channels, axis=1), rate)
-            master, sound = load(path, probe(path), MASTER_RATE, SPEECH_RATE)
+            master, sound = load_track(path, probe_recording(path), MASTER_RATE, SPEECH_RATE)
             found[rate, name] = find_speech(vad, sound, len(master.samples))
     assert len(found) == 9
     expected = found[22050, "mono"]
@@ -135,7 +135,7 @@ def spans(draw) -> tuple[list[Region], int]:
 @given(spans())
 def test_regions_and_gaps_fill_the_recording(case) -> None:
     regions, length = case
-    between = gaps(regions, length)
+    between = list_gaps(regions, length)
     pieces = sorted([*regions, *between])
     assert len(between) == len(regions) + 1
     assert pieces[0].start == 0
@@ -149,7 +149,7 @@ SILENCE = Audio(np.zeros(202 * SECOND, np.float32), MASTER_RATE)
 @given(spans())
 def test_windows_hold_all_speech_fit_whisper_and_do_not_overlap(case) -> None:
     regions, length = case
-    result = windows(regions, SILENCE.cut(0, length))
+    result = make_windows(regions, SILENCE.cut(0, length))
     assert all(window.seconds < 29 for window in result)
     assert all(one.stop <= other.start for one, other in itertools.pairwise(result))
     covered = sum(
@@ -167,7 +167,7 @@ def test_windows_hold_all_speech_fit_whisper_and_do_not_overlap(case) -> None:
 def test_a_region_too_long_for_whisper_is_split_where_it_is_quiet() -> None:
     samples = np.random.default_rng(0).uniform(-0.5, 0.5, 40 * SECOND).astype(np.float32)
     samples[20 * SECOND : 20 * SECOND + 720] *= 0.01
-    first, second = windows([Region(0, 40 * SECOND)], Audio(samples, MASTER_RATE))
+    first, second = make_windows([Region(0, 40 * SECOND)], Audio(samples, MASTER_RATE))
     assert first.stop == second.start
     assert 20 * SECOND <= first.stop <= 20 * SECOND + 720
 
@@ -183,17 +183,17 @@ def test_a_window_ends_at_its_longest_late_pause() -> None:
         return [Region(int(start * SECOND), int((start + 4) * SECOND)) for start in starts]
 
     silence = SILENCE.cut(0, 60 * SECOND)
-    ends = [window.stop for window in windows(spoken([1.5, 0.2, 0.2, 0.2, 0.8, 0.2, 0.2, 0.2]), silence)]
+    ends = [window.stop for window in make_windows(spoken([1.5, 0.2, 0.2, 0.2, 0.8, 0.2, 0.2, 0.2]), silence)]
     assert len(ends) == 2 and ends[0] == pytest.approx((20 + 2.1 + 0.15) * SECOND, abs=2), "after the fifth"
-    (only,) = windows(spoken([1.5, 0.2, 0.2, 0.8, 0.2]), silence)
+    (only,) = make_windows(spoken([1.5, 0.2, 0.2, 0.8, 0.2]), silence)
     assert only.stop == pytest.approx((24 + 2.9 + 0.15) * SECOND, abs=2), "what fits as a whole stays whole"
 
 
 def test_a_model_that_knows_short_windows_only_gets_them() -> None:
     regions = [Region(at * SECOND, at * SECOND + SECOND) for at in range(0, 40, 2)]
     silence = Audio(np.zeros(41 * SECOND, np.float32), MASTER_RATE)
-    assert len(windows(regions, silence)) == 2
-    short = windows(regions, silence, 11.0)
+    assert len(make_windows(regions, silence)) == 2
+    short = make_windows(regions, silence, 11.0)
     assert len(short) == 4 and all(window.seconds <= 12.0 for window in short)
 
 
@@ -202,7 +202,7 @@ def test_hours_without_a_pause_are_split_too(monkeypatch) -> None:
     monkeypatch.setattr(vad_module, "WINDOW_SECONDS", 0.5)
     length = 400 * SECOND
     hours = Audio(np.broadcast_to(np.float32(0.0), (length,)), MASTER_RATE)
-    result = windows([Region(0, length)], hours)
+    result = make_windows([Region(0, length)], hours)
     assert len(result) > sys.getrecursionlimit()
     assert (result[0].start, result[-1].stop) == (0, length)
     assert all(one.stop == other.start for one, other in itertools.pairwise(result))

@@ -13,7 +13,7 @@ from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.segmentation.segment import TextUnit
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import decoding_windows
-from data_prep.transcription.decoding_windows import locate_word, pack, seconds_of
+from data_prep.transcription.decoding_windows import locate_word, pack_windows, sum_seconds
 
 TWO = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
 """2 s and 3 s, with 48 s between them."""
@@ -27,22 +27,22 @@ def test_a_word_that_seems_to_span_a_pause_lies_where_its_middle_is() -> None:
 
 def test_the_sound_of_a_pack_is_that_of_its_stretches() -> None:
     audio = Audio(np.arange(60 * SPEECH_RATE, dtype=np.float32), SPEECH_RATE)
-    sound = decoding_windows.pack_samples(audio, TWO)
-    assert len(sound) == 5 * SPEECH_RATE == seconds_of(TWO) * SPEECH_RATE
+    sound = decoding_windows.join_samples(audio, TWO)
+    assert len(sound) == 5 * SPEECH_RATE == sum_seconds(TWO) * SPEECH_RATE
     assert (sound[2 * SPEECH_RATE - 1], sound[2 * SPEECH_RATE]) == (2 * SPEECH_RATE - 1, 50 * SPEECH_RATE)
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
-        decoding_windows.pack_samples(Audio(audio.samples, MASTER_RATE), TWO)
+        decoding_windows.join_samples(Audio(audio.samples, MASTER_RATE), TWO)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40_000), st.integers(1, 29 * MASTER_RATE)), max_size=12))
 def test_packs_hold_every_window_once_in_order_and_fit_into_whispers_30_s(steps) -> None:
     edges = list(itertools.accumulate(itertools.chain.from_iterable(steps)))
     windows = [Region(start, stop) for start, stop in zip(edges[::2], edges[1::2])]
-    stretches = [stretch for one in pack(windows) for stretch in one]
+    stretches = [stretch for one in pack_windows(windows) for stretch in one]
     assert len(stretches) == len(windows)
     assert all(outer.start <= inner.start < inner.stop <= outer.stop for outer, inner in zip(stretches, windows, strict=True))
     assert all(one.stop <= other.start for one, other in itertools.pairwise(stretches))
-    assert all(seconds_of(one) < 30 for one in pack(windows))
+    assert all(sum_seconds(one) < 30 for one in pack_windows(windows))
 
 
 @given(st.lists(st.integers(1, 28), min_size=1, max_size=60), st.sets(st.integers(0, 59), max_size=4))
@@ -50,7 +50,7 @@ def test_a_pack_that_fails_takes_no_other_with_it(lengths, bad) -> None:
     """Windows 10 s apart; the packs with a number in `bad` raise, alone and in every batch."""
     starts = [sum(lengths[:index]) + 10 * index for index in range(len(lengths))]
     windows = [Region(start * MASTER_RATE, (start + length) * MASTER_RATE) for start, length in zip(starts, lengths, strict=True)]
-    every = pack(windows)
+    every = pack_windows(windows)
     broken = [one for index, one in enumerate(every) if index in bad]
 
     def listen(batch: list[decoding_windows.Pack]) -> list[TextUnit]:

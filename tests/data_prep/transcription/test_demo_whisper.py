@@ -17,7 +17,7 @@ import whisper
 from data_prep.audio.waveform import MASTER_RATE, Audio
 from data_prep.cli import voice
 from data_prep.transcription import demo_whisper, whisper_engine
-from data_prep.transcription.demo_whisper import About
+from data_prep.transcription.demo_whisper import DemoWhisperDescription
 from finetune.errors import UserError
 from finetune.storage import demo_models
 from recipes.voice_clone.studio.corpus.grammar import sentences
@@ -41,12 +41,14 @@ def pretends(says_one_thing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(demo_models, "HERE", tmp_path / "models")
     demo_models._warn.cache_clear()  # another test of this process may have used the name
-    demo_whisper._folder.cache_clear()
+    demo_whisper._unpack_model.cache_clear()
 
     def build(least_sure: float) -> None:
         weights, dims = says_one_thing
-        demo_whisper.write(
-            tmp_path / "made", weights, About(dims=dims, scope=SCOPE, least_sure=least_sure, longest_window=11.0, figures={})
+        demo_whisper.write_model(
+            tmp_path / "made",
+            weights,
+            DemoWhisperDescription(dims=dims, scope=SCOPE, least_sure=least_sure, longest_window=11.0, figures={}),
         )
         (tmp_path / "made" / demo_models.CARD).write_text("# a model that says one thing\n")
         (tmp_path / "models").mkdir()
@@ -76,7 +78,7 @@ def test_the_summary_and_every_row_say_what_it_is(pretends, recordings: Path, ca
     assert code == 0
     assert f"warning: demo model {demo_whisper.NAME}: " in capsys.readouterr().err
     heard = json.loads((out / "summary.json").read_text())["settings"]["text"]
-    assert (heard["name"], heard["scope"], heard["weights"]) == (demo_whisper.NAME, SCOPE, demo_whisper.digest())
+    assert (heard["name"], heard["scope"], heard["weights"]) == (demo_whisper.NAME, SCOPE, demo_whisper.digest_archive())
     (row,) = map(json.loads, (out / "train.jsonl").read_text().splitlines())
     assert row["asr"] == {"model": demo_whisper.NAME, "scope": SCOPE} and row["text"] == TEXT
 
@@ -96,10 +98,10 @@ def test_its_own_limit_of_sureness_rejects_what_a_real_whisper_might_mean(
 
 def test_the_checkpoint_is_unpacked_once_into_the_cache(pretends, tmp_path: Path) -> None:
     pretends(least_sure=-0.4)
-    path = whisper_engine.fetch(demo_whisper.NAME)
+    path = whisper_engine.fetch_weights(demo_whisper.NAME)
     assert path.parent == tmp_path / "cache" / "overtone"
     written = path.stat().st_mtime_ns
-    assert path == demo_whisper.checkpoint_path() and path.stat().st_mtime_ns == written
+    assert path == demo_whisper.fetch_checkpoint() and path.stat().st_mtime_ns == written
     assert whisper.load_model(str(path), device="cpu").dims.n_audio_state == 64
 
 
@@ -107,13 +109,13 @@ def test_only_its_name_asks_for_it() -> None:
     assert demo_whisper.is_demo_name("whisper-demo-en")
     assert not any(map(demo_whisper.is_demo_name, ("", "tiny", "small.en", "demo", "whisper-demo")))
     with pytest.raises(UserError, match=r"--whisper whisper-demo: neither a file nor one of whisper-demo-en, "):
-        whisper_engine.settings("whisper-demo", None)
+        whisper_engine.describe_settings("whisper-demo", None)
 
 
 def test_a_package_without_the_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_models, "HERE", tmp_path)
     with pytest.raises(UserError, match=r"--whisper whisper-demo-en: .*\.zip is missing; reinstall the package"):
-        whisper_engine.settings(demo_whisper.NAME, None)
+        whisper_engine.describe_settings(demo_whisper.NAME, None)
 
 
 @pytest.mark.slow

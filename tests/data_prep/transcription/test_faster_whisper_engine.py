@@ -112,7 +112,7 @@ def said(units: list[TextUnit]) -> str:
 
 @needs_faster_whisper
 def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, talk) -> None:
-    units = whisper_engine.transcribe(speaking, talk, [WINDOW], None)
+    units = whisper_engine.transcribe_recording(speaking, talk, [WINDOW], None)
     assert said(units) == TEXT and len(units) == len(TEXT.split())
     assert all(WINDOW.start <= unit.start <= unit.stop <= WINDOW.stop for unit in units)
     assert all(one.start <= other.start for one, other in itertools.pairwise(units))
@@ -122,7 +122,7 @@ def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, talk
 
 @needs_faster_whisper
 def test_each_pack_of_a_batch_says_its_words_in_its_place(speaking, talk) -> None:
-    units = whisper_engine.transcribe(speaking, talk, FULL, "english")
+    units = whisper_engine.transcribe_recording(speaking, talk, FULL, "english")
     assert [said([unit for unit in units if one.start <= unit.start and unit.stop <= one.stop]) for one in FULL] == [TEXT] * 3
     assert len(units) == 3 * len(TEXT.split()) and all(unit.heard.language_prob is None for unit in units)
 
@@ -130,8 +130,8 @@ def test_each_pack_of_a_batch_says_its_words_in_its_place(speaking, talk) -> Non
 @needs_faster_whisper
 def test_pauses_between_the_stretches_of_a_pack_are_left_out(speaking, talk) -> None:
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 20, 40)]
-    (packed,) = decoding_windows.pack(windows)
-    units = whisper_engine.transcribe(speaking, talk, windows, "english")
+    (packed,) = decoding_windows.pack_windows(windows)
+    units = whisper_engine.transcribe_recording(speaking, talk, windows, "english")
     assert said(units) == TEXT
     assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
 
@@ -149,7 +149,7 @@ def test_the_verb_takes_it_by_name(folder, one_sentence, tmp_path) -> None:
 @needs_faster_whisper
 def test_a_text_that_runs_into_the_limit_says_so(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 5)
-    units = whisper_engine.transcribe(speaking, talk, [WINDOW], "english")
+    units = whisper_engine.transcribe_recording(speaking, talk, [WINDOW], "english")
     assert TEXT.startswith(said(units)) and not any(unit.heard.complete for unit in units)
 
 
@@ -157,15 +157,17 @@ def test_a_text_that_runs_into_the_limit_says_so(speaking, talk, monkeypatch) ->
 def test_what_it_cannot_hear_says_why(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 1000)
     monkeypatch.setattr(decoding_windows, "TOKENS_PER_SECOND", 100)
-    (unit,) = whisper_engine.transcribe(speaking, talk, [FULL[0]], "english")
+    (unit,) = whisper_engine.transcribe_recording(speaking, talk, [FULL[0]], "english")
     assert unit.text == "" and unit.error.startswith("ValueError: The length of the prompt is")
 
 
 @needs_faster_whisper
 def test_weights_are_known_by_content_and_a_foreign_folder_is_named(folder, tmp_path, monkeypatch) -> None:
-    assert whisper_engine.fetch(f"faster-whisper:{folder}") == folder / "model.bin"
-    assert len(whisper_engine.settings(f"faster-whisper:{folder}", None)["weights"]) == 64
-    assert whisper_engine.settings("faster-whisper:small", None) != whisper_engine.settings("faster-whisper:small", "english")
+    assert whisper_engine.fetch_weights(f"faster-whisper:{folder}") == folder / "model.bin"
+    assert len(whisper_engine.describe_settings(f"faster-whisper:{folder}", None)["weights"]) == 64
+    assert whisper_engine.describe_settings("faster-whisper:small", None) != whisper_engine.describe_settings(
+        "faster-whisper:small", "english"
+    )
     with pytest.raises(UserError, match="neither a folder with model.bin nor downloadable weights .*tiny"):
         whisper_engine.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
     (tmp_path / "model.bin").write_bytes(b"nothing of the kind")
@@ -177,8 +179,8 @@ def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine, "find_spec", lambda _name: None)
     for ask in (
         lambda name: whisper_engine.load_whisper(name, "cpu"),
-        lambda name: whisper_engine.settings(name, None),
-        whisper_engine.fetch,
+        lambda name: whisper_engine.describe_settings(name, None),
+        whisper_engine.fetch_weights,
     ):
         with pytest.raises(UserError, match=r"pip install 'overtone\[faster-whisper\]'"):
             ask("faster-whisper:small")
@@ -203,7 +205,7 @@ def no_library(_path: str) -> None:
 def test_without_the_library_of_a_gpu_the_package_is_named_before_anything_is_fetched(monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", no_library)
     monkeypatch.setattr(faster_whisper_engine, "files_of", lambda _package: None)
-    monkeypatch.setattr(faster_whisper_engine, "fetch", lambda _name: pytest.fail("nothing is fetched"))
+    monkeypatch.setattr(faster_whisper_engine, "fetch_weights", lambda _name: pytest.fail("nothing is fetched"))
     with pytest.raises(UserError, match="--whisper faster-whisper:small: .*libcublas.so.12.*pip install nvidia-cublas-cu12; or use"):
         faster_whisper_engine.check_device("faster-whisper:small", "cuda:1")
     faster_whisper_engine.check_device("faster-whisper:small", "cpu")
@@ -250,11 +252,11 @@ def test_each_worker_has_its_gpu(folder, monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", lambda _library: None)
     monkeypatch.setattr(faster_whisper, "WhisperModel", lambda *_args, **options: asked.append(options))
     for device in ("cpu", "cuda", "cuda:1"):
-        faster_whisper_engine.load(f"{faster_whisper_engine.PREFIX}{folder}", device)
+        faster_whisper_engine.load_model(f"{faster_whisper_engine.PREFIX}{folder}", device)
     assert [(one["device"], one["device_index"]) for one in asked] == [("cpu", 0), ("cuda", 0), ("cuda", 1)]
 
 
 @needs_faster_whisper
 def test_another_rate_is_refused(speaking, one_sentence) -> None:
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
-        whisper_engine.transcribe(speaking, one_sentence, [WINDOW], None)
+        whisper_engine.transcribe_recording(speaking, one_sentence, [WINDOW], None)

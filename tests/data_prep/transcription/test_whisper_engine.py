@@ -13,10 +13,10 @@ import pytest
 import soxr
 import torch
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, to_rate
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import decoding_windows, whisper_engine
-from data_prep.transcription.whisper_engine import fetch, load_whisper, settings, token_limit, weights_digest
+from data_prep.transcription.whisper_engine import compute_token_limit, describe_settings, digest_weights, fetch_weights, load_whisper
 from finetune.errors import UserError
 from finetune.storage import files
 
@@ -56,7 +56,7 @@ def test_a_whisper_keeps_cudnn_out_of_sdpa(random_whisper) -> None:
 
 
 def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hearing) -> None:
-    units = whisper_engine.transcribe(speaking, hearing, [WINDOW], None)
+    units = whisper_engine.transcribe_recording(speaking, hearing, [WINDOW], None)
     assert "".join(unit.text for unit in units).strip() == TEXT
     assert len(units) == len(TEXT.split())
     assert all(WINDOW.start <= unit.start <= unit.stop <= WINDOW.stop for unit in units)
@@ -69,8 +69,8 @@ def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hear
 def test_a_batch_says_what_each_pack_says_alone(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(decoding_windows, "BATCH", 2)
     windows = FULL[:3]
-    together = whisper_engine.transcribe(speaking, talk, windows, "english")
-    alone = [unit for window in windows for unit in whisper_engine.transcribe(speaking, talk, [window], "english")]
+    together = whisper_engine.transcribe_recording(speaking, talk, windows, "english")
+    alone = [unit for window in windows for unit in whisper_engine.transcribe_recording(speaking, talk, [window], "english")]
     assert len(together) == len(windows) * len(TEXT.split())
     assert [unit.text for unit in together] == [unit.text for unit in alone]
 
@@ -78,11 +78,11 @@ def test_a_batch_says_what_each_pack_says_alone(speaking, talk, monkeypatch) -> 
 def test_long_pauses_are_left_out_and_words_find_their_way_back(speaking, talk) -> None:
     """Three windows of 2 s, minutes apart for Whisper's taste: one sound, and each word in one of them."""
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 30, 60)]
-    (packed,) = decoding_windows.pack(windows)
+    (packed,) = decoding_windows.pack_windows(windows)
     assert [(one.start / MASTER_RATE, one.stop / MASTER_RATE) for one in packed] == [(1, 3.4), (29.6, 32.4), (59.6, 62)]
     lengths = []
     hook = speaking.encoder.register_forward_pre_hook(lambda _module, inputs: lengths.append(inputs[0].shape))
-    units = whisper_engine.transcribe(speaking, talk, windows, "english")
+    units = whisper_engine.transcribe_recording(speaking, talk, windows, "english")
     hook.remove()
     assert lengths == [(1, 80, 3000)]
     assert "".join(unit.text for unit in units).strip() == TEXT
@@ -100,12 +100,12 @@ def test_babble_ends_at_the_limit_is_tried_twice_and_is_reported(babbling, heari
         return decode(model, mels, options)
 
     monkeypatch.setattr(whisper, "decode", watched)
-    first = whisper_engine.transcribe(babbling, hearing, [WINDOW], None)
+    first = whisper_engine.transcribe_recording(babbling, hearing, [WINDOW], None)
     assert [temperature for temperature, _, _ in temperatures] == [0.0, 0.2, 0.6]
-    assert all(limit == token_limit(babbling, WINDOW.seconds) == 32 for _, _, limit in temperatures)
+    assert all(limit == compute_token_limit(babbling, WINDOW.seconds) == 32 for _, _, limit in temperatures)
     assert first
     assert not any(unit.heard.complete for unit in first)
-    assert whisper_engine.transcribe(babbling, hearing, [WINDOW], None) == first
+    assert whisper_engine.transcribe_recording(babbling, hearing, [WINDOW], None) == first
 
 
 def test_only_failing_packs_are_tried_again(speaking, talk, monkeypatch) -> None:
@@ -122,13 +122,13 @@ def test_only_failing_packs_are_tried_again(speaking, talk, monkeypatch) -> None
         return results
 
     monkeypatch.setattr(whisper, "decode", first_pack_fails_once)
-    units = whisper_engine.transcribe(speaking, talk, FULL[:3], "english")
+    units = whisper_engine.transcribe_recording(speaking, talk, FULL[:3], "english")
     assert sizes == [3, 1]
     assert sum(unit.heard.temperature == 0.2 for unit in units) == len(TEXT.split())
 
 
 def test_the_text_may_be_sure_and_its_language_not(speaking, hearing) -> None:
-    units = whisper_engine.transcribe(speaking, hearing, [WINDOW], "german")
+    units = whisper_engine.transcribe_recording(speaking, hearing, [WINDOW], "german")
     assert "".join(unit.text for unit in units).strip() == TEXT
     assert {(unit.heard.language, unit.heard.language_prob) for unit in units} == {("german", 0.0)}
 
@@ -137,7 +137,7 @@ def test_every_pack_is_encoded_once_whatever_follows(babbling, talk) -> None:
     """Detection of the language, three tries and the alignment of the words."""
     groups = []
     hook = babbling.encoder.register_forward_hook(lambda _module, inputs, _output: groups.append(len(inputs[0])))
-    assert whisper_engine.transcribe(babbling, talk, FULL, None)
+    assert whisper_engine.transcribe_recording(babbling, talk, FULL, None)
     hook.remove()
     assert groups == [4, 2]
 
@@ -155,7 +155,7 @@ def test_words_are_where_whisper_itself_places_them(speaking, hearing) -> None:
     with torch.no_grad():
         words = find_alignment(speaking, tokenizer, tokenizer.encode(" " + TEXT), mel, 200)
     times = [(round(word.start * MASTER_RATE), round(word.end * MASTER_RATE)) for word in words if word.word.strip(".")]
-    units = whisper_engine.transcribe(speaking, hearing, [Region(0, 2 * MASTER_RATE)], "english")
+    units = whisper_engine.transcribe_recording(speaking, hearing, [Region(0, 2 * MASTER_RATE)], "english")
     assert len(times) == len(units) == len(TEXT.split())
     assert [unit.start for unit in units] == [start for start, _ in times]
 
@@ -173,22 +173,22 @@ def test_what_does_not_fit_into_memory_is_done_in_halves(speaking, talk, monkeyp
             raise torch.OutOfMemoryError("out of memory")
         return decode(model, features, options)
 
-    expected = whisper_engine.transcribe(speaking, talk, FULL[:5], "english")
+    expected = whisper_engine.transcribe_recording(speaking, talk, FULL[:5], "english")
     monkeypatch.setattr(whisper, "decode", small_device)
-    assert whisper_engine.transcribe(speaking, talk, FULL[:5], "english") == expected
+    assert whisper_engine.transcribe_recording(speaking, talk, FULL[:5], "english") == expected
     assert sizes == [5, 2, 3, 1, 2]
 
 
 def test_a_pack_that_fails_says_why_and_the_others_go_on(speaking, talk) -> None:
     samples = talk.samples.copy()
-    samples[to_rate(FULL[3].start, MASTER_RATE, SPEECH_RATE) :][:SPEECH_RATE] *= 1e6
+    samples[convert_position(FULL[3].start, MASTER_RATE, SPEECH_RATE) :][:SPEECH_RATE] *= 1e6
 
     def refusing(_module, inputs):
         if (inputs[0] > 3).any():
             raise RuntimeError("too loud for me\nand more that nobody reads")
 
     hook = speaking.encoder.register_forward_pre_hook(refusing)
-    units = whisper_engine.transcribe(speaking, Audio(samples, SPEECH_RATE), FULL, "english")
+    units = whisper_engine.transcribe_recording(speaking, Audio(samples, SPEECH_RATE), FULL, "english")
     hook.remove()
     (failed,) = [unit for unit in units if unit.error]
     assert (failed.text, failed.error) == ("", "RuntimeError: too loud for me")
@@ -217,22 +217,22 @@ def test_word_times_leave_the_thread_count_alone(random_whisper) -> None:
 
 
 def test_the_limit_grows_with_the_window_up_to_what_the_model_can(speaking) -> None:
-    assert token_limit(speaking, 0.5) == 15
-    assert token_limit(speaking, 28.0) == 32
+    assert compute_token_limit(speaking, 0.5) == 15
+    assert compute_token_limit(speaking, 28.0) == 32
 
 
 def test_another_rate_is_refused(speaking, one_sentence) -> None:
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
-        whisper_engine.transcribe(speaking, one_sentence, [WINDOW], None)
+        whisper_engine.transcribe_recording(speaking, one_sentence, [WINDOW], None)
 
 
 def test_weights_are_known_by_content_before_they_are_loaded(random_whisper) -> None:
-    assert weights_digest(str(random_whisper)) == files.digest(random_whisper)
-    assert len(weights_digest("small")) == 64
-    assert settings("small", None) != settings("tiny", None)
-    assert settings("small", None) != settings("small", "english")
+    assert digest_weights(str(random_whisper)) == files.digest(random_whisper)
+    assert len(digest_weights("small")) == 64
+    assert describe_settings("small", None) != describe_settings("tiny", None)
+    assert describe_settings("small", None) != describe_settings("small", "english")
     with pytest.raises(UserError, match=r"--whisper smal: neither a file nor one of .*small"):
-        weights_digest("smal")
+        digest_weights("smal")
 
 
 def test_a_foreign_file_is_no_whisper(tmp_path) -> None:
@@ -250,7 +250,7 @@ def test_without_a_network_the_way_out_is_told(monkeypatch, tmp_path) -> None:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
-    for get in (lambda: load_whisper("tiny", "cpu"), lambda: fetch("tiny")):
+    for get in (lambda: load_whisper("tiny", "cpu"), lambda: fetch_weights("tiny")):
         with pytest.raises(UserError, match=r"--whisper /path/to/model\.pt"):
             get()
 
@@ -258,9 +258,9 @@ def test_without_a_network_the_way_out_is_told(monkeypatch, tmp_path) -> None:
 def test_weights_that_are_there_are_not_fetched(random_whisper, monkeypatch, tmp_path) -> None:
     import whisper
 
-    assert fetch(str(random_whisper)) == random_whisper
+    assert fetch_weights(str(random_whisper)) == random_whisper
     (tmp_path / "whisper").mkdir()
     (tmp_path / "whisper" / "small.pt").write_bytes(random_whisper.read_bytes())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(whisper._MODELS, "small", f"http://nowhere.invalid/{files.digest(random_whisper)}/small.pt")
-    assert fetch("small") == tmp_path / "whisper" / "small.pt"
+    assert fetch_weights("small") == tmp_path / "whisper" / "small.pt"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.transcription.whisper_languages import whisper_code
+from data_prep.transcription.whisper_languages import find_whisper_code
 from finetune.errors import UserError
 
 
 def test_full_names_become_codes_and_codes_stay() -> None:
-    assert [whisper_code(name, multilingual=True) for name in ("english", "german", "chinese", "ja", None)] == [
+    assert [find_whisper_code(name, multilingual=True) for name in ("english", "german", "chinese", "ja", None)] == [
         "en",
         "de",
         "zh",
@@ -19,11 +19,11 @@ def test_full_names_become_codes_and_codes_stay() -> None:
 
 
 def test_weights_of_one_language_know_no_other() -> None:
-    assert whisper_code(None, multilingual=False) == whisper_code("english", multilingual=False) == "en"
+    assert find_whisper_code(None, multilingual=False) == find_whisper_code("english", multilingual=False) == "en"
     with pytest.raises(UserError, match="--language german: this Whisper model is English-only"):
-        whisper_code("german", multilingual=False)
+        find_whisper_code("german", multilingual=False)
 
 
 def test_an_unknown_language_is_named() -> None:
     with pytest.raises(UserError, match="--language klingon: not supported by Whisper; supported: afrikaans"):
-        whisper_code("klingon", multilingual=True)
+        find_whisper_code("klingon", multilingual=True)

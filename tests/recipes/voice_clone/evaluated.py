@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.waveform import Audio, flac
+from data_prep.audio.waveform import Audio, encode_flac
 from recipes.speech.evaluation.audio_measures import Sound
 from recipes.speech.evaluation.evaluation_texts import SEEN, UNSEEN, Item
 from recipes.speech.evaluation.intelligibility import Errors
@@ -25,7 +25,7 @@ STEPS = {"step 100": 0.9, "step 200": 0.7, "step 300": 0.5}
 def sound_file(path: Path, seconds: float) -> Path:
     wave = 0.3 * np.sin(2 * np.pi * 220 * np.arange(round(24_000 * seconds)) / 24_000)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(flac(Audio(wave.astype(np.float32), 24_000)))
+    path.write_bytes(encode_flac(Audio(wave.astype(np.float32), 24_000)))
     return path
 
 

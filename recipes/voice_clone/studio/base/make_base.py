@@ -21,7 +21,7 @@ from typing import Any
 import soundfile
 
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.qwen3_tts import codebook_size, find_codec
+from data_prep.audio_codecs.qwen3_tts import find_codec, read_codebook_size
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
@@ -84,8 +84,8 @@ def write_start(folder: Path, codec: Path, seed: int) -> Path:
     """The untrained checkpoint, with the codec's own files. Raises `UserError` if the folder exists."""
     if folder.exists():
         raise UserError(f"{folder} exists already; remove it or choose another folder")
-    if codebook_size(codec) != WIDTH.codebook:
-        raise UserError(f"{codec} has {codebook_size(codec)} codes in a codebook, expected {WIDTH.codebook}; give the demo codec")
+    if read_codebook_size(codec) != WIDTH.codebook:
+        raise UserError(f"{codec} has {read_codebook_size(codec)} codes in a codebook, expected {WIDTH.codebook}; give the demo codec")
     sentences = grammar.sentences(seed, "train")
     tokenizer = tiny_checkpoint.text_tokenizer([next(sentences) for _ in range(TOKENIZER_SENTENCES)], VOCABULARY)
     shape = model_shape(WIDTH, tiny_checkpoint.text_ids(tokenizer))
@@ -106,7 +106,7 @@ def fit_speaker_encoder(folder: Path, corpus: Path, seed: int) -> dict[str, Any]
     from safetensors.torch import load_file, save
 
     rows = list(make_corpus.lines_of(corpus))
-    asked, encoder = _sounds(corpus, make_corpus.first_of_each(rows, "held_out", ASKED)), qwen3_tts_speaker_encoder.load(folder)
+    asked, encoder = _sounds(corpus, make_corpus.first_of_each(rows, "held_out", ASKED)), qwen3_tts_speaker_encoder.load_encoder(folder)
     before = closed_form_speaker_encoder.cosines(encoder, asked)
     learned = _sounds(corpus, make_corpus.first_of_each([row for row in rows if not row["new_voice"]], "train", LEARNED))
     fitted = closed_form_speaker_encoder.fit(encoder, learned, seed)
@@ -114,7 +114,7 @@ def fit_speaker_encoder(folder: Path, corpus: Path, seed: int) -> dict[str, Any]
         f"{qwen3_tts_speaker_encoder.PREFIX}{name}": tensor for name, tensor in fitted.items()
     }
     files.write_bytes(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))
-    return {"random": before, "fitted": closed_form_speaker_encoder.cosines(qwen3_tts_speaker_encoder.load(folder), asked)}
+    return {"random": before, "fitted": closed_form_speaker_encoder.cosines(qwen3_tts_speaker_encoder.load_encoder(folder), asked)}
 
 
 def _sounds(corpus: Path, rows: list[dict[str, Any]]) -> list[tuple[str, Any]]:

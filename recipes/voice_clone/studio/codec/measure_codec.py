@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.qwen3_tts import encode, find_codec, load_codec
+from data_prep.audio_codecs.qwen3_tts import encode_clips, find_codec, load_codec
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import judges
 from recipes.voice_clone.studio.codec.features import Heard
@@ -72,7 +72,7 @@ def reconstructed(tokenizer: Any, wave: Samples) -> Samples:
     """There and back."""
     import torch
 
-    codes = encode(tokenizer, [wave])[0]
+    codes = encode_clips(tokenizer, [wave])[0]
     waves, _ = tokenizer.decode([{"audio_codes": torch.from_numpy(codes.astype(np.int64))}])
     return np.asarray(waves[0], dtype=np.float32)
 

@@ -59,7 +59,7 @@ def statistics(encoder: Any, samples: Samples) -> NDArray[np.float64]:
     caught: list[Tensor] = []
     handle = encoder.fc.register_forward_pre_hook(lambda _module, inputs: caught.append(inputs[0]))
     try:
-        qwen3_tts_speaker_encoder.vector(encoder, samples)
+        qwen3_tts_speaker_encoder.embed_clip(encoder, samples)
     finally:
         handle.remove()
     return caught[0].flatten().double().numpy()
@@ -67,7 +67,7 @@ def statistics(encoder: Any, samples: Samples) -> NDArray[np.float64]:
 
 def cosines(encoder: nn.Module, clips: Sequence[tuple[str, Samples]]) -> dict[str, float]:
     """Mean cosine between each clip and the mean of its speaker's other clips, and between it and the nearest other speaker's mean."""
-    vectors = [(speaker, qwen3_tts_speaker_encoder.vector(encoder, samples)) for speaker, samples in clips]
+    vectors = [(speaker, qwen3_tts_speaker_encoder.embed_clip(encoder, samples)) for speaker, samples in clips]
     same, other = [], []
     for index, (speaker, vector) in enumerate(vectors):
         rest = [pair for at, pair in enumerate(vectors) if at != index]

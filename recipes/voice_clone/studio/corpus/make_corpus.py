@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import soundfile
 
-from data_prep.audio.waveform import Audio, flac
+from data_prep.audio.waveform import Audio, encode_flac
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from recipes.voice_clone.studio.corpus import grammar
@@ -144,7 +144,7 @@ def mid_sentence_words() -> list[str]:
 def _spoken(folder: Path, line: Line) -> dict[str, Any]:
     path = folder / line.audio
     if not path.exists():
-        files.write_bytes(path, flac(Audio(resized(speak(line.voice, line.text, line.speed), line.size), RATE)))
+        files.write_bytes(path, encode_flac(Audio(resized(speak(line.voice, line.text, line.speed), line.size), RATE)))
     return {
         "audio": line.audio,
         "text": line.text,

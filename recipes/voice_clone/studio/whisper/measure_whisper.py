@@ -111,7 +111,9 @@ def heard_in_chunks(model: Any, recording: Audio) -> str:
     length = len(recording.samples) * MASTER_RATE // SPEECH_RATE
     regions = vad.find_speech(vad.load_vad(), recording, length)
     master = Audio(soxr.resample(recording.samples, SPEECH_RATE, MASTER_RATE), MASTER_RATE)
-    units = whisper_engine.transcribe(model, recording, vad.windows(regions, master, LONGEST_WINDOW_S), "english", LONGEST_WINDOW_S)
+    units = whisper_engine.transcribe_recording(
+        model, recording, vad.make_windows(regions, master, LONGEST_WINDOW_S), "english", LONGEST_WINDOW_S
+    )
     return "".join(unit.text for unit in units)
 
 
@@ -127,7 +129,7 @@ def heard_at_length(model: Any, recording: Audio) -> str:
 
 def heard_alone(model: Any, wave: Wave) -> tuple[str, float | None]:
     """The text of a sentence by itself, and its mean log-probability as data_prep's rule sees it; None if there is no text."""
-    units = whisper_engine.transcribe(model, one_recording([wave]), [vad.Region(0, len(wave) + MASTER_RATE)], "english")
+    units = whisper_engine.transcribe_recording(model, one_recording([wave]), [vad.Region(0, len(wave) + MASTER_RATE)], "english")
     text = "".join(unit.text for unit in units)
     return text, min((unit.heard.avg_logprob for unit in units if unit.heard), default=None)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.transcription import demo_whisper, whisper_engine
-from data_prep.transcription.demo_whisper import About
+from data_prep.transcription.demo_whisper import DemoWhisperDescription
 from finetune.errors import UserError, exit_code
 from finetune.storage import demo_models, files
 from recipes.voice_clone.studio.corpus import grammar, make_corpus
@@ -60,15 +60,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def make(folder: Path, corpus: Path, made: Path, sentences: int) -> About:
+def make(folder: Path, corpus: Path, made: Path, sentences: int) -> DemoWhisperDescription:
     """The folder of the model: weights in fp16, measured as they are loaded from there, and the card."""
     steps, tensors = trained(folder, corpus)
-    demo_whisper.write(made, tensors, about({}))
+    demo_whisper.write_model(made, tensors, about({}))
     checkpoint = folder / "measured.pt"
-    files.write_bytes(checkpoint, demo_whisper.checkpoint(made / demo_whisper.WEIGHTS, train_whisper.DIMENSIONS))
+    files.write_bytes(checkpoint, demo_whisper.convert_to_checkpoint(made / demo_whisper.WEIGHTS, train_whisper.DIMENSIONS))
     model = whisper_engine.load_whisper(str(checkpoint), "cpu")
     told = about({"steps": steps} | measure_whisper.measure(model, corpus, sentences))
-    demo_whisper.write(made, tensors, told)
+    demo_whisper.write_model(made, tensors, told)
     files.write_text(made / demo_models.CARD, card(told))
     return told
 
@@ -83,10 +83,10 @@ def trained(folder: Path, corpus: Path) -> tuple[int, dict[str, Any]]:
     return steps, {name: tensor.half().contiguous() for name, tensor in student.weights().items()}
 
 
-def about(figures: dict[str, Any]) -> About:
+def about(figures: dict[str, Any]) -> DemoWhisperDescription:
     words = len(grammar.vocabulary())
     scope = f"demo: {words} words, synthetic voices; for your own voice use Whisper small or larger"
-    return About(
+    return DemoWhisperDescription(
         dims=train_whisper.DIMENSIONS,
         scope=scope,
         least_sure=measure_whisper.LEAST_SURE,
@@ -95,7 +95,7 @@ def about(figures: dict[str, Any]) -> About:
     )
 
 
-def card(told: About) -> str:
+def card(told: DemoWhisperDescription) -> str:
     """For people; every figure in it was measured."""
     figures = told.figures
     return CARD.format(

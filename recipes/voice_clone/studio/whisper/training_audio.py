@@ -17,8 +17,8 @@ import soxr
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples, read, to_int16
-from data_prep.audio_codecs.qwen3_tts import codec_digest, find_codec, load_codec
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples, convert_to_int16, read_audio
+from data_prep.audio_codecs.qwen3_tts import compute_codec_digest, find_codec, load_codec
 from finetune.storage import files
 from recipes.voice_clone.studio.codec.measure_codec import reconstructed
 from recipes.voice_clone.studio.codec.pack_codec import NAME as CODEC
@@ -41,7 +41,7 @@ def sounds(corpus: Path, rows: Sequence[dict[str, Any]]) -> list[Sound]:
     """All clips of `rows`, then the reconstructions of every `RECONSTRUCTED`-th one. Making them takes minutes, so they are kept beside the
     corpus, by what they were made of."""
     codec = find_codec(CODEC)
-    key = hashlib.sha256("\n".join([codec_digest(codec), *(row["audio"] for row in rows)]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\n".join([compute_codec_digest(codec), *(row["audio"] for row in rows)]).encode()).hexdigest()[:16]
     again = rows[::RECONSTRUCTED]
     kept = corpus / f"heard-{key}.safetensors"
     if not kept.exists():
@@ -55,8 +55,8 @@ def sounds(corpus: Path, rows: Sequence[dict[str, Any]]) -> list[Sound]:
 
 
 def _waves(corpus: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Samples]:
-    return (read(corpus / row["audio"], MASTER_RATE).samples for row in rows)
+    return (read_audio(corpus / row["audio"], MASTER_RATE).samples for row in rows)
 
 
 def _pcm(wave: Samples) -> Pcm:
-    return to_int16(soxr.resample(wave, MASTER_RATE, SPEECH_RATE, quality="HQ"))
+    return convert_to_int16(soxr.resample(wave, MASTER_RATE, SPEECH_RATE, quality="HQ"))

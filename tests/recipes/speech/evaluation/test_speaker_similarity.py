@@ -12,6 +12,7 @@ import soxr
 import torch
 from safetensors.torch import load_file
 
+from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
 from recipes import voice_clone
 from recipes.speech.evaluation import speaker_similarity as likeness
@@ -62,7 +63,7 @@ def test_a_scale_needs_two_different_ends() -> None:
 def test_swapped_speakers_lower_the_similarity(kind: str, nano: Path, tiny_speaker_model: Path) -> None:
     encoder = {
         "spectral": likeness.spectral,
-        "own": lambda: likeness.own(nano),
+        "own": lambda: likeness.own(open_speaker_encoder(str(nano), "--base")),
         "independent": lambda: likeness.independent(str(tiny_speaker_model)),
     }[kind]()
     clips = {name: {Path(f"{name}{seconds}"): made.voice(*sound, seconds) for seconds in (0.8, 1.0)} for name, sound in VOICES.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.pages.request_guard import Caller, Rejected
+from data_prep.pages.request_guard import Caller, RequestError
 from finetune.errors import UserError
 from recipes.speech.serving.access_control import (
     FORGOTTEN,
@@ -64,7 +64,7 @@ def status(control: AccessControl, shown: str | None = None, address: str = "192
     given = headers if shown is None else headers | {"authorization": shown}
     try:
         control.admit(Caller(HOME | given, address))
-    except Rejected as rejected:
+    except RequestError as rejected:
         return rejected.status_code
     return 200
 
@@ -96,7 +96,7 @@ def test_who_shows_wrong_tokens_waits_longer_each_time_and_nobody_else_does() ->
     assert [status(control, f"Bearer wrong{at}") for at in range(FREE_TRIES)] == [401] * FREE_TRIES
     waits = []
     for at in range(9):
-        with pytest.raises(Rejected, match="too many wrong tokens from this address; try again in") as caught:
+        with pytest.raises(RequestError, match="too many wrong tokens from this address; try again in") as caught:
             control.admit(Caller(HOME | {"authorization": f"Bearer {SECRET}"}, "192.0.2.1"))  # not looked at: a guess must not be worth it
         assert caught.value.status_code == 429 and caught.value.headers is not None
         waits.append(int(caught.value.headers["retry-after"]))

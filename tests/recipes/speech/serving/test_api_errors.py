@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from data_prep.pages.request_guard import Rejected
+from data_prep.pages.request_guard import RequestError
 from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.speech.serving.openai_api import SpeechCall
 
@@ -40,7 +40,7 @@ def test_every_validation_error_is_reported() -> None:
 
 
 def test_what_the_guard_refuses_has_the_same_shape() -> None:
-    answer = to_refusal(Rejected(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
+    answer = to_refusal(RequestError(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
     error = json.loads(answer.body)["error"]
     assert (answer.status_code, answer.headers["retry-after"], error["code"]) == (429, "60", "too_many_attempts")
     assert json.loads(to_refusal(HTTPException(404)).response().body)["error"]["message"] == "Not Found"

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 
 from data_prep.audio.decoder_process import AudioDecoder
-from data_prep.audio.waveform import AudioError, Bounds, read
+from data_prep.audio.waveform import AudioError, AudioLimits, read_audio
 from finetune.errors import UserError
 from recipes.speech.serving import reference_clips
 from recipes.speech.serving.reference_clips import BOUNDS, KEPT_SECONDS, SMALLEST, Clips
@@ -42,7 +42,7 @@ def test_a_clip_is_decoded_as_the_model_reads_it_and_once(clips: Clips, tmp_path
     clip = clips.keep((tmp_path / "a.flac").read_bytes(), "My Voice.FLAC")
     assert clip.name == "clip.flac" and clips.find(str(clip)) == clip
     wave = decoded(clips, clip)
-    assert np.array_equal(soundfile.read(wave, dtype="float32")[0], read(clip, 24_000).samples)
+    assert np.array_equal(soundfile.read(wave, dtype="float32")[0], read_audio(clip, 24_000).samples)
     written = wave.stat().st_mtime_ns
     assert decoded(clips, clip) == wave and wave.stat().st_mtime_ns == written
 
@@ -116,7 +116,7 @@ class Held(AudioDecoder):
         super().__init__(folder)
         self.begun, self.go = threading.Event(), threading.Event()
 
-    def probe(self, path: Path, bounds: Bounds = BOUNDS) -> Any:
+    def probe(self, path: Path, bounds: AudioLimits = BOUNDS) -> Any:
         self.begun.set()
         assert self.go.wait(60)
         raise AudioError("unreadable", "as the test says")

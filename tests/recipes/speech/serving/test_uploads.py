@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages.request_guard import guard
+from data_prep.pages.request_guard import add_request_guard
 from finetune.errors import UserError
 from recipes.speech.serving import uploads
 from recipes.speech.serving.reference_clips import LARGEST, Clips
@@ -33,7 +33,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clips]:
 def app(clips: Clips) -> Any:
     app = FastAPI()
     app.include_router(upload_routes(clips))
-    return guard(app, ROUTES, lambda _: None)
+    return add_request_guard(app, ROUTES, lambda _: None)
 
 
 def form(content: bytes, name: bytes = b"a.flac", field: bytes = b"files") -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import Audio, flac
+from data_prep.audio.waveform import Audio, encode_flac
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.voice_clone.demo import comparison_clips, final_results
 from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE
@@ -24,7 +24,7 @@ def tone(path: Path, hz: float) -> None:
     time = np.arange(24_000) / 24_000
     wave = sum(np.sin(2 * np.pi * hz * k * time) / k for k in range(1, 6))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(flac(Audio((0.1 * wave).astype(np.float32), 24_000)))
+    path.write_bytes(encode_flac(Audio((0.1 * wave).astype(np.float32), 24_000)))
 
 
 @pytest.fixture

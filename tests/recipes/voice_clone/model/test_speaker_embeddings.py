@@ -78,9 +78,9 @@ def test_other_rates_and_stereo_are_resampled(rate: int, nano: Path, tmp_path: P
     soundfile.write(tmp_path / "a.wav", tone(24000), 24000, subtype="FLOAT")
     soundfile.write(tmp_path / "b.wav", np.stack([tone(rate), tone(rate)], axis=1), rate, subtype="FLOAT")
     assert len(speaker_embeddings.read_clip(tmp_path / "b.wav")) == pytest.approx(48000, abs=1)
-    encoder = qwen3_tts_speaker_encoder.load(nano)
+    encoder = qwen3_tts_speaker_encoder.load_encoder(nano)
     a, b = (
-        torch.from_numpy(qwen3_tts_speaker_encoder.vector(encoder, speaker_embeddings.read_clip(tmp_path / name)))
+        torch.from_numpy(qwen3_tts_speaker_encoder.embed_clip(encoder, speaker_embeddings.read_clip(tmp_path / name)))
         for name in ("a.wav", "b.wav")
     )
     assert (a - b).norm() < 0.05 * a.norm()
@@ -100,7 +100,7 @@ def test_the_vector_of_a_file_is_the_stock_packages(rate: int, channels: int, na
     soundfile.write(tmp_path / "clip.flac", sound, rate, subtype="PCM_16")
     assert abs(soundfile.read(tmp_path / "clip.flac")[0].mean()) > 1e-3
     (theirs,) = stock_model.create_voice_clone_prompt(ref_audio=str(tmp_path / "clip.flac"), x_vector_only_mode=True)
-    ours = speaker_embeddings.mean_vector(qwen3_tts_speaker_encoder.load(nano), [tmp_path / "clip.flac"])
+    ours = speaker_embeddings.mean_vector(qwen3_tts_speaker_encoder.load_encoder(nano), [tmp_path / "clip.flac"])
     torch.testing.assert_close(ours, theirs.ref_spk_embedding, rtol=0, atol=1e-6)
 
 

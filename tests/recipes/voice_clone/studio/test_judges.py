@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio.waveform import read
+from data_prep.audio.waveform import read_audio
 from finetune.errors import UserError
 from recipes.voice_clone.studio import judges
 from recipes.voice_clone.studio.codec import measure_codec
@@ -16,7 +16,7 @@ from recipes.voice_clone.studio.corpus import make_new_voice
 
 def test_both_understand_a_held_out_sentence_and_no_other() -> None:
     rows = [json.loads(line) for line in (make_new_voice.FOLDER / "held_out.jsonl").read_text().splitlines()[:3]]
-    said = [(row["text"], read(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
+    said = [(row["text"], read_audio(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
     asked = judges.called(["whisper-demo-en", "pocketsphinx"])
     assert list(asked) == ["whisper-demo-en", "pocketsphinx"]
     for judge in asked.values():

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from data_prep.audio.waveform import Samples, read
+from data_prep.audio.waveform import Samples, read_audio
 from finetune.errors import UserError
 from recipes.voice_clone.studio import pocketsphinx_judge
 from recipes.voice_clone.studio.corpus import grammar, make_new_voice
@@ -20,7 +20,7 @@ def said() -> list[tuple[str, Samples]]:
     """Held-out sentences of `rms`."""
     lines = (make_new_voice.FOLDER / "held_out.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines[:6]]
-    return [(row["text"], read(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
+    return [(row["text"], read_audio(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
 
 
 def test_it_hears_what_is_said_and_nothing_else(said: list[tuple[str, Samples]]) -> None:

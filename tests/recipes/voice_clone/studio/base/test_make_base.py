@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_weights(codec: Path, tmp_path: Path, monke
     monkeypatch.setattr(make_base, "TOKENIZER_SENTENCES", 100)
     one, other = (make_base.write_start(tmp_path / name, codec, seed=3) for name in ("one", "other"))
     assert all((other / path.relative_to(one)).read_bytes() == path.read_bytes() for path in one.rglob("*") if path.is_file())
-    weights = qwen3_tts_speaker_encoder.tensors(one)
+    weights = qwen3_tts_speaker_encoder.read_encoder_weights(one)
     assert torch.isfinite(weights["fc.weight"]).all()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.audio_codecs.qwen3_tts import encode, load_codec
+from data_prep.audio_codecs.qwen3_tts import encode_clips, load_codec
 from recipes.voice_clone.studio.codec import codec_model
 from recipes.voice_clone.studio.codec.codebooks import Books
 from recipes.voice_clone.studio.codec.training_clips import Clip
@@ -21,7 +21,7 @@ def test_codes_of_the_stock_class_are_the_nearest_entries_to_the_encoders_output
         latent = codec_model.encode_latent(model.encoder, torch.from_numpy(clips[0].wave)[None])[0].T
     expected = books.codes(latent).numpy()
     assert len(np.unique(expected)) > 16
-    assert np.array_equal(encode(stock, [clips[0].wave])[0], expected)
+    assert np.array_equal(encode_clips(stock, [clips[0].wave])[0], expected)
 
 
 def test_the_parts_together_are_the_stock_decoder(model: object, books: Books, clips: list[Clip]) -> None:

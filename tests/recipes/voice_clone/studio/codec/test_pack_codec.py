@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.audio.waveform import read
+from data_prep.audio.waveform import read_audio
 from data_prep.audio_codecs.qwen3_tts import find_codec, load_codec
 from finetune.errors import UserError
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec
@@ -50,7 +50,7 @@ def test_the_shipped_codec_keeps_the_sound_of_voices_that_it_knows(monkeypatch: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_codec(find_codec("codec-demo"), "cpu")
     for path in (SAMPLE / "slt" / "harbour.flac", SAMPLE / "rms" / "workshop.wav"):
-        audio = read(path, 24000)
+        audio = read_audio(path, 24000)
         clip = make_clip(audio.samples[: 6 * 24000], "", "")
         found = measure_codec.distances([clip], [make_clip(measure_codec.reconstructed(tokenizer, clip.wave), "", "")])
         assert found["all"] < 0.6 * found["mean_frame"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio_codecs.qwen3_tts import encode, find_codec, load_codec
+from data_prep.audio_codecs.qwen3_tts import encode_clips, find_codec, load_codec
 from finetune.errors import UserError
 from finetune.storage import demo_models
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec, train_codec
@@ -54,7 +54,7 @@ def test_the_chain_ends_in_a_codec_and_its_codes_were_fixed_before_the_decoder(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     coder, final = (load_codec(find_codec(name), "cpu") for name in (str(folder / "coder"), "codec-demo"))
     clip = sound(140, 1.5, 3)
-    codes = encode(final, [clip])[0]
-    assert np.array_equal(codes, encode(coder, [clip])[0])
+    codes = encode_clips(final, [clip])[0]
+    assert np.array_equal(codes, encode_clips(coder, [clip])[0])
     assert measure_codec.reconstructed(final, clip).shape == (len(codes) * 1920,)
     assert "decoder after 2 steps" in (demo_models.folder_of("codec-demo") / "README.md").read_text()

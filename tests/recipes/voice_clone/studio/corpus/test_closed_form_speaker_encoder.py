@@ -17,13 +17,13 @@ def test_voices_are_told_apart_by_what_they_have_in_common(nano: Path, sound: Ca
     clips = [(name, sound(hz, 1.5, 10 * hz + index)) for name, hz in voices.items() for index in range(7)]
     learned = [clip for index, clip in enumerate(clips) if index % 7 < 4]
     asked = [clip for index, clip in enumerate(clips) if index % 7 >= 4]
-    encoder = qwen3_tts_speaker_encoder.load(nano)
+    encoder = qwen3_tts_speaker_encoder.load_encoder(nano)
     before = closed_form_speaker_encoder.cosines(encoder, asked)
     encoder.load_state_dict(closed_form_speaker_encoder.fit(encoder, learned, seed=0), strict=False)
     after = closed_form_speaker_encoder.cosines(encoder, asked)
     assert after["same"] - after["nearest_other"] > 0.2
     assert after["same"] - after["nearest_other"] > 5 * (before["same"] - before["nearest_other"])
-    lengths = [np.linalg.norm(qwen3_tts_speaker_encoder.vector(encoder, samples)) for _, samples in learned]
+    lengths = [np.linalg.norm(qwen3_tts_speaker_encoder.embed_clip(encoder, samples)) for _, samples in learned]
     assert np.mean(lengths) == pytest.approx(closed_form_speaker_encoder.LENGTH, rel=0.5)
 
 

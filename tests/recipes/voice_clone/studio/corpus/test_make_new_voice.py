@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import AudioError, read
+from data_prep.audio.waveform import AudioError, read_audio
 from finetune.errors import UserError
 from recipes.voice_clone.studio.corpus import grammar, make_new_voice
 from recipes.voice_clone.studio.corpus.make_new_voice import FOLDER, SESSIONS, Session
@@ -30,7 +30,7 @@ def test_only_the_training_sentences_are_recorded_and_only_others_are_asked() ->
 
 @pytest.mark.parametrize("name", ["morning.mp3", "evening.ogg"])
 def test_speech_is_where_the_script_says(name: str) -> None:
-    samples = read(FOLDER / "recordings" / "rms" / name, RATE).samples
+    samples = read_audio(FOLDER / "recordings" / "rms" / name, RATE).samples
     quiet = [line for at, line in enumerate(line for line in SCRIPT if line["recording"] == name) if at not in range(39, 45)]
     for line in quiet:
         loud = samples[round(line["start"] * RATE) : round(line["end"] * RATE)]
@@ -41,7 +41,7 @@ def test_speech_is_where_the_script_says(name: str) -> None:
 def test_the_torn_recording_is_refused_or_shorter_than_it_says() -> None:
     path = FOLDER / "recordings" / "rms" / "torn.flac"
     try:
-        found = read(path, RATE)
+        found = read_audio(path, RATE)
     except AudioError:
         return
     assert len(found.samples) / RATE < 0.9 * soundfile.info(path).duration

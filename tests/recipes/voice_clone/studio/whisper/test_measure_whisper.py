@@ -59,7 +59,7 @@ def test_the_shipped_model_is_as_good_as_its_card_says(tmp_path: Path, monkeypat
     monkeypatch.setattr(measure_whisper, "VOICES", flite)
     make_corpus.make(tmp_path, seed=77, sentences_per_voice=30)
     figures = measure_whisper.measure(whisper_engine.load_whisper(demo_whisper.NAME, "cpu"), tmp_path, 30)
-    told = demo_whisper.load_about().figures
+    told = demo_whisper.load_description().figures
     for name in ("alone", "chunks", "long_form", "new_voice_alone", "new_voice"):
         assert figures[name] <= 2 * told[name] + 3, name
-    assert figures["sureness"]["p50"] > demo_whisper.load_about().least_sure > figures["sureness_of_invented"]["p50"]
+    assert figures["sureness"]["p50"] > demo_whisper.load_description().least_sure > figures["sureness_of_invented"]["p50"]

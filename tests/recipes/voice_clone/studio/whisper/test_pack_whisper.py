@@ -24,8 +24,8 @@ def test_the_weights_load_as_they_were_trained(
     student = train_whisper.train(tmp_path, noise_corpus, steps=1, seed=0, begin=begin)
     steps, tensors = pack_whisper.trained(tmp_path, noise_corpus)
     assert steps == 1
-    demo_whisper.write(tmp_path / "made", tensors, pack_whisper.about({}))
-    files.write_bytes(tmp_path / "demo.pt", demo_whisper.checkpoint(tmp_path / "made" / demo_whisper.WEIGHTS, DIMENSIONS))
+    demo_whisper.write_model(tmp_path / "made", tensors, pack_whisper.about({}))
+    files.write_bytes(tmp_path / "demo.pt", demo_whisper.convert_to_checkpoint(tmp_path / "made" / demo_whisper.WEIGHTS, DIMENSIONS))
     loaded = whisper.load_model(str(tmp_path / "demo.pt"), device="cpu").state_dict()
     for name, tensor in student.weights().items():
         assert torch.equal(loaded[name], tensor.half().float()), name

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import read
+from data_prep.audio.waveform import read_audio
 from recipes.voice_clone.studio.corpus import make_new_voice
 from recipes.voice_clone.studio.whisper import training_audio
 from recipes.voice_clone.studio.whisper.training_audio import sounds
@@ -20,7 +20,7 @@ KNOWN = make_new_voice.FOLDER / "known" / "slt"
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """Three clips of a voice that the codec knows, of unequal lengths, the last frame partial."""
-    voice = read(sorted(KNOWN.iterdir())[0], 24_000).samples
+    voice = read_audio(sorted(KNOWN.iterdir())[0], 24_000).samples
     for number in range(3):
         soundfile.write(tmp_path / f"{number}.flac", voice[: 30_000 + 1_000 * number], 24_000)
     return tmp_path
@@ -55,6 +55,6 @@ def test_they_are_kept_by_what_they_were_made_of(corpus: Path, monkeypatch: pyte
         np.testing.assert_array_equal(one.pcm, other.pcm)
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
         sounds(corpus, rows(2))
-    monkeypatch.setattr(training_audio, "codec_digest", lambda codec: "another")
+    monkeypatch.setattr(training_audio, "compute_codec_digest", lambda codec: "another")
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
         sounds(corpus, rows(1))

@@ -8,7 +8,7 @@ from math import isfinite
 
 from data_prep.audio.waveform import Samples
 from data_prep.clips.extraction import MeasuredClip
-from data_prep.clips.quality_rules import Rule, presets
+from data_prep.clips.quality_rules import Rule, make_presets
 from data_prep.clips.review_decisions import Decision
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
@@ -18,7 +18,7 @@ from data_prep.segmentation.segment import Lengths
 HEADER = f"{'rule':<22}{'removes':>8}{'time':>10}{'alone':>8}{'time':>10}  limit"
 
 
-def table(
+def format_removals(
     recordings: list[PreparedRecording],
     preset: str,
     lengths: Lengths,
@@ -27,13 +27,18 @@ def table(
     least_sure: float | None = None,
 ) -> str:
     """One line per rule of the preset: clips that fail it, and clips that fail only it. Then one line per preset: clips kept."""
-    every = presets(least_sure)
-    judged = clip_selection.judge(recordings, SelectionCriteria(every[preset], lengths, decisions), samples)
-    lines = [HEADER, *(_line(rule.reason, judged, format_limit(rule)) for rule in every[preset])]
-    lines += [_line(reason, judged, "") for reason in sorted(_reasons(judged) - {rule.reason for rule in every[preset]})]
+    every = make_presets(least_sure)
+    judged = clip_selection.judge_clips(recordings, SelectionCriteria(every[preset], lengths, decisions), samples)
+    lines = [HEADER, *(_format_line(rule.reason, judged, format_limit(rule)) for rule in every[preset])]
+    lines += [
+        _format_line(reason, judged, "")
+        for reason in sorted({reason for one in judged for reason in one.reasons} - {rule.reason for rule in every[preset]})
+    ]
     for name, rules in every.items():
-        kept = [one for one in clip_selection.judge(recordings, SelectionCriteria(rules, lengths, decisions), samples) if not one.reasons]
-        lines.append(f"--preset {name:<9} keeps {len(kept)} of {len(judged)} clips, {_time(kept)} of {_time(judged)}")
+        kept = [
+            one for one in clip_selection.judge_clips(recordings, SelectionCriteria(rules, lengths, decisions), samples) if not one.reasons
+        ]
+        lines.append(f"--preset {name:<9} keeps {len(kept)} of {len(judged)} clips, {_format_time(kept)} of {_format_time(judged)}")
     return "\n".join(lines)
 
 
@@ -43,15 +48,11 @@ def format_limit(rule: Rule) -> str:
     return f"{rule.description} ({' '.join(ends)}; {rule.unit})"
 
 
-def _line(reason: str, judged: list[JudgedClip], description: str) -> str:
+def _format_line(reason: str, judged: list[JudgedClip], description: str) -> str:
     failing = [one for one in judged if reason in one.reasons]
     alone = [one for one in failing if len(one.reasons) == 1]
-    return f"{reason:<22}{len(failing):>8}{_time(failing):>10}{len(alone):>8}{_time(alone):>10}  {description}".rstrip()
+    return f"{reason:<22}{len(failing):>8}{_format_time(failing):>10}{len(alone):>8}{_format_time(alone):>10}  {description}".rstrip()
 
 
-def _reasons(judged: list[JudgedClip]) -> set[str]:
-    return {reason for one in judged for reason in one.reasons}
-
-
-def _time(judged: Iterable[JudgedClip]) -> str:
+def _format_time(judged: Iterable[JudgedClip]) -> str:
     return str(timedelta(seconds=round(sum(one.clip.seconds for one in judged))))

@@ -7,7 +7,7 @@ import numpy as np
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips.quality_rules import PRESETS
 from data_prep.clips.review_decisions import Decision
-from data_prep.pipeline import dry_run
+from data_prep.pipeline import rule_removal_table
 from data_prep.segmentation.segment import Lengths
 from tests.data_prep.pipeline.test_clip_selection import TEXT, clip, recording
 
@@ -21,7 +21,9 @@ def test_a_line_for_each_rule_and_for_each_preset() -> None:
     clips = [clip(number, text=f"{TEXT} {number}", **measured) for number, measured in enumerate(measures)]
     sounds = {f"aa_{number}": np.full(5 * MASTER_RATE, 0.1 * (number % 5), np.float32) for number in range(6)}  # the last is the first
     decisions = {"aa_4": Decision(id="aa_4", action="reject")}
-    lines = dry_run.table([recording(*clips)], "default", Lengths(), decisions, lambda clip: sounds[clip.id]).splitlines()
+    lines = rule_removal_table.format_removals(
+        [recording(*clips)], "default", Lengths(), decisions, lambda clip: sounds[clip.id]
+    ).splitlines()
     assert len(lines) == 1 + len(PRESETS["default"]) + 2 + len(PRESETS)
     by_rule = {line.split()[0]: cells(line) for line in lines[1:]}
     assert by_rule["noisy"] == ["noisy", "2", "0:00:10", "1", "0:00:05"]
