@@ -16,7 +16,7 @@ from finetune.config import Config
 from finetune.modeling import loading
 from finetune.recipe import Batch
 from recipes.voice_clone.model import qwen3_tts_model
-from recipes.voice_clone.model.qwen3_tts_model import first_codebook, frame_embeddings, input_embeddings, states_before_frames
+from recipes.voice_clone.model.qwen3_tts_model import align_first_codebook, frame_embeddings, input_embeddings, states_before_frames
 from recipes.voice_clone.recipe import RECIPE
 
 Step = Callable[[], float]
@@ -105,7 +105,7 @@ def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[s
     codes = tensors["codes"][tensors["frame_mask"]]
     inputs = input_embeddings(talker, model.speaker_vectors, tensors, frame_embeddings(talker, codes))
     hidden = talker.model(inputs_embeds=inputs, attention_mask=tensors["valid"].long(), use_cache=False).last_hidden_state
-    states, following = first_codebook(hidden, tensors["labels"], tensors["target_rows"])
+    states, following = align_first_codebook(hidden, tensors["labels"], tensors["target_rows"])
     before = states_before_frames(hidden, tensors["frame_rows"])
     calls = [slice(frame, frame + 1) for frame in range(len(codes))] if by_frame else [slice(None)]
     sub = torch.stack([stock_others(talker, before[each], codes[each]) for each in calls]).sum()

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from finetune.storage import files
-from recipes.voice_clone.model.model_configs import RELEASED, SMALL, Width
+from recipes.voice_clone.model.model_configs import RELEASED, SMALL, ModelSize
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ class Scale:
 
     chat: dict[str, Any]
     """What the chat model's shape has of its own."""
-    voice: Width
+    voice: ModelSize
     sequence: int
     """Longest chat, in positions."""
     micro: int
@@ -198,7 +198,7 @@ def make_voice(folder: Path, scale: Scale) -> None:
     _voice.write_clips(folder, scale.voice.codebook, [(text_of(frames), frames) for frames in lengths])
 
 
-def speaker_base(bench: Bench, label: str, width: Width) -> Path:
+def speaker_base(bench: Bench, label: str, width: ModelSize) -> Path:
     """A Qwen3-TTS with one named voice, which speaks as an export does."""
     from benchmarks.generation import with_a_name
 
@@ -209,7 +209,7 @@ def speaker_base(bench: Bench, label: str, width: Width) -> Path:
     return make(bench.folder / f"speaker-{label}", build)
 
 
-def build_voice(folder: Path, width: Width, scale: Scale) -> None:
+def build_voice(folder: Path, width: ModelSize, scale: Scale) -> None:
     from benchmarks import _voice
 
     _voice.build(folder, width, words=None if scale is SMALLEST else 151936)

@@ -20,8 +20,8 @@ from recipes.voice_clone.inference import talker_decoding
 from recipes.voice_clone.inference.cuda_graphs import window_size
 from recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
 from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, SMALL
-from recipes.voice_clone.model.sampling_settings import Sampling
-from recipes.voice_clone.model.sequence_layout import Ids, Processor
+from recipes.voice_clone.model.sampling_settings import SamplingSettings
+from recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
 
 NOTHING = "–"
 LABELS = ("0.6B", "1.7B")
@@ -56,8 +56,8 @@ def codes(label: str, bench: Bench) -> list[Cells]:
 
     base, frames = speaker(bench, label), bench.scale.frames
     tts = reference_package.load(base)
-    ids = Ids.of(json.loads((base / "config.json").read_text()))
-    processor = Processor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
+    ids = TokenIds.from_config(json.loads((base / "config.json").read_text()))
+    processor = SpeechProcessor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
     said = generation.codes_of(tts.model, processor, 1, frames)
 
     def eager() -> generation.Codes:
@@ -91,7 +91,7 @@ def agreeing(one: torch.Tensor, other: torch.Tensor) -> str:
 def sounds(label: str, bench: Bench) -> list[Cells]:
     """From text to sound, one stream: until the first chunk, and all of it. Each request captures its own graphs."""
     frames = bench.scale.frames
-    request, sampling = Request(generation.TEXT, "ann"), Sampling(greedy=True, max_seconds=frames / FRAME_RATE)
+    request, sampling = Request(generation.TEXT, "ann"), SamplingSettings(greedy=True, max_seconds=frames / FRAME_RATE)
     with open_synthesizer(speaker(bench, label)) as voice:
         (spoken,) = voice.speak([request], sampling)
         acts = {"first": partial(generation.first_chunk, voice, request, sampling), "whole": lambda: list(voice.stream(request, sampling))}

@@ -12,30 +12,30 @@ import soundfile
 from finetune.config import Config, resolve
 from finetune.storage import files
 from recipes.voice_clone.model import tiny_checkpoint
-from recipes.voice_clone.model.model_configs import CODEBOOKS, Width, codec_shape, model_shape
+from recipes.voice_clone.model.model_configs import CODEBOOKS, ModelSize, make_codec_config, make_model_config
 from recipes.voice_clone.recipe import RECIPE
 
 
-def make(folder: Path, width: Width, clips: int, frames: int) -> Path:
+def make(folder: Path, width: ModelSize, clips: int, frames: int) -> Path:
     """A base of these widths and `clips` rows of `frames` random frames each, in a folder of their own."""
     return make_clips(folder, width, [("She counted the boats.", frames)] * clips)
 
 
-def make_clips(folder: Path, width: Width, clips: Sequence[tuple[str, int]]) -> Path:
+def make_clips(folder: Path, width: ModelSize, clips: Sequence[tuple[str, int]]) -> Path:
     """As `make`, but each clip has its own text and number of frames."""
     build(folder / "base", width)
     return write_clips(folder, width.codebook, clips)
 
 
-def build(folder: Path, width: Width, words: int | None = None) -> None:
+def build(folder: Path, width: ModelSize, words: int | None = None) -> None:
     """A Qwen3-TTS of any widths with the tiny tokenizer, whose words the model may exceed, and a tiny codec."""
-    tokenizer = tiny_checkpoint.text_tokenizer()
-    ids = tiny_checkpoint.text_ids(tokenizer)
-    shape, codec = model_shape(width, ids if words is None else replace(ids, vocabulary=words)), codec_shape(width.codebook)
+    tokenizer = tiny_checkpoint.train_text_tokenizer()
+    ids = tiny_checkpoint.find_text_ids(tokenizer)
+    shape, codec = make_model_config(width, ids if words is None else replace(ids, vocabulary=words)), make_codec_config(width.codebook)
     contents = {
-        **tiny_checkpoint.tokenizer_files(tokenizer), **tiny_checkpoint.settings(shape, codec),
-        "model.safetensors": tiny_checkpoint.model_weights(shape, seed=0),
-        "speech_tokenizer/model.safetensors": tiny_checkpoint.codec_weights(codec, seed=0),
+        **tiny_checkpoint.make_tokenizer_files(tokenizer), **tiny_checkpoint.make_config_files(shape, codec),
+        "model.safetensors": tiny_checkpoint.make_model_weights(shape, seed=0),
+        "speech_tokenizer/model.safetensors": tiny_checkpoint.make_codec_weights(codec, seed=0),
     }  # fmt: skip
     for name, content in contents.items():
         files.write_bytes(folder / name, content)

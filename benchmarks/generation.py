@@ -21,13 +21,13 @@ import torch
 from benchmarks import _table, _timing
 from finetune.storage import files
 from recipes.voice_clone.inference import reference_package
-from recipes.voice_clone.inference.prompt_embeddings import Prompter, Voice
+from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from recipes.voice_clone.inference.talker_decoding import Decoder, Speech
+from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
 from recipes.voice_clone.model import sequence_layout, tiny_checkpoint
-from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, model_shape
-from recipes.voice_clone.model.sampling_settings import Sampling
-from recipes.voice_clone.model.sequence_layout import Ids, Processor
+from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, make_model_config
+from recipes.voice_clone.model.sampling_settings import SamplingSettings
+from recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
 from recipes.voice_clone.model.token_sampling import GREEDY
 
 COLUMNS = (
@@ -61,7 +61,7 @@ def small_model(folder: Path, size: str, texts: int, frames: int, rounds: int) -
     base = folder / size if (folder / size).exists() else tiny_checkpoint.build(folder / size, size)
     tts, voice = reference_package.load(base), open_synthesizer(with_a_name(base))
     said = codes_of(tts.model, voice.exported.processor, texts, frames)
-    request, sampling = Request(TEXT, "ann"), Sampling(greedy=True, max_seconds=frames / FRAME_RATE)
+    request, sampling = Request(TEXT, "ann"), SamplingSettings(greedy=True, max_seconds=frames / FRAME_RATE)
     waves = {"stock": partial(stock_wave, tts, texts, frames), "here": partial(voice.speak, [request] * texts, sampling)}
     first = {"stock": partial(stock_wave, tts, 1, frames), "here": partial(first_chunk, voice, request, sampling)}
     whole, soon = _timing.medians(waves, rounds), _timing.medians(first, rounds)
@@ -74,10 +74,10 @@ def released_shape(frames: int, rounds: int) -> list[object]:
     """The line of the 0.6B model: codes alone, since its codec is no other work than before."""
     from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration
 
-    tokenizer = tiny_checkpoint.text_tokenizer()
-    shape = model_shape(RELEASED["0.6B"], tiny_checkpoint.text_ids(tokenizer))
+    tokenizer = tiny_checkpoint.train_text_tokenizer()
+    shape = make_model_config(RELEASED["0.6B"], tiny_checkpoint.find_text_ids(tokenizer))
     model = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**shape)).eval()
-    processor = Processor(lambda text: {"input_ids": tokenizer.encode(text).ids}, Ids.of(shape), {})
+    processor = SpeechProcessor(lambda text: {"input_ids": tokenizer.encode(text).ids}, TokenIds.from_config(shape), {})
     return ["0.6B", 1, *speeds(codes_of(model, processor, 1, frames), frames, rounds), "", "", "", ""]
 
 
@@ -89,9 +89,9 @@ def speeds(said: dict[str, Callable[[], Codes]], frames: int, rounds: int) -> li
     return [f"{frames / taken['stock']:.1f}", f"{frames / taken['here']:.1f}", f"{taken['stock'] / taken['here']:.1f}"]
 
 
-def codes_of(model: Any, processor: Processor, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:
+def codes_of(model: Any, processor: SpeechProcessor, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:
     """The same texts as codes: by the stock loop, and by the one here."""
-    tokens, device = processor.tokenizer(sequence_layout.prompt(TEXT))["input_ids"], model.talker.codec_head.weight.device
+    tokens, device = processor.tokenizer(sequence_layout.format_prompt(TEXT))["input_ids"], model.talker.codec_head.weight.device
     vector = torch.zeros(model.talker.config.hidden_size, device=device)
     voices = {"ref_code": None, "ref_spk_embedding": [vector] * texts, "x_vector_only_mode": [True] * texts, "icl_mode": [False] * texts}
 
@@ -100,26 +100,26 @@ def codes_of(model: Any, processor: Processor, texts: int, frames: int) -> dict[
         codes, _ = model.generate(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
         return [one.tolist() for one in codes]
 
-    decoder, prompter = Decoder(model.talker, processor.ids), Prompter(model.talker, processor.ids)
+    decoder, embedder = TalkerDecoder(model.talker, processor.ids), PromptEmbedder(model.talker, processor.ids)
 
     @torch.inference_mode()
     def ours() -> Codes:
-        prompt = prompter.prompt(tokens[: -sequence_layout.TAIL], None, Voice(vector), streamed=False)
-        speech = Speech(decoder, [prompt] * texts, GREEDY, [0] * texts, frames)
-        for _ in speech.frames():
+        prompt = embedder.embed(tokens[: -sequence_layout.TAIL], None, VoiceConditioning(vector), streamed=False)
+        session = DecodingSession(decoder, [prompt] * texts, GREEDY, [0] * texts, frames)
+        for _ in session.frames():
             pass
-        return [one.codes.tolist() for one in speech.result()]
+        return [one.codes.tolist() for one in session.results()]
 
     return {"stock": theirs, "here": ours}
 
 
 def stock_wave(tts: Any, texts: int, frames: int) -> None:
-    voices = [reference_package.stored_voice(tts, 0)] * texts
+    voices = [reference_package.make_stored_voice_prompt(tts, 0)] * texts
     asked = {"text": [TEXT] * texts, "language": ["auto"] * texts, "voice_clone_prompt": voices}
     tts.generate_voice_clone(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
 
 
-def first_chunk(voice: Synthesizer, request: Request, sampling: Sampling) -> None:
+def first_chunk(voice: Synthesizer, request: Request, sampling: SamplingSettings) -> None:
     next(voice.stream(request, sampling))
 
 

@@ -24,7 +24,7 @@ from finetune.planning.estimate import estimate_run
 from finetune.planning.parallelism_planner import LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
-from recipes.voice_clone.model.model_configs import released
+from recipes.voice_clone.model.model_configs import make_released_config
 
 GPU = "h100-80gb"
 MACHINE = 8
@@ -65,7 +65,7 @@ LLAMA_8B = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "tie_word_embeddings": False,
 }  # fmt: skip
 MODELS = (
-    Model("Qwen3-TTS-1.7B", "voice_clone", released("1.7B"), 2048, 2**16, "none"),
+    Model("Qwen3-TTS-1.7B", "voice_clone", make_released_config("1.7B"), 2048, 2**16, "none"),
     Model("Llama-3-8B", "llm_sft", LLAMA_8B, 8192, 2**19, "full"),
 )
 

@@ -15,9 +15,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _ranks, _table, _voice
-from recipes.voice_clone.model.model_configs import SMALL, Width
+from recipes.voice_clone.model.model_configs import SMALL, ModelSize
 
-SMALL_ENOUGH = Width("small", 2048, 256, 384, 1024, 6, 384, 1024, 2, 6, 2, 64, 16, 8, 2048)
+SMALL_ENOUGH = ModelSize("small", 2048, 256, 384, 1024, 6, 384, 1024, 2, 6, 2, 64, 16, 8, 2048)
 """39 million parameters: as wide as lets matrix products, and not calls, take the time, and small enough for a processor."""
 MODELS = {
     "nano": (SMALL["nano"], 4, 50, 40),
@@ -46,7 +46,7 @@ def main() -> None:
     _table.publish("step_overhead", flags, COLUMNS, [row(each, models[each["model"]]) for each in found], NOTE)
 
 
-def row(each: dict[str, Any], setting: tuple[Width, int, int, int]) -> list[object]:
+def row(each: dict[str, Any], setting: tuple[ModelSize, int, int, int]) -> list[object]:
     ours, bare, accelerates = (median(each[name]) for name in ("ours", "bare", "accelerate"))
     _, clips, frames, _ = setting
     shape = [each["model"].partition(",")[0], f"{clips} × {frames}", f"{each['positions']:,}", each["ranks"]]

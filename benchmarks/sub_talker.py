@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from benchmarks import _table, _timing, _voice
 from benchmarks._by_hand import check_alike, filled, stock_heads, stock_others
 from recipes.voice_clone.model.model_configs import CODEBOOKS, SMALL
-from recipes.voice_clone.model.qwen3_tts_model import by_book, frame_embeddings, other_codebooks
+from recipes.voice_clone.model.qwen3_tts_model import frame_embeddings, run_code_predictor, sum_codebook_losses
 from recipes.voice_clone.recipe import RECIPE
 
 COLUMNS = ("model", "at once", "loop over time", "loop / at once")
@@ -74,7 +74,7 @@ def learned(model: nn.Module, loss: Loss) -> float:
 
 def all_frames(talker: Any, states: Tensor, codes: Tensor) -> Tensor:
     embedded = frame_embeddings(talker, codes)
-    nll, _ = by_book(talker.code_predictor.lm_head, *other_codebooks(talker.code_predictor, states, embedded, codes))
+    nll, _ = sum_codebook_losses(talker.code_predictor.lm_head, *run_code_predictor(talker.code_predictor, states, embedded, codes))
     return nll
 
 

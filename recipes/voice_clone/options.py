@@ -1,4 +1,4 @@
-"""The options of voice_clone. Imports no torch: config and `--help` are read from here."""
+"""Options of the voice_clone recipe. Must not import torch: config checks and `--help` read this module."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from finetune.config import Section
 
 
 class Options(Section):
-    """What is particular to this recipe."""
+    """Options that only this recipe has."""
 
     trainable: Literal["full", "no_text_embedding"] = "full"
-    """All of the talker, or all but its text embedding: 311 M parameters (5 GB of state) that a few hours of speech can hardly improve."""
+    """Train all of the talker, or all but its text embedding (311 M parameters, 5 GB of state), which hours of speech hardly improve."""
     sub_weight: float = Field(default=0.3, ge=0)
-    """Weight of codebooks 1 to 15 against codebook 0, per target; 0.3 is the model's makers' own."""
+    """Loss weight of a target of codebooks 1 to 15, relative to one of codebook 0; the model's authors use 0.3."""
     sub_frames: float = Field(default=1.0, gt=0, le=1)
-    """Share of the frames that codebooks 1 to 15 are learned from, drawn anew for every micro-batch: they are most of the arithmetic. Of
-    one frame in 16 Sesame's CSM learned no worse (its makers' report, "compute amortization"), from far more speech than one voice has."""
+    """Share of the frames, drawn for every micro-batch, that train codebooks 1 to 15, which are most of the compute. Sesame's CSM lost no
+    quality at 1/16 ("compute amortization" in its report), but had far more speech than one voice has."""
     frame_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of its own frames that the talker does not hear in training: it must read then, and cannot learn a few clips by heart as soon.
-    So learn Tacotron's decoders (Wang et al. 2017, the pre-net's dropout); what Qwen3-TTS gains has not been measured."""
+    """Share of the input frames that the talker does not see in training, so that it relies on the text and memorizes few clips less
+    quickly. Compare the pre-net dropout of Tacotron (Wang et al. 2017); the effect on Qwen3-TTS has not been measured."""
     language: Literal["row", "none"] = "row"
-    """Tell the model each row's language, as generation with --language does; or never, as generation with language auto does."""
+    """Put each row's language into the prompt, as generation with --language does, or never, as generation with language auto does."""
     speaker: str | None = None
-    """Name of the speaker of rows that name none."""
+    """Speaker of rows without a speaker."""
     references: int = Field(default=8, ge=1)
-    """Reference clips that are averaged for a speaker's vector."""
+    """Number of reference clips averaged for a speaker's vector."""

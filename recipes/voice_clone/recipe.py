@@ -1,8 +1,8 @@
-"""voice_clone: teach Qwen3-TTS 12 Hz (0.6B, 1.7B Base) one voice or several, and export it as a named voice.
+"""The voice_clone recipe: trains Qwen3-TTS 12 Hz (0.6B, 1.7B Base) on one or more voices and exports them as named voices.
 
     accelerate launch finetune/train.py --recipe voice_clone --data.train data/me/train.jsonl
 
-Features: full fine-tuning, without the text embedding, or LoRA; several speakers; the language prefix; speaker vectors averaged over
+Features: full fine-tuning, with or without the text embedding, or LoRA; several speakers; a language prefix; speaker vectors averaged over
 several reference clips; export for the stock `qwen_tts` package, as named voices (`custom_voice`) or as a base to train on (`base`).
 """
 
@@ -26,51 +26,53 @@ from .options import Options
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from .model.sequence_layout import Ids, Processor
+    from .model.sequence_layout import SpeechProcessor, TokenIds
 
 
 def load(config: Config[Options]) -> Loaded:
-    """The talker on meta, the speaker vectors as a buffer; call after `prepare`."""
+    """The talker on the meta device, with the speaker vectors as a buffer. Requires `prepare` to have run."""
     from data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
     from finetune.modeling.loading import resolve_source
 
-    from .model.sequence_layout import Ids
-    from .model.speaker_embeddings import known
+    from .model.sequence_layout import TokenIds
+    from .model.speaker_embeddings import load_speaker_vectors
 
     base = resolve_source(config.model.source, config.model.revision)
-    shape, found = read_base_config(base), known(config)
-    names = [speaker["name"] for speaker in found.state["speakers"]]
-    processor = processor_of(config, base, Ids.of(shape), names)
-    return replace(shaped(config, base, shape, found.vectors), processor=processor, state=found.state)
+    model_config, speakers = read_base_config(base), load_speaker_vectors(config)
+    names = [speaker["name"] for speaker in speakers.state["speakers"]]
+    processor = make_processor(config, base, TokenIds.from_config(model_config), names)
+    return replace(make_loaded(config, base, model_config, speakers.vectors), processor=processor, state=speakers.state)
 
 
-def shaped(config: Config[Options], base: Path, shape: dict[str, Any], vectors: Tensor) -> Loaded:
-    """What the base, whose config is `shape`, and the options say, for speakers with these vectors."""
-    from .model.qwen3_tts_model import block_classes, on_meta
+def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any], vectors: Tensor) -> Loaded:
+    """The model of `base`, whose config.json is `model_config`, with speaker vectors [speakers, H]; without processor and state."""
+    from .model.qwen3_tts_model import block_classes, build_on_meta
 
     options = config.options
     return Loaded(
-        model=on_meta(shape, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, partial(adapted, config)),
+        model=build_on_meta(
+            model_config, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, partial(has_adapter, config)
+        ),
         processor=None,
         blocks=block_classes(),
         base=base,
-        trainable=trainable(options.trainable),
+        trainable=select_trainable(options.trainable),
         buffers={"speaker_vectors": vectors},
     )
 
 
-def adapted(config: Config[Options], name: str) -> bool:
-    """Whether LoRA's pattern names this layer."""
+def has_adapter(config: Config[Options], name: str) -> bool:
+    """Whether the layer `name` gets a LoRA adapter."""
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and re.fullmatch(pattern, name) is not None
 
 
-def processor_of(config: Config[Options], base: Path, ids: Ids, speakers: list[str]) -> Processor:
-    """`speakers` are in the order of their vectors."""
-    from .model.sequence_layout import Processor, load_tokenizer
+def make_processor(config: Config[Options], base: Path, ids: TokenIds, speakers: list[str]) -> SpeechProcessor:
+    """The processor that turns rows into samples. `speakers` are names in the order of the speaker vectors."""
+    from .model.sequence_layout import SpeechProcessor, load_tokenizer
 
     options = config.options
-    return Processor(
+    return SpeechProcessor(
         tokenizer=load_tokenizer(base),
         ids=ids,
         speakers={name: index for index, name in enumerate(speakers)},
@@ -80,7 +82,7 @@ def processor_of(config: Config[Options], base: Path, ids: Ids, speakers: list[s
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`: one speaker, whose vector is not computed, and clips that are nearly all frames."""
+    """For `finetune plan`: one speaker, whose vector is not computed, and clips that consist almost only of frames."""
     import torch
 
     from data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
@@ -89,40 +91,40 @@ def sketch(config: Config[Options]) -> Sketch:
     from .model import sequence_layout
 
     base = resolve_source(config.model.source, config.model.revision)
-    shape = read_base_config(base)
-    ids = sequence_layout.Ids.of(shape)
+    model_config = read_base_config(base)
+    ids = sequence_layout.TokenIds.from_config(model_config)
     return Sketch(
-        loaded=shaped(config, base, shape, torch.zeros(1, shape["talker_config"]["hidden_size"])),
-        batch=lambda count, positions: sequence_layout.collate([sequence_layout.monotonous(positions, ids)] * count),
-        processor=partial(surveyed, config, base, ids),
+        loaded=make_loaded(config, base, model_config, torch.zeros(1, model_config["talker_config"]["hidden_size"])),
+        batch=lambda count, positions: sequence_layout.collate([sequence_layout.make_dummy_sample(positions, ids)] * count),
+        processor=partial(make_plan_processor, config, base, ids),
     )
 
 
-def surveyed(config: Config[Options], base: Path, ids: Ids) -> Processor:
-    """For the speakers of the data, whose reference clips are looked at and not heard by any model."""
-    from .model.speaker_embeddings import check_references
-    from .model.speaker_statistics import survey
+def make_plan_processor(config: Config[Options], base: Path, ids: TokenIds) -> SpeechProcessor:
+    """The processor for the speakers in the data. Checks that their reference clips are usable, without running the speaker encoder."""
+    from .model.dataset_speakers import collect_speakers
+    from .model.speaker_embeddings import check_reference_clips
 
     options = config.options
-    speakers = survey(config, ids)
-    check_references(speakers, options.references)
-    return processor_of(config, base, ids, [speaker.name for speaker in speakers])
+    speakers = collect_speakers(config, ids)
+    check_reference_clips(speakers, options.references)
+    return make_processor(config, base, ids, [speaker.name for speaker in speakers])
 
 
-def trainable(asked: str) -> Callable[[str], bool]:
-    """Which parameters `options.trainable` means."""
-    return lambda name: asked == "full" or not name.startswith("talker.model.text_embedding.")
+def select_trainable(trainable: str) -> Callable[[str], bool]:
+    """For a value of `options.trainable`, a function that returns whether a parameter is trained."""
+    return lambda name: trainable == "full" or not name.startswith("talker.model.text_embedding.")
 
 
 def read(row: dict[str, Any], processor: Any) -> Sample:
-    """One row as tensors over S positions; see `sequence_layout.arrange`."""
+    """One row as tensors over S positions; see `sequence_layout.lay_out_clip`."""
     from .model import sequence_layout
 
-    return sequence_layout.read(row, processor)
+    return sequence_layout.read_row(row, processor)
 
 
 def length(sample: Sample) -> int:
-    """S, text and speech positions together; 12.5 positions are a second of speech."""
+    """S, text and speech positions together; one second of speech is 12.5 positions."""
     return len(sample["text"])
 
 
@@ -134,41 +136,40 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """Codebook 0 with end of speech (`main`), codebooks 1 to 15 (`sub`), and how many of each were the model's first guess."""
+    """Losses of codebook 0 with end of speech (`main`) and of codebooks 1 to 15 (`sub`), and their numbers of correct top-1 guesses."""
     sums: dict[str, Tensor] = model(batch.tensors)
     weights: dict[str, float] = model.weights  # type: ignore[assignment]
     return {name: Term(value, weights[name]) for name, value in sums.items()}
 
 
 def prepare(config: Config[Options]) -> None:
-    """Find the speakers and compute their vectors into the run's cache."""
+    """Find the speakers in the data and store their vectors in the run's cache."""
     from .model import speaker_embeddings
 
     speaker_embeddings.prepare(config)
     if config.sample.prompts:
         from recipes.speech.evaluation import training_samples
 
-        training_samples.check_prompts(
-            config.sample.prompts, [speaker["name"] for speaker in speaker_embeddings.known(config).state["speakers"]]
-        )
+        state = speaker_embeddings.load_speaker_vectors(config).state
+        training_samples.check_prompts(config.sample.prompts, [speaker["name"] for speaker in state["speakers"]])
 
 
 def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
-    """How trained tensors become a folder for the stock package."""
+    """How the trained tensors become a folder for the stock package."""
     from .exporting import exported_files
 
-    return exported_files.plan(base, state, buffers, kind)
+    return exported_files.make_plan(base, state, buffers, kind)
 
 
 def generate(folder: Path, argv: list[str]) -> int:
-    """Speak with an export."""
+    """Body of `finetune generate`."""
     from .cli import generate as generate_command
 
     return generate_command.generate(folder, argv)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:
-    """Sentences spoken by an export, while its run trains."""
+    """Prompts spoken by an export during training."""
     from recipes.speech.evaluation import training_samples
 
     from .inference.synthesizer import SPEECH
@@ -177,7 +178,7 @@ def sample(folder: Path, prompts: list[str]) -> list[Answer]:
 
 
 def evaluate(model: Path, argv: list[str]) -> int:
-    """Say how good a voice is."""
+    """Body of `finetune eval-voice`."""
     from recipes.speech.cli import evaluate as evaluate_command
 
     from .inference.synthesizer import SPEECH
@@ -186,7 +187,7 @@ def evaluate(model: Path, argv: list[str]) -> int:
 
 
 def serve(folders: list[Path], argv: list[str]) -> int:
-    """A page to listen on, and OpenAI's API for speech."""
+    """Body of `finetune serve`: a web page, and OpenAI's speech API."""
     from recipes.speech.serving import http_server
 
     from .inference.synthesizer import SPEECH
@@ -204,7 +205,7 @@ RECIPE = Recipe(
     export=export,
     formats=("custom_voice", "base"),
     inference=Inference(generate=generate, serve=serve, sample=sample, evaluate=evaluate),
-    # The layers of talker and predictor. Embeddings and heads stay: what a code means does not change with the voice.
+    # The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,
     base_folders=("speech_tokenizer",),

@@ -29,7 +29,7 @@ from recipes.language.tokenizer import load_tokenizer
 from recipes.llm_sft import generation, tiny_checkpoint
 from recipes.speech.evaluation.speaker_similarity import independent
 from recipes.voice_clone.inference import reference_package
-from recipes.voice_clone.inference.exported_model import Exported
+from recipes.voice_clone.inference.exported_model import ExportedModel
 from recipes.voice_clone.model import tiny_checkpoint as voice_model
 from tests.finetune import tiny as byte_model
 from tests.finetune.storage.test_model_security import Harmful
@@ -248,7 +248,7 @@ def test_a_codec_or_a_speaker_encoder_runs_nothing(canary: Path, tmp_path: Path)
         find_codec,
         open_codec,
         lambda name: qwen3_tts_speaker_encoder.open_qwen_speaker_encoder("--model", name),
-        lambda name: Exported.of(Path(name)),
+        lambda name: ExportedModel.read(Path(name)),
     ):
         with pytest.raises(UserError, match=f"--model {model}: .*model_type 'lightglue' is not"):
             find(str(model))
@@ -279,7 +279,7 @@ def test_libraries_read_the_clean_copies_alone(chat_model: Path, tmp_path: Path)
         reference_package.load(voice)
         load_codec(find_codec(str(voice)), "cpu")
         qwen3_tts_speaker_encoder.load_encoder(voice)
-        Exported.of(voice).processor  # noqa: B018 - loads the tokenizer
+        ExportedModel.read(voice).processor  # noqa: B018 - loads the tokenizer
     finally:
         watching = False
     assert [path for path in opened if path.endswith("config.json")], "the hook sees the gate itself"

@@ -1,7 +1,7 @@
-"""The folder of many spoken texts: a wav a line, and `manifest.jsonl`, which tells what each is and lets a second run go on.
+"""The output folder of `--text-file`: one wav per line, and `manifest.jsonl`, with which a later run skips finished lines.
 
-A row: `line`, `text`, `speaker`, `reference`, `language`, `file`, `seconds`, `ended` (false: cut off), `seed`, `key`. The key is a digest
-of all that decides the sound; a line whose key is the same and whose wav is there is not spoken again.
+A manifest row: `line`, `text`, `speaker`, `reference`, `language`, `file`, `seconds`, `ended` (false: cut off), `seed`, `key`. The key is a
+digest of everything that determines the audio. A line with the same key whose wav exists is not spoken again.
 """
 
 from __future__ import annotations
@@ -11,48 +11,46 @@ import io
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import soundfile
 
 from finetune.storage import files, strict_json
 
-from ..inference.exported_model import Exported
-from ..inference.synthesizer import Request, Spoken
-from ..model.sampling_settings import Sampling
-from .text_inputs import Line
-
-if TYPE_CHECKING:
-    import numpy as np
+from ..inference.exported_model import ExportedModel
+from ..inference.synthesizer import Request, SpeechWithCodes
+from ..model.sampling_settings import SamplingSettings
+from .text_inputs import TextLine
 
 MANIFEST = "manifest.jsonl"
-HEADER = 44
-"""Bytes before the samples of a PCM wav."""
+HEADER_BYTES = 44
+"""Size of the header of a PCM wav."""
 
 
-def wav(wave: np.ndarray, rate: int) -> bytes:
-    """16-bit PCM."""
-    import soundfile
-
+def encode_wav(wave: np.ndarray, rate: int) -> bytes:
+    """Samples [n] in [-1, 1] as a 16-bit PCM wav."""
     buffer = io.BytesIO()
     soundfile.write(buffer, wave, rate, format="WAV", subtype="PCM_16")
     return buffer.getvalue()
 
 
-def key_of(request: Request, sampling: Sampling, model: str) -> str:
-    """Digest of what decides the sound: the request with its reference's content, the sampling, the model."""
+def compute_line_key(request: Request, sampling: SamplingSettings, model: str) -> str:
+    """Digest of everything that determines the audio: the request with the content of its reference clip, the sampling, and the model."""
     reference = files.digest(request.reference) if request.reference is not None else None
     facts = [asdict(request) | {"reference": reference}, asdict(sampling), model]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def model_key(exported: Exported) -> str:
-    """Changes with the model, without reading its weights: names, sizes and times of its files, the change time among them."""
+def compute_model_key(exported: ExportedModel) -> str:
+    """Digest that changes with the model, without reading the weights: names, sizes, and modification and change times of its files."""
     stats = [(path.name, path.stat()) for path in sorted(exported.folder.rglob("*")) if path.is_file()]
     found = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
-def made(folder: Path) -> dict[int, dict[str, Any]]:
-    """The rows of a manifest by their line, the latest of each; a torn last line, of a run that was killed, is left out."""
+def read_manifest(folder: Path) -> dict[int, dict[str, Any]]:
+    """Line number → its last row in the manifest. An incomplete last row, left by a killed run, is ignored."""
     path = folder / MANIFEST
     rows: dict[int, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
@@ -64,11 +62,13 @@ def made(folder: Path) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def keep(folder: Path, line: Line, spoken: Spoken, exported: Exported, sampling: Sampling, key: str) -> dict[str, Any]:
-    """Write a line's wav, then its row: a row never speaks of a wav that is not there."""
+def write_line(
+    folder: Path, line: TextLine, spoken: SpeechWithCodes, exported: ExportedModel, sampling: SamplingSettings, key: str
+) -> dict[str, Any]:
+    """Write the wav of a line, then its manifest row, so that no row names a missing wav."""
     request = line.request
     speaker = exported.speaker(request.speaker) if request.reference is None else None
-    files.write_bytes(folder / line.name, wav(spoken.wave, spoken.rate))
+    files.write_bytes(folder / line.name, encode_wav(spoken.wave, spoken.rate))
     row = {
         "line": line.number,
         "text": request.text,
@@ -85,6 +85,6 @@ def keep(folder: Path, line: Line, spoken: Spoken, exported: Exported, sampling:
     return row
 
 
-def settle(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
-    """The manifest in the order of the lines, without what a changed text file has no more."""
+def write_manifest(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
+    """Rewrite the manifest in line order, without rows of lines that the text file no longer has."""
     files.write_jsonl(folder / MANIFEST, (rows[number] for number in sorted(rows)))

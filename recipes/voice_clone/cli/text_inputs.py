@@ -1,4 +1,4 @@
-"""The texts of a file: one a line, or in a .jsonl file one object a line, {"text"} with its own "speaker" and "language" if it likes."""
+"""The texts of `--text-file`: one per line, or in a .jsonl file one object per line with "text" and optionally "speaker" and "language"."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from finetune.storage import strict_json
 from ..inference.synthesizer import Request
 
 ROW_KEYS = ("text", "speaker", "language")
-SHOWN = 10
-"""Problems that are told at once."""
+SHOWN_PROBLEMS = 10
+"""Most problems listed in one error message."""
 
 
 @dataclass(frozen=True)
-class Line:
+class TextLine:
     """One text to speak."""
 
     place: str
-    """`file:line`, for people."""
+    """`file:line`, for messages."""
     number: int
-    """Of the line, from 1."""
+    """Line number in the file, from 1."""
     request: Request
 
     @property
     def name(self) -> str:
-        """Of its wav."""
+        """File name of its wav."""
         return f"{self.number:05d}.wav"
 
 
-def read(path: Path, common: Request) -> list[Line]:
-    """All lines that are not empty, each with what the command line says for all of them. Raises `UserError` for a file without any."""
+def read_lines(path: Path, defaults: Request) -> list[TextLine]:
+    """All non-empty lines, completed with `defaults` from the command line. Raises `UserError` if there are none."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--text-file {path}: {error}; give a UTF-8 text file with one text a line") from None
-    requests = of_rows if path.suffix == ".jsonl" else of_texts
-    found = list(requests(path, [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()], common))
+        raise UserError(f"--text-file {path}: {error}; give a UTF-8 text file with one text per line") from None
+    parse = parse_rows if path.suffix == ".jsonl" else parse_texts
+    found = list(parse(path, [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()], defaults))
     if not found:
-        raise UserError(f"--text-file {path} holds no text; give one a line")
+        raise UserError(f"--text-file {path} has no text; write one text per line")
     return found
 
 
-def of_texts(path: Path, lines: Iterable[tuple[int, str]], common: Request) -> Iterator[Line]:
+def parse_texts(path: Path, lines: Iterable[tuple[int, str]], defaults: Request) -> Iterator[TextLine]:
+    """Lines of a plain text file."""
     for number, line in lines:
-        yield Line(f"{path}:{number}", number, replace(common, text=line.strip()))
+        yield TextLine(f"{path}:{number}", number, replace(defaults, text=line.strip()))
 
 
-def of_rows(path: Path, lines: Iterable[tuple[int, str]], common: Request) -> Iterator[Line]:
+def parse_rows(path: Path, lines: Iterable[tuple[int, str]], defaults: Request) -> Iterator[TextLine]:
+    """Lines of a .jsonl file. Raises `UserError` with the place of a bad line."""
     for number, line in lines:
         try:
             row: Any = strict_json.loads(line)
         except ValueError as error:
-            raise UserError(f'{path}:{number}: no JSON ({strict_json.one_line(error)}); write {{"text": …}}') from None
+            raise UserError(f'{path}:{number}: not JSON ({strict_json.one_line(error)}); write {{"text": …}}') from None
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-            raise UserError(
-                f'{path}:{number}: expected an object with "text", and "speaker" or "language" if they differ; found {line[:60]}'
-            )
+            raise UserError(f'{path}:{number}: expected an object with "text", and optionally "speaker" and "language"; found {line[:60]}')
         own = {key: row[key] for key in ROW_KEYS if row.get(key) is not None}
-        yield Line(f"{path}:{number}", number, replace(common, **own))
+        yield TextLine(f"{path}:{number}", number, replace(defaults, **own))
 
 
-def check_all(lines: Iterable[Line], check: Callable[[Request], None]) -> None:
-    """Raise one `UserError` for all lines that cannot be spoken, each with its place."""
+def check_lines(lines: Iterable[TextLine], check: Callable[[Request], None]) -> None:
+    """Raise one `UserError` that lists all lines that cannot be spoken, each with its place."""
     problems = []
     for line in lines:
         try:
@@ -74,5 +74,5 @@ def check_all(lines: Iterable[Line], check: Callable[[Request], None]) -> None:
         except UserError as error:
             problems.append(f"{line.place}: {error}")
     if problems:
-        more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        raise UserError("\n".join([*problems[:SHOWN], *more]))
+        more = [f"and {len(problems) - SHOWN_PROBLEMS} more"] if len(problems) > SHOWN_PROBLEMS else []
+        raise UserError("\n".join([*problems[:SHOWN_PROBLEMS], *more]))

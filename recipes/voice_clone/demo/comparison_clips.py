@@ -1,4 +1,5 @@
-"""The demo's clips of each held-out sentence: the recording, the recording through the codec, the base's and the trained model's."""
+"""The demo's clips of each held-out sentence: the recording, its codec reconstruction, and the speech of the base and of the trained
+model."""
 
 from __future__ import annotations
 
@@ -22,53 +23,53 @@ SPOKEN = (RECORDINGS, BEFORE, AFTER)
 
 
 @dataclass(frozen=True)
-class Said:
+class ComparisonClip:
     """One clip of a sentence."""
 
     text: str
     heard: str
-    """Whisper's transcript; empty if there is no clip."""
+    """Whisper's transcript; empty if the clip has none."""
     path: Path
     real: Path
-    """The voice's own recording of the text."""
+    """The recording of the same text by the voice itself."""
 
 
-def read(evaluation: Path, new_voice: Path) -> dict[str, list[Said]]:
-    """Title → clips, in the order of `SPOKEN`; the clips of a title are in the order of `held_out.jsonl`."""
+def read_clips(evaluation: Path, new_voice: Path) -> dict[str, list[ComparisonClip]]:
+    """Title → clips, titles in the order of `SPOKEN`, clips in the order of `held_out.jsonl`."""
     clips = json.loads((evaluation / JSON).read_text(encoding="utf-8"))["clips"]
-    real = {row["text"]: new_voice / row["audio"] for row in rows_of(new_voice / "held_out.jsonl")}
+    real = {row["text"]: new_voice / row["audio"] for row in read_rows(new_voice / "held_out.jsonl")}
     systems = dict.fromkeys(clip["system"] for clip in clips)
-    by_title = {_title(system): [clip for clip in clips if clip["system"] == system] for system in systems}
-    return {title: [_said(clip, evaluation, real) for clip in sorted(by_title[title], key=_key)] for title in SPOKEN}
+    by_title = {_format_title(system): [clip for clip in clips if clip["system"] == system] for system in systems}
+    return {title: [_make_clip(clip, evaluation, real) for clip in sorted(by_title[title], key=_get_key)] for title in SPOKEN}
 
 
-def through_codec(recordings: Sequence[Said], codec: str, whisper: str, out: Path) -> list[Said]:
-    """The voice's own recordings, encoded and decoded: the upper bound for models that speak in these codes. Writes FLAC files to `out`."""
-    coder, asr = open_codec(codec).load("cpu"), intelligibility.load(whisper)
-    found = []
+def reconstruct_clips(recordings: Sequence[ComparisonClip], codec: str, whisper: str, out: Path) -> list[ComparisonClip]:
+    """Encode and decode the recordings: the upper bound for models that generate these codes. Writes FLAC files to `out`."""
+    model, asr = open_codec(codec).load("cpu"), intelligibility.load(whisper)
+    reconstructed = []
     for clip in recordings:
-        (codes,) = coder.encode([samples_of(clip.real)])
-        wave = coder.decode(codes)
+        (codes,) = model.encode([samples_of(clip.real)])
+        wave = model.decode(codes)
         path = out / f"{clip.real.stem}.flac"
         files.write_bytes(path, encode_flac(Audio(wave, MASTER_RATE)))
-        found.append(Said(clip.text, intelligibility.listen(asr, wave, "english").text, path, clip.real))
-    return found
+        reconstructed.append(ComparisonClip(clip.text, intelligibility.listen(asr, wave, "english").text, path, clip.real))
+    return reconstructed
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file."""
     return [row for _, row in read_lines(path)]
 
 
-def _title(system: str) -> str:
+def _format_title(system: str) -> str:
     return RECORDINGS if system == RECORDINGS else BEFORE if system.endswith("zero-shot") else AFTER
 
 
-def _key(clip: dict[str, Any]) -> str:
+def _get_key(clip: dict[str, Any]) -> str:
     return str(clip["key"])
 
 
-def _said(clip: dict[str, Any], evaluation: Path, real: dict[str, Path]) -> Said:
+def _make_clip(clip: dict[str, Any], evaluation: Path, real: dict[str, Path]) -> ComparisonClip:
     text, system = clip["text"], clip["system"]
     path = real[text] if system == RECORDINGS else evaluation / CLIPS / slug(system) / f"{clip['key']}.flac"
-    return Said(text, (clip["heard"] or "").strip(), path, real[text])
+    return ComparisonClip(text, (clip["heard"] or "").strip(), path, real[text])

@@ -1,7 +1,8 @@
-"""The demo's figures: word error rates of the preparation and of the generated speech, and whose voice the speech is similar to.
+"""Results of the demo: word error rates of the data preparation and of the generated speech, and similarity to the new and the known
+voices.
 
-Speaker similarity is the cosine of spectral statistics, with which recordings of a voice stay similar to it through the codec. The base's
-own speaker encoder, random but for its last layer, mostly measures the codec: with it, the similarity of the new voice's recordings to the
+Speaker similarity is the cosine of spectral statistics, for which recordings of a voice stay similar to it after the codec. The base's own
+speaker encoder, random except for its last layer, mostly measures the codec: with it, the similarity of the new voice's recordings to the
 voice falls from 0.99 to 0.49 when they go through the codec.
 """
 
@@ -20,32 +21,32 @@ from recipes.speech.evaluation import intelligibility, speaker_similarity
 from recipes.speech.evaluation.scoring import samples_of
 
 from . import comparison_clips
-from .comparison_clips import AFTER, BEFORE, Said
+from .comparison_clips import AFTER, BEFORE, ComparisonClip
 
 WER_CEILING, WER_OF_OTHERS = 0.5, 0.8
-"""Highest WER of the held-out sentences, and lowest WER against each other's texts, in a run that succeeds."""
-CLEARLY = 0.3
-"""Least increase of the cosine to the new voice by training."""
+"""A run succeeds if the WER of the held-out sentences is at most the first, and the WER against other texts at least the second."""
+LEAST_GAIN = 0.3
+"""Least increase of the cosine to the new voice by training, for a run that succeeds."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Over all sentences, of one system: the recordings, the recordings through the codec, the base, or the trained model."""
+    """Results of one system over all sentences. Systems: the recordings, their codec reconstructions, the base, the trained model."""
 
     wer: float
     """Word error rate, a fraction."""
     wer_of_others: float
-    """WER against the text of another sentence of the set: what speech that ignores its text would have."""
+    """WER against the text of another sentence of the set: the value for speech that ignores its text."""
     new_voice: float
     """Mean cosine to the new voice's other recordings."""
     nearest: float
-    """Mean cosine to the most similar one of the base's six voices."""
+    """Mean cosine to the most similar of the base's six voices."""
     nearest_name: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All figures of the demo."""
+    """All results of the demo."""
 
     systems: Mapping[str, Figures]
     preparation_wer: float
@@ -53,9 +54,9 @@ class Outcome:
     preparation: Mapping[str, Any]
     """From the summary.json of data_prep."""
     loss: tuple[float, float]
-    """In the first step and in the last."""
+    """Of the first and of the last step."""
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The content of summary.json."""
         return {
             "preparation": {**self.preparation, "wer": self.preparation_wer},
@@ -63,94 +64,98 @@ class Outcome:
             "systems": {name: asdict(figures) for name, figures in self.systems.items()},
         }
 
-    def table(self) -> str:
-        """For the terminal."""
-        head = f"{'':<18}{'wrong words':>12}{'of others':>12}{'like the voice':>16}{'like a known one':>22}"
+    def format_table(self) -> str:
+        """The results as text for the terminal."""
+        head = f"{'':<18}{'WER':>12}{'WER of others':>15}{'new voice':>12}{'nearest known voice':>26}"
         rows = [
-            f"{name:<18}{one.wer:>12.1%}{one.wer_of_others:>12.1%}{one.new_voice:>16.3f}{f'{one.nearest:.3f} ({one.nearest_name})':>22}"
+            f"{name:<18}{one.wer:>12.1%}{one.wer_of_others:>15.1%}{one.new_voice:>12.3f}{f'{one.nearest:.3f} ({one.nearest_name})':>26}"
             for name, one in self.systems.items()
         ]
-        return "\n".join([f"Whisper wrote {self.preparation_wer:.1%} of the words of the recordings wrongly.", head, *rows])
+        return "\n".join([f"WER of Whisper on the recordings: {self.preparation_wer:.1%}. Similarities are cosines.", head, *rows])
 
-    def broken(self) -> list[str]:
-        """Promises of the README that this run does not keep."""
+    def list_failures(self) -> list[str]:
+        """Promises of the README that this run did not keep."""
         before, after = self.systems[BEFORE], self.systems[AFTER]
-        complaints = {
+        failures = {
             f"the WER of the trained voice is {after.wer:.0%}; at most {WER_CEILING:.0%} is expected": (after.wer > WER_CEILING),
-            f"its WER against other texts is only {after.wer_of_others:.0%}, so it does not say its own": (
+            f"its WER against other texts is only {after.wer_of_others:.0%}, so it does not speak its own text": (
                 after.wer_of_others < WER_OF_OTHERS
             ),
             f"its similarity to the new voice is {after.new_voice:.3f}, {before.new_voice:.3f} before training: no clear gain": (
-                after.new_voice < before.new_voice + CLEARLY
+                after.new_voice < before.new_voice + LEAST_GAIN
             ),
             f"its speech is more similar to {after.nearest_name} ({after.nearest:.3f}) than to the new voice ({after.new_voice:.3f})": (
                 after.new_voice <= after.nearest
             ),
         }
-        return [complaint for complaint, true in complaints.items() if true]
+        return [message for message, failed in failures.items() if failed]
 
 
-def measure(home: Path, new_voice: Path, speaker: str, said: Mapping[str, Sequence[Said]]) -> Outcome:
-    """From the files of all stages in `home`, the recordings in `new_voice`, and the clips of each system."""
+def measure_demo(home: Path, new_voice: Path, speaker: str, clips: Mapping[str, Sequence[ComparisonClip]]) -> Outcome:
+    """Compute all results from the files of all stages in `home`, the recordings in `new_voice`, and the clips of each system."""
     steps = [event for event in read_log(home / "run" / "log.jsonl") if event["event"] == "step"]
     prepared = json.loads((home / "data" / "summary.json").read_text(encoding="utf-8"))
-    rows = [row for name in ("train", "val") for row in comparison_clips.rows_of(home / "data" / f"{name}.jsonl")]
+    rows = [row for name in ("train", "val") for row in comparison_clips.read_rows(home / "data" / f"{name}.jsonl")]
     script = json.loads((new_voice / "script.json").read_text(encoding="utf-8"))
     return Outcome(
-        systems=systems(said, new_voice, speaker),
-        preparation_wer=preparation_wer(rows, script),
+        systems=measure_systems(clips, new_voice, speaker),
+        preparation_wer=compute_preparation_wer(rows, script),
         preparation={name: prepared[name] for name in ("clips", "rejected", "rejected_by_reason")},
         loss=(steps[0]["loss"], steps[-1]["loss"]),
     )
 
 
-def preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[Mapping[str, Any]]) -> float:
-    """WER of the texts of the kept clips. A clip's reference is the sentences of the script whose middle is in it; where nobody speaks,
-    every word of the text is an error."""
+def compute_preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[Mapping[str, Any]]) -> float:
+    """WER of the texts of the kept clips. The reference text of a clip is the sentences of the script whose middle is in it; where nobody
+    speaks, every word is an error."""
     wrong = words = 0
     for row in rows:
-        said = [
+        spoken = [
             line["text"]
             for line in script
             if Path(row["source"]).name == line["recording"] and row["start"] <= (line["start"] + line["end"]) / 2 < row["end"]
         ]
-        errors = intelligibility.compare(" ".join(said), row["text"], "english")
+        errors = intelligibility.compare(" ".join(spoken), row["text"], "english")
         wrong += errors.wrong_words if errors else len(row["text"].split())
         words += errors.words if errors else 0
     return round(wrong / words, 4)
 
 
-def systems(said: Mapping[str, Sequence[Said]], new_voice: Path, speaker: str) -> dict[str, Figures]:
-    """System → its figures."""
+def measure_systems(clips_of_systems: Mapping[str, Sequence[ComparisonClip]], new_voice: Path, speaker: str) -> dict[str, Figures]:
+    """System → its results."""
     encoder = speaker_similarity.spectral()
-    voices = known_voices(encoder, new_voice, speaker)
-    found = {}
-    for title, clips in said.items():
+    voices = embed_voices(encoder, new_voice, speaker)
+    figures = {}
+    for title, clips in clips_of_systems.items():
         vectors = [speaker_similarity.embed(encoder, samples_of(clip.path)) for clip in clips]
-        likeness = {voice: resemblance(vectors, clips, voices, voice) for voice in voices.clips}
-        nearest = max(likeness.keys() - {speaker}, key=lambda voice: likeness[voice])
-        found[title] = Figures(
-            word_error_rate(clips, 0), word_error_rate(clips, len(clips) // 2), likeness[speaker], likeness[nearest], nearest
+        similarity = {voice: mean_similarity(vectors, clips, voices, voice) for voice in voices.clips}
+        nearest = max(similarity.keys() - {speaker}, key=lambda voice: similarity[voice])
+        figures[title] = Figures(
+            compute_word_error_rate(clips, 0),
+            compute_word_error_rate(clips, len(clips) // 2),
+            similarity[speaker],
+            similarity[nearest],
+            nearest,
         )
-    return found
+    return figures
 
 
-def word_error_rate(clips: Sequence[Said], turned: int) -> float:
-    """Over all clips, each compared with the text `turned` places further on, cyclically."""
-    heard = [(clips[(at + turned) % len(clips)].text, clip.heard) for at, clip in enumerate(clips)]
-    return round(intelligibility.share_of_wrong_words(heard, "english"), 4)
+def compute_word_error_rate(clips: Sequence[ComparisonClip], shift: int) -> float:
+    """WER over all clips, each compared with the text `shift` places later, cyclically."""
+    pairs = [(clips[(at + shift) % len(clips)].text, clip.heard) for at, clip in enumerate(clips)]
+    return round(intelligibility.share_of_wrong_words(pairs, "english"), 4)
 
 
-def known_voices(encoder: speaker_similarity.Encoder, new_voice: Path, speaker: str) -> speaker_similarity.Voices:
-    """The encoder's vectors of recordings of the base's six voices and of the new one."""
+def embed_voices(encoder: speaker_similarity.Encoder, new_voice: Path, speaker: str) -> speaker_similarity.Voices:
+    """Vectors of recordings of the base's six voices and of the new voice."""
     clips = {folder.name: sorted(folder.iterdir()) for folder in sorted((new_voice / "known").iterdir())}
     clips[speaker] = sorted((new_voice / "held_out").iterdir())
     vectors = {name: {path: encoder.vector(samples_of(path)) for path in paths} for name, paths in clips.items()}
     return speaker_similarity.voices(encoder, vectors)
 
 
-def resemblance(
-    vectors: Sequence[speaker_similarity.Vector | None], clips: Sequence[Said], voices: speaker_similarity.Voices, voice: str
+def mean_similarity(
+    vectors: Sequence[speaker_similarity.Vector | None], clips: Sequence[ComparisonClip], voices: speaker_similarity.Voices, voice: str
 ) -> float:
     """Mean cosine of the clips' vectors to a voice's recordings of other texts; 0 for silence, which has no vector."""
     cosines = [

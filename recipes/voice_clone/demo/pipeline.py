@@ -1,7 +1,7 @@
-"""make demo: from raw recordings of a voice that is new to the base model to that voice speaking new sentences, on a CPU.
+"""`make demo`: from raw recordings of a voice that is new to the base model to new sentences in that voice, on a CPU.
 
 It runs the commands of the README. The models are small and know the words of one grammar (`studio/README.md`); everything else is real.
-The result is measured against the voice's own recordings and against the base before training: runs/demo/summary.json.
+The result is compared with recordings of the voice and with the base before training: runs/demo/summary.json.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ TEXTS = (
     "The dark sailor protects the old bottle near the school.",
     "Where is the quiet captain?",
 )
-"""The grammar holds them out: no model was trained on any of them."""
+"""Held-out sentences of the grammar: no model was trained on them."""
 LINES = "lines.txt"
-"""In the demo's folder: `TEXTS`."""
+"""File in the demo's folder with `TEXTS`."""
 
 
 def main() -> int:
-    """Run all stages in runs/demo, which is emptied first, and print the result; 1 if it is not what the README promises."""
+    """Empty runs/demo, run all stages there and print the results. Returns 1 if they do not meet the promises of the README."""
     home = Path("runs/demo")
-    return demo_runner.run_demo(home, commands(home), finish, {LINES: "\n".join(TEXTS) + "\n"})
+    return demo_runner.run_demo(home, build_commands(home), finish, {LINES: "\n".join(TEXTS) + "\n"})
 
 
-def commands(home: Path) -> dict[str, list[str]]:
-    """What a user runs: voice, codes, train, export, generate, eval-voice."""
+def build_commands(home: Path) -> dict[str, list[str]]:
+    """Stage → command, as a user runs them: voice, codes, train, export, generate, eval-voice."""
     python, data, export = [sys.executable, "-m"], home / "data", home / "export"
-    on_cpu = ["--gpu_ids=-1,-1"]  # which any machine has: two processes would need two GPUs
+    on_cpu = ["--gpu_ids=-1,-1"]  # runs on any machine; on GPUs, two processes would need two of them
     rows = ["--data.train", data / "train.jsonl", "--data.val", data / "val.jsonl", "--run.dir", home / "run"]
     training = ["--recipe", "voice_clone", "--config", HERE / "demo.yaml", *rows]
     transcription = ["--whisper", WHISPER, "--speaker-from", "folder", "--language", "en", "--target", "4"]
@@ -56,31 +56,32 @@ def commands(home: Path) -> dict[str, list[str]]:
 
 
 def finish(home: Path, seconds: demo_runner.Seconds) -> int:
-    """Measure the result, write it to summary.json, print it; 1 if it is not what the README promises."""
+    """Compute the results, write summary.json and print them. Returns 1 if they do not meet the promises of the README."""
+    # Imported here, so that this process does not hold the evaluation packages in memory while the stages run.
     from recipes.speech.evaluation.systems import RECORDINGS
 
-    from . import comparison_clips, final_results, picture
+    from . import comparison_clips, final_results, spectrograms
     from .comparison_clips import THROUGH_CODEC
 
     seconds = dict(seconds)
     with demo_runner.timed(seconds, "measure"):
-        spoken = comparison_clips.read(home / "evaluation", NEW_VOICE)
-        coded = comparison_clips.through_codec(spoken[RECORDINGS], CODEC, WHISPER, home / "through_codec")
-        outcome = final_results.measure(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
-        files.write_bytes(home / "spectrograms.png", picture.picture(spoken))
+        spoken = comparison_clips.read_clips(home / "evaluation", NEW_VOICE)
+        coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / "through_codec")
+        outcome = final_results.measure_demo(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
+        files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(spoken))
     seconds = demo_runner.with_total(seconds)
     warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]
-    files.write_json(home / demo_runner.SUMMARY, {"demo_models": warnings, "seconds": seconds, **outcome.record()})
-    text = f"{outcome.table()}\n\n{seconds['all']:.0f} s in all. To listen to, and to look at:"
-    demo_runner.print_result(text, places(home))
-    broken = outcome.broken()
-    for complaint in broken:
-        print(f"error: {complaint}", file=sys.stderr)
-    return 1 if broken else 0
+    files.write_json(home / demo_runner.SUMMARY, {"demo_models": warnings, "seconds": seconds, **outcome.to_json()})
+    text = f"{outcome.format_table()}\n\n{seconds['all']:.0f} s in total. Results to listen to and to look at:"
+    demo_runner.print_result(text, list_outputs(home))
+    failures = outcome.list_failures()
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return 1 if failures else 0
 
 
-def places(home: Path) -> dict[str, Path]:
-    """What there is to listen to and to look at."""
+def list_outputs(home: Path) -> dict[str, Path]:
+    """What the demo produced: description → path."""
     return {
         "new sentences": home / "spoken",
         "the evaluation": home / "evaluation" / "evaluation.html",

@@ -1,7 +1,7 @@
-"""What an export holds: the trained talker, the speakers as rows of its codec embedding, and the base's other files.
+"""The files of an export: the trained talker, the speaker vectors as rows of its codec embedding, and the other files of the base.
 
-`custom_voice` is what the stock package speaks from by name. `base` keeps the speaker encoder: it can be trained again, and it clones a
-voice from a reference clip. Both hold the speakers' rows and names, so that voices add up when a `base` export is trained further.
+With `custom_voice`, the stock package speaks by speaker name. `base` keeps the speaker encoder: it can be trained further, and it clones a
+voice from a reference clip. Both have the names and vectors of the speakers, so training a `base` export further adds voices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from finetune.recipe import ExportPlan
 from finetune.storage import files
 
 from ..model import sampling_settings
-from .model_card import model_card
+from .model_card import write_model_card
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 FORMATS = ("custom_voice", "base")
 CODEC_EMBEDDING = "talker.model.codec_embedding.weight"
 VOICES = "voices.json"
-"""Who was trained, on what: what README.md tells people, for `generate` and other programs."""
+"""File with the trained speakers and their data: the content of README.md for `generate` and other programs."""
 REQUIRED = (sampling_settings.CONFIG, "speech_tokenizer")
 COPIED = ("*.json", "*.txt", "*.jinja")
 WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json")
-"""Not copied from the base: written here or by the export, and an older export as a base has its own."""
+"""Files that are not copied from the base: the export writes its own. A base that is itself an export has them too."""
 
 
-class Speaker(JsonPart):
+class SpeakerRecord(JsonPart):
+    """A trained speaker."""
+
     name: str
     row: Annotated[int, Field(ge=0)]
     language: str | None
@@ -41,47 +43,51 @@ class Speaker(JsonPart):
     seconds: Annotated[float, Field(ge=0)]
 
 
-class Data(JsonPart):
+class DataRecord(JsonPart):
+    """The training data."""
+
     name: str
     sha256: str
     clips: Annotated[int, Field(ge=0)]
 
 
-class Base(JsonPart):
+class BaseRecord(JsonPart):
+    """The base model."""
+
     name: str
     revision: str | None
 
 
-class Trained(JsonPart):
-    """What `speaker_statistics.describe` writes, as far as an export reads it."""
+class VoiceCloneState(JsonPart):
+    """The recipe state in a checkpoint, written by `dataset_speakers.make_recipe_state`; the part that an export reads."""
 
-    speakers: Annotated[list[Speaker], Field(min_length=1)]
-    data: Data
-    base: Base
+    speakers: Annotated[list[SpeakerRecord], Field(min_length=1)]
+    data: DataRecord
+    base: BaseRecord
 
 
-def plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
-    """The plan for `custom_voice` or `base`. Raises `UserError` for another format and for a base that lacks files."""
+def make_plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
+    """The plan for format `custom_voice` or `base`. Raises `UserError` for other formats and for a base with missing files."""
     if kind not in FORMATS:
         raise UserError(f"--format {kind}: voice_clone exports {' or '.join(FORMATS)}")
-    check_recipe_state(Trained, state)
+    check_recipe_state(VoiceCloneState, state)
     rows = [speaker["row"] for speaker in state["speakers"]]
     if "speaker_vectors" not in buffers or len(buffers["speaker_vectors"]) != len(rows):
-        raise UserError("the checkpoint does not hold one vector for each of its speakers; choose another checkpoint")
+        raise UserError("the checkpoint does not have one vector for each of its speakers; choose another checkpoint")
     return ExportPlan(
         keep=lambda name: kind == "base" or not name.startswith(qwen3_tts_speaker_encoder.PREFIX),
-        edit={CODEC_EMBEDDING: lambda table: with_rows(table, rows, buffers["speaker_vectors"])},
+        edit={CODEC_EMBEDDING: lambda table: insert_speaker_rows(table, rows, buffers["speaker_vectors"])},
         files={
-            "config.json": files.json_bytes(edited_config(qwen3_tts_speaker_encoder.read_base_config(base), state, kind)),
+            "config.json": files.json_bytes(edit_config(qwen3_tts_speaker_encoder.read_base_config(base), state, kind)),
             VOICES: files.json_bytes(state),
-            "README.md": model_card(state, kind).encode(),
+            "README.md": write_model_card(state, kind).encode(),
         },
-        copy=files_to_copy(base),
+        copy=list_files_to_copy(base),
     )
 
 
-def with_rows(table: Tensor, rows: list[int], vectors: Tensor) -> Tensor:
-    """A copy of the [vocabulary, H] table with the speakers' vectors in their rows. Raises `UserError` for what does not fit into it."""
+def insert_speaker_rows(table: Tensor, rows: list[int], vectors: Tensor) -> Tensor:
+    """A copy of the table [vocabulary, H] with `vectors` [speakers, H] in `rows`. Raises `UserError` if they do not fit."""
     if max(rows) >= len(table) or vectors.shape[1:] != table.shape[1:]:
         raise UserError(
             f"speaker vectors of shape {tuple(vectors.shape)} for rows {rows} do not fit {CODEC_EMBEDDING} of shape {tuple(table.shape)}; "
@@ -92,8 +98,8 @@ def with_rows(table: Tensor, rows: list[int], vectors: Tensor) -> Tensor:
     return table
 
 
-def edited_config(config: dict[str, Any], state: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The base's config with the new kind and the new speakers beside the old ones."""
+def edit_config(config: dict[str, Any], state: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The base's config with the new model type, and the new speakers added to those of the base."""
     talker = config["talker_config"]
     rows = {speaker["name"]: speaker["row"] for speaker in state["speakers"]}
     named = {
@@ -103,10 +109,11 @@ def edited_config(config: dict[str, Any], state: dict[str, Any], kind: str) -> d
     return {**config, "tts_model_type": kind, "talker_config": {**talker, **named}}
 
 
-def files_to_copy(base: Path) -> tuple[str, ...]:
-    """Tokenizer, generation settings and speech tokenizer: all that the stock package reads besides weights and config."""
+def list_files_to_copy(base: Path) -> tuple[str, ...]:
+    """Names of the tokenizer files, the generation settings and the speech tokenizer: all that the stock package reads besides weights and
+    config."""
     missing = [name for name in REQUIRED if not (base / name).exists()]
     if missing:
-        raise UserError(f"the base {base} lacks {', '.join(missing)}, without which no export can speak; fetch the model again")
+        raise UserError(f"the base {base} lacks {', '.join(missing)}, which an export needs in order to speak; download the model again")
     found = {path.name for pattern in COPIED for path in base.glob(pattern)} - set(WRITTEN)
     return (*sorted(found), "speech_tokenizer")

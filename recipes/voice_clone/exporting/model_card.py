@@ -1,4 +1,4 @@
-"""The README.md of an export: whose voice, from which data and base, and what may be done with it."""
+"""The model card (README.md) of an export: its voices, their data, the base model, and the conditions of use."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ waves, rate = model.generate_voice_clone(
 )
 ```
 
-It speaks in the voice of the clip, which it takes from the sound alone, as in its training. It was **not** trained for in-context
-cloning, where the words of the clip are given as `ref_text`: what a released base model does with them, this one may have unlearned.
+The model speaks in the voice of the clip. As in training, it uses only the sound of the clip. It was **not** trained for in-context
+cloning, where the transcript of the clip is given as `ref_text`, and may have lost this ability of the released base model.
 
-It keeps the speaker encoder: give it as `--model.source` to train on.""",
+The export contains the speaker encoder, so it can be trained further: pass it as `--model.source`.""",
 }
 
 
-def model_card(state: dict[str, Any], kind: str) -> str:
-    """Markdown with the hub's YAML header."""
+def write_model_card(state: dict[str, Any], kind: str) -> str:
+    """The card as Markdown with the hub's YAML header, for `kind` `custom_voice` or `base`."""
     speakers, data = state["speakers"], state["data"]
     hours = sum(speaker["seconds"] for speaker in speakers) / 3600
     base = state["base"]["name"] + (f"@{state['base']['revision']}" if state["base"]["revision"] else "")
@@ -44,21 +44,22 @@ tags: [qwen3-tts, voice-clone, synthetic-speech]
 
 # A cloned voice
 
-**Consent.** This model imitates the voices of the people named below. Use and pass it on only with the consent of each of them.
+**Consent.** This model imitates the voices of the people named below. Use and share it only with the consent of each of them.
 
-**Synthetic speech.** What it says was never said by them. Tell listeners that the speech is synthetic, and do not use it to deceive.
+**Synthetic speech.** These people never said what the model says. Tell listeners that the speech is synthetic, and never use it to
+deceive.
 
 | speaker | language | clips | minutes |
 |---|---|---|---|
 {table}
 
 Data: `{data["name"]}`, {data["clips"]} clips, {hours:.2f} hours, SHA-256 `{data["sha256"]}`.
-Base: {base}. The base's licence applies to this model too.{warning(state["base"]["name"])}
+Base: {base}. The base's licence applies to this model too.{format_warning(state["base"]["name"])}
 
 {usage}
 """
 
 
-def warning(base: str) -> str:
-    """What is to be known of a model that was trained on a demo model."""
-    return "".join(f"\n\n**{told}.**" for told in demo_models.warning_entry(base).values())
+def format_warning(base: str) -> str:
+    """The warning for a model that was trained from a demo model; empty for other bases."""
+    return "".join(f"\n\n**{warning}.**" for warning in demo_models.warning_entry(base).values())

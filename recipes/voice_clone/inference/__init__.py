@@ -1,1 +1,1 @@
-"""Speech from an exported model, with a static key/value cache, streaming."""
+"""Speech from an exported model, with a static key/value cache and streaming."""

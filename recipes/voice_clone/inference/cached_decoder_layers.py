@@ -1,8 +1,8 @@
-"""A stack of Qwen3 decoder layers over one static key/value cache, for the talker and for the code predictor.
+"""A stack of Qwen3 decoder layers with a static key/value cache, for the talker and for the code predictor.
 
-The arithmetic is that of the package's layers (Qwen3: normalised queries and keys, grouped heads, rotary positions, gated MLP) on the
-package's own parameters, in as few calls as they allow: at one position a step, a call costs more than what it computes. Nothing here
-depends on values, so that a CUDA graph can hold a whole frame.
+The arithmetic is that of the package's layers (Qwen3: normalized queries and keys, grouped heads, rotary positions, gated MLP) with the
+package's own parameters, in as few calls as possible: at one position per step, a call costs more than its computation. Nothing here
+depends on values, so a CUDA graph can contain a whole frame.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from finetune.errors import UserError
 
 
-class Norm:
-    """Root mean square normalisation over the last axis: x · weight / √(mean x² + ε).
+class RMSNorm:
+    """Root mean square normalization over the last axis: x · weight / √(mean x² + ε).
 
-    `rms_norm` is one kernel on CUDA and a dozen calls on a CPU, where half of a small model's frame would go to it; the same quotient,
-    times √n above and below, is four: x · (√n · weight) / hypot(|x|, √(n · ε)).
+    `rms_norm` is one kernel on CUDA but a dozen calls on a CPU, where it would take half of the time of a small model's frame. The same
+    quotient with both sides multiplied by √n takes four calls: x · (√n · weight) / hypot(|x|, √(n · ε)).
     """
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
@@ -35,77 +35,77 @@ class Norm:
         return x * self.scaled / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self.floor)
 
 
-Cache = list[tuple[Tensor, Tensor]]
+KeyValueCache = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, [batch, key/value heads, slots, head]."""
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One decoder layer's parameters. What is multiplied with the same input stands in one matrix."""
+class LayerWeights:
+    """Parameters of one decoder layer. Weights that multiply the same input are joined into one matrix."""
 
-    before_attention: Norm
+    before_attention: RMSNorm
     qkv: Tensor
     """[(heads + 2 key/value heads) · head, H]."""
-    qk_norm: Norm
+    qk_norm: RMSNorm
     """[heads + key/value heads, 1, head]."""
     out: Tensor
-    before_mlp: Norm
+    before_mlp: RMSNorm
     gate_up: Tensor
     """[2 · inner, H]."""
     down: Tensor
 
 
 @dataclass(frozen=True)
-class Window:
-    """Where a step reads and writes."""
+class AttentionWindow:
+    """The cache slots that a step reads and writes."""
 
     slots: Tensor
-    """[S] int64: the cache's slots of this step's positions."""
+    """[S] int64: the cache slots of this step's positions."""
     size: int
-    """Slots 0 … size-1 are looked at."""
+    """Attention covers slots 0 … size-1."""
     mask: Tensor | None
-    """[B, 1, S, size] bool, true where a position may look; None: everywhere."""
+    """[B, 1, S, size] bool, true where a position may attend; None: everywhere."""
     rotary: tuple[Tensor, Tensor]
     """Cosine and signed sine, [B or 1, 1, S, head]."""
 
 
-class Stack:
+class CachedDecoderLayers:
     """The layers and the final norm of a `Qwen3TTSTalkerModel` or a `Qwen3TTSTalkerCodePredictorModel`."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
         check_supported(config)
         self.heads, self.key_value_heads, self.head = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        self.layers = [layer_of(module, self.heads, self.key_value_heads) for module in model.layers]
-        self.norm = norm_of(model.norm)
+        self.layers = [collect_layer_weights(module, self.heads, self.key_value_heads) for module in model.layers]
+        self.norm = make_norm(model.norm)
         self._rotary = model.rotary_emb
 
-    def cache(self, batch: int, slots: int) -> Cache:
-        """Zeros: an unwritten slot must be finite to be masked."""
+    def make_cache(self, batch: int, slots: int) -> KeyValueCache:
+        """A cache of zeros: unwritten slots must be finite, or masking them would give NaN."""
         size = (batch, self.key_value_heads, slots, self.head)
         return [(self.norm.weight.new_zeros(size), self.norm.weight.new_zeros(size)) for _ in self.layers]
 
-    def rotary_table(self, positions: int) -> Tensor:
+    def make_rotary_table(self, positions: int) -> Tensor:
         """[positions, 2, head]: cosine, and sine with the sign of the half-rotation.
 
-        The talker's three position streams (time, height, width) are the same stream for speech, so that its interleaved sections pick
-        the same number from any of them: its table is the plain one.
+        For speech, the talker's three position streams (time, height, width) are equal, so its interleaved sections all read the same
+        numbers and its table is the plain one.
         """
-        where = torch.arange(positions, device=self.norm.weight.device)[None]
-        cosine, sine = self._rotary(self.norm.weight, where.expand(3, 1, -1) if has_sections(self._rotary) else where)
+        indices = torch.arange(positions, device=self.norm.weight.device)[None]
+        cosine, sine = self._rotary(self.norm.weight, indices.expand(3, 1, -1) if has_sections(self._rotary) else indices)
         cosine, sine = (one.reshape(-1, positions, self.head)[0] for one in (cosine, sine))
         half = self.head // 2
         return torch.stack([cosine, torch.cat([-sine[:, :half], sine[:, half:]], -1)], 1)
 
-    def __call__(self, x: Tensor, cache: Cache, window: Window) -> Tensor:
-        """[B, S, H] through all layers and the norm; the cache gets S more positions."""
-        for layer, kept in zip(self.layers, cache, strict=True):
-            x = x + self._attend(layer.before_attention(x), layer, kept, window)
+    def __call__(self, x: Tensor, cache: KeyValueCache, window: AttentionWindow) -> Tensor:
+        """[B, S, H] through all layers and the norm; writes S positions to the cache."""
+        for layer, keys_and_values in zip(self.layers, cache, strict=True):
+            x = x + self._attend(layer.before_attention(x), layer, keys_and_values, window)
             gate, up = F.linear(layer.before_mlp(x), layer.gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
         return self.norm(x)
 
-    def _attend(self, x: Tensor, layer: Layer, kept: tuple[Tensor, Tensor], window: Window) -> Tensor:
+    def _attend(self, x: Tensor, layer: LayerWeights, keys_and_values: tuple[Tensor, Tensor], window: AttentionWindow) -> Tensor:
         batch, steps, _ = x.shape
         joint = F.linear(x, layer.qkv).view(batch, steps, -1, self.head).transpose(1, 2)
         qk, v = joint.split([self.heads + self.key_value_heads, self.key_value_heads], 1)
@@ -113,60 +113,64 @@ class Stack:
         qk = layer.qk_norm(qk)
         qk = qk * cosine + qk.roll(self.head // 2, -1) * sine
         q, k = qk.split([self.heads, self.key_value_heads], 1)
-        keys, values = (store.index_copy_(2, window.slots, new)[:, :, : window.size] for store, new in zip(kept, (k, v), strict=True))
-        heard = F.scaled_dot_product_attention(q, keys, values, attn_mask=window.mask, enable_gqa=True)
-        return F.linear(heard.transpose(1, 2).reshape(batch, steps, -1), layer.out)
+        keys, values = (
+            store.index_copy_(2, window.slots, new)[:, :, : window.size] for store, new in zip(keys_and_values, (k, v), strict=True)
+        )
+        attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=window.mask, enable_gqa=True)
+        return F.linear(attended.transpose(1, 2).reshape(batch, steps, -1), layer.out)
 
 
 def check_supported(config: Any) -> None:
-    """Raises `UserError` for an architecture that the released models do not have and that `Stack` does not compute."""
+    """Raises `UserError` for architectures that the released models do not have and that `CachedDecoderLayers` does not implement."""
     found = {
         "sliding_window": getattr(config, "sliding_window", None),
         "attention_bias": config.attention_bias or None,
         "hidden_act": None if config.hidden_act == "silu" else config.hidden_act,
-        "rope_type": rope_type(config),
+        "rope_type": find_rope_type(config),
     }
-    odd = [f"{name} {value}" for name, value in found.items() if value is not None]
-    if odd:
-        raise UserError(f"{config.model_type} with {', '.join(odd)} cannot be decoded here; the released Qwen3-TTS models have none of it")
+    unsupported = [f"{name} {value}" for name, value in found.items() if value is not None]
+    if unsupported:
+        raise UserError(
+            f"{config.model_type} with {', '.join(unsupported)} is not supported; use a model with the released Qwen3-TTS architecture"
+        )
 
 
-def rope_type(config: Any) -> str | None:
-    """The kind of rotary positions if it is not the default one."""
+def find_rope_type(config: Any) -> str | None:
+    """The kind of rotary positions, or None for the default one."""
     scaling = config.rope_scaling or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     return None if kind == "default" else str(kind)
 
 
 def has_sections(rotary: Any) -> bool:
-    """Whether these rotary positions are the talker's, which take three streams of positions."""
+    """Whether these rotary positions take three streams of positions, as the talker's do."""
     return bool((rotary.config.rope_scaling or {}).get("mrope_section"))
 
 
-def layer_of(module: Any, heads: int, key_value_heads: int) -> Layer:
-    """The parameters of a package's decoder layer."""
+def collect_layer_weights(module: Any, heads: int, key_value_heads: int) -> LayerWeights:
+    """The parameters of one of the package's decoder layers."""
     attention, mlp = module.self_attn, module.mlp
-    of_queries, of_keys = (
+    query_norm, key_norm = (
         norm.weight.expand(count, 1, -1) for norm, count in ((attention.q_norm, heads), (attention.k_norm, key_value_heads))
     )
-    return Layer(
-        before_attention=norm_of(module.input_layernorm),
-        qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        qk_norm=Norm(torch.cat([of_queries, of_keys]), attention.q_norm.variance_epsilon),
+    return LayerWeights(
+        before_attention=make_norm(module.input_layernorm),
+        qkv=join_weights(attention.q_proj, attention.k_proj, attention.v_proj),
+        qk_norm=RMSNorm(torch.cat([query_norm, key_norm]), attention.q_norm.variance_epsilon),
         out=attention.o_proj.weight,
-        before_mlp=norm_of(module.post_attention_layernorm),
-        gate_up=joined(mlp.gate_proj, mlp.up_proj),
+        before_mlp=make_norm(module.post_attention_layernorm),
+        gate_up=join_weights(mlp.gate_proj, mlp.up_proj),
         down=mlp.down_proj.weight,
     )
 
 
-def norm_of(module: Any) -> Norm:
-    """A package's norm."""
-    return Norm(module.weight, module.variance_epsilon)
+def make_norm(module: Any) -> RMSNorm:
+    """From one of the package's norms."""
+    return RMSNorm(module.weight, module.variance_epsilon)
 
 
-def joined(*linears: Any) -> Tensor:
-    """The weights of several layers one above the other. The layers become views of it, so that nothing is held twice."""
+def join_weights(*linears: Any) -> Tensor:
+    """The weights of several layers, concatenated. The layers become views of the result, so that no weight is stored twice."""
     weight = torch.cat([linear.weight for linear in linears])
     for linear, part in zip(linears, weight.split([len(linear.weight) for linear in linears]), strict=True):
         linear.weight.data = part

@@ -1,4 +1,4 @@
-"""What an exported folder says about itself before its weights are read: its kind, its speakers, their languages, its text tokenizer."""
+"""An exported folder without its weights: its kind, speakers, their languages, sampling settings and text tokenizer."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ from finetune.errors import UserError
 from finetune.storage.model_security import check_config
 from finetune.storage.strict_json import read_object
 
+from ..exporting.exported_files import VOICES
 from ..model import sampling_settings
 
 if TYPE_CHECKING:
-    from ..model.sequence_layout import Ids, Processor
+    from ..model.sequence_layout import SpeechProcessor, TokenIds
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A folder that `finetune export` made, or a released model."""
+class ExportedModel:
+    """A folder written by `finetune export`, or a released model."""
 
     folder: Path
     config: dict[str, Any]
     trained: dict[str, Any]
-    """State of the run that it was exported from; empty for a model from elsewhere."""
+    """The recipe state of the run that it was exported from; empty for other models."""
     generation: dict[str, Any] = field(default_factory=dict)
-    """How its codes are to be sampled, as far as it says so."""
+    """Its own sampling settings; see `sampling_settings.read_model_settings`."""
 
     @classmethod
-    def of(cls, folder: Path) -> Exported:
-        """Read what the folder holds. Raises `UserError` if the folder is no Qwen3-TTS model that can be spoken with here."""
-        from ..exporting.exported_files import VOICES
-
+    def read(cls, folder: Path) -> ExportedModel:
+        """Read the folder. Raises `UserError` if it is not a Qwen3-TTS model that can speak here."""
         try:
             config = check_config(folder, VOICE_MODEL)
         except UserError as error:
-            raise UserError(f"--model {folder}: {error}; `python -m finetune export RUN --to {folder}` makes one") from None
+            raise UserError(f"--model {folder}: {error}; `python -m finetune export RUN --to {folder}` creates a model") from None
         if (kind := config.get("tts_model_type")) not in ("custom_voice", "base"):
-            raise UserError(f"--model {folder}: tts_model_type {kind!r} is no voice to speak with; export a run of the voice_clone recipe")
+            raise UserError(
+                f"--model {folder}: tts_model_type {kind!r} is not a model that can speak here; export a run of the voice_clone recipe"
+            )
         voices = folder / VOICES
         trained = read_object(voices) if voices.is_file() else {}
-        return cls(folder, config, trained, sampling_settings.own(folder))
+        return cls(folder, config, trained, sampling_settings.read_model_settings(folder))
 
     @property
     def is_base(self) -> bool:
+        """Whether it clones from a reference clip."""
         return self.config["tts_model_type"] == "base"
 
     @property
@@ -55,42 +57,43 @@ class Exported:
         return {name.lower(): row for name, row in (self.config["talker_config"].get("spk_id") or {}).items()}
 
     @cached_property
-    def ids(self) -> Ids:
-        from ..model.sequence_layout import Ids
+    def ids(self) -> TokenIds:
+        """The ids in its config."""
+        from ..model.sequence_layout import TokenIds
 
-        return Ids.of(self.config)
+        return TokenIds.from_config(self.config)
 
     @cached_property
-    def processor(self) -> Processor:
+    def processor(self) -> SpeechProcessor:
         """The text tokenizer, as the stock package loads it, with the model's ids."""
-        from ..model.sequence_layout import Processor, load_tokenizer
+        from ..model.sequence_layout import SpeechProcessor, load_tokenizer
 
-        return Processor(load_tokenizer(self.folder), self.ids, self.speakers)
+        return SpeechProcessor(load_tokenizer(self.folder), self.ids, self.speakers)
 
     def speaker(self, given: str | None) -> str:
-        """The speaker to use: the given one, or the only one. Raises `UserError` that lists what exists."""
+        """The given speaker, or the only one. Raises `UserError` that lists the speakers."""
         known = ", ".join(sorted(self.speakers)) or "none"
         if given is None:
             if len(self.speakers) > 1:
-                raise UserError(f"--speaker is missing; {self.folder} has several: {known}")
+                raise UserError(f"--speaker is missing; {self.folder} has several speakers: {known}")
             if not self.speakers:
-                raise UserError(f"{self.folder} knows no speaker by name; give --reference clip.wav of the voice to clone")
+                raise UserError(f"{self.folder} has no named speakers; give --reference clip.wav of the voice to clone")
             return next(iter(self.speakers))
         name = manifest.parse_speaker(given)
         if name not in self.speakers:
-            raise UserError(f"--speaker {given}: {self.folder} does not know that voice; it has {known}")
+            raise UserError(f"--speaker {given}: {self.folder} does not have this speaker; it has {known}")
         return name
 
     def dialect(self, speaker: str | None) -> int | None:
         """Codec id of the dialect that a preset of a `custom_voice` model speaks, or None."""
         talker = self.config["talker_config"]
-        spoken = {name.lower(): dialect for name, dialect in (talker.get("spk_is_dialect") or {}).items()}.get(speaker or "")
-        return talker["codec_language_id"][spoken] if spoken and not self.is_base else None
+        dialect = {name.lower(): dialect for name, dialect in (talker.get("spk_is_dialect") or {}).items()}.get(speaker or "")
+        return talker["codec_language_id"][dialect] if dialect and not self.is_base else None
 
     def language(self, given: str | None, speaker: str | None) -> str:
-        """The language to announce: the given one, or the one that the speaker was trained with, or `auto`."""
-        from ..model.sequence_layout import language_of
+        """The language for the prompt: the given one, else the one that the speaker was trained in, else `auto`."""
+        from ..model.sequence_layout import find_language
 
-        spoken = {entry["name"]: entry["language"] for entry in self.trained.get("speakers", [])}
-        wanted = given if given is not None else spoken.get(speaker or "")
-        return language_of({"language": wanted}, self.ids) or manifest.AUTO
+        trained = {entry["name"]: entry["language"] for entry in self.trained.get("speakers", [])}
+        chosen = given if given is not None else trained.get(speaker or "")
+        return find_language({"language": chosen}, self.ids) or manifest.AUTO

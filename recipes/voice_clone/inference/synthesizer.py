@@ -1,7 +1,10 @@
-"""Speech from an exported Qwen3-TTS folder: the folder is opened once and speaks many requests.
+"""Speech from an exported Qwen3-TTS folder: the model is loaded once and speaks many requests.
 
-with open_synthesizer(Path("exports/me")) as voice:
-    (spoken,) = voice.speak([Request("Hello.", speaker="me")], Sampling(seed=1))
+    with open_synthesizer(Path("exports/me")) as voice:
+        (spoken,) = voice.speak([Request("Hello.", speaker="me")], SamplingSettings(seed=1))
+
+torch and the modules that import it are imported inside the functions: `finetune generate --help` and the checks of a request load no
+torch.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from data_prep import manifest
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
@@ -19,38 +24,37 @@ from finetune.storage import files
 from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
 
 from ..model.model_configs import FRAME_RATE
-from ..model.sampling_settings import STOCK, Sampling
-from .exported_model import Exported
+from ..model.sampling_settings import STOCK, SamplingSettings
+from .exported_model import ExportedModel
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from .prompt_embeddings import Prompt, Voice
-    from .talker_decoding import Said, Speech
+    from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
+    from .talker_decoding import DecodedCodes, DecodingSession
 
 CACHED_CLIPS = 64
-"""Reference clips whose speaker vector and codes are kept, so that a clip that is used again is not encoded again."""
+"""Number of reference clips whose speaker vector and codes are cached."""
 
 
 @dataclass(frozen=True)
 class Request(SpeechRequest):
-    """A speech request with what only Qwen3-TTS offers."""
+    """A speech request with the options that only Qwen3-TTS has."""
 
     streamed_text: bool = False
-    """Feed the text token by token beside the frames, instead of whole before them. Training here is on whole text."""
+    """Feed the text token by token with the frames, instead of whole before them. The recipe trains with whole text."""
 
 
 @dataclass(frozen=True)
-class Spoken(SpeechResult):
-    """Generated speech with its codes."""
+class SpeechWithCodes(SpeechResult):
+    """Generated speech and its codes."""
 
     codes: np.ndarray
     """[T, 16] int64."""
 
 
-def check(exported: Exported, request: SpeechRequest) -> None:
-    """Raise `UserError`, which lists what exists, for a request that the folder cannot speak. Reads no weights."""
+def check_request(exported: ExportedModel, request: SpeechRequest) -> None:
+    """Raise `UserError`, which lists the valid values, for a request that the folder cannot speak. Reads no weights."""
     if not request.text.strip():
         raise UserError('--text is empty; give the words to speak, as in --text "Hello, this is my voice."')
     if request.reference is None:
@@ -63,41 +67,41 @@ def check(exported: Exported, request: SpeechRequest) -> None:
         check_length(exported, request.reference_text)
 
 
-def check_reference(exported: Exported, request: SpeechRequest) -> None:
-    """Raise `UserError` unless the folder is a base export, the clip exists, and no speaker is named beside it."""
+def check_reference(exported: ExportedModel, request: SpeechRequest) -> None:
+    """Raise `UserError` unless the folder is a base export, the clip exists, and the request names no speaker."""
     if not exported.is_base:
-        raise UserError(f"--reference: {exported.folder} is a custom_voice export, which has no speaker encoder; export with --format base")
+        raise UserError(f"--reference: {exported.folder} is a custom_voice export and has no speaker encoder; export with --format base")
     if request.speaker is not None:
         raise UserError("--speaker and --reference each choose a voice; give one of them")
     if request.reference is not None and not request.reference.is_file():
         raise UserError(f"--reference {request.reference}: no such file")
 
 
-def check_length(exported: Exported, text: str) -> None:
-    """Raise `UserError` for a text that takes more than half of the positions: speaking a token rarely takes less than a frame."""
-    from ..model.sequence_layout import text_tokens
+def check_length(exported: ExportedModel, text: str) -> None:
+    """Raise `UserError` for a text that takes more than half of the positions: a spoken token rarely takes less than one frame."""
+    from ..model.sequence_layout import tokenize_text
 
-    tokens, most = len(text_tokens(text, exported.processor)), exported.ids.positions // 2
+    tokens, most = len(tokenize_text(text, exported.processor)), exported.ids.positions // 2
     if tokens > most:
-        raise UserError(f"a text of {tokens} tokens is too long for this model, which takes {most}; cut it: {text[:60]!r} …")
+        raise UserError(f"a text of {tokens} tokens is too long for this model, which takes {most}; shorten it: {text[:60]!r} …")
 
 
 class Synthesizer:
-    """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. For one thread at a time.
+    """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
     Implements `recipes.speech.voice.Voice`.
     """
 
-    def __init__(self, exported: Exported) -> None:
+    def __init__(self, exported: ExportedModel) -> None:
         from . import reference_package
-        from .prompt_embeddings import Prompter
-        from .talker_decoding import Decoder
+        from .prompt_embeddings import PromptEmbedder
+        from .talker_decoding import TalkerDecoder
 
         sdpa_backends.disable_cudnn()
         self.exported = exported
         self._model: Any = reference_package.load(exported.folder).model
-        self._decoder = Decoder(self._model.talker, exported.ids)
-        self._prompter = Prompter(self._model.talker, exported.ids)
+        self._decoder = TalkerDecoder(self._model.talker, exported.ids)
+        self._embedder = PromptEmbedder(self._model.talker, exported.ids)
         self._encoded_clips: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
@@ -107,8 +111,8 @@ class Synthesizer:
         self.close()
 
     def close(self) -> None:
-        """Free the model's memory; nothing can be spoken afterwards."""
-        self._model = self._decoder = self._prompter = None  # type: ignore[assignment]
+        """Free the model's memory. The synthesizer cannot be used afterwards."""
+        self._model = self._decoder = self._embedder = None  # type: ignore[assignment]
         self._encoded_clips.clear()
 
     @property
@@ -128,12 +132,12 @@ class Synthesizer:
 
     @property
     def default_temperature(self) -> float:
-        """Temperature of codebook 0 where a request sets none and it is sampled."""
+        """Temperature of codebook 0 for requests that set none, if it is sampled."""
         return float((STOCK | self.exported.generation)["temperature"])
 
     @property
     def samples_by_default(self) -> bool:
-        """Whether codebook 0 is sampled where a request sets nothing."""
+        """Whether codebook 0 is sampled for requests without sampling settings."""
         return bool((STOCK | self.exported.generation)["do_sample"])
 
     @property
@@ -151,71 +155,74 @@ class Synthesizer:
         """When the folder was exported, in seconds since the epoch."""
         return int((self.exported.folder / "config.json").stat().st_mtime)
 
-    def check(self, request: SpeechRequest) -> None:
+    def check_request(self, request: SpeechRequest) -> None:
         """Raise `UserError`, which lists what exists, for a request that this model cannot speak."""
-        check(self.exported, request)
+        check_request(self.exported, request)
 
     def check_language(self, language: str | None, speaker: str | None) -> None:
-        """Raise `UserError` for a language that this model does not know; None is the one that the speaker was trained with."""
+        """Raise `UserError` for a language that this model does not know; None is the language that the speaker was trained in."""
         self.exported.language(language, speaker)
 
-    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling | Sampling) -> list[Spoken]:
-        """Speech for each request, in their order, as one batch. With the same seed a request gives the same codes alone or in a batch."""
+    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling | SamplingSettings) -> list[SpeechWithCodes]:
+        """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes alone or in a
+        batch."""
         for request in requests:
             self.check(request)
         if not requests:
             return []
-        voices = [self._voice(request) for request in requests]
-        speech = self._start(requests, voices, sampling)
-        for _ in speech.frames():
+        voices = [self._load_voice(request) for request in requests]
+        session = self._start_session(requests, voices, sampling)
+        for _ in session.frames():
             pass
-        results = speech.result()
-        waves = self._waves(voices, results)
-        return [Spoken(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
+        results = session.results()
+        waves = self._decode_waves(voices, results)
+        return [SpeechWithCodes(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
 
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling | Sampling) -> Generator[np.ndarray, None, Spoken]:
-        """Chunks [samples] float32 as they are generated; together they are the wave of `speak`. The generator returns the result."""
-        import numpy as np
-
-        from .waveform_streaming import WaveStream, growing_pieces
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling | SamplingSettings) -> Generator[np.ndarray, None, SpeechWithCodes]:
+        """Chunks [samples] float32 as they are generated; concatenated they are the wave of `speak`. The generator returns the result."""
+        from .waveform_streaming import StreamingCodecDecoder, growing_chunk_sizes
 
         self.check(request)
-        voice = self._voice(request)
-        speech = self._start([request], [voice], sampling)
-        stream = WaveStream(self._model.speech_tokenizer.model.decoder)
+        voice = self._load_voice(request)
+        session = self._start_session([request], [voice], sampling)
+        stream = StreamingCodecDecoder(self._model.speech_tokenizer.model.decoder)
         if voice.reference_codes is not None:
-            stream.feed(voice.reference_codes[None])  # the decoder continues the reference's sound, which is not returned
+            stream.feed(voice.reference_codes[None])  # the decoder continues the reference audio, which is not returned
         chunks: list[np.ndarray] = []
-        for piece in speech.pieces(growing_pieces()):
+        for piece in session.chunks(growing_chunk_sizes()):
             chunks.append(stream.feed(piece.transpose(0, 1))[0].cpu().numpy())
             yield chunks[-1]
-        (result,) = speech.result()
-        return Spoken(np.concatenate(chunks), self.rate, result.ended, result.codes.numpy())
+        (result,) = session.results()
+        return SpeechWithCodes(np.concatenate(chunks), self.rate, result.ended, result.codes.numpy())
 
-    def _start(self, requests: Sequence[SpeechRequest], voices: Sequence[Voice], sampling: SpeechSampling | Sampling) -> Speech:
-        from .talker_decoding import Speech
+    def _start_session(
+        self, requests: Sequence[SpeechRequest], voices: Sequence[VoiceConditioning], sampling: SpeechSampling | SamplingSettings
+    ) -> DecodingSession:
+        from .talker_decoding import DecodingSession
 
-        prompts = [self._prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
-        settings = full_sampling(sampling)
-        return Speech(
-            self._decoder, prompts, settings.choices(self.exported.generation), [settings.seed] * len(prompts), settings.most_frames
+        prompts = [self._embed_prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
+        settings = convert_sampling(sampling)
+        return DecodingSession(
+            self._decoder, prompts, settings.make_sampler(self.exported.generation), [settings.seed] * len(prompts), settings.max_frames
         )
 
-    def _prompt(self, request: SpeechRequest, voice: Voice) -> Prompt:
+    def _embed_prompt(self, request: SpeechRequest, voice: VoiceConditioning) -> PromptEmbeddings:
         import torch
 
-        from ..model.sequence_layout import text_tokens
+        from ..model.sequence_layout import tokenize_text
 
         with torch.inference_mode():
-            text = text_tokens(request.text, self.exported.processor)
-            prompt = self._prompter.prompt(text, self._language(request), voice, isinstance(request, Request) and request.streamed_text)
+            text = tokenize_text(request.text, self.exported.processor)
+            prompt = self._embedder.embed(
+                text, self._find_language_id(request), voice, isinstance(request, Request) and request.streamed_text
+            )
         if len(prompt.before) >= self.exported.ids.positions:
             raise UserError(
-                f"--reference {request.reference} and the text fill the model's {self.exported.ids.positions} positions; cut it"
+                f"--reference {request.reference} and the text fill the model's {self.exported.ids.positions} positions; shorten the clip"
             )
         return prompt
 
-    def _language(self, request: SpeechRequest) -> int | None:
+    def _find_language_id(self, request: SpeechRequest) -> int | None:
         """Language id of the codec prefix, or None for auto. A preset that speaks a dialect uses it for Chinese and for auto."""
         speaker = self.exported.speaker(request.speaker) if request.reference is None else None
         name = self.exported.language(request.language, speaker)
@@ -224,36 +231,37 @@ class Synthesizer:
             return dialect
         return None if name == manifest.AUTO else self.exported.ids.languages[name]
 
-    def _voice(self, request: SpeechRequest) -> Voice:
-        from ..model.sequence_layout import text_tokens
-        from .prompt_embeddings import Voice
+    def _load_voice(self, request: SpeechRequest) -> VoiceConditioning:
+        from ..model.sequence_layout import tokenize_text
+        from .prompt_embeddings import VoiceConditioning
 
         if request.reference is None:
-            return Voice(self._decoder.first_table[self.exported.speakers[self.exported.speaker(request.speaker)]])
+            return VoiceConditioning(self._decoder.first_table[self.exported.speakers[self.exported.speaker(request.speaker)]])
         vector, codes = self._encode_reference(request.reference)
         if request.reference_text is None:
-            return Voice(vector)
-        return Voice(vector, text_tokens(request.reference_text, self.exported.processor), codes)
+            return VoiceConditioning(vector)
+        return VoiceConditioning(vector, tokenize_text(request.reference_text, self.exported.processor), codes)
 
     def _encode_reference(self, reference: Path) -> tuple[Tensor, Tensor]:
         """The speaker vector [H] and the codes [T, codebooks] of a clip."""
-        from ..model.speaker_embeddings import SAMPLE_RATE, read_clip
+        from ..model.speaker_embeddings import SAMPLE_RATE, read_reference_clip
 
         key = files.digest(reference)
         if key not in self._encoded_clips:
-            clip = read_clip(reference)
+            clip = read_reference_clip(reference)
             codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]
             if len(self._encoded_clips) >= CACHED_CLIPS:
                 del self._encoded_clips[next(iter(self._encoded_clips))]
             self._encoded_clips[key] = (self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes)
         return self._encoded_clips[key]
 
-    def _waves(self, voices: Sequence[Voice], results: Sequence[Said]) -> list[np.ndarray]:
-        """Waves [samples] of the codes. A reference's codes are decoded before them, so that its sound continues, and cut off again."""
+    def _decode_waves(self, voices: Sequence[VoiceConditioning], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
+        """Waves [samples] of the codes. A reference's codes are decoded first, so that its sound continues, and their samples are
+        removed."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
-        from .waveform_streaming import decoded
+        from .waveform_streaming import decode_codes
 
         codec = self._model.speech_tokenizer.model
         heads = [
@@ -261,34 +269,34 @@ class Synthesizer:
             for voice, one in zip(voices, results, strict=True)
         ]
         codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, results, strict=True)], batch_first=True)
-        waves = decoded(codec.decoder, codes.to(self._decoder.first_table.device)).cpu().numpy()
+        waves = decode_codes(codec.decoder, codes.to(self._decoder.first_table.device)).cpu().numpy()
         step = int(codec.get_decode_upsample_rate())
         cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, results, strict=True)]
         return [wave[start:end] for wave, (start, end) in zip(waves, cuts, strict=True)]
 
 
-def full_sampling(sampling: SpeechSampling | Sampling) -> Sampling:
-    """The settings of every speech model as those of Qwen3-TTS, with the model's own for all others."""
-    if isinstance(sampling, Sampling):
+def convert_sampling(sampling: SpeechSampling | SamplingSettings) -> SamplingSettings:
+    """The settings that every speech model has, as settings of Qwen3-TTS; the others are the model's own."""
+    if isinstance(sampling, SamplingSettings):
         return sampling
-    return Sampling(**{field.name: getattr(sampling, field.name) for field in fields(SpeechSampling)})
+    return SamplingSettings(**{field.name: getattr(sampling, field.name) for field in fields(SpeechSampling)})
 
 
 def open_synthesizer(folder: Path) -> Synthesizer:
-    """Load an exported folder to speak with. Raises `UserError` if it is none."""
-    return Synthesizer(Exported.of(folder))
+    """Load an exported folder. Raises `UserError` if it is not one."""
+    return Synthesizer(ExportedModel.read(folder))
 
 
 @dataclass(frozen=True)
 class ExportedVoice:
-    """An exported folder, or a released model, as evaluation and serving see it. Implements `recipes.speech.voice.VoiceFolder`."""
+    """An exported folder or a released model, as evaluation and serving use it. Implements `recipes.speech.voice.VoiceFolder`."""
 
-    exported: Exported
+    exported: ExportedModel
 
     @classmethod
     def inspect(cls, folder: Path) -> ExportedVoice:
-        """Raises `UserError` if the folder is no Qwen3-TTS model that can be spoken with here."""
-        return cls(Exported.of(folder))
+        """Raises `UserError` if the folder is not a Qwen3-TTS model that can speak here."""
+        return cls(ExportedModel.read(folder))
 
     @property
     def folder(self) -> Path:
@@ -302,8 +310,8 @@ class ExportedVoice:
     def first_speaker(self) -> str | None:
         return next((speaker["name"] for speaker in self.exported.trained.get("speakers", [])), None)
 
-    def check(self, request: SpeechRequest) -> None:
-        check(self.exported, request)
+    def check_request(self, request: SpeechRequest) -> None:
+        check_request(self.exported, request)
 
     def open(self) -> Synthesizer:
         return Synthesizer(self.exported)

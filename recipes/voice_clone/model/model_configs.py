@@ -1,7 +1,6 @@
-"""Shapes of Qwen3-TTS 12 Hz models: the two released ones, and two small ones that follow the same rules.
+"""Configs of Qwen3-TTS 12 Hz models: the two released ones, and small ones that follow the same rules.
 
-A shape is the content of the model's `config.json`. Numbers of the released models: their `config.json` on the hub
-(Qwen/Qwen3-TTS-12Hz-0.6B-Base and -1.7B-Base).
+Numbers of the released models are from their `config.json` on the hub (Qwen/Qwen3-TTS-12Hz-0.6B-Base and -1.7B-Base).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ CODEBOOKS = 16
 FRAME_RATE = 12.5
 """Frames of codes per second of speech."""
 SUPPRESSED = 1024
-"""The last ids of the talker's vocabulary are never sampled, end of speech excepted: control ids and speakers live there."""
+"""Number of ids at the end of the talker's vocabulary that are never sampled, except end of speech: control ids and speakers."""
 
 _CONTROL = {
     "codec_pad_id": 100,
@@ -36,12 +35,12 @@ _LANGUAGES = {
     "italian": 22,
     "portuguese": 23,
 }
-"""Both tables count from the first id after the audio codes."""
+"""Ids of this table and of `_CONTROL` are offsets from the first id after the audio codes."""
 
 
 @dataclass(frozen=True)
 class TextIds:
-    """Ids of the text tokenizer that the layout needs, and the size of its vocabulary."""
+    """Special ids of the text tokenizer that the layout needs, and its vocabulary size."""
 
     im_start: int
     im_end: int
@@ -55,8 +54,8 @@ RELEASED_TEXT = TextIds(im_start=151644, im_end=151645, tts_pad=151671, tts_bos=
 
 
 @dataclass(frozen=True)
-class Width:
-    """What differs from size to size; widths in channels."""
+class ModelSize:
+    """The values in which the model sizes differ; widths in channels."""
 
     label: str
     codebook: int
@@ -74,23 +73,23 @@ class Width:
     speaker_inner: int
     positions: int
     spread: float = 0.02
-    """Standard deviation of fresh weights: large enough in a narrow model that frozen heads can be sure of a code."""
+    """Standard deviation of initial weights. A narrow model needs a large one, so that frozen heads can predict a code with confidence."""
 
 
 RELEASED = {
-    "0.6B": Width("0b6", 2048, 2048, 1024, 3072, 28, 1024, 3072, 5, 16, 8, 128, 512, 128, 32768),
-    "1.7B": Width("1b7", 2048, 2048, 2048, 6144, 28, 1024, 3072, 5, 16, 8, 128, 512, 128, 32768),
+    "0.6B": ModelSize("0b6", 2048, 2048, 1024, 3072, 28, 1024, 3072, 5, 16, 8, 128, 512, 128, 32768),
+    "1.7B": ModelSize("1b7", 2048, 2048, 2048, 6144, 28, 1024, 3072, 5, 16, 8, 128, 512, 128, 32768),
 }
 SMALL = {
-    # Like the 1.7B: text as wide as the talker, so that a forgotten projection fits; a predictor narrower than the talker.
-    "nano": Width("nano", 64, 32, 32, 64, 2, 16, 32, 1, 4, 2, 16, 16, 8, 2048, spread=0.2),
-    # Like the 0.6B: text of another width, predictor and talker equally wide, so that there is nothing to project between them.
-    # Wide enough to learn two minutes of speech by heart in 200 steps, small enough to do so on a CPU within two minutes.
-    "demo": Width("demo", 64, 64, 96, 192, 2, 96, 192, 2, 6, 2, 16, 16, 8, 2048, spread=0.1),
-    "mini": Width("mini", 2048, 48, 64, 128, 2, 64, 128, 1, 4, 2, 16, 16, 8, 2048, spread=0.1),
+    # Like the 1.7B: text as wide as the talker, so that tests must notice a missing projection; a predictor narrower than the talker.
+    "nano": ModelSize("nano", 64, 32, 32, 64, 2, 16, 32, 1, 4, 2, 16, 16, 8, 2048, spread=0.2),
+    # Like the 0.6B: text of another width, predictor and talker equally wide, so that there is no projection between them.
+    # Large enough to memorize two minutes of speech in 200 steps, small enough to do so on a CPU within two minutes.
+    "demo": ModelSize("demo", 64, 64, 96, 192, 2, 96, 192, 2, 6, 2, 16, 16, 8, 2048, spread=0.1),
+    "mini": ModelSize("mini", 2048, 48, 64, 128, 2, 64, 128, 1, 4, 2, 16, 16, 8, 2048, spread=0.1),
 }
 
-EXTRACTOR: dict[str, Any] = {
+PREPROCESSOR_CONFIG: dict[str, Any] = {
     "feature_extractor_type": "EncodecFeatureExtractor",
     "feature_size": 1,
     "sampling_rate": 24000,
@@ -100,15 +99,15 @@ EXTRACTOR: dict[str, Any] = {
     "chunk_length_s": None,
     "overlap": None,
 }
-"""`speech_tokenizer/preprocessor_config.json`, of every size."""
+"""`speech_tokenizer/preprocessor_config.json`, the same for every size."""
 
 
-def released(size: str) -> dict[str, Any]:
+def make_released_config(size: str) -> dict[str, Any]:
     """`config.json` of a released Base model; `size` is "0.6B" or "1.7B"."""
-    return model_shape(RELEASED[size], RELEASED_TEXT)
+    return make_model_config(RELEASED[size], RELEASED_TEXT)
 
 
-def model_shape(width: Width, text: TextIds) -> dict[str, Any]:
+def make_model_config(width: ModelSize, text: TextIds) -> dict[str, Any]:
     """`config.json` of a Base model with a speaker encoder."""
     return {
         "architectures": ["Qwen3TTSForConditionalGeneration"],
@@ -127,7 +126,7 @@ def model_shape(width: Width, text: TextIds) -> dict[str, Any]:
     }
 
 
-def _talker(width: Width, text: TextIds) -> dict[str, Any]:
+def _talker(width: ModelSize, text: TextIds) -> dict[str, Any]:
     half = width.head // 2
     high = half * 5 // 16  # the released split of a 128-wide head is 24, 20, 20
     return {
@@ -148,7 +147,7 @@ def _talker(width: Width, text: TextIds) -> dict[str, Any]:
     }
 
 
-def _predictor(width: Width) -> dict[str, Any]:
+def _predictor(width: ModelSize) -> dict[str, Any]:
     return {
         "model_type": "qwen3_tts_talker_code_predictor",
         "vocab_size": width.codebook,
@@ -159,7 +158,7 @@ def _predictor(width: Width) -> dict[str, Any]:
     }
 
 
-def _attention(width: Width) -> dict[str, Any]:
+def _attention(width: ModelSize) -> dict[str, Any]:
     return {
         "num_attention_heads": width.heads,
         "num_key_value_heads": width.key_value_heads,
@@ -173,11 +172,11 @@ def _attention(width: Width) -> dict[str, Any]:
     }
 
 
-def _speaker_encoder(width: Width) -> dict[str, Any]:
+def _speaker_encoder(width: ModelSize) -> dict[str, Any]:
     channels = width.speaker_channels
     return {
         "mel_dim": 128,
-        "enc_dim": width.talker,  # the vector takes the place of a codec embedding
+        "enc_dim": width.talker,  # the speaker vector replaces a codec embedding
         "enc_channels": [channels, channels, channels, channels, 3 * channels],
         "enc_kernel_sizes": [5, 3, 3, 3, 1],
         "enc_dilations": [1, 2, 3, 4, 1],
@@ -188,8 +187,8 @@ def _speaker_encoder(width: Width) -> dict[str, Any]:
     }
 
 
-def codec_shape(codebook: int) -> dict[str, Any]:
-    """`speech_tokenizer/config.json` of a small 12 Hz codec: 24 kHz, 1920 samples a frame, 16 codebooks of `codebook` entries."""
+def make_codec_config(codebook: int) -> dict[str, Any]:
+    """`speech_tokenizer/config.json` of a small 12 Hz codec: 24 kHz, 1920 samples per frame, 16 codebooks of `codebook` entries."""
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],
         "model_type": "qwen3_tts_tokenizer_12hz",
@@ -212,7 +211,7 @@ def _codec_encoder(codebook: int) -> dict[str, Any]:
         "audio_channels": 1,
         "num_filters": 4,
         "num_residual_layers": 1,
-        "upsampling_ratios": [8, 6, 5, 4],  # 960, and a last convolution of stride 2
+        "upsampling_ratios": [8, 6, 5, 4],  # 960, followed by a convolution of stride 2
         "codebook_dim": 16,
         "vector_quantization_hidden_dimension": 16,
         "sliding_window": 250,
@@ -236,7 +235,7 @@ def _codec_decoder(codebook: int) -> dict[str, Any]:
 
 
 def _codec_side(codebook: int) -> dict[str, Any]:
-    """What encoder and decoder have in common: a narrow transformer and the quantiser's size."""
+    """The values that encoder and decoder share: a narrow transformer and the quantizer's size."""
     return {
         "num_attention_heads": 2,
         "num_key_value_heads": 2,

@@ -1,11 +1,11 @@
-"""The training forward of Qwen3-TTS: one talker over text and speech, one code predictor inside each frame.
+"""The training forward of Qwen3-TTS: one talker over text and speech, and one code predictor within each frame.
 
-    main = −Σ log p(codebook 0 or end of speech | everything before)         T + 1 targets a clip
-    sub  = −Σ log p(codebook i | codebooks before it, talker's state)        15·T targets a clip
+    main = −Σ log p(codebook 0 or end of speech | everything before)         T + 1 targets per clip
+    sub  = −Σ log p(codebook i | codebooks before it, talker's state)        15·T targets per clip
 
-These are the two factors of what generation samples from, so that their sum is the likelihood of a clip under generation itself.
-The package's own training forward is not used: it shifts the labels of both factors once too often, and it conditions the second on
-the state after the frame, which does not exist yet when a frame is generated.
+Generation samples from these two factors, so their sum is the negative log-likelihood of a clip under generation. The package's own
+training forward is not used: it shifts the labels of both factors once too often, and it conditions the second one on the state after the
+frame, which does not exist yet when the frame is generated.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from accelerate import init_empty_weights
 from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.modeling.loss_head import LossHead, of_logits
 
 ATTENTION = "overtone_causal"
-"""Name in transformers of sdpa without a mask. For the name `sdpa` itself it looks whether a mask is all true, and a GPU's host waits."""
+"""Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
+for the GPU."""
 
 
 class SpeechModel(nn.Module):
-    """Everything that is trained, and the speaker vectors, under one forward."""
+    """The talker with its code predictor, and the speaker vectors, as one module with the training forward."""
 
     def __init__(
         self, talker: nn.Module, speaker_vectors: Tensor, sub_weight: float, sub_frames: float, frame_dropout: float = 0.0
     ) -> None:
-        """`talker` is the package's Qwen3TTSTalkerForConditionalGeneration; `speaker_vectors` is [speakers, H] fp32; of a share
-        `sub_frames` (0, 1] of the frames the other codebooks are learned, and a share `frame_dropout` [0, 1) the talker does not hear."""
+        """`talker` is the package's Qwen3TTSTalkerForConditionalGeneration; `speaker_vectors` is [speakers, H] fp32. The code predictor
+        trains on the share `sub_frames` in (0, 1] of the frames. The talker's input lacks the share `frame_dropout` in [0, 1) of the
+        frames."""
         super().__init__()
         self.speaker_vectors: Tensor
         self.talker = talker
@@ -39,51 +45,52 @@ class SpeechModel(nn.Module):
         self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0}
 
     def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, two numbers of right
-        guesses.
+        """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, and two counts of
+        correct top-1 guesses.
 
-        If only some frames are drawn for the other codebooks, their sums are scaled up to what all would give, in expectation.
+        If codebooks 1 to 15 train on a share of the frames, their sums are scaled up, so that their expectation is the sum over all frames.
         """
         talker: Any = self.talker
-        codes = rows_of(tensors["codes"], tensors["frame_rows"])
+        codes = select_positions(tensors["codes"], tensors["frame_rows"])
         embedded = frame_embeddings(talker, codes)
-        heard = dropped(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
-        hidden = talker_states(talker, input_embeddings(talker, self.speaker_vectors, tensors, heard))
-        main, main_hits = asked(talker.codec_head, *first_codebook(hidden, tensors["labels"], tensors["target_rows"]))
+        inputs = drop_frames(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
+        hidden = talker_states(talker, input_embeddings(talker, self.speaker_vectors, tensors, inputs))
+        main, main_hits = compute_head_loss(talker.codec_head, *align_first_codebook(hidden, tensors["labels"], tensors["target_rows"]))
         states = states_before_frames(hidden, tensors["frame_rows"])
-        # What is measured is measured on all frames.
-        chosen, scale = drawn(len(codes), self.sub_frames if self.training else 1.0, codes.device)
-        learned = other_codebooks(talker.code_predictor, states[chosen], embedded[chosen], codes[chosen])
-        sub, sub_hits = by_book(talker.code_predictor.lm_head, *learned)
+        # Evaluation uses all frames.
+        chosen, scale = choose_frames(len(codes), self.sub_frames if self.training else 1.0, codes.device)
+        predicted = run_code_predictor(talker.code_predictor, states[chosen], embedded[chosen], codes[chosen])
+        sub, sub_hits = sum_codebook_losses(talker.code_predictor.lm_head, *predicted)
         return {"main": main, "sub": sub * scale, "main_accuracy": main_hits, "sub_accuracy": sub_hits * scale}
 
 
-def rows_of(positions: Tensor, rows: Tensor) -> Tensor:
-    """[B, S, …] and the numbers [N] of positions, counted through all samples → [N, …].
+def select_positions(positions: Tensor, rows: Tensor) -> Tensor:
+    """Values [B, S, …] at the flat positions `rows` [N], counted through the whole batch → [N, …].
 
-    Not by a mask: on a GPU the host would wait to learn how many positions it chooses.
+    Not by a mask: on a GPU, the host would wait to learn how many positions the mask selects.
     """
     return positions.flatten(0, 1).index_select(0, rows)
 
 
 def frame_embeddings(talker: Any, codes: Tensor) -> Tensor:
-    """[N, 16] codes → [N, 16, H]: each codebook has its own table, the first in the talker and the others in the predictor."""
+    """Codes [N, 16] → [N, 16, H]. Each codebook has its own table: the first in the talker, the others in the predictor."""
     tables = [talker.model.codec_embedding, *talker.code_predictor.model.codec_embedding]
     return torch.stack([table(codes[:, book]) for book, table in enumerate(tables)], dim=1)
 
 
 def input_embeddings(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor) -> Tensor:
-    """What the talker reads, [B, S, H]: the text channel plus the codec channel."""
+    """The talker's input, [B, S, H]: the text channel plus the codec channel."""
     return text_channel(talker, tensors["text"], tensors["valid"]) + codec_channel(talker, speaker_vectors, tensors, embedded)
 
 
 def text_channel(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
-    """Projected text embeddings, zero at padding. The mask comes after the projection, whose biases would fill the padding again."""
+    """Projected text embeddings [B, S, H], zero at padding. The mask is applied after the projection, whose biases are not zero."""
     return talker.text_projection(talker.model.text_embedding(text)) * valid.unsqueeze(-1)
 
 
 def codec_channel(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor) -> Tensor:
-    """Control ids, the speaker's vector in its slot, and each frame as the sum of its codebooks' embeddings; zero elsewhere."""
+    """Control ids, the speaker's vector in its slot, and each frame as the sum of its codebooks' embeddings: [B, S, H], zero at other
+    positions."""
     control = talker.model.codec_embedding(tensors["codec"]) * tensors["codec_mask"].unsqueeze(-1)
     # The buffer stays fp32 under mixed precision, and the sum would silently promote everything after it.
     voice = speaker_vectors[tensors["speaker"]].to(control.dtype).unsqueeze(1) * tensors["speaker_mask"].unsqueeze(-1)
@@ -94,109 +101,104 @@ def codec_channel(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tenso
 def talker_states(talker: Any, inputs: Tensor) -> Tensor:
     """Last hidden states after the final norm, [B, S, H].
 
-    Padding is on the right and attention causal, so padding needs no mask, and attention takes its fast causal path (`ATTENTION`).
+    Padding is on the right and attention is causal, so no mask is needed and attention takes its fast causal path (`ATTENTION`).
     """
     return talker.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
 
 
-def first_codebook(hidden: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """States [M, H] and targets [M] of codebook 0 and end of speech: position p, of `rows`, predicts the label of p+1, one shift in all."""
-    return rows_of(hidden, rows), rows_of(labels, rows + 1)
+def align_first_codebook(hidden: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """States [M, H] and targets [M] of codebook 0 and end of speech: each position p in `rows` predicts the label at p+1. The only
+    shift."""
+    return select_positions(hidden, rows), select_positions(labels, rows + 1)
 
 
 def states_before_frames(hidden: Tensor, rows: Tensor) -> Tensor:
-    """For each frame, of `rows`, the talker's state one position earlier, [N, H]: the one that predicted the frame's codebook 0."""
-    return rows_of(hidden, rows - 1)
+    """For each frame position in `rows`, the talker's state one position earlier, [N, H]: the state that predicted the frame's codebook
+    0."""
+    return select_positions(hidden, rows - 1)
 
 
-def dropped(embedded: Tensor, share: float) -> Tensor:
-    """[N, 16, H] with a share of the frames set to zero, by torch's generator. The rest is not scaled: a frame is heard whole or not."""
+def drop_frames(embedded: Tensor, share: float) -> Tensor:
+    """Frames [N, 16, H] with a random share set to zero (torch's generator). The others are not scaled: a frame is either complete or
+    absent."""
     return embedded * (torch.rand(len(embedded), device=embedded.device) >= share)[:, None, None]
 
 
-def drawn(frames: int, share: float, device: torch.device) -> tuple[Tensor | slice, float]:
-    """Which frames the other codebooks are learned from, by torch's generator (which a step seeds by its micro-batch), and how many
-    each stands for."""
+def choose_frames(frames: int, share: float, device: torch.device) -> tuple[Tensor | slice, float]:
+    """Random choice (torch's generator, which each step seeds for its micro-batch) of the frames that train codebooks 1 to 15. Returns
+    their indices and the factor that scales their sums to all frames."""
     if share == 1.0 or not frames:
         return slice(None), 1.0
     count = math.ceil(share * frames)
     return torch.randperm(frames, device=device)[:count], frames / count
 
 
-def other_codebooks(predictor: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+def run_code_predictor(predictor: Any, states: Tensor, embedded: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """States [N, 15, H] and targets [N, 15] of codebooks 1 … 15, for all frames of the batch at once.
 
-    Each frame is a sequence of its own of 16 steps: the talker's state, then codebooks 0 … 14. Step i predicts codebook i, no shift.
+    Each frame is a separate sequence of 16 steps: the talker's state, then codebooks 0 … 14. Step i predicts codebook i, without a shift.
     """
     steps = predictor.small_to_mtp_projection(torch.cat([states.unsqueeze(1), embedded[:, :-1]], dim=1))
     return predictor.model(inputs_embeds=steps, use_cache=False).last_hidden_state[:, 1:], codes[:, 1:]
 
 
-def by_book(heads: nn.ModuleList, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What the heads of codebooks 1 … 15 say of their states [N, 15, H] and targets [N, 15], added up."""
-    # Not by slices: the gradient of each would be a tensor of the whole's size.
-    each = [asked(head, *given) for head, *given in zip(heads, states.unbind(1), targets.unbind(1), strict=True)]
-    nll, hits = zip(*each, strict=True)
+def sum_codebook_losses(heads: nn.ModuleList, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss and the correct guesses of the heads of codebooks 1 … 15, summed, for states [N, 15, H] and targets [N, 15]."""
+    # unbind, because the gradient of each slice would be a tensor as large as `states`.
+    losses = [compute_head_loss(head, *inputs) for head, *inputs in zip(heads, states.unbind(1), targets.unbind(1), strict=True)]
+    nll, hits = zip(*losses, strict=True)
     return torch.stack(nll).sum(), torch.stack(hits).sum()
 
 
-def asked(head: nn.Module, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What a head says of states [M, H] and targets [M]: summed negative log-likelihood in nats, and right first guesses, both fp32."""
+def compute_head_loss(head: nn.Module, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed negative log-likelihood in nats and number of correct top-1 guesses, both fp32, for states [M, H] and targets [M]."""
     if isinstance(head, LossHead):
         nll, hits = head(states, targets)
         return nll, hits
     return of_logits(head(states), targets)
 
 
-def ask_heads(model: SpeechModel, adapted: Callable[[str], bool]) -> None:
-    """Put `LossHead`s in the place of the output heads, whose logits (15 · 2,048 for each frame) training does not need. Heads that are
-    `adapted`, by their name in the model, stay the linear layers that adapters want."""
+def replace_output_heads(model: SpeechModel, has_adapter: Callable[[str], bool]) -> None:
+    """Replace the output heads by `LossHead`s, because training does not need their logits (15 · 2,048 per frame). Heads for which
+    `has_adapter(name)` is true stay linear layers, as adapters require."""
     talker: Any = model.talker
     for name in ["talker.codec_head", *(f"talker.code_predictor.lm_head.{book}" for book in range(len(talker.code_predictor.lm_head)))]:
         linear: Any = model.get_submodule(name)
-        if not adapted(name):
+        if not has_adapter(name):
             model.set_submodule(name, LossHead(linear))
 
 
-def no_head(_: str) -> bool:
-    """Adapters are elsewhere."""
+def adapts_no_head(_: str) -> bool:
+    """Default of `build_on_meta`: no output head gets an adapter."""
     return False
 
 
-def on_meta(
+def build_on_meta(
     config: dict[str, Any],
     speaker_vectors: Tensor,
     sub_weight: float,
     sub_frames: float,
     frame_dropout: float = 0.0,
-    adapted: Callable[[str], bool] = no_head,
+    has_adapter: Callable[[str], bool] = adapts_no_head,
 ) -> SpeechModel:
-    """The model of a `config.json` in shape only: parameters on meta; buffers real, since rotary frequencies are computed, not loaded.
-    `adapted`: which output heads, by name, will get adapters."""
-    from accelerate import init_empty_weights
-    from transformers import AttentionInterface
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-
+    """The model of a `config.json` with parameters on the meta device. Buffers are real, because rotary frequencies are computed, not
+    loaded. `has_adapter` returns, for the name of an output head, whether it will get an adapter."""
     import_qwen_tts()
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSTalkerConfig
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
 
     talker_config = Qwen3TTSTalkerConfig(**config["talker_config"])
-    AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # and no mask under that name, so that none is made
+    AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # no mask function has that name, so no mask is created
     talker_config._attn_implementation = ATTENTION
     with init_empty_weights(include_buffers=False):
         talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
     model = SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)
-    ask_heads(model, adapted)
+    replace_output_heads(model, has_adapter)
     return model
 
 
 def block_classes() -> tuple[type[nn.Module], ...]:
-    """The repeated layers: the talker's and the predictor's."""
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-
+    """Classes of the repeated layers, of the talker and of the predictor."""
     import_qwen_tts()
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSDecoderLayer, Qwen3TTSTalkerDecoderLayer
 

@@ -1,7 +1,7 @@
-"""How codes are chosen: as asked, else as the model says of itself, else as the stock package does.
+"""How codes are sampled: by the settings of a request, else by those of the model, else by those of the stock package.
 
-A model says it in `generation_config.json`, under the stock package's names: those of the talker, which chooses codebook 0, and with
-`subtalker_` before them those of the code predictor, which chooses the 15 others.
+A model has its settings in `generation_config.json`, under the stock package's names. The talker, which predicts codebook 0, has the plain
+names; the code predictor, which predicts the other 15, has them with the prefix `subtalker_`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from finetune.storage.model_security import read_object
 from .model_configs import FRAME_RATE
 
 if TYPE_CHECKING:
-    from .token_sampling import Choices
+    from .token_sampling import FrameSampler
 
 CONFIG = "generation_config.json"
 STOCK: dict[str, Any] = {
@@ -32,28 +32,28 @@ STOCK: dict[str, Any] = {
     "subtalker_top_k": 50,
     "subtalker_top_p": 1.0,
 }
-"""The stock package's own defaults."""
+"""Defaults of the stock package."""
 SHAPED_BY = {
     "do_sample": ("temperature", "top_k", "top_p"),
     "subtalker_dosample": ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p"),
 }
-"""Whether a level samples, and what then shapes it."""
-SOUND: dict[str, Callable[[Any], bool]] = {
+"""The switch that turns sampling on for the talker and for the predictor → the settings that shape it."""
+VALID: dict[str, Callable[[Any], bool]] = {
     "sample": lambda value: isinstance(value, bool),
     "temperature": lambda value: value > 0,
     "top_k": lambda value: type(value) is int and value >= 0,
     "top_p": lambda value: 0 < value <= 1,
     "repetition_penalty": lambda value: value > 0,
 }
-"""What a value must be, by the end of its name."""
+"""End of a setting's name → check of its value."""
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """What is asked; None: as the model says. A temperature, top-k or top-p that is asked for asks for sampling.
+class SamplingSettings:
+    """Settings of a request; None means the model's own. Setting a temperature, top-k or top-p turns sampling on.
 
-    `greedy` takes the most likely code at both levels, without the penalty on repetition, which would push it off the codes that were
-    learned; it ignores all but `max_seconds`.
+    `greedy` takes the most likely code of both models, without the repetition penalty, which would move it away from learned codes. Except
+    for `max_seconds`, all other settings are then ignored.
     """
 
     greedy: bool = False
@@ -67,42 +67,43 @@ class Sampling:
     subtalker_top_p: float | None = None
     seed: int = 0
     max_seconds: float = 60.0
-    """Speech is cut off there if the model does not end by itself."""
+    """Speech is cut off here if the model has not ended it."""
 
     @property
-    def most_frames(self) -> int:
+    def max_frames(self) -> int:
+        """`max_seconds` in frames, rounded up."""
         return math.ceil(self.max_seconds * FRAME_RATE)
 
-    def choices(self, own: Mapping[str, Any]) -> Choices:
-        """For a model that says `own` of itself."""
-        from .token_sampling import GREEDY, Choice, Choices
+    def make_sampler(self, model_settings: Mapping[str, Any]) -> FrameSampler:
+        """The sampler for a model with the settings `model_settings` (see `read_model_settings`)."""
+        from .token_sampling import GREEDY, CodeSampler, FrameSampler
 
         if self.greedy:
             return GREEDY
-        asked = {name: value for name in STOCK if (value := getattr(self, name, None)) is not None}
-        sampled = {switch: True for switch, names in SHAPED_BY.items() if asked.keys() & set(names)}
-        use = {**STOCK, **own, **asked, **sampled}
-        first, others = (Choice(not use[switch], *(use[name] for name in names)) for switch, names in SHAPED_BY.items())
-        return Choices(replace(first, repetition_penalty=use["repetition_penalty"]), others)
+        requested = {name: value for name in STOCK if (value := getattr(self, name, None)) is not None}
+        switched_on = {switch: True for switch, names in SHAPED_BY.items() if requested.keys() & set(names)}
+        use = {**STOCK, **model_settings, **requested, **switched_on}
+        first, others = (CodeSampler(not use[switch], *(use[name] for name in names)) for switch, names in SHAPED_BY.items())
+        return FrameSampler(replace(first, repetition_penalty=use["repetition_penalty"]), others)
 
 
-def own(folder: Path) -> dict[str, Any]:
-    """What the model in `folder` says of itself; nothing, if it has no such file. Raises `UserError` for what no sampling can do."""
+def read_model_settings(folder: Path) -> dict[str, Any]:
+    """The sampling settings in the model's folder; empty if it has none. Raises `UserError` for invalid values."""
     path = folder / CONFIG
     if not path.is_file():
         return {}
     defaults = read_object(path)
-    said = {name: defaults[name] for name in STOCK if defaults.get(name) is not None}
-    for name, value in said.items():
-        if not sound(name, value):
-            raise UserError(f"{path}: {name} {value!r} is out of its range; the stock package's is {STOCK[name]!r}")
-    return said
+    found = {name: defaults[name] for name in STOCK if defaults.get(name) is not None}
+    for name, value in found.items():
+        if not is_valid(name, value):
+            raise UserError(f"{path}: {name} {value!r} is out of range; the stock package uses {STOCK[name]!r}")
+    return found
 
 
-def sound(name: str, value: Any) -> bool:
-    """Whether a setting can have that value."""
-    (of_its_kind,) = (check for end, check in SOUND.items() if name.endswith(end))
+def is_valid(name: str, value: Any) -> bool:
+    """Whether a setting can have this value."""
+    (check,) = (check for end, check in VALID.items() if name.endswith(end))
     try:
-        return of_its_kind(value)
+        return check(value)
     except TypeError:
         return False

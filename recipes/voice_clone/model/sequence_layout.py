@@ -1,4 +1,4 @@
-"""One row of data as the positions that the talker reads, exactly as non-streaming generation will present them.
+"""One row of data as the sequence that the talker reads, identical to the sequence in non-streaming generation.
 
 With n text tokens, T frames and a codec prefix of k ids (3 without a language, 4 with one):
 
@@ -36,14 +36,14 @@ from finetune.storage.model_security import admit
 
 IGNORE = -100
 ROLE = 3
-"""Tokens of `<|im_start|>assistant\\n`, before the text."""
+"""Number of tokens of `<|im_start|>assistant\\n`, before the text."""
 TAIL = 5
-"""Tokens of `<|im_end|>\\n<|im_start|>assistant\\n`, after the text; the talker does not see them."""
+"""Number of tokens of `<|im_end|>\\n<|im_start|>assistant\\n`, after the text; the talker does not see them."""
 
 
 @dataclass(frozen=True)
-class Ids:
-    """Every id that the layout writes, read from the model's own config."""
+class TokenIds:
+    """All ids that the layout writes, from the model's config."""
 
     tts_pad: int
     tts_bos: int
@@ -56,19 +56,19 @@ class Ids:
     think_bos: int
     think_eos: int
     languages: dict[str, int]
-    """Language name → id in the codec prefix; the names that generation accepts."""
+    """Language name → id in the codec prefix. Generation accepts these names."""
     reserved_text: frozenset[int]
-    """Text ids that frame the prompt and may not occur in the text itself."""
+    """Text ids that delimit the prompt; they must not occur in the text."""
     codebooks: int
     codebook_size: int
     positions: int
     """Longest sequence that the talker's position table covers."""
 
     @classmethod
-    def of(cls, config: dict[str, Any]) -> Ids:
+    def from_config(cls, config: dict[str, Any]) -> TokenIds:
         """From the content of a Qwen3-TTS `config.json`."""
         talker = config["talker_config"]
-        spoken = {name.lower(): number for name, number in talker["codec_language_id"].items() if "dialect" not in name}
+        languages = {name.lower(): number for name, number in talker["codec_language_id"].items() if "dialect" not in name}
         text = [config[f"{name}_token_id"] for name in ("im_start", "im_end", "tts_pad", "tts_bos", "tts_eos")]
         return cls(
             tts_pad=config["tts_pad_token_id"],
@@ -81,7 +81,7 @@ class Ids:
             nothink=talker["codec_nothink_id"],
             think_bos=talker["codec_think_bos_id"],
             think_eos=talker["codec_think_eos_id"],
-            languages=spoken,
+            languages=languages,
             reserved_text=frozenset(text),
             codebooks=talker["num_code_groups"],
             codebook_size=talker["code_predictor_config"]["vocab_size"],
@@ -91,37 +91,38 @@ class Ids:
 
 def load_tokenizer(model: Path) -> Any:
     """The text tokenizer of a model's folder, as the stock package loads it. Raises `UserError`."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # slow to import; most users of this module load no tokenizer
 
     with admit(model, VOICE_MODEL) as clean:
         try:
             return AutoTokenizer.from_pretrained(clean, trust_remote_code=False, fix_mistral_regex=True)
-        except Exception as error:  # the tokenizers' own errors have no class of their own
-            raise UserError(f"{model}: its tokenizer cannot be loaded ({str(error).splitlines()[0]}); fetch the model again") from error
+        except Exception as error:  # tokenizers raises bare Exception
+            raise UserError(f"{model}: the tokenizer cannot be loaded ({str(error).splitlines()[0]}); download the model again") from error
 
 
 @dataclass(frozen=True)
-class Processor:
-    """What turns a row into a sample."""
+class SpeechProcessor:
+    """Turns a row into a sample."""
 
     tokenizer: Any
     """The model's text tokenizer: `tokenizer(text)["input_ids"]` → list of ids."""
-    ids: Ids
+    ids: TokenIds
     speakers: dict[str, int]
     """Lower-case name → row of the speaker vectors."""
     default_speaker: str | None = None
-    """Whose row it is when it names no speaker."""
+    """Speaker of rows that name none."""
     use_language: bool = True
     """Whether a row's language is put into the prefix."""
 
 
-def read(row: dict[str, Any], processor: Processor) -> Sample:
-    """(row with `text`, `speaker`, `audio_codes`, and `language` or not) → the tensors of `arrange`; raises `UserError` for a bad row."""
+def read_row(row: dict[str, Any], processor: SpeechProcessor) -> Sample:
+    """Row with `text`, `speaker`, `audio_codes` and optionally `language` → the tensors of `lay_out_clip`. Raises `UserError` for a bad
+    row."""
     ids = processor.ids
-    language = language_of(row, ids) if processor.use_language else None
-    text, codes = text_tokens(row.get("text"), processor), checked_codes(row.get("audio_codes"), ids)
-    sample = arrange(text, codes, speaker_index(row, processor), None if language is None else ids.languages[language], ids)
-    if (length := len(sample["text"])) > ids.positions:  # it would be trained on positions that the model was not made for
+    language = find_language(row, ids) if processor.use_language else None
+    text, codes = tokenize_text(row.get("text"), processor), check_codes(row.get("audio_codes"), ids)
+    sample = lay_out_clip(text, codes, find_speaker_index(row, processor), None if language is None else ids.languages[language], ids)
+    if (length := len(sample["text"])) > ids.positions:  # the model was not made for positions beyond its table
         raise UserError(
             f"{len(codes)} frames and {len(text) - ROLE} tokens of text take {length} positions, and the model has {ids.positions}; "
             "cut the clip and its text"
@@ -129,12 +130,12 @@ def read(row: dict[str, Any], processor: Processor) -> Sample:
     return sample
 
 
-def arrange(text: list[int], codes: Tensor, speaker: int, language: int | None, ids: Ids) -> Sample:
+def lay_out_clip(text: list[int], codes: Tensor, speaker: int, language: int | None, ids: TokenIds) -> Sample:
     """Lay out one clip: `text` = 3 role tokens and n text tokens, `codes` = [T, codebooks] int64.
 
-    Tensors over S = 8+k+n+T positions: `text` [S] ids; `codec` [S] ids, counted only where `codec_mask` [S]; `speaker_mask` [S], true at
-    the slot of the speaker's vector; `codes` [S, codebooks], counted only where `frame_mask` [S]; `labels` [S], codebook 0 and end of
-    speech; `valid` [S], all true until padded; and `speaker` [], a row of the speaker vectors.
+    Tensors over S = 8+k+n+T positions: `text` [S] ids; `codec` [S] ids, valid where `codec_mask` [S]; `speaker_mask` [S], true at the slot
+    of the speaker's vector; `codes` [S, codebooks], valid where `frame_mask` [S]; `labels` [S], codebook 0 and end of speech; `valid` [S],
+    all true until padded; and `speaker` [], an index into the speaker vectors.
     """
     prefix = [ids.nothink, ids.think_bos, ids.think_eos] if language is None else [ids.think, ids.think_bos, language, ids.think_eos]
     k, n, T = len(prefix), len(text) - ROLE, len(codes)
@@ -164,17 +165,17 @@ def arrange(text: list[int], codes: Tensor, speaker: int, language: int | None, 
     }
 
 
-def monotonous(positions: int, ids: Ids) -> Sample:
-    """A clip of so many positions (at least 13) of which only the length matters: one word, and for the rest frames, which cost most."""
-    overhead = 8 + 3 + 1  # of `arrange`, with a prefix of three and one token of text
-    return arrange([0] * (ROLE + 1), torch.zeros(positions - overhead, ids.codebooks, dtype=torch.int64), 0, None, ids)
+def make_dummy_sample(positions: int, ids: TokenIds) -> Sample:
+    """A clip of `positions` positions (at least 13) for memory estimates: one word, and otherwise frames, which cost most."""
+    overhead = 8 + 3 + 1  # `lay_out_clip` with a prefix of three ids and one text token
+    return lay_out_clip([0] * (ROLE + 1), torch.zeros(positions - overhead, ids.codebooks, dtype=torch.int64), 0, None, ids)
 
 
 def collate(samples: list[Sample]) -> Batch:
-    """Pad on the right to [B, S]. Nothing real can look at padding then, since attention looks only to the left.
+    """Pad on the right to [B, S]. Attention looks only to the left, so no real position sees padding.
 
-    Two tensors more number positions through the whole batch, b·S + s: `frame_rows` [N], those of the frames, and `target_rows` [M], those
-    whose next label counts. A mask on the device could not say how many it chooses without a wait.
+    Two more tensors have flat positions b·S + s: `frame_rows` [N], those of the frames, and `target_rows` [M], those whose next label is a
+    target. With a mask on the device, the host would have to wait for the number of selected positions.
     """
     fill = {"labels": IGNORE}
     tensors = {
@@ -183,76 +184,78 @@ def collate(samples: list[Sample]) -> Batch:
         else pad_sequence([sample[name] for sample in samples], batch_first=True, padding_value=fill.get(name, 0))
         for name in samples[0]
     }
-    followed = functional.pad(tensors["labels"][:, 1:] != IGNORE, (0, 1))
-    rows = {"frame_rows": row_numbers(tensors["frame_mask"]), "target_rows": row_numbers(followed)}
+    has_target = functional.pad(tensors["labels"][:, 1:] != IGNORE, (0, 1))
+    rows = {"frame_rows": flat_positions(tensors["frame_mask"]), "target_rows": flat_positions(has_target)}
     first = int((tensors["labels"] != IGNORE).sum())
     others = len(rows["frame_rows"]) * (tensors["codes"].shape[-1] - 1)
     return Batch({**tensors, **rows}, targets={"main": first, "sub": others, "main_accuracy": first, "sub_accuracy": others})
 
 
-def row_numbers(mask: Tensor) -> Tensor:
-    """Where a mask [B, S] is true, in order, as b·S + s."""
+def flat_positions(mask: Tensor) -> Tensor:
+    """Flat positions b·S + s, in order, at which a mask [B, S] is true."""
     return mask.flatten().nonzero().squeeze(1)
 
 
-def prompt(text: str) -> str:
-    """The chat turn in which the model was taught to speak."""
+def format_prompt(text: str) -> str:
+    """The chat turn in which the model was trained to speak `text`."""
     return f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def text_tokens(text: Any, processor: Processor) -> list[int]:
-    """Ids of the role and the text; raises `UserError` if there is no text, or if it holds the prompt's own marks."""
+def tokenize_text(text: Any, processor: SpeechProcessor) -> list[int]:
+    """Ids of the role and the text. Raises `UserError` for missing text, and for text with control tokens of the prompt."""
     if not isinstance(text, str) or not text.strip():
-        raise UserError(f"text = {text!r}: expected the words that are spoken; add them or remove the row")
-    tokens: list[int] = processor.tokenizer(prompt(text))["input_ids"][:-TAIL]
-    marks = processor.ids.reserved_text.intersection(tokens[1:])
-    if marks:
-        names = processor.tokenizer.convert_ids_to_tokens(sorted(marks))
-        raise UserError(f"text = {text!r} holds the control marks {names}, which would end the prompt early; remove them")
+        raise UserError(f"text = {text!r}: expected the spoken words; add them or remove the row")
+    tokens: list[int] = processor.tokenizer(format_prompt(text))["input_ids"][:-TAIL]
+    reserved = processor.ids.reserved_text.intersection(tokens[1:])
+    if reserved:
+        names = processor.tokenizer.convert_ids_to_tokens(sorted(reserved))
+        raise UserError(f"text = {text!r} contains the control tokens {names}, which would end the prompt early; remove them")
     return tokens
 
 
-def checked_codes(codes: Any, ids: Ids) -> Tensor:
-    """`audio_codes` as int64 [T, codebooks], T ≥ 1; raises `UserError` that says where they are wrong."""
+def check_codes(codes: Any, ids: TokenIds) -> Tensor:
+    """`audio_codes` as int64 [T, codebooks], T ≥ 1. Raises `UserError` with the place of a bad code."""
     if codes is None:
         raise UserError("the row has no audio_codes; run `python -m data_prep codes FOLDER --model MODEL` on its folder first")
     if not isinstance(codes, list) or not codes:
-        raise UserError(f"audio_codes = {str(codes)[:40]}: expected a list of frames, at least one; make the codes again")
+        raise UserError(f"audio_codes = {str(codes)[:40]}: expected a list of at least one frame; create the codes again")
     wrong = next((t for t, frame in enumerate(codes) if not isinstance(frame, list) or len(frame) != ids.codebooks), None)
     if wrong is not None:
         frame = str(codes[wrong])[:80]
-        raise UserError(f"audio_codes, frame {wrong}: {frame} is not a list of {ids.codebooks} codes; make the codes again with this model")
+        raise UserError(
+            f"audio_codes, frame {wrong}: {frame} is not a list of {ids.codebooks} codes; create the codes again with this model"
+        )
     array = np.asarray(codes)
     if array.dtype.kind not in "iu" or array.ndim != 2:
-        raise UserError("audio_codes: every code is an integer, and these are not; make the codes again with this model")
+        raise UserError("audio_codes: codes must be integers; create the codes again with this model")
     outside = np.argwhere((array < 0) | (array >= ids.codebook_size))
     if len(outside):
         t, book = outside[0]
         raise UserError(
             f"audio_codes, frame {t}, codebook {book}: {array[t, book]} is outside of 0 … {ids.codebook_size - 1}; the codes come from "
-            "another model: make them again with the one that is trained"
+            "another model: create them again with the model that you train"
         )
     return torch.from_numpy(array.astype(np.int64))
 
 
-def speaker_name(row: dict[str, Any], default: str | None) -> str:
-    """The row's speaker as generation will look it up, in lower case; raises `UserError` if it has none."""
+def find_speaker_name(row: dict[str, Any], default: str | None) -> str:
+    """The row's speaker, or `default`, in lower case, as generation looks it up. Raises `UserError` if there is none."""
     name = row.get("speaker") or default
     if not isinstance(name, str) or not name.strip():
-        raise UserError('the row names no speaker; add "speaker" to it, or name them all with --options.speaker NAME')
+        raise UserError('the row has no speaker; add "speaker" to it, or set --options.speaker NAME for all rows')
     return manifest.parse_speaker(name)
 
 
-def speaker_index(row: dict[str, Any], processor: Processor) -> int:
-    """Row of the speaker vectors; raises `UserError` for a speaker who is not trained."""
-    name = speaker_name(row, processor.default_speaker)
+def find_speaker_index(row: dict[str, Any], processor: SpeechProcessor) -> int:
+    """Index of the row's speaker in the speaker vectors. Raises `UserError` for a speaker who is not trained."""
+    name = find_speaker_name(row, processor.default_speaker)
     if name not in processor.speakers:
-        raise UserError(f"speaker {name!r} is not among those of the training data: {', '.join(processor.speakers)}")
+        raise UserError(f"speaker {name!r} is not in the training data; it has {', '.join(processor.speakers)}")
     return processor.speakers[name]
 
 
-def language_of(row: dict[str, Any], ids: Ids) -> str | None:
-    """Name of the row's language as the model knows it, or None for "auto"; raises `UserError` for an unknown one."""
+def find_language(row: dict[str, Any], ids: TokenIds) -> str | None:
+    """The model's name of the row's language, or None for "auto". Raises `UserError` for an unknown one."""
     given = row.get("language")
     if given is None or given == "":
         return None

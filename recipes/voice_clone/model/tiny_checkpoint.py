@@ -1,9 +1,9 @@
-"""A small Qwen3-TTS checkpoint with random weights, from the package's own classes and in the released repository's file layout.
+"""A small Qwen3-TTS checkpoint with random weights, from the package's own classes and with the files of the released repositories.
 
     python -m recipes.voice_clone.model.tiny_checkpoint FOLDER [--size nano|mini] [--seed 0]
 
-For tests and for the demo: it goes through every line of code that a released model goes through, in seconds and without a download.
-What it says is noise until it is trained.
+For tests and for trying the commands: it runs the same code as a released model, in seconds and without a download. It speaks noise until
+it is trained.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from safetensors.torch import save
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+from torch.nn import Conv1d, ConvTranspose1d, init
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 
 from . import sampling_settings
-from .model_configs import EXTRACTOR, SMALL, TextIds, codec_shape, model_shape
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from torch import Tensor, nn
+from .model_configs import PREPROCESSOR_CONFIG, SMALL, TextIds, make_codec_config, make_model_config
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>")
 SENTENCES = (
@@ -35,28 +39,28 @@ SENTENCES = (
     "He said that the answer was on the last page of the book.",
     "We walked along the river until the lights were gone.",
 )
-"""Text for the byte pairs of the tiny tokenizer."""
-PAIRS = 400
-"""Vocabulary of the tiny tokenizer before its special tokens: 256 bytes, the rest merges."""
+"""Training text of the tiny tokenizer."""
+BASE_VOCABULARY = 400
+"""Vocabulary of the tiny tokenizer without special tokens: 256 bytes, the rest merges."""
 
 
 def build(folder: Path, size: str = "nano", seed: int = 0) -> Path:
-    """Write the checkpoint of a size (`nano`, 2 MB; `mini`, 20 MB) into a folder that does not exist yet. The same seed, the same bytes.
+    """Write the checkpoint of a size (`nano`, 2 MB; `mini`, 20 MB) to a new folder. The same seed gives the same bytes.
 
     Raises `UserError` for an unknown size and if the folder exists.
     """
     if size not in SMALL:
         raise UserError(f"--size {size}: known sizes are {', '.join(SMALL)}")
     if folder.exists():
-        raise UserError(f"{folder} exists already; remove it or choose another name")
-    tokenizer = text_tokenizer()
-    shape = model_shape(SMALL[size], text_ids(tokenizer))
-    codec = codec_shape(SMALL[size].codebook)
+        raise UserError(f"{folder} already exists; remove it or choose another name")
+    tokenizer = train_text_tokenizer()
+    shape = make_model_config(SMALL[size], find_text_ids(tokenizer))
+    codec = make_codec_config(SMALL[size].codebook)
     contents: dict[str, bytes] = {
-        **tokenizer_files(tokenizer),
-        **settings(shape, codec),
-        "model.safetensors": model_weights(shape, seed),
-        "speech_tokenizer/model.safetensors": codec_weights(codec, seed),
+        **make_tokenizer_files(tokenizer),
+        **make_config_files(shape, codec),
+        "model.safetensors": make_model_weights(shape, seed),
+        "speech_tokenizer/model.safetensors": make_codec_weights(codec, seed),
     }
     temporary = files.fresh_folder(folder.parent, folder.name)
     for name, data in contents.items():
@@ -66,12 +70,9 @@ def build(folder: Path, size: str = "nano", seed: int = 0) -> Path:
     return folder
 
 
-def text_tokenizer(sentences: Sequence[str] = SENTENCES, vocabulary: int = PAIRS) -> Tokenizer:
-    """A byte-level BPE that splits text as Qwen2's does, with at most `vocabulary` tokens and the special ones. "assistant" and the line
-    break are one token each: the layout drops a fixed number of tokens at both ends of the prompt."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
-
+def train_text_tokenizer(sentences: Sequence[str] = SENTENCES, vocabulary: int = BASE_VOCABULARY) -> Tokenizer:
+    """A byte-level BPE that splits text as Qwen2's does, with at most `vocabulary` tokens plus the special ones. "assistant" and the line
+    break are one token each, because the layout drops a fixed number of tokens at both ends of the prompt."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -82,14 +83,14 @@ def text_tokenizer(sentences: Sequence[str] = SENTENCES, vocabulary: int = PAIRS
     return tokenizer
 
 
-def text_ids(tokenizer: Tokenizer) -> TextIds:
-    """Where the special tokens are."""
+def find_text_ids(tokenizer: Tokenizer) -> TextIds:
+    """Ids of the special tokens, and the vocabulary size."""
     _, start, end, pad, bos, eos = (tokenizer.token_to_id(token) for token in SPECIAL)
     return TextIds(im_start=start, im_end=end, tts_pad=pad, tts_bos=bos, tts_eos=eos, vocabulary=tokenizer.get_vocab_size())
 
 
-def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """The three files of a slow Qwen2 tokenizer, as the released repositories have them."""
+def make_tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """The three files of a slow Qwen2 tokenizer, as in the released repositories."""
     model = json.loads(tokenizer.to_str())["model"]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     special = {str(tokenizer.token_to_id(token)): {"content": token, "special": True} for token in SPECIAL}
@@ -113,65 +114,53 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     }
 
 
-def settings(shape: dict[str, Any], codec: dict[str, Any]) -> dict[str, bytes]:
-    """Every other JSON file of the repository."""
+def make_config_files(shape: dict[str, Any], codec: dict[str, Any]) -> dict[str, bytes]:
+    """All other JSON files of the repository."""
     return {
         "config.json": files.json_bytes(shape),
         sampling_settings.CONFIG: files.json_bytes(sampling_settings.STOCK | {"max_new_tokens": 8192}),
         "preprocessor_config.json": files.json_bytes({"processor_class": "Qwen3TTSProcessor"}),
         "speech_tokenizer/config.json": files.json_bytes(codec),
-        "speech_tokenizer/preprocessor_config.json": files.json_bytes(EXTRACTOR),
+        "speech_tokenizer/preprocessor_config.json": files.json_bytes(PREPROCESSOR_CONFIG),
     }
 
 
-def model_weights(shape: dict[str, Any], seed: int) -> bytes:
-    """`model.safetensors`: talker, code predictor and speaker encoder with fresh weights."""
-    import torch
-
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-
+def make_model_weights(shape: dict[str, Any], seed: int) -> bytes:
+    """`model.safetensors`: talker, code predictor and speaker encoder with random weights."""
     import_qwen_tts()
     from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**shape))
-        spread_biases(model.talker, shape["initializer_range"])
-        keep_scale(model.speaker_encoder, last="fc", size=0.5)
-    return _safetensors(model.state_dict())
+        init_biases(model.talker, shape["initializer_range"])
+        init_convolutions(model.speaker_encoder, last="fc", size=0.5)
+    return _to_safetensors(model.state_dict())
 
 
-def spread_biases(talker: nn.Module, spread: float) -> None:
-    """The package starts biases at zero, which no trained model has, and which would hide whether they are masked at padding."""
-    import torch
-
+def init_biases(talker: nn.Module, spread: float) -> None:
+    """Random biases. The package starts them at zero, unlike any trained model, which would hide whether padding masks them."""
     for name, parameter in talker.named_parameters():
         if name.endswith(".bias"):
-            torch.nn.init.normal_(parameter, std=spread)
+            init.normal_(parameter, std=spread)
 
 
-def keep_scale(module: nn.Module, last: str, size: float) -> None:
-    """Fresh convolutions that keep a signal's size from layer to layer; the one that is called `last` brings it to about `size`.
+def init_convolutions(module: nn.Module, last: str, size: float) -> None:
+    """Random convolutions that keep the scale of a signal from layer to layer; the one named `last` scales it to about `size`.
 
-    With the small weights of the other parts, a dozen layers on every voice would have the same vector and every sound would be silence.
+    With the small weights of the other parts, a dozen layers would give every voice the same vector and turn every sound into silence.
     """
-    from torch.nn import Conv1d, ConvTranspose1d, init
-
     for name, layer in module.named_modules():
         if isinstance(layer, Conv1d | ConvTranspose1d):
             overlap = layer.stride[0] if isinstance(layer, ConvTranspose1d) else 1
-            inputs = layer.in_channels // layer.groups * layer.kernel_size[0] / overlap  # that reach one output
+            inputs = layer.in_channels // layer.groups * layer.kernel_size[0] / overlap  # inputs of one output
             init.normal_(layer.weight, std=(size if name == last else 1.0) / math.sqrt(inputs))
             if layer.bias is not None:
                 init.zeros_(layer.bias)
 
 
-def codec_weights(shape: dict[str, Any], seed: int) -> bytes:
+def make_codec_weights(shape: dict[str, Any], seed: int) -> bytes:
     """`speech_tokenizer/model.safetensors`: the codec with random codebooks (with empty ones, every frame would get code 0)."""
-    import torch
-
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-
     import_qwen_tts()
     from qwen_tts.core import Qwen3TTSTokenizerV2Config, Qwen3TTSTokenizerV2Model
 
@@ -181,18 +170,16 @@ def codec_weights(shape: dict[str, Any], seed: int) -> bytes:
         for name, tensor in [*codec.named_parameters(), *codec.named_buffers()]:
             if name.endswith(("embed_sum", "embedding_sum")):
                 tensor.data.normal_()
-        keep_scale(codec.decoder, last="decoder.6.conv", size=0.01)
-    return _safetensors(codec.state_dict())
+        init_convolutions(codec.decoder, last="decoder.6.conv", size=0.01)
+    return _to_safetensors(codec.state_dict())
 
 
-def _safetensors(tensors: dict[str, Tensor]) -> bytes:
-    from safetensors.torch import save
-
+def _to_safetensors(tensors: dict[str, Tensor]) -> bytes:
     return save({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, metadata={"format": "pt"})
 
 
 def main(argv: list[str]) -> int:
-    """Body of the command line."""
+    """Body of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m recipes.voice_clone.model.tiny_checkpoint", description="Build a small random Qwen3-TTS checkpoint."
     )

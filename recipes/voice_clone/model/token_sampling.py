@@ -1,100 +1,98 @@
-"""Choosing a code from logits as the stock generation does: the same tokens stay, with the same probabilities.
+"""Sampling of codes from logits with the same candidates and probabilities as in the stock generation.
 
-The stock package leaves the choice to the processors and warpers of `transformers` (RepetitionPenalty, MinNewTokensLength,
-SuppressTokens, Temperature, TopK, TopP, in this order). Here the draw is a number in [0, 1) against the cumulative probabilities, so that
-each row of a batch has a stream of random numbers of its own: what it says depends on its seed and not on its neighbours or the device.
+The stock package uses the processors and warpers of `transformers` (RepetitionPenalty, MinNewTokensLength, SuppressTokens, Temperature,
+TopK, TopP, in this order). Here a code is chosen by a random number in [0, 1) and the cumulative probabilities. Each row of a batch has its
+own stream of random numbers, so its speech depends on its seed, not on the other rows or on the device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 MIN_NEW = 2
-"""The end of speech cannot be among the first codes of codebook 0 (`min_new_tokens` of the stock generation)."""
+"""Codebook 0 has at least this many codes before end of speech (`min_new_tokens` in the stock generation)."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How a code is chosen."""
+class CodeSampler:
+    """How one code is chosen."""
 
     greedy: bool
     temperature: float = 1.0
     top_k: int = 0
-    """0: all."""
+    """0: no limit."""
     top_p: float = 1.0
-    """1: all."""
+    """1: no limit."""
     repetition_penalty: float = 1.0
-    """1: none. Of codebook 0 alone: the others are not penalised."""
+    """1: no penalty. Applies to codebook 0 only."""
 
-    def pick(self, scores: Tensor, drawn: Tensor) -> Tensor:
-        """(scores [B, V] fp32, drawn [B] fp64 in [0, 1)) → [B] codes."""
-        return scores.argmax(-1) if self.greedy else inverse(self.filtered(scores).softmax(-1), drawn)
+    def choose(self, scores: Tensor, random: Tensor) -> Tensor:
+        """Scores [B, V] fp32, random numbers [B] fp64 in [0, 1) → codes [B]."""
+        return scores.argmax(-1) if self.greedy else sample_codes(self.filter_scores(scores).softmax(-1), random)
 
-    def filtered(self, scores: Tensor) -> Tensor:
-        """[B, V] with -inf for what temperature, top-k and top-p leave out. Equal scores at the border of top-k all stay."""
+    def filter_scores(self, scores: Tensor) -> Tensor:
+        """[B, V], with -inf for codes that temperature, top-k and top-p exclude. Scores equal to the k-th score are all kept."""
         if self.temperature != 1.0:
             scores = scores / self.temperature
         if self.top_k:
             border = scores.topk(min(self.top_k, scores.shape[-1])).values[:, -1:]
             scores = torch.where(scores < border, -torch.inf, scores)
-        return without_tail(scores, self.top_p) if self.top_p < 1 else scores
+        return apply_top_p(scores, self.top_p) if self.top_p < 1 else scores
 
-    def penalised(self, scores: Tensor, said: Tensor) -> Tensor:
-        """Scores [B, V] of what was `said` [B, V] already are moved towards the improbable."""
+    def penalize_repetition(self, scores: Tensor, generated: Tensor) -> Tensor:
+        """Lower the scores [B, V] of codes that were already `generated` [B, V]."""
         if self.repetition_penalty == 1.0:
             return scores
         moved = torch.where(scores < 0, scores * self.repetition_penalty, scores / self.repetition_penalty)
-        return torch.where(said, moved, scores)
+        return torch.where(generated, moved, scores)
 
 
 @dataclass(frozen=True)
-class Choices:
+class FrameSampler:
     """How the codes of a frame are chosen."""
 
-    first: Choice
-    """Of codebook 0, by the talker."""
-    others: Choice
-    """Of the 15 others, by the code predictor."""
+    first: CodeSampler
+    """Codebook 0, predicted by the talker."""
+    others: CodeSampler
+    """The 15 other codebooks, predicted by the code predictor."""
 
 
-GREEDY = Choices(Choice(greedy=True), Choice(greedy=True))
+GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 
 
-def without_tail(scores: Tensor, top_p: float) -> Tensor:
-    """Nucleus: -inf for the least likely codes, which together have at most 1 - top_p; the likeliest one stays."""
+def apply_top_p(scores: Tensor, top_p: float) -> Tensor:
+    """Nucleus sampling: -inf for the least likely codes, whose total probability is at most 1 - top_p; the most likely code is kept."""
     ascending, order = scores.sort(-1)
     tail = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
     tail[:, -1] = False
     return torch.where(tail.scatter(1, order, tail), -torch.inf, scores)
 
 
-def inverse(probabilities: Tensor, drawn: Tensor) -> Tensor:
-    """The code in whose share of [0, 1) the drawn number falls: (probabilities [B, V], drawn [B] fp64) → [B].
+def sample_codes(probabilities: Tensor, random: Tensor) -> Tensor:
+    """The code in whose share of [0, 1) the random number falls: probabilities [B, V], random numbers [B] fp64 → codes [B].
 
-    In fp64: rounding of an fp32 sum over 3072 shares could reach a code that was left out.
+    Uses fp64: rounding in an fp32 sum over 3072 shares could select an excluded code.
     """
     shares = probabilities.double().cumsum(-1)
-    found = torch.searchsorted(shares, (drawn * shares[:, -1])[:, None], right=True)
+    found = torch.searchsorted(shares, (random * shares[:, -1])[:, None], right=True)
     return found.squeeze(1).clamp(max=probabilities.shape[-1] - 1)
 
 
-def permitted_from(vocabulary: int, suppressed: int, end: int) -> Tensor:
-    """[vocabulary] int64: the number of codes that must stand before each may be chosen; the last `suppressed` but the end never."""
+def first_permitted_frames(vocabulary: int, suppressed: int, end: int) -> Tensor:
+    """[vocabulary] int64: the first frame in which each code is permitted. The last `suppressed` codes except `end` never are."""
     first = torch.zeros(vocabulary, dtype=torch.int64)
     first[vocabulary - suppressed :] = torch.iinfo(torch.int64).max
     first[end] = MIN_NEW
     return first
 
 
-def draws(seeds: Sequence[int], frames: int, codebooks: int) -> Tensor:
-    """[frames, codebooks, rows] fp64 in [0, 1): each row's numbers follow from its seed alone, and more frames only add to them."""
+def draw_random_numbers(seeds: Sequence[int], frames: int, codebooks: int) -> Tensor:
+    """[frames, codebooks, rows] fp64 in [0, 1). Each row's numbers depend only on its seed, and the first frames do not depend on
+    `frames`."""
     streams = [np.random.Generator(np.random.Philox(seed)).random((frames, codebooks)) for seed in seeds]
     return torch.from_numpy(np.stack(streams, -1))

@@ -1,1 +1,1 @@
-"""Where the demo models are made: a corpus of synthetic voices, and the trainings on it."""
+"""How the demo models are made: a corpus of synthetic voices, and training on it."""

@@ -1,6 +1,6 @@
-"""Training that can be stopped at any moment: what a step sees depends on its number alone, and weights with their moments are kept.
+"""Training that can be interrupted at any time: a step's batch depends only on its number, and weights and optimizer state are saved.
 
-A run in several stretches ends with the same bits as a run in one.
+An interrupted and resumed run ends with the same bits as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.optim import AdamW
 
 from finetune.storage import files
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.optim import AdamW
 
 SAVE_EVERY = 60.0
 """Seconds."""
@@ -27,36 +28,34 @@ REPORT_EVERY = 100
 
 @dataclass(frozen=True)
 class Schedule:
-    """AdamW with a warm-up, a plateau and a cosine down to almost nothing."""
+    """AdamW with warm-up, constant rate, and cosine decay to almost zero."""
 
     steps: int
     rate: float
     plateau: float
-    """Share of the steps after which the rate falls."""
+    """Share of the steps after which the rate decays."""
     warmup: int = 50
     clip: float = 1.0
     betas: tuple[float, float] = (0.9, 0.98)
 
     def at(self, step: int) -> float:
-        """The rate of a step, counted from 0."""
+        """Learning rate of a step, counted from 0."""
         fall = max(0.0, (step / self.steps - self.plateau) / (1 - self.plateau))
         return self.rate * min(1.0, (step + 1) / self.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * fall)))
 
 
-def learn(
+def train_parameters(
     place: Path, schedule: Schedule, parameters: dict[str, Tensor], loss: Callable[[int], Tensor], until: int | None = None
 ) -> float | None:
-    """Train `parameters` in place up to step `until` (the schedule's end), going on from `<place>.safetensors` if there is one.
+    """Train `parameters` in place up to step `until` (default: all of the schedule), resuming from `<place>.safetensors` if it exists.
 
-    `loss(step)` draws its own batch from the step's number. Returns the mean loss of the last steps, or None if nothing was left to do.
+    `loss(step)` makes its batch from the step number. Returns the mean loss of the last steps, or None if no steps were left.
     """
-    import torch
-
-    optimizer = torch.optim.AdamW(parameters.values(), betas=schedule.betas, weight_decay=0.01, fused=True)
-    begun = _resume(place, parameters, optimizer)
+    optimizer = AdamW(parameters.values(), betas=schedule.betas, weight_decay=0.01, fused=True)
+    first = _resume(place, parameters, optimizer)
     recent: list[float] = []
     saved = time.monotonic()
-    for step in range(begun, schedule.steps if until is None else until):
+    for step in range(first, schedule.steps if until is None else until):
         for group in optimizer.param_groups:
             group["lr"] = schedule.at(step)
         optimizer.zero_grad()
@@ -65,7 +64,7 @@ def learn(
         _require_gradients(parameters)
         norm = torch.nn.utils.clip_grad_norm_(parameters.values(), schedule.clip)
         if not torch.isfinite(norm):
-            raise FloatingPointError(f"{place.name}, step {step}: the gradient's norm is {norm}")
+            raise FloatingPointError(f"{place.name}, step {step}: the gradient norm is {norm}")
         optimizer.step()
         recent = [*recent[1 - REPORT_EVERY :], float(value.detach())]
         if (step + 1) % REPORT_EVERY == 0:
@@ -79,9 +78,9 @@ def learn(
 
 
 def _require_gradients(parameters: dict[str, Tensor]) -> None:
-    idle = [name for name, tensor in parameters.items() if tensor.grad is None]
-    if idle:
-        raise ValueError(f"no gradient reaches {', '.join(idle)}; only what the loss depends on can be trained")
+    missing = [name for name, tensor in parameters.items() if tensor.grad is None]
+    if missing:
+        raise ValueError(f"no gradient reaches {', '.join(missing)}; train only parameters that the loss depends on")
 
 
 def _report(place: Path, step: int, recent: list[float]) -> None:
@@ -91,8 +90,6 @@ def _report(place: Path, step: int, recent: list[float]) -> None:
 
 
 def _save(place: Path, parameters: dict[str, Tensor], optimizer: AdamW, step: int) -> None:
-    from safetensors.torch import save
-
     tensors = {f"weight.{name}": tensor.detach() for name, tensor in parameters.items()}
     for name, tensor in parameters.items():
         tensors |= {f"{key}.{name}": value for key, value in optimizer.state[tensor].items()}
@@ -100,23 +97,18 @@ def _save(place: Path, parameters: dict[str, Tensor], optimizer: AdamW, step: in
 
 
 def _resume(place: Path, parameters: dict[str, Tensor], optimizer: AdamW) -> int:
-    """The step to go on with."""
-    from safetensors import safe_open
-
+    """Restore weights and optimizer state; returns the next step."""
     path = place.with_suffix(".safetensors")
     if not path.is_file():
         return 0
     with safe_open(path, framework="pt") as file:
         for name, tensor in parameters.items():
             optimizer.state[tensor] = {key: file.get_tensor(f"{key}.{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
-    return restore(place, parameters)
+    return restore_parameters(place, parameters)
 
 
-def restore(place: Path, parameters: dict[str, Tensor]) -> int:
-    """Give `parameters` the values of `<place>.safetensors`; returns the steps that they were trained."""
-    import torch
-    from safetensors import safe_open
-
+def restore_parameters(place: Path, parameters: dict[str, Tensor]) -> int:
+    """Copy the values in `<place>.safetensors` into `parameters`; returns the number of steps that they were trained."""
     with safe_open(place.with_suffix(".safetensors"), framework="pt") as file, torch.no_grad():
         for name, tensor in parameters.items():
             tensor.copy_(file.get_tensor(f"weight.{name}"))

@@ -20,7 +20,7 @@ from data_prep.transcription import demo_whisper, whisper_engine
 from data_prep.transcription.demo_whisper import DemoWhisperDescription
 from finetune.errors import UserError
 from finetune.storage import demo_models
-from recipes.voice_clone.studio.corpus.grammar import sentences
+from recipes.voice_clone.studio.corpus.grammar import generate_sentences
 from recipes.voice_clone.studio.corpus.voices import VOICES, speak
 
 TEXT = "The night train to the north leaves from platform seven."
@@ -123,7 +123,7 @@ def test_a_package_without_the_model_says_so(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.skipif(not demo_models.is_shipped(demo_whisper.NAME), reason="this copy has no whisper-demo-en yet")
 def test_the_shipped_model_keeps_its_grammar_and_what_it_invents_is_rejected(sample: Path, tmp_path: Path) -> None:
     """Sentences that were held out of its training, and the embedded sample's English, of which it knows nothing."""
-    texts = list(islice(sentences(5, "held_out"), 8))
+    texts = list(islice(generate_sentences(5, "held_out"), 8))
     (tmp_path / "recordings").mkdir()
     slt = next(voice for voice in VOICES if voice.name == "slt")
     pause = np.zeros(int(0.8 * MASTER_RATE), np.float32)

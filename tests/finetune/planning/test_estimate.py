@@ -15,7 +15,7 @@ from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft.recipe import RECIPE as LLM
 from recipes.llm_sft.tiny_checkpoint import shape
-from recipes.voice_clone.model.model_configs import released
+from recipes.voice_clone.model.model_configs import make_released_config
 from recipes.voice_clone.recipe import RECIPE as VOICE
 from tests.finetune import tiny
 
@@ -33,10 +33,12 @@ def run_of(name: str, recipe: Recipe, folder: Path, config: dict[str, Any], *ove
 
 
 def test_a_released_voice_model_by_its_config_alone(tmp_path: Path) -> None:
-    whole = estimate_run(run_of("voice_clone", VOICE, tmp_path, released("1.7B")), VOICE)
+    whole = estimate_run(run_of("voice_clone", VOICE, tmp_path, make_released_config("1.7B")), VOICE)
     assert whole.outline.total == whole.outline.trained == 1_916_676_352
     assert whole.outline.blocks == 28 + 5
-    part = estimate_run(run_of("voice_clone", VOICE, tmp_path, released("1.7B"), ("options.trainable", "no_text_embedding")), VOICE)
+    part = estimate_run(
+        run_of("voice_clone", VOICE, tmp_path, make_released_config("1.7B"), ("options.trainable", "no_text_embedding")), VOICE
+    )
     assert whole.outline.trained - part.outline.trained == 151936 * 2048
     some = whole.activations(512, "none", 1)
     assert some.positions == 512 and some.blocks > 33 * 512 * 1024 * 20

@@ -21,10 +21,10 @@ from recipes.speech.evaluation import systems, training_samples
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.serving.listening_page import CLIP, NOBODY
 from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
-from recipes.voice_clone.inference.exported_model import Exported
-from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, Spoken, Synthesizer, full_sampling
-from recipes.voice_clone.model.sampling_settings import Sampling
-from recipes.voice_clone.model.sequence_layout import Ids
+from recipes.voice_clone.inference.exported_model import ExportedModel
+from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, SpeechWithCodes, Synthesizer, convert_sampling
+from recipes.voice_clone.model.sampling_settings import SamplingSettings
+from recipes.voice_clone.model.sequence_layout import TokenIds
 from tests import loopback
 from tests.finetune import tiny
 from tests.page_client import PageClient
@@ -153,7 +153,7 @@ def test_serving_it_loads_no_other_model(served: Served) -> None:
     rest = served.process.stdout.read()
     modules = rest.rpartition("modules: ")[2].split()
     assert "serve: ended" in rest and training_samples.SpeechSampling.__module__ in modules, "the list is of the server's process"
-    qwen = {"qwen_tts", "torch", *(one.__module__ for one in (Synthesizer, Sampling, Exported, Ids))}
+    qwen = {"qwen_tts", "torch", *(one.__module__ for one in (Synthesizer, SamplingSettings, ExportedModel, TokenIds))}
     assert qwen.isdisjoint(modules) and len(qwen) == 6
 
 
@@ -169,8 +169,8 @@ def test_the_recipe_offers_what_the_protocol_names() -> None:
 
 def test_requests_and_results_of_the_recipe_are_those_of_the_protocol_and_more() -> None:
     assert {field.name for field in fields(Request)} - {field.name for field in fields(SpeechRequest)} == {"streamed_text"}
-    assert {field.name for field in fields(Spoken)} - {field.name for field in fields(SpeechResult)} == {"codes"}
-    full = full_sampling(SpeechSampling(greedy=True, temperature=0.5, seed=3, max_seconds=7.0))
-    assert full == Sampling(greedy=True, temperature=0.5, seed=3, max_seconds=7.0) and full_sampling(full) is full
-    assert full_sampling(SpeechSampling()) == Sampling(), "the same defaults"
+    assert {field.name for field in fields(SpeechWithCodes)} - {field.name for field in fields(SpeechResult)} == {"codes"}
+    full = convert_sampling(SpeechSampling(greedy=True, temperature=0.5, seed=3, max_seconds=7.0))
+    assert full == SamplingSettings(greedy=True, temperature=0.5, seed=3, max_seconds=7.0) and convert_sampling(full) is full
+    assert convert_sampling(SpeechSampling()) == SamplingSettings(), "the same defaults"
     assert isinstance(SPEECH, SpeechRecipe) and SPEECH.trained_speakers({"speakers": [{"name": "anna"}]}) == ["anna"]

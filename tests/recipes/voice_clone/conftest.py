@@ -1,4 +1,4 @@
-"""A tiny model, two synthetic voices, and one that has learned its clips by heart: built once, shared by all tests here."""
+"""A tiny model, two synthetic voices, and a model that has memorized their clips; built once and shared by all tests here."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def write_corpus(folder: Path, rows: list[dict[str, Any]]) -> Corpus:
 def make_rows(
     speakers: dict[str, str], languages: tuple[str, str] = ("english", "auto"), frames: int = 8, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Every speaker (name → clip) says every text, in the language of the text, each time with codes of its own and in another length."""
+    """Every speaker (name → clip) says every text in the language of the text; each row has its own codes and length."""
     random = np.random.RandomState(seed)
     rows = []
     for name, clip in speakers.items():
@@ -130,8 +130,8 @@ def mean_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return torch.stack([term.weight * term.sum / batch.targets[name] for name, term in terms.items()]).sum()
 
 
-def learn_by_heart(ready: Ready, steps: int = 400) -> dict[str, float]:
-    """Plain AdamW until nearly every target is the first guess; returns the share of right guesses."""
+def memorize(ready: Ready, steps: int = 400) -> dict[str, float]:
+    """Plain AdamW until the top-1 guess is right for nearly every target; returns the losses and accuracies per target."""
     optimizer = torch.optim.AdamW(ready.model.parameters(), lr=1e-2, betas=(0.9, 0.98), weight_decay=0.0)
     warm = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 20) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
@@ -148,7 +148,7 @@ def learn_by_heart(ready: Ready, steps: int = 400) -> dict[str, float]:
 
 
 def apply_plan(plan: ExportPlan, base: Path, model: torch.nn.Module, folder: Path) -> Path:
-    """What export does with a plan, in a few lines and for a model that fits into memory."""
+    """Carry out an export plan for a model that fits into memory."""
     trained = model.state_dict()
     tensors = {name: trained.get(name, value) for name, value in load_file(base / "model.safetensors").items() if plan.keep(name)}
     for name, change in plan.edit.items():
@@ -177,7 +177,7 @@ def export() -> Callable[[Ready, str, Path], Path]:
 
 @dataclass(frozen=True)
 class Learned:
-    """A model that knows its clips by heart, and its two exports."""
+    """A model that has memorized its clips, and its two exports."""
 
     ready: Ready
     rows: list[dict[str, Any]]
@@ -189,7 +189,7 @@ class Learned:
 def learn(folder: Path, base: Path, rows: list[dict[str, Any]], steps: int) -> Learned:
     made = write_corpus(folder / "data", rows)
     ready = make_ready(made.config(base), made.rows)
-    right = learn_by_heart(ready, steps)
+    right = memorize(ready, steps)
     exports = {kind: make_export(ready, kind, folder / kind) for kind in RECIPE.formats}
     return Learned(ready, made.rows, right, exports["custom_voice"], exports["base"])
 
@@ -202,7 +202,7 @@ def two_voices(tmp_path_factory: pytest.TempPathFactory, nano: Path) -> Learned:
 
 @pytest.fixture(scope="session")
 def one_voice(tmp_path_factory: pytest.TempPathFactory, nano: Path) -> Learned:
-    """One speaker, two texts, no language announced."""
+    """One speaker, two texts, no language in the prompt."""
     return learn(tmp_path_factory.mktemp("one"), nano, make_rows({"Anna": "high.flac"}, ("auto", "auto")), 300)
 
 

@@ -1,4 +1,4 @@
-"""Compiled blocks of talker and code predictor: how many graphs batches of all sizes take, and that the numbers stay."""
+"""Compiled blocks of talker and code predictor: number of graphs for batches of all sizes, and unchanged numbers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def model(fresh: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_batches_of_all_sizes_take_a_graph_for_each_kind_of_block_and_one_clip_one_more(fresh: Any, model: Any) -> None:
-    """A single clip (and no other number) has a dimension of 1, of which torch always makes a graph of its own."""
+def test_compiled_blocks_need_one_graph_per_block_class_and_one_more_for_a_single_clip(fresh: Any, model: Any) -> None:
+    """A batch of one clip has a dimension of size 1, for which torch always compiles a separate graph."""
     plain = [sums(model, fresh, cut) for cut in (*CUTS, (3,))]
     compilation.compile_blocks(model, fresh.loaded.blocks, fixed=False, backend="eager")
     before = unique_graphs()

@@ -21,7 +21,7 @@ OPTIONS = {
 }
 
 
-def test_they_are_those_of_the_recipe() -> None:
+def test_the_recipe_uses_these_options() -> None:
     assert load_options(find_recipe("voice_clone")) is Options
 
 

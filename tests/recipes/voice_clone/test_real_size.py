@@ -161,11 +161,11 @@ def configure(room: Path, base: Path) -> Config:
 
 def write_base(folder: Path) -> Path:
     """The released 0.6B config.json with random bf16 weights, drawn and written one tensor at a time."""
-    shape, codec = model_configs.released("0.6B"), model_configs.codec_shape(2048)
+    shape, codec = model_configs.make_released_config("0.6B"), model_configs.make_codec_config(2048)
     contents = {
         **released_tokenizer(),
-        **tiny_checkpoint.settings(shape, codec),
-        "speech_tokenizer/model.safetensors": tiny_checkpoint.codec_weights(codec, seed=0),
+        **tiny_checkpoint.make_config_files(shape, codec),
+        "speech_tokenizer/model.safetensors": tiny_checkpoint.make_codec_weights(codec, seed=0),
     }
     for name, data in contents.items():
         files.write_bytes(folder / name, data)
@@ -198,7 +198,7 @@ def released_tokenizer() -> dict[str, bytes]:
     ids = dict(
         zip(tiny_checkpoint.SPECIAL, (text.im_start - 1, text.im_start, text.im_end, text.tts_pad, text.tts_bos, text.tts_eos), strict=True)
     )
-    made = tiny_checkpoint.tokenizer_files(tiny_checkpoint.text_tokenizer())
+    made = tiny_checkpoint.make_tokenizer_files(tiny_checkpoint.train_text_tokenizer())
     words = json.loads(made["vocab.json"])
     words |= {f"<unused {number}>": number for number in range(len(words), text.im_start - 1)}
     between = {f"<unused {number}>": number for number in range(text.im_end + 1, text.tts_pad)}

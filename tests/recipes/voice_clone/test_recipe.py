@@ -1,4 +1,4 @@
-"""The recipe as the loop sees it: light to import, documented, and its own config files are valid."""
+"""The recipe's interface: light to import, valid config files, LoRA targets, lengths and state."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from recipes.voice_clone.recipe import RECIPE
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "voice_clone"
 
 
-def test_found_by_name() -> None:
+def test_the_recipe_is_found_by_name() -> None:
     assert find_recipe("voice_clone") == FOLDER and load_recipe(FOLDER) is RECIPE
 
 
-def test_importing_it_imports_nothing_heavy() -> None:
+def test_importing_the_recipe_does_not_import_torch() -> None:
     code = "import sys, recipes.voice_clone.recipe; print([m for m in ('torch', 'transformers', 'qwen_tts', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1])
     assert done.stdout.strip() == "[]"
 
 
-def test_config_files_are_valid_and_explained() -> None:
+def test_the_config_files_are_valid() -> None:
     real = resolve("voice_clone", Options, [FOLDER / "config.yaml"], [])
     assert (str(real.run.dir), real.model.source) == ("runs/voice_clone", "Qwen/Qwen3-TTS-12Hz-0.6B-Base")
     debug = resolve("voice_clone", Options, [FOLDER / "config.yaml", FOLDER / "debug.yaml"], [])
     assert (debug.model.source, debug.train.precision) == ("runs/tiny/demo", "fp32")
 
 
-def test_lora_adapts_all_layers_and_nothing_else(fresh: Any) -> None:
+def test_lora_adapts_exactly_the_decoder_layers(fresh: Any) -> None:
     import torch
 
     linear = [name for name, module in fresh.model.named_modules() if isinstance(module, torch.nn.Linear)]
@@ -43,10 +43,10 @@ def test_lora_adapts_all_layers_and_nothing_else(fresh: Any) -> None:
     assert [name for name in linear if ".layers." in name] == adapted
 
 
-def test_length_is_the_padded_batchs(fresh: Any) -> None:
+def test_length_equals_the_width_of_the_padded_batch(fresh: Any) -> None:
     assert max(map(RECIPE.length, fresh.samples)) == fresh.batch.tensors["text"].shape[1]
 
 
-def test_state_is_json(fresh: Any) -> None:
+def test_the_recipe_state_is_json(fresh: Any) -> None:
     assert json.loads(json.dumps(fresh.loaded.state)) == fresh.loaded.state
     assert [speaker["name"] for speaker in fresh.loaded.state["speakers"]] == ["anna", "bert"]

@@ -1,4 +1,4 @@
-"""The proof: what was learned by heart comes back code by code from the stock package, and follows speaker and text."""
+"""End to end: the stock package reproduces memorized clips code by code, for the right speaker and text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from recipes.voice_clone.inference import reference_package
 
 
 def spoken(tts: Any, row: dict[str, Any], speaker: str, text: str) -> list[list[int]]:
-    return reference_package.greedy_codes(tts, text, speaker.lower(), row["language"], most=40).tolist()
+    return reference_package.generate_greedy_codes(tts, text, speaker.lower(), row["language"], max_frames=40).tolist()
 
 
 @pytest.mark.parametrize("fixture", ["one_voice", "two_voices"])
 @pytest.mark.parametrize("kind", ["custom_voice", "base"])
-def test_stock_package_regenerates_the_clips_exactly(fixture: str, kind: str, request: pytest.FixtureRequest) -> None:
+def test_the_stock_package_reproduces_memorized_clips_exactly(fixture: str, kind: str, request: pytest.FixtureRequest) -> None:
     learned = request.getfixturevalue(fixture)
     tts = reference_package.load(getattr(learned, kind))
     assert type(tts).__module__ == "qwen_tts.inference.qwen3_tts_model" and tts.model.tts_model_type == kind
@@ -25,7 +25,7 @@ def test_stock_package_regenerates_the_clips_exactly(fixture: str, kind: str, re
         assert spoken(tts, row, row["speaker"], row["text"]) == row["audio_codes"]
 
 
-def test_swapping_speaker_or_text_swaps_the_codes(two_voices: Any) -> None:
+def test_speaker_and_text_determine_the_codes(two_voices: Any) -> None:
     tts = reference_package.load(two_voices.custom_voice)
     expected = {(row["speaker"], row["text"]): row["audio_codes"] for row in two_voices.rows}
     assert len(expected) == 4 and len({str(codes) for codes in expected.values()}) == 4
@@ -34,7 +34,7 @@ def test_swapping_speaker_or_text_swaps_the_codes(two_voices: Any) -> None:
             assert spoken(tts, row, speaker, text) == codes
 
 
-def test_exported_speaker_rows_are_the_vectors(two_voices: Any) -> None:
+def test_exported_embedding_rows_are_the_speaker_vectors(two_voices: Any) -> None:
     tts = reference_package.load(two_voices.custom_voice)
     table = tts.model.talker.model.codec_embedding.weight
     for index, name in enumerate(("anna", "bert")):
@@ -42,7 +42,7 @@ def test_exported_speaker_rows_are_the_vectors(two_voices: Any) -> None:
         torch.testing.assert_close(table[row], two_voices.ready.loaded.buffers["speaker_vectors"][index], rtol=0, atol=0)
 
 
-def test_base_export_is_a_base_to_train_on(two_voices: Any, tmp_path: Path, corpus: Any, rows_of: Any, ready: Any) -> None:
+def test_a_base_export_can_be_trained_with_more_speakers(two_voices: Any, tmp_path: Path, corpus: Any, rows_of: Any, ready: Any) -> None:
     made = corpus(tmp_path / "more", rows_of({"Carla": "low.flac", "Anna": "high.flac"}))
     again = ready(made.config(two_voices.base), made.rows)
     rows = {speaker["name"]: speaker["row"] for speaker in again.loaded.state["speakers"]}

@@ -1,4 +1,4 @@
-"""Whatever headers and fields a client makes up: the whole server, page and API, answers with 4xx and never fails."""
+"""Random headers and fields: the whole server, page and API, answers with 4xx and never fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPath
     speech.close()
 
 
-def test_others_are_answered_while_a_clip_is_decoded(app: App, clips: Clips, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_are_answered_while_a_clip_is_decoded(
+    app: App, clips: Clips, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = Held(tmp_path)
     monkeypatch.setattr(clips, "_decoder", held)
     clip = {"path": str(clips.keep(b"x", "a.wav")), "meta": {"_type": "gradio.FileData"}}
@@ -86,7 +88,7 @@ POSTS = ["/v1/audio/speech", "/gradio_api/queue/join", "/gradio_api/cancel", "/g
 
 @FEW
 @given(headers=st.lists(st.tuples(NAMES, VALUES), max_size=3), place=st.sampled_from(PLACES + POSTS), query=st.binary(max_size=9))
-def test_headers(headers: list[tuple[bytes, bytes]], place: str, query: bytes, app: App) -> None:
+def test_any_headers_get_an_answer(headers: list[tuple[bytes, bytes]], place: str, query: bytes, app: App) -> None:
     own = {name for name, _ in headers}
     usual = [one for one in (HOME, TOKEN, JSON) if one[0] not in own]
     app.ask("POST" if place in POSTS else "GET", place, b"{}" if place in POSTS else b"", [*usual, *headers], query)
@@ -94,7 +96,7 @@ def test_headers(headers: list[tuple[bytes, bytes]], place: str, query: bytes, a
 
 @FEW
 @given(fields=st.dictionaries(FIELDS, ANYTHING, max_size=3))
-def test_fields_of_the_api(fields: dict[str, Any], app: App) -> None:
+def test_any_api_fields_get_an_answer(fields: dict[str, Any], app: App) -> None:
     body = json.dumps({"model": "tuned", "voice": "anna", "input": "Late.", "response_format": "pcm"} | fields)
     app.ask("POST", "/v1/audio/speech", body.encode())
 
@@ -107,7 +109,7 @@ def test_fields_of_the_api(fields: dict[str, Any], app: App) -> None:
         st.sampled_from(["data", "fn_index", "session_hash", "trigger_id", "event_id", "event_data"]), ANYTHING, max_size=1
     ),
 )
-def test_fields_of_the_page(values: dict[int, Any], fields: dict[str, Any], app: App) -> None:
+def test_any_page_fields_get_an_answer(values: dict[int, Any], fields: dict[str, Any], app: App) -> None:
     """And what a call does in the end is an answer too, not a traceback in the log."""
     good = ["Late.", "tuned", "anna", NOBODY, None, None, "", "as trained", 0.9, False, 0]
     data = [values.get(at, value) for at, value in enumerate(good)]
@@ -123,19 +125,19 @@ def test_fields_of_the_page(values: dict[int, Any], fields: dict[str, Any], app:
 
 @FEW
 @given(body=st.dictionaries(st.sampled_from(["session_hash", "fn_index", "event_id"]), ANYTHING | st.just("fuzz"), max_size=3))
-def test_fields_of_what_ends_a_call(body: dict[str, Any], app: App) -> None:
+def test_any_cancel_and_reset_fields_get_an_answer(body: dict[str, Any], app: App) -> None:
     for name in ("cancel", "reset"):
         app.ask("POST", f"/gradio_api/{name}", json.dumps(body).encode())
         app.ask("POST", f"/gradio_api/{name}", json.dumps({"session_hash": "fuzz", "fn_index": 2, "event_id": "none"} | body).encode())
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"{", b"[" * 20_000, b"NaN", b"1" * 5000, b'"\\ud800"', b"[1]", b"null", b""])
-def test_bodies(body: bytes, app: App) -> None:
+def test_invalid_bodies_are_refused(body: bytes, app: App) -> None:
     for place in POSTS[:-1]:
         assert app.ask("POST", place, body).status == 400
 
 
-def test_a_good_request_is_still_answered(app: App) -> None:
+def test_a_valid_request_is_still_answered(app: App) -> None:
     """After all of these."""
     body = {"model": "tuned", "voice": "anna", "input": "Late.", "response_format": "pcm"}
     assert app.ask("POST", "/v1/audio/speech", json.dumps(body).encode()).status == 200

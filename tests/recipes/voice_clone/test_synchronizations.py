@@ -1,4 +1,4 @@
-"""A step waits for the GPU once, where its numbers decide whether it is applied, and a micro-batch never."""
+"""A step waits for the GPU once, when its numbers decide whether it is applied; a micro-batch never waits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.finetune.synchronizations import report, waits_of_steps
 EVERYTHING_RANDOM = (("options.sub_frames", "0.5"), ("options.frame_dropout", "0.2"), ("train.activation_checkpointing", "selective"))
 
 
-@pytest.mark.parametrize("overrides", [(), EVERYTHING_RANDOM], ids=["as it comes", "frames drawn and dropped, blocks recomputed"])
-def test_a_step_waits_once_and_a_micro_batch_never(
+@pytest.mark.parametrize("overrides", [(), EVERYTHING_RANDOM], ids=["defaults", "frame sampling, frame dropout, activation checkpointing"])
+def test_a_step_synchronizes_with_the_gpu_once_and_a_micro_batch_never(
     overrides: tuple[tuple[str, str], ...], tmp_path: Path, nano: Path, corpus: Callable[..., Any], rows_of: Callable[..., Any]
 ) -> None:
     made = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"}))

@@ -1,4 +1,4 @@
-"""What a trained model says, by ear: words, voice and pace. On the package's small base, since random weights say nothing."""
+"""Words, voice and pace of trained models. Uses the demo base, because random weights do not speak."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, speak
 pytestmark = pytest.mark.slow
 KNOWN = pipeline.NEW_VOICE / "known"
 VOICES = ("slt", "awb", "ked")
-"""Those that it says best, one of each kind. A clone of kal16 it says in a voice nearer to awb's."""
-UNSEEN = list(islice(grammar.sentences(11, "held_out"), 16))
+"""The voices that the model speaks best, one of each kind. Its clones of kal16 are closer to awb."""
+UNSEEN = list(islice(grammar.generate_sentences(11, "held_out"), 16))
 SLT = KNOWN_VOICES[0]
 BRIEF = SpeechSampling(max_seconds=10)
 needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
@@ -53,7 +53,7 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Item, Samples
     return [(item, spoken[item.key]) for item in items]
 
 
-def test_it_says_its_text_and_no_other(clones: list[tuple[Item, Samples]]) -> None:
+def test_the_demo_base_speaks_its_text_and_no_other(clones: list[tuple[Item, Samples]]) -> None:
     asr = intelligibility.load(pipeline.WHISPER)
     own = [(item.text, wave) for item, wave in clones]
     others = [(clones[(at + 1) % len(clones)][0].text, wave) for at, (_, wave) in enumerate(clones)]
@@ -61,7 +61,7 @@ def test_it_says_its_text_and_no_other(clones: list[tuple[Item, Samples]]) -> No
     assert intelligibility.word_error_rate(asr, others, "english") > 0.8
 
 
-def test_clones_resemble_the_voice_that_they_were_cloned_from(clones: list[tuple[Item, Samples]]) -> None:
+def test_clones_are_most_similar_to_the_voice_of_their_clip(clones: list[tuple[Item, Samples]]) -> None:
     encoder = speaker_similarity.own(demo_models.folder_of(pipeline.BASE))
     clips = {voice: {path: encoder.vector(samples_of(path)) for path in sorted((KNOWN / voice).iterdir())} for voice in VOICES}
     known = speaker_similarity.voices(encoder, clips)
@@ -78,9 +78,9 @@ def test_clones_resemble_the_voice_that_they_were_cloned_from(clones: list[tuple
 
 @pytest.fixture(scope="module")
 def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences of a voice that the base knows, with codes: nothing about its pace is left to learn."""
+    """Sentences with codes, of a voice that the base knows: training should not change its pace."""
     folder, rows = tmp_path_factory.mktemp("lessons"), []
-    for number, text in enumerate(islice(grammar.sentences(12, "train"), 48)):
+    for number, text in enumerate(islice(grammar.generate_sentences(12, "train"), 48)):
         soundfile.write(folder / f"{number}.flac", speak(SLT, text), MASTER_RATE)
         rows.append({"audio": f"{number}.flac", "text": text, "speaker": SLT.name, "language": "english"})
     files.write_jsonl(folder / "train.jsonl", rows)
@@ -106,14 +106,14 @@ def lengths(lessons: Path, run: Path) -> list[float]:
 
 
 @needs_flite
-def test_training_leaves_the_pace_of_a_known_voice_alone_and_a_second_shift_would_not(
+def test_training_keeps_the_pace_of_a_voice_and_shifting_labels_twice_does_not(
     lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labels that are shifted once too often, as in the makers' script, teach to leave frames out: a voice in ever more haste."""
+    """Labels shifted once too often, as in the authors' script, teach the model to skip frames, so that speech becomes ever faster."""
     real = sum(len(speak(SLT, text)) for text in UNSEEN) / MASTER_RATE
     right = lengths(lessons, tmp_path / "right")
-    once = qwen3_tts_model.first_codebook
-    monkeypatch.setattr(qwen3_tts_model, "first_codebook", lambda hidden, labels, rows: once(hidden, labels.roll(-1, 1), rows - 1))
+    once = qwen3_tts_model.align_first_codebook
+    monkeypatch.setattr(qwen3_tts_model, "align_first_codebook", lambda hidden, labels, rows: once(hidden, labels.roll(-1, 1), rows - 1))
     wrong = lengths(lessons, tmp_path / "wrong")
     assert all(abs(later / earlier - 1) <= 0.02 for earlier, later in pairwise(right))
     assert all(abs(seconds / real - 1) <= 0.04 for seconds in right)

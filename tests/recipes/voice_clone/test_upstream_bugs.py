@@ -1,6 +1,6 @@
-"""What is wrong in published training code for this model, put back in one by one: each must be caught by the check that is named for it.
+"""Bugs of published training code for this model, injected one by one: each must fail exactly the checks named for it.
 
-The checks run on the product first. The injections replace one function of the product for one test; the product has no switch for them.
+The checks run on the product first. An injection replaces one function of the product for one test; the product has no switch for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recipes.voice_clone.recipe import RECIPE
 
 @dataclass(frozen=True)
 class Generated:
-    """Log-probabilities that the stock package's cached generation gives to a clip's codes, step by step."""
+    """Log-probabilities that the stock package's cached generation gives to the codes of a clip, step by step."""
 
     first: Tensor
     """[T+1], codebook 0 and the end of speech."""
@@ -34,20 +34,20 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class Case:
+class WeightsInBothPackages:
     """The same weights twice: in our training forward, and in the stock package."""
 
     model: Any
-    processor: sequence_layout.Processor
+    processor: sequence_layout.SpeechProcessor
     rows: list[dict[str, Any]]
     generated: list[Generated]
 
     def samples(self) -> list[Sample]:
-        return [sequence_layout.read(row, self.processor) for row in self.rows]
+        return [sequence_layout.read_row(row, self.processor) for row in self.rows]
 
 
-class Forced(LogitsProcessor):
-    """Lets generation choose only the given tokens, one after the other, and notes what probability it gave to each."""
+class ForcedCodes(LogitsProcessor):
+    """Lets generation choose only the given tokens, one after the other, and records the probability of each."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens
@@ -61,8 +61,8 @@ class Forced(LogitsProcessor):
         return only
 
 
-def force(generate: Callable[..., Any], forced: Forced) -> Callable[..., Any]:
-    """A `generate` that takes no part in the choice, and no account of the stock settings that forbid tokens."""
+def force(generate: Callable[..., Any], forced: ForcedCodes) -> Callable[..., Any]:
+    """A `generate` with forced tokens and without the stock settings that suppress tokens."""
 
     def run(**settings: Any) -> Any:
         free = {name: value for name, value in settings.items() if name not in ("suppress_tokens", "min_new_tokens", "repetition_penalty")}
@@ -72,17 +72,17 @@ def force(generate: Callable[..., Any], forced: Forced) -> Callable[..., Any]:
 
 
 def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> Generated:
-    """Drive the stock generation, caches and all, along a row's codes."""
+    """Run the stock generation, with its caches, along the codes of a row."""
     codes = row["audio_codes"]
     talker = tts.model.talker
-    first = Forced([*(frame[0] for frame in codes), talker.config.codec_eos_token_id])
-    others = Forced([code for frame in codes for code in frame[1:]])
+    first = ForcedCodes([*(frame[0] for frame in codes), talker.config.codec_eos_token_id])
+    others = ForcedCodes([code for frame in codes for code in frame[1:]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(talker, "generate", force(talker.generate, first))
         patch.setattr(talker.code_predictor, "generate", force(talker.code_predictor.generate, others))
-        patch.setattr(reference_package, "stored_voice", lambda tts, row: voice(vector))
+        patch.setattr(reference_package, "make_stored_voice_prompt", lambda tts, row: voice(vector))
         patch.setattr(tts.model.config.talker_config, "spk_id", {"any": 0})
-        spoken = reference_package.greedy_codes(tts, row["text"], "any", row["language"], most=len(codes))
+        spoken = reference_package.generate_greedy_codes(tts, row["text"], "any", row["language"], max_frames=len(codes))
     assert spoken.tolist() == codes
     return Generated(torch.stack(first.noted), torch.stack(others.noted).reshape(len(codes), -1))
 
@@ -94,46 +94,46 @@ def voice(vector: Tensor) -> Any:
 
 
 @pytest.fixture(scope="module")
-def case(fresh: Any, tmp_path_factory: pytest.TempPathFactory, rows_of: Any) -> Case:
+def case(fresh: Any, tmp_path_factory: pytest.TempPathFactory, rows_of: Any) -> WeightsInBothPackages:
     tts = reference_package.load(fresh.loaded.base)
     rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"})
     speakers = fresh.loaded.processor.speakers
     vectors = fresh.loaded.buffers["speaker_vectors"]
     generated = [generate(tts, row, vectors[speakers[row["speaker"].lower()]]) for row in rows]
-    return Case(fresh.model, fresh.loaded.processor, rows, generated)
+    return WeightsInBothPackages(fresh.model, fresh.loaded.processor, rows, generated)
 
 
 # ---- the checks
 
 
 @torch.no_grad()
-def predictions(case: Case, samples: list[Sample]) -> tuple[Tensor, Tensor]:
+def predictions(case: WeightsInBothPackages, samples: list[Sample]) -> tuple[Tensor, Tensor]:
     """Our log-probability of every target in the padded batch: codebook 0 and end of speech [ΣT+B], the other codebooks [ΣT, 15]."""
     heads = [case.model.talker.codec_head, *case.model.talker.code_predictor.lm_head]
-    asked: dict[LossHead, tuple[Tensor, Tensor]] = {}
+    inputs_of_head: dict[LossHead, tuple[Tensor, Tensor]] = {}
 
     def remember(head: LossHead, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        asked[head] = states, targets
+        inputs_of_head[head] = states, targets
         return ORIGINAL["forward"](head, states, targets)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LossHead, "forward", remember)
         RECIPE.loss(case.model, sequence_layout.collate(samples))
-    assert list(asked) == heads, "each head is asked once"
+    assert list(inputs_of_head) == heads, "each head is called once"
     first, *others = (
         functional.linear(states, head.weight).log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        for head, (states, targets) in asked.items()
+        for head, (states, targets) in inputs_of_head.items()
     )
     return first, torch.stack(others, dim=1)
 
 
-def check_first_codebook_is_what_generation_sees(case: Case) -> None:
+def check_first_codebook_is_what_generation_sees(case: WeightsInBothPackages) -> None:
     ours, _ = predictions(case, case.samples())
     assert ours.shape == (sum(len(one.first) for one in case.generated),)
     torch.testing.assert_close(ours, torch.cat([one.first for one in case.generated]), rtol=0, atol=1e-5)
 
 
-def check_other_codebooks_are_what_generation_sees(case: Case) -> None:
+def check_other_codebooks_are_what_generation_sees(case: WeightsInBothPackages) -> None:
     _, ours = predictions(case, case.samples())
     expected = torch.cat([one.others for one in case.generated])
     assert ours.shape == expected.shape
@@ -141,8 +141,8 @@ def check_other_codebooks_are_what_generation_sees(case: Case) -> None:
 
 
 @torch.no_grad()
-def check_sums_add_up(case: Case) -> None:
-    """Over micro-batches of any cut, padding included: what the global count divides."""
+def check_sums_add_up(case: WeightsInBothPackages) -> None:
+    """For any split into micro-batches, with padding: the global count divides the same sums."""
     samples = case.samples()
 
     def total(cut: list[list[Sample]]) -> dict[str, float]:
@@ -155,7 +155,7 @@ def check_sums_add_up(case: Case) -> None:
 
 
 @torch.no_grad()
-def check_padding_is_zero(case: Case) -> None:
+def check_padding_is_zero(case: WeightsInBothPackages) -> None:
     tensors = sequence_layout.collate(case.samples()).tensors
     embedded = qwen3_tts_model.frame_embeddings(case.model.talker, tensors["codes"][tensors["frame_mask"]])
     inputs = qwen3_tts_model.input_embeddings(case.model.talker, case.model.speaker_vectors, tensors, embedded)
@@ -172,7 +172,7 @@ CHECKS = (
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_product_passes(check: Callable[[Case], None], case: Case) -> None:
+def test_the_product_passes_every_check(check: Callable[[WeightsInBothPackages], None], case: WeightsInBothPackages) -> None:
     check(case)
 
 
@@ -185,13 +185,13 @@ def double_shift(hidden: Tensor, labels: Tensor, _: Tensor) -> tuple[Tensor, Ten
 
 
 def shifted_sub_labels(*given: Any) -> tuple[Tensor, Tensor]:
-    """The head of a codebook learns the next one's; the last has none, and its own is the least wrong."""
+    """The head of each codebook learns the next one's codes; the last head, which has no next one, keeps its own."""
     states, targets = ORIGINAL["other_codebooks"](*given)
     return states, torch.cat([targets[:, 1:], targets[:, -1:]], dim=1)
 
 
 def states_at_frames(hidden: Tensor, rows: Tensor) -> Tensor:
-    return qwen3_tts_model.rows_of(hidden, rows)
+    return qwen3_tts_model.select_positions(hidden, rows)
 
 
 def text_without_projection(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
@@ -222,27 +222,27 @@ def voice_one_late(*given: Any) -> Sample:
 
 
 ORIGINAL: dict[str, Callable[..., Any]] = {
-    "other_codebooks": qwen3_tts_model.other_codebooks, "arrange": sequence_layout.arrange, "forward": LossHead.forward,
+    "other_codebooks": qwen3_tts_model.run_code_predictor, "arrange": sequence_layout.lay_out_clip, "forward": LossHead.forward,
 }  # fmt: skip
 FIRST, OTHERS, SUMS, PADDING = CHECKS
-BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
-    "codebook 0 shifted twice": (qwen3_tts_model, "first_codebook", double_shift, {FIRST}),
-    "sub-talker labels shifted": (qwen3_tts_model, "other_codebooks", shifted_sub_labels, {OTHERS}),
+BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[WeightsInBothPackages], None]]]] = {
+    "codebook 0 shifted twice": (qwen3_tts_model, "align_first_codebook", double_shift, {FIRST}),
+    "sub-talker labels shifted": (qwen3_tts_model, "run_code_predictor", shifted_sub_labels, {OTHERS}),
     "hidden state at the frame itself": (qwen3_tts_model, "states_before_frames", states_at_frames, {OTHERS}),
     "text projection left out": (qwen3_tts_model, "text_channel", text_without_projection, {FIRST, OTHERS}),
     "mask not applied after the projection": (qwen3_tts_model, "text_channel", text_masked_before_projection, {PADDING}),
     "mean of means": (LossHead, "forward", mean_loss, {SUMS}),
-    "end of speech missing": (sequence_layout, "arrange", without_end, {FIRST}),
-    "voice in the wrong slot": (sequence_layout, "arrange", voice_one_late, {FIRST, OTHERS}),
+    "end of speech missing": (sequence_layout, "lay_out_clip", without_end, {FIRST}),
+    "voice in the wrong slot": (sequence_layout, "lay_out_clip", voice_one_late, {FIRST, OTHERS}),
 }
 
 
-def test_eight_bugs_are_listed() -> None:
+def test_the_list_has_eight_bugs() -> None:
     assert len(BUGS) == 8
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_bug_is_caught_by_its_check(bug: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_bug_fails_exactly_its_checks(bug: str, case: WeightsInBothPackages, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, wrong, expected = BUGS[bug]
     monkeypatch.setattr(module, name, wrong)
     caught = set()

@@ -1,11 +1,11 @@
-"""Clips that were never spoken, from which the base learns to read: words said for themselves, joined by chance at their codes.
+"""Spliced clips, from which the base learns to read: codes of single words in random order.
 
     python -m recipes.voice_clone.studio.base.spliced_clips [--corpus runs/studio/corpus]
 
-Needs the codes of `base-alone.jsonl` and `base-train.jsonl` (`make_base`); writes `base-spliced.jsonl`, and `base-mixed.jsonl`, which is
-`base-train.jsonl` with some spliced clips among it. At every joint the next code follows from nothing but the text: who does not read pays
-log 200 nats for each word. In speech that was spoken as one, a word's beginning betrays itself long before, and a model that has many such
-clips learns them by heart sooner than it learns to read.
+Needs the codes of `base-alone.jsonl` and `base-train.jsonl` (`make_base`). Writes `base-spliced.jsonl`, and `base-mixed.jsonl`:
+`base-train.jsonl` with some spliced clips. At each joint, only the text predicts the next code: a model that does not read pays log 200
+nats per word. In continuous speech, the beginning of a word reveals the rest of it, and a model with many such clips memorizes them before
+it learns to read.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
 
 Row = dict[str, Any]
 Frames = list[list[int]]
-SPLICED, MOST_WORDS = 40_000, 6
-MIXED, MOST_MIXED_WORDS = 6_000, 10
-"""Among the spoken clips, so that what was learned is not lost, and in longer texts."""
+SPLICED, MAX_WORDS = 40_000, 6
+MIXED, MAX_MIXED_WORDS = 6_000, 10
+"""Spliced clips among the spoken ones, in longer texts, so that the model does not forget how to read."""
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="splices", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="spliced_clips", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    alone, spoken = coded(options.corpus / "base-alone.jsonl"), coded(options.corpus / "base-train.jsonl")
-    mixed = [*spoken, *islice(spliced(alone, spoken, options.seed + 1, MOST_MIXED_WORDS), MIXED)]
+    alone, spoken = read_coded_rows(options.corpus / "base-alone.jsonl"), read_coded_rows(options.corpus / "base-train.jsonl")
+    mixed = [*spoken, *islice(splice_clips(alone, spoken, options.seed + 1, MAX_MIXED_WORDS), MIXED)]
     Random(options.seed).shuffle(mixed)
-    files.write_jsonl(options.corpus / "base-spliced.jsonl", islice(spliced(alone, spoken, options.seed, MOST_WORDS), SPLICED))
+    files.write_jsonl(options.corpus / "base-spliced.jsonl", islice(splice_clips(alone, spoken, options.seed, MAX_WORDS), SPLICED))
     files.write_jsonl(options.corpus / "base-mixed.jsonl", mixed)
     return 0
 
 
-def coded(path: Path) -> list[Row]:
-    """The rows of a file. Raises `UserError` if there is none, or if a row has no codes."""
+def read_coded_rows(path: Path) -> list[Row]:
+    """The rows of a file. Raises `UserError` if it does not exist, or if a row has no codes."""
     if not path.exists():
-        raise UserError(f"{path} is missing; make it: python -m recipes.voice_clone.studio.base.make_base")
+        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.make_base")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for number, row in enumerate(rows, start=1):
         if "audio_codes" not in row:
@@ -56,19 +56,19 @@ def coded(path: Path) -> list[Row]:
     return rows
 
 
-def spliced(alone: Sequence[Row], spoken: Sequence[Row], seed: int, most: int) -> Iterator[Row]:
-    """Without end: `The` and one to `most` words, all at one speed.
+def splice_clips(alone: Sequence[Row], spoken: Sequence[Row], seed: int, max_words: int) -> Iterator[Row]:
+    """Endless: `The` and one to `max_words` words, all at one speed.
 
-    The voice is heard from a spoken clip, a word is too short for that: from another one each time, since the speaker's vector is the mean
-    over clips that rows name, and would be that of one clip if all named the same.
+    Each row names a different spoken clip as reference: single words are too short for it, and the speaker vector is the mean over the
+    named clips, so with one clip for all rows it would be the vector of that clip.
     """
-    random, said = Random(seed), renditions(alone)
-    references = clips_of(spoken)
-    shares = {voice.name: voice.sentences for voice in KNOWN_VOICES if voice.name in said}
+    random, takes_of = Random(seed), group_words(alone)
+    references = group_clips(spoken)
+    shares = {voice.name: voice.sentences for voice in KNOWN_VOICES if voice.name in takes_of}
     while True:
         speaker = random.choices(list(shares), list(shares.values()))[0]
-        takes = random.choice(said[speaker])
-        words = random.choices(list(takes), k=random.randint(1, most))
+        takes = random.choice(takes_of[speaker])
+        words = random.choices(list(takes), k=random.randint(1, max_words))
         yield {
             "ref_audio": random.choice(references[speaker]),
             "text": f"The {' '.join(words)}.",
@@ -78,19 +78,19 @@ def spliced(alone: Sequence[Row], spoken: Sequence[Row], seed: int, most: int) -
         }
 
 
-def renditions(alone: Sequence[Row]) -> dict[str, list[dict[str, Frames]]]:
-    """Speaker → for each speed, word → its frames. A speed at which `the` is missing does not count: a clip may have been rejected."""
-    said: dict[tuple[str, float], dict[str, Frames]] = defaultdict(dict)
+def group_words(alone: Sequence[Row]) -> dict[str, list[dict[str, Frames]]]:
+    """Speaker → for each speed, word → its frames. A speed without `the` is skipped: its clip may have been rejected."""
+    words_at: dict[tuple[str, float], dict[str, Frames]] = defaultdict(dict)
     for row in alone:
-        said[row["speaker"], row["speed"]][row["text"].rstrip(".")] = row["audio_codes"]
+        words_at[row["speaker"], row["speed"]][row["text"].rstrip(".")] = row["audio_codes"]
     takes: dict[str, list[dict[str, Frames]]] = defaultdict(list)
-    for (speaker, _), words in said.items():
+    for (speaker, _), words in words_at.items():
         if "the" in words:
             takes[speaker].append(words)
     return takes
 
 
-def clips_of(spoken: Sequence[Row]) -> dict[str, list[str]]:
+def group_clips(spoken: Sequence[Row]) -> dict[str, list[str]]:
     """Speaker → paths of all clips."""
     clips: dict[str, list[str]] = defaultdict(list)
     for row in spoken:

@@ -1,31 +1,33 @@
-"""Codebooks before any network: principal axes of the frames' features, then k-means on what is left, book by book.
+"""Codebooks, made before any network is trained: principal axes of the frames' features, then k-means on the residuals, codebook by
+codebook.
 
-The encoder is later taught to put the same coordinates out, and its quantiser then chooses the same entries.
+The encoder is then trained to output the same coordinates, so that its quantizer chooses the same entries.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors import torch as safetensors_torch
+from sklearn.cluster import KMeans
+from torch import Tensor
 
 from finetune.storage import files
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 ENTRIES, WIDTH = 256, 64
-"""Of each codebook: entries, and the length of one."""
+"""Entries of each codebook, and their length."""
 ACOUSTIC = 15
-LEADING = 12
-"""Axes that the semantic book sees: the coarse sound of a frame."""
-ROUNDS = 20
-"""Of k-means, at most."""
+SEMANTIC_AXES = 12
+"""Axes in the semantic codebook: the coarse sound of a frame."""
+MAX_ITERATIONS = 20
+"""Of k-means."""
 
 
 @dataclass(frozen=True)
-class Books:
-    """How features become codes. All values are such that fp16 holds them."""
+class Codebooks:
+    """How features become codes. All values are exact in fp16."""
 
     mean: Tensor
     """[features]."""
@@ -34,78 +36,63 @@ class Books:
     semantic: Tensor
     """[ENTRIES, WIDTH], zero after the leading axes."""
     acoustic: Tensor
-    """[15, ENTRIES, WIDTH], each book on what the ones before it leave."""
-    leading: int = LEADING
+    """[15, ENTRIES, WIDTH], each fitted to the residuals of the ones before it."""
+    leading: int = SEMANTIC_AXES
 
-    def tables(self) -> list[Tensor]:
-        """All 16 books in the order of the codes."""
+    def list_tables(self) -> list[Tensor]:
+        """All 16 codebooks in the order of the codes."""
         return [self.semantic, *self.acoustic]
 
-    def coordinates(self, vectors: Tensor) -> Tensor:
-        """[frames, features] → [frames, WIDTH]."""
+    def project(self, vectors: Tensor) -> Tensor:
+        """[frames, features] → coordinates [frames, WIDTH]."""
         return (vectors - self.mean) @ self.axes.T
 
-    def codes(self, coordinates: Tensor) -> Tensor:
-        """[frames, WIDTH] → [frames, 16] int64: the nearest entries."""
-        import torch
-
+    def encode(self, coordinates: Tensor) -> Tensor:
+        """Coordinates [frames, WIDTH] → codes [frames, 16] int64: the nearest entries."""
         coarse = coordinates.clone()
         coarse[:, self.leading :] = 0
-        found, left = [_nearest(coarse, self.semantic)], coordinates
+        found, residual = [_find_nearest(coarse, self.semantic)], coordinates
         for book in self.acoustic:
-            found.append(_nearest(left, book))
-            left = left - book[found[-1]]
+            found.append(_find_nearest(residual, book))
+            residual = residual - book[found[-1]]
         return torch.stack(found, dim=1)
 
-    def decoded(self, codes: Tensor) -> Tensor:
-        """[frames, 16] → [frames, WIDTH]: the sum of the acoustic entries."""
-        import torch
-
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes [frames, 16] → [frames, WIDTH]: the sum of the acoustic entries."""
         return torch.stack([book[codes[:, 1 + index]] for index, book in enumerate(self.acoustic)]).sum(0)
 
 
-def _nearest(points: Tensor, book: Tensor) -> Tensor:
-    import torch
-
+def _find_nearest(points: Tensor, book: Tensor) -> Tensor:
     return torch.cdist(points[None], book[None])[0].argmin(1)
 
 
-def make_books(vectors: Tensor, seed: int) -> Books:
-    """From the features of every frame, [frames, features]; at least ENTRIES frames."""
-    import torch
-
+def fit_codebooks(vectors: Tensor, seed: int) -> Codebooks:
+    """From the features of all frames, [frames, features]; at least ENTRIES frames."""
     mean = vectors.mean(0).half().float()
     centred = vectors - mean
     _, axes = torch.linalg.eigh((centred.T @ centred).double())
     axes = axes.flip(1).T[:WIDTH].half().float()
     coordinates = centred @ axes.T
     coarse = coordinates.clone()
-    coarse[:, LEADING:] = 0
-    acoustic, left = [], coordinates
+    coarse[:, SEMANTIC_AXES:] = 0
+    acoustic, residual = [], coordinates
     for index in range(ACOUSTIC):
-        acoustic.append(cluster(left, seed + 1 + index))
-        left = left - acoustic[-1][_nearest(left, acoustic[-1])]
-    return Books(mean, axes, cluster(coarse, seed), torch.stack(acoustic))
+        acoustic.append(run_k_means(residual, seed + 1 + index))
+        residual = residual - acoustic[-1][_find_nearest(residual, acoustic[-1])]
+    return Codebooks(mean, axes, run_k_means(coarse, seed), torch.stack(acoustic))
 
 
-def cluster(points: Tensor, seed: int) -> Tensor:
-    """[ENTRIES, WIDTH]: the means of k-means."""
-    import torch
-    from sklearn.cluster import KMeans
-
-    found = KMeans(ENTRIES, init="random", n_init=1, max_iter=ROUNDS, random_state=seed).fit(points.numpy())
+def run_k_means(points: Tensor, seed: int) -> Tensor:
+    """Cluster means [ENTRIES, WIDTH] of points [n, WIDTH]."""
+    found = KMeans(ENTRIES, init="random", n_init=1, max_iter=MAX_ITERATIONS, random_state=seed).fit(points.numpy())
     return torch.from_numpy(found.cluster_centers_).half().float()
 
 
-def save(books: Books, path: Path) -> None:
-    from safetensors.torch import save as packed
-
+def save(books: Codebooks, path: Path) -> None:
     tensors = {name: getattr(books, name).contiguous() for name in ("mean", "axes", "semantic", "acoustic")}
-    files.write_bytes(path, packed(tensors))
+    files.write_bytes(path, safetensors_torch.save(tensors))
 
 
-def load(path: Path) -> Books:
-    from safetensors.torch import load_file
-
-    tensors = load_file(path)
-    return Books(tensors["mean"], tensors["axes"], tensors["semantic"], tensors["acoustic"])
+def load(path: Path) -> Codebooks:
+    tensors = safetensors_torch.load_file(path)
+    return Codebooks(tensors["mean"], tensors["axes"], tensors["semantic"], tensors["acoustic"])

@@ -1,30 +1,31 @@
-"""A small Qwen3-TTS 12 Hz tokenizer: its shape, its parts as training needs them, and the folder that the stock loader reads.
+"""A small Qwen3-TTS 12 Hz tokenizer: its config, its parts as training needs them, and the folder that the stock loader reads.
 
-Mimi-type encoder → the same latent quantised twice, by 1 semantic and by 15 residual acoustic codebooks → a causal decoder of its own.
-The decoder's waveform part has most of its layers at low rates: 8 channels are left at 24 kHz, where a layer costs most.
+A Mimi encoder; its latent is quantized twice, by 1 semantic and by 15 residual acoustic codebooks; then a causal decoder. Most layers of
+the decoder's waveform part run at low rates: at 24 kHz, where a layer costs most, only 8 channels are left.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
 
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.storage import files
 
-from ...model.model_configs import EXTRACTOR, codec_shape
-from .codebooks import ENTRIES, WIDTH, Books
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from ...model.model_configs import PREPROCESSOR_CONFIG, make_codec_config
+from .codebooks import ENTRIES, WIDTH, Codebooks
 
 LATENT = 128
 """Channels between the codes and the waveform part."""
 
 
-def shape() -> dict[str, Any]:
+def make_config() -> dict[str, Any]:
     """`config.json`: 0.9 M parameters in the encoder, 1.3 M in the decoder."""
-    small = codec_shape(ENTRIES)
+    small = make_codec_config(ENTRIES)
     channels = 96
     encoder = {
         "hidden_size": channels,
@@ -57,20 +58,18 @@ def shape() -> dict[str, Any]:
     return {**small, "encoder_config": small["encoder_config"] | encoder, "decoder_config": small["decoder_config"] | decoder}
 
 
-def build(seed: int) -> Any:
-    """The package's own model in fp32 with fresh weights and empty codebooks."""
-    import torch
-
+def build_model(seed: int) -> Any:
+    """The package's own model in fp32 with random weights and empty codebooks."""
     import_qwen_tts()
     from qwen_tts.core import Qwen3TTSTokenizerV2Config, Qwen3TTSTokenizerV2Model
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3TTSTokenizerV2Model(Qwen3TTSTokenizerV2Config(**shape())).float()
+        return Qwen3TTSTokenizerV2Model(Qwen3TTSTokenizerV2Config(**make_config())).float()
 
 
 def encode_latent(encoder: Any, waves: Tensor) -> Tensor:
-    """[B, samples] → [B, WIDTH, frames]: what the acoustic codebooks quantise. As `MimiModel._encode_frame`, with gradients."""
+    """[B, samples] → [B, WIDTH, frames]: the input of the acoustic codebooks. As `MimiModel._encode_frame`, with gradients."""
     inside = encoder.encoder(waves.unsqueeze(1))
     inside = encoder.encoder_transformer(inside.transpose(1, 2), return_dict=True)[0].transpose(1, 2)
     projected: Tensor = encoder.quantizer.acoustic_residual_vector_quantizer.input_proj(encoder.downsample(inside))
@@ -78,13 +77,13 @@ def encode_latent(encoder: Any, waves: Tensor) -> Tensor:
 
 
 def decode_frames(decoder: Any, codes: Tensor) -> Tensor:
-    """[B, frames, 16] codes → [B, LATENT, frames] at 12.5 Hz: the part with attention."""
+    """Codes [B, frames, 16] → [B, LATENT, frames] at 12.5 Hz: the part with attention."""
     inside = decoder.pre_conv(decoder.quantizer.decode(codes.transpose(1, 2))).transpose(1, 2)
     found: Tensor = decoder.pre_transformer(inputs_embeds=inside).last_hidden_state.transpose(1, 2).contiguous()
     return found
 
 
-def raise_rate(decoder: Any, inside: Tensor) -> Tensor:
+def upsample_frames(decoder: Any, inside: Tensor) -> Tensor:
     """[B, LATENT, frames] → [B, LATENT, 8·frames] at 100 Hz."""
     for pair in decoder.upsample:
         for layer in pair:
@@ -92,40 +91,36 @@ def raise_rate(decoder: Any, inside: Tensor) -> Tensor:
     return inside
 
 
-def make_wave(decoder: Any, inside: Tensor) -> Tensor:
-    """[B, LATENT, 8·frames] → [B, samples]; not clipped, so that gradients are not either."""
+def generate_wave(decoder: Any, inside: Tensor) -> Tensor:
+    """[B, LATENT, 8·frames] → [B, samples]; not clipped, because clipping stops gradients."""
     for layer in decoder.decoder:
         inside = layer(inside)
     return inside.squeeze(1)
 
 
-def fill_books(model: Any, books: Books) -> None:
-    """Put the codebooks into both sides, as sums over one use each. The semantic book sees the leading axes alone: the rest of its
-    projection is zero."""
-    import torch
-
+def fill_codebooks(model: Any, books: Codebooks) -> None:
+    """Copy the codebooks into encoder and decoder, as sums over one use each. The semantic codebook sees only the leading axes: the rest of
+    its projection is zero."""
     encoder, decoder = model.encoder.quantizer, model.decoder.quantizer
     semantic, acoustic = encoder.semantic_residual_vector_quantizer, encoder.acoustic_residual_vector_quantizer
     with torch.no_grad():
         semantic.input_proj.weight.copy_(acoustic.input_proj.weight)
         semantic.input_proj.weight[books.leading :] = 0
         for unused in (semantic.output_proj, acoustic.output_proj):
-            unused.weight.zero_()  # the package never reads them; zeros take no room in a compressed file
-        _fill([layer.codebook.embed_sum for layer in (*semantic.layers, *acoustic.layers)], books)
-        _fill([layer._codebook.embedding_sum for layer in (*decoder.rvq_first.vq.layers, *decoder.rvq_rest.vq.layers)], books)
+            unused.weight.zero_()  # the package never reads them; zeros compress well
+        _copy_tables([layer.codebook.embed_sum for layer in (*semantic.layers, *acoustic.layers)], books)
+        _copy_tables([layer._codebook.embedding_sum for layer in (*decoder.rvq_first.vq.layers, *decoder.rvq_rest.vq.layers)], books)
     for layer in (*semantic.layers, *acoustic.layers):
-        layer.codebook._embed = None  # made at the first use, and stale now
+        layer.codebook._embed = None  # computed at the first use, and outdated now
 
 
-def _fill(tables: list[Tensor], books: Books) -> None:
-    for table, entries in zip(tables, books.tables(), strict=True):
+def _copy_tables(tables: list[Tensor], books: Codebooks) -> None:
+    for table, entries in zip(tables, books.list_tables(), strict=True):
         table.copy_(entries)
 
 
-def round_to_half(module: nn.Module) -> None:
-    """Give every weight the value that it will have when it is loaded from fp16: codes that are made now are then made for good."""
-    import torch
-
+def round_to_fp16(module: nn.Module) -> None:
+    """Round every weight to the value that it will have after loading from fp16, so that codes computed now stay valid."""
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point():
@@ -133,13 +128,11 @@ def round_to_half(module: nn.Module) -> None:
 
 
 def write_folder(model: Any, folder: Path) -> Path:
-    """A folder for `Qwen3TTSTokenizer.from_pretrained`, fp16 weights, which must not exist yet."""
-    from safetensors.torch import save
-
+    """Write a new folder for `Qwen3TTSTokenizer.from_pretrained`, with fp16 weights."""
     weights = {name: tensor.half().contiguous().clone() for name, tensor in model.state_dict().items()}
     temporary = files.fresh_folder(folder.parent, folder.name)
-    files.write_in_place(temporary / "config.json", files.json_bytes(shape()))
-    files.write_in_place(temporary / "preprocessor_config.json", files.json_bytes(EXTRACTOR))
+    files.write_in_place(temporary / "config.json", files.json_bytes(make_config()))
+    files.write_in_place(temporary / "preprocessor_config.json", files.json_bytes(PREPROCESSOR_CONFIG))
     files.write_in_place(temporary / "model.safetensors", save(weights, metadata={"format": "pt"}))
     files.commit_folder(temporary, folder)
     return folder

@@ -1,8 +1,8 @@
-"""Put what `train_codec` trained into the package, as `codec-demo`, with its card and its figures.
+"""Measure the codec that `train_codec` trained and pack it as `codec-demo`, with its card and figures.
 
-    python -m recipes.voice_clone.studio.codec.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr JUDGE]… [--to FOLDER]
+    python -m recipes.voice_clone.studio.codec.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr RECOGNIZER]… [--to FOLDER]
 
-FOLDER: of the training (default runs/studio/codec). The decoder need not be at its end; how far it was is written down.
+FOLDER is that of the training (default runs/studio/codec). The decoder need not be finished; the card states its steps.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import demo_models, files
-from recipes.voice_clone.studio import judges
+from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder, encoder, measure_codec, train_codec
 from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
 from recipes.voice_clone.studio.corpus.voices import VOICES
-from recipes.voice_clone.studio.resumable_training import restore
+from recipes.voice_clone.studio.resumable_training import restore_parameters
 
 NAME = "codec-demo"
 
@@ -29,65 +29,65 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pack_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=train_codec.FOLDER)
     parser.add_argument("--corpus", type=Path, default=CORPUS)
-    judges.add_option(parser)
+    recognizers.add_option(parser)
     parser.add_argument(
-        "--sentences", type=int, default=measure_codec.SENTENCES, help="of each voice, to measure with (default %(default)s)"
+        "--sentences", type=int, default=measure_codec.SENTENCES, help="sentences per voice to measure (default %(default)s)"
     )
     parser.add_argument("--to", type=Path, default=demo_models.HERE)
     options = parser.parse_args(argv)
-    asked = judges.called(options.asr)
-    model, steps = assembled(options.folder)
+    measures = recognizers.load_recognizers(options.asr)
+    model, steps = assemble_model(options.folder)
     final = options.folder / NAME
     files.discard(final)
     tokenizer = codec_model.write_folder(model, final / TOKENIZER)
-    figures = {"steps": steps, **measure_codec.measure(tokenizer, options.corpus, options.sentences, asked)}
-    archive = packed(final, figures)
+    figures = {"steps": steps, **measure_codec.measure_codec(tokenizer, options.corpus, options.sentences, measures)}
+    archive = pack_archive(final, figures)
     files.write_bytes(options.to / f"{NAME}.zip", archive)
     print(json.dumps(figures, indent=1))
     print(f"{len(archive):,} bytes -> {options.to / NAME}.zip")
     return 0
 
 
-def assembled(folder: Path) -> tuple[Any, dict[str, int]]:
-    """The model of a training as it stands, rounded to what fp16 holds, and the steps of its parts. Raises `UserError` before there are
-    codebooks, an encoder and a decoder."""
+def assemble_model(folder: Path) -> tuple[Any, dict[str, int]]:
+    """The current model of a training, rounded to fp16 values, and the steps of its parts. Raises `UserError` if codebooks, encoder or
+    decoder are missing."""
     for part in ("books", "encoder", "wave"):
         if not (folder / f"{part}.safetensors").is_file():
             raise UserError(
                 f"{folder / part}.safetensors is missing; train it first: python -m recipes.voice_clone.studio.codec.train_codec {folder}"
             )
-    model = codec_model.build(seed=0)
+    model = codec_model.build_model(seed=0)
     steps = {
-        "encoder": restore(folder / "encoder", encoder.taught(model)),
-        "wave": restore(folder / "wave", decoder.taught(model)),
+        "encoder": restore_parameters(folder / "encoder", encoder.select_parameters(model)),
+        "wave": restore_parameters(folder / "wave", decoder.select_parameters(model)),
     }
-    codec_model.round_to_half(model)
-    codec_model.fill_books(model, codebooks.load(folder / "books.safetensors"))
+    codec_model.round_to_fp16(model)
+    codec_model.fill_codebooks(model, codebooks.load(folder / "books.safetensors"))
     return model, steps
 
 
-def packed(made: Path, figures: dict[str, Any]) -> bytes:
+def pack_archive(made: Path, figures: dict[str, Any]) -> bytes:
     """The archive, with figures and card."""
     files.write_json(made / demo_models.FIGURES, figures)
-    files.write_text(made / demo_models.CARD, card(figures))
+    files.write_text(made / demo_models.CARD, write_card(figures))
     return demo_models.pack(made)
 
 
-def card(figures: dict[str, Any]) -> str:
-    """`README.md`: what it is, what it is not for, what it reaches."""
+def write_card(figures: dict[str, Any]) -> str:
+    """`README.md`: purpose, limits and figures."""
     voices = ", ".join(voice.name for voice in VOICES)
-    distance, told = figures["mel_cepstral_distance_db"], figures["speaker_accuracy"]
-    counted = [
-        f"| word error rate, {judge} | {rates['originals']:.1%} of originals, {rates['reconstructions']:.1%} of reconstructions |"
-        for judge, rates in figures["word_error_rate"].items()
+    distance, accuracy = figures["mel_cepstral_distance_db"], figures["speaker_accuracy"]
+    rows = [
+        f"| word error rate, {recognizer} | {rates['originals']:.1%} of originals, {rates['reconstructions']:.1%} of reconstructions |"
+        for recognizer, rates in figures["word_error_rate"].items()
     ]
-    heard = "\n".join(counted) or "| word error rate | not measured |"
+    word_errors = "\n".join(rows) or "| word error rate | not measured |"
     return f"""# {NAME}
 
 **A demo model. It knows {len(VOICES)} synthetic voices ({voices}) and no other; on your own recordings it fails.**
 For your own voice use the tokenizer of Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base.
 
-A small speech tokenizer in the architecture of Qwen3-TTS-Tokenizer-12Hz, trained from nothing: 24 kHz mono ↔ 12.5 frames a second of
+A small speech tokenizer with the architecture of Qwen3-TTS-Tokenizer-12Hz, trained from scratch: 24 kHz mono ↔ 12.5 frames per second of
 16 codes below 256. It loads with `Qwen3TTSTokenizer.from_pretrained("{TOKENIZER}")`; run it in fp32.
 
 Measured on {figures["clips"]} held-out sentences of these voices ({figures["seconds"]} s), decoder after {figures["steps"]["wave"]} steps:
@@ -95,11 +95,11 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 | | |
 |---|---|
 | mel-cepstral distance to the original | {distance["all"]} dB (the average sound of all clips: {distance["mean_frame"]} dB) |
-| error of the pitch, median | {figures["pitch_error_cents"]} cents |
-| speaker told rightly by linear discriminants | {told["originals"]:.1%} of originals, {told["reconstructions"]:.1%} of reconstructions |
-{heard}
+| pitch error, median | {figures["pitch_error_cents"]} cents |
+| speaker identified by discriminants | {accuracy["originals"]:.1%} of originals, {accuracy["reconstructions"]:.1%} of reconstructions |
+{word_errors}
 
-whisper-demo-en has heard this codec say other sentences in its training; pocketsphinx, which listens for the demo's grammar, has not.
+whisper-demo-en was also trained on output of this codec (other sentences); pocketsphinx, restricted to the demo's grammar, was not.
 
 Made by `python -m recipes.voice_clone.studio.codec.train_codec`, measured and packed by
 `python -m recipes.voice_clone.studio.codec.pack_codec`, from speech of Debian's flite, festival and

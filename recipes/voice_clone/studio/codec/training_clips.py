@@ -1,4 +1,4 @@
-"""The corpus as the codec's training reads it: clips of whole frames at 24 kHz, with their features, at any level."""
+"""The clips of the codec's training: whole frames at 24 kHz, with their features, at any level."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy as np
 from data_prep.audio.waveform import Samples
 from data_prep.audio_codecs.qwen3_tts import SAMPLES_PER_FRAME
 
-from .features import SPECTRA, Heard, listen, whole_frames
+from .features import SPECTRA, FrameFeatures, extract_features, pad_to_frames
 
 LOUDEST_DB, QUIETEST_DB = 3.0, -20.0
-"""Around a clip's own level."""
+"""Range of random levels, relative to a clip's own level."""
 
 
 @dataclass(frozen=True)
-class Clip:
+class CodecClip:
     """One sentence."""
 
     wave: Samples
     """Whole frames at 24 kHz."""
-    heard: Heard
+    features: FrameFeatures
     text: str
     voice: str
 
     @property
     def frames(self) -> int:
+        """Number of frames."""
         return len(self.wave) // SAMPLES_PER_FRAME
 
     def cut(self, first: int, last: int) -> Samples:
@@ -35,25 +36,25 @@ class Clip:
         return self.wave[first * SAMPLES_PER_FRAME : last * SAMPLES_PER_FRAME]
 
 
-def make_clip(samples: Samples, text: str, voice: str) -> Clip:
-    """From samples at 24 kHz."""
-    wave = whole_frames(samples)
-    return Clip(wave, listen(wave), text, voice)
+def make_clip(samples: Samples, text: str, voice: str) -> CodecClip:
+    """From samples [n] at 24 kHz."""
+    wave = pad_to_frames(samples)
+    return CodecClip(wave, extract_features(wave), text, voice)
 
 
-def taken(heard: Heard, first: int, last: int) -> Heard:
-    """Frames [first, last)."""
-    return Heard(heard.power[first * SPECTRA : last * SPECTRA], heard.log_hz[first:last], heard.voicing[first:last])
+def slice_features(features: FrameFeatures, first: int, last: int) -> FrameFeatures:
+    """Features of frames [first, last)."""
+    return FrameFeatures(features.power[first * SPECTRA : last * SPECTRA], features.log_hz[first:last], features.voicing[first:last])
 
 
-def gain_of(random: np.random.Generator) -> float:
-    """A random factor from -20 to +3 dB, more often near the upper end, where recordings are."""
+def draw_gain(random: np.random.Generator) -> float:
+    """A random factor from -20 to +3 dB, more often near the upper end, as in recordings."""
     return float(10 ** ((LOUDEST_DB + (QUIETEST_DB - LOUDEST_DB) * random.uniform() ** 2) / 20))
 
 
-def gains(clips: Sequence[Clip], seed: int, version: int) -> list[float]:
-    """One for each clip; version 0 is the clips' own level."""
+def draw_gains(clips: Sequence[CodecClip], seed: int, version: int) -> list[float]:
+    """One factor per clip; version 0 is the clips' own level."""
     if version == 0:
         return [1.0] * len(clips)
     random = np.random.default_rng([seed, version])
-    return [gain_of(random) for _ in clips]
+    return [draw_gain(random) for _ in clips]

@@ -1,48 +1,44 @@
-"""A speaker encoder without a training: a random network, of which the last layer is fitted in closed form.
+"""A speaker encoder without training: a random network whose last layer is fitted in closed form.
 
-Even a random ECAPA-TDNN pools a clip into statistics that hold its voice, beside much else. Linear discriminants of these statistics keep
-what tells speakers apart and drop what tells sentences apart. The few voices are multiplied by playing them slower and faster, which
-changes pitch and the size of the mouth, so that there are enough of them to learn what a difference between voices is.
+Even a random ECAPA-TDNN pools a clip into statistics that contain the voice, among other things. Linear discriminants of these statistics
+keep the differences between speakers and drop those between sentences. To have enough voices for this, the clips of the few real ones are
+also resampled, which changes pitch and vocal tract length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import soxr
+import torch
 from numpy.typing import NDArray
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch import Tensor, nn
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
 SIZES = (0.8, 0.9, 1.0, 1.12, 1.25)
-"""Of a voice: at 0.8 it is a quarter slower and lower."""
+"""Sizes of the vocal tract to which each voice is resampled: at 0.8, it is a quarter slower and lower."""
 SHRINKAGE = 0.1
-"""Of the covariance within voices towards a ball: there are hardly more clips than statistics."""
+"""Shrinkage of the within-voice covariance towards a multiple of the identity, because there are hardly more clips than statistics."""
 LENGTH = 4.0
-"""Of a vector, about: that of the embeddings beside which it stands."""
+"""Approximate length of a vector: that of the embeddings that it is used with."""
 
 
-def resized(samples: Samples, size: float) -> Samples:
-    """The sound of a speaker whose mouth and vocal folds have another size; pace and pitch change together."""
-    import soxr
-
+def resample_voice(samples: Samples, size: float) -> Samples:
+    """The audio of a speaker with another size of the vocal tract; speed and pitch change together."""
     return samples if size == 1.0 else soxr.resample(samples, MASTER_RATE * size, MASTER_RATE).astype(np.float32)
 
 
-def fit(encoder: Any, clips: Sequence[tuple[str, Samples]], seed: int) -> dict[str, Tensor]:
-    """Weight and bias of the encoder's last layer, `fc`, from (speaker, samples at 24 kHz) of several speakers."""
-    import torch
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-
+def fit_last_layer(encoder: Any, clips: Sequence[tuple[str, Samples]], seed: int) -> dict[str, Tensor]:
+    """Weight and bias of the encoder's last layer, `fc`, from (speaker, samples [n] at 24 kHz) of several speakers."""
     pooled, speakers = [], []
     for speaker, samples in clips:
         for size in SIZES:
-            pooled.append(statistics(encoder, resized(samples, size)))
+            pooled.append(pool_statistics(encoder, resample_voice(samples, size)))
             speakers.append(f"{speaker} {size}")
     found = LinearDiscriminantAnalysis(solver="eigen", shrinkage=SHRINKAGE).fit(np.stack(pooled), speakers)
     kept = len(set(speakers)) - 1
@@ -54,18 +50,18 @@ def fit(encoder: Any, clips: Sequence[tuple[str, Samples]], seed: int) -> dict[s
     return {"fc.weight": torch.from_numpy(weight.T[:, :, None]).float().contiguous(), "fc.bias": torch.from_numpy(bias).float()}
 
 
-def statistics(encoder: Any, samples: Samples) -> NDArray[np.float64]:
-    """What reaches the last layer, for one clip."""
-    caught: list[Tensor] = []
-    handle = encoder.fc.register_forward_pre_hook(lambda _module, inputs: caught.append(inputs[0]))
+def pool_statistics(encoder: Any, samples: Samples) -> NDArray[np.float64]:
+    """Input of the last layer for one clip."""
+    inputs_of_layer: list[Tensor] = []
+    handle = encoder.fc.register_forward_pre_hook(lambda _module, inputs: inputs_of_layer.append(inputs[0]))
     try:
         qwen3_tts_speaker_encoder.embed_clip(encoder, samples)
     finally:
         handle.remove()
-    return caught[0].flatten().double().numpy()
+    return inputs_of_layer[0].flatten().double().numpy()
 
 
-def cosines(encoder: nn.Module, clips: Sequence[tuple[str, Samples]]) -> dict[str, float]:
+def measure_cosines(encoder: nn.Module, clips: Sequence[tuple[str, Samples]]) -> dict[str, float]:
     """Mean cosine between each clip and the mean of its speaker's other clips, and between it and the nearest other speaker's mean."""
     vectors = [(speaker, qwen3_tts_speaker_encoder.embed_clip(encoder, samples)) for speaker, samples in clips]
     same, other = [], []

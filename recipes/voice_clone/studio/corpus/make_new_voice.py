@@ -1,14 +1,14 @@
-"""Rebuild the new voice's material: raw recordings of a voice that the base has not heard, and what to measure a model of it with.
+"""Rebuild the material for the new voice: raw recordings of a voice that is new to the base, and clips to evaluate a model of it.
 
     python -m recipes.voice_clone.studio.corpus.make_new_voice [FOLDER] [--seed 7]
 
-Needs Debian's flite, festival with festvox-kdlpc16k and espeak-ng. Nobody has to run this: the result is part of the repository. FOLDER
-(default: its place in the package) gets
+Needs Debian's flite, festival with festvox-kdlpc16k and espeak-ng. You need not run this: its output is in the repository. Writes to FOLDER
+(default: `new_voice/` beside this file)
 
-- `recordings/<voice>/`: two long recordings in two formats, with pauses, a cough and a passage beside a vacuum cleaner; and a damaged one;
-- `script.json`: what is said in them, `[{"recording", "start", "end", "text"}]`, in seconds;
-- `held_out/` and `held_out.jsonl`: sentences of the grammar that no training sees, as the voice itself says them;
-- `known/<voice>/`: some clips of each voice that the base was trained on, to tell whom speech resembles.
+- `recordings/<voice>/`: two long recordings in two formats, with pauses, coughs and a passage with a vacuum cleaner; and a damaged one;
+- `script.json`: the sentences in them, `[{"recording", "start", "end", "text"}]`, in seconds;
+- `held_out/` and `held_out.jsonl`: held-out sentences of the grammar, spoken by the voice itself;
+- `known/<voice>/`: clips of each voice that the base was trained on, to measure which voice speech is most similar to.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ import soxr
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from recipes.voice_clone.studio.corpus import grammar
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE, RATE, Voice, Wave, silence, speak
+from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE, RATE, SyntheticVoice, Wave, make_silence, speak
 
 FOLDER = Path(__file__).resolve().parent / "new_voice"
 PAUSE_S, EDGE_S = (0.6, 1.3), 0.8
 ROOM, VACUUM, COUGH = 10 ** (-62 / 20), 10 ** (-24 / 20), 10 ** (-14 / 20)
-"""RMS of noises, of full scale; speech has about -20 dB."""
+"""RMS of noises, relative to full scale; speech has about -20 dB."""
 COUGH_S = 0.35
-HELD_OUT, OF_KNOWN = 12, 3
-"""Sentences of the new voice, and of each known one."""
+HELD_OUT, PER_KNOWN_VOICE = 12, 3
+"""Held-out sentences of the new voice, and of each known voice."""
 
 
 @dataclass(frozen=True)
-class Session:
+class RecordingSession:
     """One recording."""
 
     name: str
     rate: int
     """Hz."""
     subtype: str
-    """Of soundfile."""
+    """In soundfile."""
     sentences: int
     coughs: tuple[int, ...] = ()
-    """Before these sentences."""
+    """Sentences before which there is a cough."""
     vacuum: range = range(0)
-    """Under these sentences."""
+    """Sentences during which the vacuum cleaner runs."""
     damaged: bool = False
 
 
 SESSIONS = (
-    Session("morning.mp3", 44_100, "MPEG_LAYER_III", 64, coughs=(9, 22)),
-    Session("evening.ogg", 48_000, "OPUS", 64, vacuum=range(40, 43)),
-    Session("torn.flac", 16_000, "PCM_16", 5, damaged=True),
+    RecordingSession("morning.mp3", 44_100, "MPEG_LAYER_III", 64, coughs=(9, 22)),
+    RecordingSession("evening.ogg", 48_000, "OPUS", 64, vacuum=range(40, 43)),
+    RecordingSession("torn.flac", 16_000, "PCM_16", 5, damaged=True),
 )
 
 
@@ -71,47 +71,47 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args(argv)
     if options.folder.exists():
-        raise UserError(f"{options.folder} exists already; remove it or choose another folder")
-    make(options.folder, options.seed)
+        raise UserError(f"{options.folder} already exists; remove it or choose another folder")
+    write_new_voice(options.folder, options.seed)
     size = sum(path.stat().st_size for path in options.folder.rglob("*") if path.is_file())
     print(f"{options.folder}: {size:,} bytes")
     return 0
 
 
-def make(folder: Path, seed: int) -> None:
-    """All files; the same seed and the same synthesisers give the same sound."""
-    told, unheard = grammar.sentences(seed, "train"), grammar.sentences(seed, "held_out")
-    script = [line for session in SESSIONS for line in record(folder, session, list(islice(told, session.sentences)))]
+def write_new_voice(folder: Path, seed: int) -> None:
+    """Write all files; the same seed and the same synthesizers give the same audio."""
+    recorded, held_out = grammar.generate_sentences(seed, "train"), grammar.generate_sentences(seed, "held_out")
+    script = [line for session in SESSIONS for line in write_recording(folder, session, list(islice(recorded, session.sentences)))]
     files.write_json(folder / "script.json", script)
-    files.write_jsonl(folder / "held_out.jsonl", held_out(folder, list(islice(unheard, HELD_OUT))))
+    files.write_jsonl(folder / "held_out.jsonl", write_held_out(folder, list(islice(held_out, HELD_OUT))))
     for voice in KNOWN_VOICES:
-        for number, text in enumerate(islice(unheard, OF_KNOWN)):
+        for number, text in enumerate(islice(held_out, PER_KNOWN_VOICE)):
             write_clip(folder / "known" / voice.name / f"{number}.ogg", voice, text)
 
 
-def record(folder: Path, session: Session, sentences: Sequence[str]) -> list[dict[str, Any]]:
+def write_recording(folder: Path, session: RecordingSession, sentences: Sequence[str]) -> list[dict[str, Any]]:
     """Write one recording; returns its lines of the script."""
     random = np.random.default_rng(zlib.crc32(session.name.encode()))
-    parts, lines, noisy = [silence(EDGE_S)], [], []
+    parts, lines, noisy = [make_silence(EDGE_S)], [], []
     for number, text in enumerate(sentences):
         if number in session.coughs:
-            parts += [cough(random), silence(PAUSE_S[0])]
+            parts += [make_cough(random), make_silence(PAUSE_S[0])]
         wave, start = speak(NEW_VOICE, text), sum(map(len, parts))
         noisy += [(start - RATE // 4, start + len(wave) + RATE // 4)] if number in session.vacuum else []
-        parts += [wave, silence(random.uniform(*PAUSE_S))]
+        parts += [wave, make_silence(random.uniform(*PAUSE_S))]
         place = {"start": round(start / RATE, 3), "end": round((start + len(wave)) / RATE, 3)}
         lines.append({"recording": session.name, **place, "text": text})
-    sound = np.concatenate([*parts[:-1], silence(EDGE_S)])
+    sound = np.concatenate([*parts[:-1], make_silence(EDGE_S)])
     sound += random.normal(0, ROOM, len(sound)).astype(np.float32)
     for start, stop in noisy:
         sound[start:stop] += random.normal(0, VACUUM, stop - start).astype(np.float32)
-    data = encoded(sound, session.rate, Path(session.name).suffix[1:], session.subtype)
-    files.write_bytes(folder / "recordings" / NEW_VOICE.name / session.name, torn(data) if session.damaged else data)
+    data = encode_audio(sound, session.rate, Path(session.name).suffix[1:], session.subtype)
+    files.write_bytes(folder / "recordings" / NEW_VOICE.name / session.name, truncate_file(data) if session.damaged else data)
     return lines
 
 
-def held_out(folder: Path, sentences: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Rows as `finetune eval-voice` reads them: each with another clip of the voice, for a model that clones."""
+def write_held_out(folder: Path, sentences: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Write the clips and yield their rows for `finetune eval-voice`, each with another clip of the voice, for models that clone."""
     clips = [f"held_out/{number:02d}.ogg" for number in range(len(sentences))]
     for number, (clip, text) in enumerate(zip(clips, sentences, strict=True)):
         write_clip(folder / clip, NEW_VOICE, text)
@@ -119,26 +119,26 @@ def held_out(folder: Path, sentences: Sequence[str]) -> Iterator[dict[str, Any]]
         yield {"audio": clip, "text": text, "speaker": NEW_VOICE.name, "language": "english", "ref_audio": reference}
 
 
-def write_clip(path: Path, voice: Voice, text: str) -> None:
-    files.write_bytes(path, encoded(speak(voice, text), 48_000, "ogg", "OPUS"))
+def write_clip(path: Path, voice: SyntheticVoice, text: str) -> None:
+    files.write_bytes(path, encode_audio(speak(voice, text), 48_000, "ogg", "OPUS"))
 
 
-def encoded(wave: Wave, rate: int, kind: str, subtype: str) -> bytes:
-    """The file's bytes, of samples at `RATE`."""
+def encode_audio(wave: Wave, rate: int, kind: str, subtype: str) -> bytes:
+    """Bytes of an audio file, from samples at `RATE`."""
     buffer = io.BytesIO()
     soundfile.write(buffer, soxr.resample(wave, RATE, rate, quality="VHQ"), rate, format=kind.upper(), subtype=subtype)
     return buffer.getvalue()
 
 
-def cough(random: np.random.Generator) -> Wave:
-    """Two bursts of noise that die away: loud, and no speech."""
+def make_cough(random: np.random.Generator) -> Wave:
+    """Two decaying bursts of noise: loud, and not speech."""
     time = np.arange(round(COUGH_S * RATE)) / RATE
     envelope = np.exp(-time / 0.05) + 0.6 * np.exp(-np.abs(time - 0.18) / 0.04)
     return (COUGH * envelope * random.normal(0, 1, len(time))).astype(np.float32)
 
 
-def torn(data: bytes) -> bytes:
-    """As a disk leaves a file that it lost the rest of."""
+def truncate_file(data: bytes) -> bytes:
+    """A third of the file, then zeros, as after a disk failure."""
     third = len(data) // 3
     return data[:third] + bytes(third)
 

@@ -1,13 +1,13 @@
-"""Rebuild the embedded sample: long recordings of two synthetic speakers, with exact transcripts beside them.
+"""Rebuild the embedded sample: long recordings of two synthetic speakers, with exact transcripts.
 
     python -m recipes.voice_clone.studio.corpus.make_sample FOLDER
 
-Needs the `flite` command (Debian package `flite`, version 2.2) and nothing else that training does not need. Nobody has to run this:
-the result is part of the repository. It stands here so that the sample can be checked and changed.
+Needs the `flite` command (Debian package `flite`, version 2.2) in addition to the packages for training. You need not run this: its output
+is in the repository. The script is here so that the sample can be checked and changed.
 
-Each recording is a row of sentences by one flite voice with pauses of 0.35 to 1.2 s, on faint room noise, stored the way recordings
-come: lossless and lossy, mono and stereo, at four sample rates. `<stem>.transcript.json` beside it is a list of
-`{"start": s, "end": s, "text": ...}`; every time is a whole number of milliseconds and holds in the decoded file.
+Each recording is a sequence of sentences of one flite voice with pauses of 0.35 to 1.2 s, on faint room noise, in a common file format:
+lossless or lossy, mono or stereo, at four sample rates. `<stem>.transcript.json` beside it is a list of `{"start": s, "end": s, "text":
+...}`; every time is a whole number of milliseconds and is valid in the decoded file.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SILENCE = 10 ** (-46 / 20)
 """Below this share of a sentence's peak, its edges are silence. Flite pads every sentence with about 0.2 s."""
 PEAK = 10 ** (-6 / 20)
 ROOM = 10 ** (-66 / 20)
-"""RMS of the room noise, of full scale: a quiet room."""
+"""RMS of the room noise, relative to full scale: a quiet room."""
 
 
 @dataclass(frozen=True)
-class Recording:
+class SampleRecording:
     """One file of the sample."""
 
     path: str
@@ -56,7 +56,7 @@ class Recording:
 
 
 RECORDINGS = (
-    Recording(
+    SampleRecording(
         "slt/harbour.flac",
         44_100,
         2,
@@ -72,7 +72,7 @@ RECORDINGS = (
             "We sail at dawn, whatever the radio says!",
         ),
     ),
-    Recording(
+    SampleRecording(
         "slt/kitchen.mp3",
         22_050,
         1,
@@ -88,7 +88,7 @@ RECORDINGS = (
             "Wash the pots while the coffee is still too hot to drink.",
         ),
     ),
-    Recording(
+    SampleRecording(
         "rms/railway.ogg",
         48_000,
         1,
@@ -103,7 +103,7 @@ RECORDINGS = (
             "A child in a yellow coat waves at us from the crossing.",
         ),
     ),
-    Recording(
+    SampleRecording(
         "rms/workshop.wav",
         16_000,
         1,
@@ -126,30 +126,30 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         raise UserError("usage: python -m recipes.voice_clone.studio.corpus.make_sample FOLDER")
     for recording in RECORDINGS:
-        wave, transcript = perform(recording)
+        wave, transcript = synthesize_recording(recording)
         path = Path(argv[0]) / recording.path
-        files.write_bytes(path, encode(recording, wave))
+        files.write_bytes(path, encode_recording(recording, wave))
         files.write_text(path.with_suffix(".transcript.json"), json.dumps(transcript, indent=1) + "\n")
         print(f"{path}: {len(wave) / FLITE_HZ:.1f} s, {len(transcript)} sentences, {path.stat().st_size:,} bytes")
     return 0
 
 
-def perform(recording: Recording) -> tuple[Wave, list[dict[str, float | str]]]:
+def synthesize_recording(recording: SampleRecording) -> tuple[Wave, list[dict[str, float | str]]]:
     """The recording as mono at `FLITE_HZ` without room noise, and its transcript."""
     voice = recording.path.partition("/")[0]
-    random = _random(recording)
-    parts = [_rest(EDGE_S)]
+    random = _make_generator(recording)
+    parts = [_make_silence(EDGE_S)]
     transcript: list[dict[str, float | str]] = []
     for sentence in recording.sentences:
         speech = speak(voice, sentence)
         start = sum(map(len, parts))
-        transcript.append({"start": _seconds(start), "end": _seconds(start + len(speech)), "text": sentence})
-        parts += [speech, _rest(random.uniform(*PAUSE_S))]
-    return np.concatenate([*parts[:-1], _rest(EDGE_S)]), transcript
+        transcript.append({"start": _to_seconds(start), "end": _to_seconds(start + len(speech)), "text": sentence})
+        parts += [speech, _make_silence(random.uniform(*PAUSE_S))]
+    return np.concatenate([*parts[:-1], _make_silence(EDGE_S)]), transcript
 
 
 def speak(voice: str, text: str) -> Wave:
-    """One sentence at `FLITE_HZ`: cut to its audible part, a whole number of milliseconds, peak at -6 dB of full scale."""
+    """One sentence at `FLITE_HZ`: trimmed to its audible part, a whole number of milliseconds, peak at -6 dB of full scale."""
     try:
         spoken = subprocess.run(["flite", "-voice", voice, "-t", text, "-o", "/dev/stdout"], capture_output=True, check=True)
     except FileNotFoundError:
@@ -163,12 +163,12 @@ def speak(voice: str, text: str) -> Wave:
     return np.pad(wave, (0, -len(wave) % SAMPLES_PER_MS))
 
 
-def encode(recording: Recording, wave: Wave) -> bytes:
-    """The file's bytes: resampled once, spread over the channels, on the noise of a room that each microphone hears for itself."""
+def encode_recording(recording: SampleRecording, wave: Wave) -> bytes:
+    """Bytes of the file: resampled once, copied to the channels, with independent room noise in each channel."""
     if recording.rate != FLITE_HZ:
         wave = soxr.resample(wave, FLITE_HZ, recording.rate, quality="VHQ")
     gains = np.linspace(1.0, 0.8, recording.channels, dtype=np.float32)
-    noise = _random(recording).normal(0.0, ROOM, (len(wave), recording.channels))
+    noise = _make_generator(recording).normal(0.0, ROOM, (len(wave), recording.channels))
     spread = wave[:, None] * gains + noise.astype(np.float32)
     kind = Path(recording.path).suffix[1:]
     subtype = {"wav": "PCM_16", "flac": "PCM_16", "ogg": "OPUS", "mp3": "MPEG_LAYER_III"}[kind]
@@ -177,15 +177,15 @@ def encode(recording: Recording, wave: Wave) -> bytes:
     return buffer.getvalue()
 
 
-def _seconds(samples: int) -> float:
+def _to_seconds(samples: int) -> float:
     return round(samples / FLITE_HZ, 3)
 
 
-def _rest(seconds: float) -> Wave:
+def _make_silence(seconds: float) -> Wave:
     return np.zeros(round(seconds * 1000) * SAMPLES_PER_MS, dtype=np.float32)
 
 
-def _random(recording: Recording) -> np.random.Generator:
+def _make_generator(recording: SampleRecording) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(recording.path.encode()))
 
 

@@ -70,7 +70,7 @@ def test_items_that_a_system_cannot_speak_are_refused(untrained: Path, nano: Pat
     (named,), cloning = systems.find_systems(SPEECH, untrained, None), systems.untrained_system(SPEECH, nano)
     systems.check_item(SPEECH, named, Item("1", "Hello.", "anna", "english"))
     for system, item, told in (
-        (named, Item("1", "Hello.", "zed", "auto"), "does not know that voice; it has anna, bert"),
+        (named, Item("1", "Hello.", "zed", "auto"), "does not have this speaker; it has anna, bert"),
         (named, Item("1", "Hello.", "anna", "dutch"), "is not known to this model"),
         (cloning, Item("1", "Hello.", "zed", "auto"), "no reference audio to clone from"),
         (systems.find_systems(SPEECH, run_with(tmp_path, 5), "all")[0], Item("1", "Hello.", "zed", "auto"), "it has anna"),

@@ -55,11 +55,11 @@ def test_wav_and_pcm_and_flac_are_exact() -> None:
 
 def test_a_wav_without_an_end_is_one_whose_lengths_are_open() -> None:
     wave = np.linspace(-1, 1, 500, dtype=np.float32)
-    whole, header = output_folder.wav(wave, RATE), audio.wav_header(RATE)
+    whole, header = output_folder.encode_wav(wave, RATE), audio.wav_header(RATE)
     lengths = [*range(4, 8), *range(40, 44)]
-    assert len(header) == output_folder.HEADER and all(header[at] == 0xFF for at in lengths)
+    assert len(header) == output_folder.HEADER_BYTES and all(header[at] == 0xFF for at in lengths)
     assert [header[at] for at in range(44) if at not in lengths] == [whole[at] for at in range(44) if at not in lengths]
-    found, rate = soundfile.read(io.BytesIO(header + whole[output_folder.HEADER :]), dtype="float32")
+    found, rate = soundfile.read(io.BytesIO(header + whole[output_folder.HEADER_BYTES :]), dtype="float32")
     assert rate == RATE and found == pytest.approx(wave, abs=1e-4)
 
 

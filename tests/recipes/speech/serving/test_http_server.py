@@ -228,7 +228,7 @@ def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path]
     (tmp_path / "other" / "tuned").mkdir(parents=True)
     (tmp_path / "other" / "tuned" / "config.json").write_text(json.dumps(config))
     for folder, told in (
-        (design, "tts_model_type 'voice_design' is no voice to speak with"),
+        (design, "tts_model_type 'voice_design' is not a model that can speak here"),
         (tmp_path / "other", "no model"),
         (tmp_path / "other" / "tuned", "would both be called tuned; rename one"),
     ):

@@ -1,4 +1,4 @@
-"""The verb `generate`: it writes what the model says, and refuses clearly what the model cannot."""
+"""`finetune generate`: writes the model's speech, and refuses invalid requests with a clear message."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[4]
 HELLO = ["--text", "She counted the boats.", "--max-seconds", "2"]
 
 
-def test_greedy_speech_is_the_learned_clip(two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Through the command line, the wav is the decoded codes of the clip; the language is the one the speaker was trained with."""
+def test_greedy_speech_reproduces_the_memorized_clip(two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the command line: the wav is the decoded codes of the clip, and the language is the one that the speaker was trained in."""
     row = two_voices.rows[2]
     assert (row["speaker"], row["text"], row["language"]) == ("Bert", HELLO[1], "english")
     codec = reference_package.load(two_voices.custom_voice).model.speech_tokenizer
@@ -35,7 +35,7 @@ def test_greedy_speech_is_the_learned_clip(two_voices: Any, tmp_path: Path, caps
         assert capsys.readouterr().out == f"{out}: {seconds:.2f} s, bert, language english\n"
 
 
-def test_seed_decides_the_sampling(fresh: Any, export: Any, tmp_path: Path) -> None:
+def test_the_seed_determines_the_sampled_speech(fresh: Any, export: Any, tmp_path: Path) -> None:
     untrained = export(fresh, "custom_voice", tmp_path / "untrained")
 
     def said(*more: str) -> bytes:
@@ -50,7 +50,7 @@ def test_seed_decides_the_sampling(fresh: Any, export: Any, tmp_path: Path) -> N
 def test_cut_off_speech_is_reported(one_voice: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "a.wav")
     RECIPE.inference.generate(one_voice.custom_voice, ["--text", "It is never late!", "--greedy", "--max-seconds", "0.4", "--out", out])
-    assert "it was cut off at --max-seconds 0.4" in capsys.readouterr().out
+    assert "the speech was cut off at --max-seconds 0.4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", [[], ["--reference-text", "The boats."]])
@@ -67,27 +67,31 @@ def test_base_export_clones_from_a_reference_clip(text: list[str], two_voices: A
     [
         ("custom_voice", ["--text", " "], "--text is empty"),
         ("custom_voice", ["--text", "Hi."], "--speaker is missing.*anna, bert"),
-        ("custom_voice", ["--text", "Hi.", "--speaker", "carl"], "does not know that voice; it has anna, bert"),
+        ("custom_voice", ["--text", "Hi.", "--speaker", "carl"], "does not have this speaker; it has anna, bert"),
         ("custom_voice", ["--text", "Hi.", "--speaker", "anna", "--language", "latin"], "language 'latin' is not known.*english"),
         ("custom_voice", ["--text", "Hi.", "--reference", "clip.wav"], "--format base"),
         ("base", ["--text", "Hi.", "--reference", "clip.wav", "--speaker", "anna"], "each choose a voice"),
         ("base", ["--text", "Hi.", "--reference", "clip.wav"], "--reference clip.wav: no such file"),
     ],
 )
-def test_refusals(kind: str, argv: list[str], message: str, two_voices: Any, tmp_path: Path) -> None:
+def test_an_invalid_request_is_refused_and_writes_nothing(
+    kind: str, argv: list[str], message: str, two_voices: Any, tmp_path: Path
+) -> None:
     out = tmp_path / "never.wav"
     with pytest.raises(UserError, match=message):
         RECIPE.inference.generate(getattr(two_voices, kind), [*argv, "--out", str(out)])
     assert not out.exists()
 
 
-def test_base_without_voices_wants_a_reference(nano: Path) -> None:
-    with pytest.raises(UserError, match=r"knows no speaker by name; give --reference"):
+def test_a_base_without_speakers_requires_a_reference(nano: Path) -> None:
+    with pytest.raises(UserError, match=r"has no named speakers; give --reference"):
         RECIPE.inference.generate(nano, ["--text", "Hi."])
 
 
-def test_a_file_of_texts(two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wav a line, whatever the batches; a second run makes only what is missing or has changed."""
+def test_a_text_file_gives_one_wav_per_line_and_a_second_run_skips_finished_lines(
+    two_voices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For any batch size. A second run speaks only lines that are missing or have changed."""
     rows, out = two_voices.rows, tmp_path / "wavs"
     file = tmp_path / "lines.jsonl"
     file.write_text("".join(json.dumps({"text": row["text"], "speaker": row["speaker"]}) + "\n" for row in rows))
@@ -97,9 +101,9 @@ def test_a_file_of_texts(two_voices: Any, tmp_path: Path, capsys: pytest.Capture
         assert RECIPE.inference.generate(two_voices.custom_voice, [*argv, *more]) == 0
         return capsys.readouterr().out
 
-    told = run()
-    assert f"{out}: 4 wavs, 2.8 s of speech; manifest.jsonl lists them" in told
-    assert f"2 were cut off at --max-seconds 0.72, where the model did not end by itself: {file}:3, {file}:4" in told
+    output = run()
+    assert f"{out}: 4 wavs, 2.8 s of speech; manifest.jsonl lists them" in output
+    assert f"2 were cut off at --max-seconds 0.72 because the model did not end them: {file}:3, {file}:4" in output
     listed = [json.loads(line) for line in (out / "manifest.jsonl").read_text().splitlines()]
     assert [(row["line"], row["speaker"], row["ended"]) for row in listed] == [
         (1, "anna", True),
@@ -110,15 +114,15 @@ def test_a_file_of_texts(two_voices: Any, tmp_path: Path, capsys: pytest.Capture
     assert [row["seconds"] for row in listed] == [pytest.approx(soundfile.info(out / row["file"]).duration, abs=1e-3) for row in listed]
 
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.wav")}
-    assert len(before) == 4 and "4 wavs, 4 of them made before" in run()
+    assert len(before) == 4 and "4 wavs, 4 of them from an earlier run" in run()
     (out / "00002.wav").unlink()
     file.write_text(file.read_text().replace(rows[0]["text"], "Another one.", 1))
-    assert "4 wavs, 2 of them made before" in run()
+    assert "4 wavs, 2 of them from an earlier run" in run()
     again = {path.name for path in out.glob("*.wav") if path.stat().st_mtime_ns != before[path.name]}
     assert again == {"00001.wav", "00002.wav"}
 
 
-def test_all_of_a_file_is_checked_first(two_voices: Any, tmp_path: Path) -> None:
+def test_a_text_file_is_checked_completely_before_anything_is_spoken(two_voices: Any, tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_text('{"text": "Fine.", "speaker": "anna"}\n{"text": "Bad.", "speaker": "carl"}\n{"text": " "}\n')
     with pytest.raises(UserError, match=rf"{file}:2: --speaker carl.*it has anna, bert\n{file}:3: .*empty"):
@@ -126,8 +130,8 @@ def test_all_of_a_file_is_checked_first(two_voices: Any, tmp_path: Path) -> None
     assert not (tmp_path / "wavs").exists()
 
 
-def test_a_stream_is_the_same_sound(one_voice: Any, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """To a file, which has its true length in the end, and to another program, which reads until the end."""
+def test_streaming_writes_the_same_audio(one_voice: Any, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """To a file, which has its true length at the end, and to stdout, where another program reads until the end."""
     argv = ["--text", "It is late!", "--seed", "4", "--max-seconds", "1.5"]
     for name, more in (("whole.wav", []), ("grown.wav", ["--stream"])):
         RECIPE.inference.generate(one_voice.custom_voice, [*argv, *more, "--out", str(tmp_path / name)])
@@ -135,24 +139,24 @@ def test_a_stream_is_the_same_sound(one_voice: Any, tmp_path: Path, capfdbinary:
     assert len(whole) == len(grown) > rate / 2 and abs(whole.astype(int) - grown).max() <= 4
     capfdbinary.readouterr()
     RECIPE.inference.generate(one_voice.custom_voice, [*argv, "--stream", "--out", "-"])
-    sound, told = capfdbinary.readouterr()
-    assert sound[:4] == b"RIFF" and len(sound) == 44 + 2 * len(whole)
-    assert f"-: {len(whole) / rate:.2f} s, anna" in told.decode()
+    audio, summary = capfdbinary.readouterr()
+    assert audio[:4] == b"RIFF" and len(audio) == 44 + 2 * len(whole)
+    assert f"-: {len(whole) / rate:.2f} s, anna" in summary.decode()
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--text-file", "f.txt", "--stream"], "--stream: one text at a time"),
-        (["--text-file", "f.txt", "--out", "a.wav"], "makes a folder of wavs"),
-        (["--text", "Hi.", "--speaker", "anna", "--out", "."], "is a folder; --text makes one wav"),
-        (["--text", "Hi.", "--temperature", "0"], "--temperature 0 is out of its range; --greedy"),
-        (["--text", "Hi.", "--top-p", "1.5"], "--top-p 1.5 is out of its range"),
-        (["--text", "Hi.", "--max-seconds", "inf"], "--max-seconds inf is out of its range"),
-        (["--text", "Hi.", "--seed", "-1"], "--seed -1 is out of its range"),
+        (["--text-file", "f.txt", "--stream"], "--stream works on one text"),
+        (["--text-file", "f.txt", "--out", "a.wav"], "writes a folder of wav files"),
+        (["--text", "Hi.", "--speaker", "anna", "--out", "."], "is a folder; --text writes one wav file"),
+        (["--text", "Hi.", "--temperature", "0"], "--temperature 0 is out of range; --greedy"),
+        (["--text", "Hi.", "--top-p", "1.5"], "--top-p 1.5 is out of range"),
+        (["--text", "Hi.", "--max-seconds", "inf"], "--max-seconds inf is out of range"),
+        (["--text", "Hi.", "--seed", "-1"], "--seed -1 is out of range"),
     ],
 )
-def test_requests_that_mean_nothing(argv: list[str], message: str, two_voices: Any) -> None:
+def test_invalid_options_are_refused(argv: list[str], message: str, two_voices: Any) -> None:
     with pytest.raises(UserError, match=message):
         RECIPE.inference.generate(two_voices.custom_voice, argv)
 

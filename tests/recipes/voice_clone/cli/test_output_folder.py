@@ -1,4 +1,4 @@
-"""What a folder of wavs knows of itself."""
+"""The manifest of the output folder: keys, rows, and repeated runs."""
 
 from __future__ import annotations
 
@@ -10,60 +10,62 @@ import numpy as np
 import pytest
 
 from recipes.voice_clone.cli import output_folder
-from recipes.voice_clone.cli.text_inputs import Line
-from recipes.voice_clone.inference.exported_model import Exported
-from recipes.voice_clone.inference.synthesizer import Request, Spoken
-from recipes.voice_clone.model.sampling_settings import Sampling
+from recipes.voice_clone.cli.text_inputs import TextLine
+from recipes.voice_clone.inference.exported_model import ExportedModel
+from recipes.voice_clone.inference.synthesizer import Request, SpeechWithCodes
+from recipes.voice_clone.model.sampling_settings import SamplingSettings
 
-REQUEST, SAMPLING = Request("Hi.", None, reference=None), Sampling(seed=3)
+REQUEST, SAMPLING = Request("Hi.", None, reference=None), SamplingSettings(seed=3)
 
 
 @pytest.fixture
-def model(nano: Path) -> Exported:
-    return Exported.of(nano)
+def model(nano: Path) -> ExportedModel:
+    return ExportedModel.read(nano)
 
 
-def test_the_key_is_of_all_that_decides_the_sound(tmp_path: Path) -> None:
+def test_the_key_depends_on_everything_that_determines_the_audio(tmp_path: Path) -> None:
     clips = [tmp_path / "a.wav", tmp_path / "b.wav"]
     for index, clip in enumerate(clips):
         clip.write_bytes(b"%d" % index)
-    same = output_folder.key_of(replace(REQUEST, reference=clips[0]), SAMPLING, "m")
+    same = output_folder.compute_line_key(replace(REQUEST, reference=clips[0]), SAMPLING, "m")
     others = [
-        output_folder.key_of(REQUEST, SAMPLING, "m"),
-        output_folder.key_of(replace(REQUEST, reference=clips[1]), SAMPLING, "m"),
-        output_folder.key_of(replace(REQUEST, reference=clips[0], text="Ho."), SAMPLING, "m"),
-        output_folder.key_of(replace(REQUEST, reference=clips[0]), Sampling(seed=4), "m"),
-        output_folder.key_of(replace(REQUEST, reference=clips[0]), SAMPLING, "n"),
+        output_folder.compute_line_key(REQUEST, SAMPLING, "m"),
+        output_folder.compute_line_key(replace(REQUEST, reference=clips[1]), SAMPLING, "m"),
+        output_folder.compute_line_key(replace(REQUEST, reference=clips[0], text="Ho."), SAMPLING, "m"),
+        output_folder.compute_line_key(replace(REQUEST, reference=clips[0]), SamplingSettings(seed=4), "m"),
+        output_folder.compute_line_key(replace(REQUEST, reference=clips[0]), SAMPLING, "n"),
     ]
     assert len({same, *others}) == 6
-    assert same == output_folder.key_of(replace(REQUEST, reference=clips[0]), SAMPLING, "m")
+    assert same == output_folder.compute_line_key(replace(REQUEST, reference=clips[0]), SAMPLING, "m")
 
 
-def test_another_model_in_the_same_place_is_another(tmp_path: Path) -> None:
+def test_replacing_the_model_files_changes_the_model_key(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"1")
-    model = Exported(tmp_path, {}, {})
-    before = output_folder.model_key(model)
+    model = ExportedModel(tmp_path, {}, {})
+    before = output_folder.compute_model_key(model)
     os.utime(weights, (1, 1))
-    touched = output_folder.model_key(model)
-    assert before != touched == output_folder.model_key(model)
+    touched = output_folder.compute_model_key(model)
+    assert before != touched == output_folder.compute_model_key(model)
     weights.write_bytes(b"2")
     os.utime(weights, (1, 1))
-    assert output_folder.model_key(model) != touched, "the same size and times, as `rsync -t` leaves them"
+    assert output_folder.compute_model_key(model) != touched, "the same size and times, as `rsync -t` leaves them"
 
 
-def test_rows_are_kept_and_settled(tmp_path: Path, model: Exported) -> None:
+def test_the_manifest_keeps_the_last_row_of_each_line_in_order(tmp_path: Path, model: ExportedModel) -> None:
     clip = tmp_path / "clip.flac"
     clip.write_bytes(b"")
-    spoken = Spoken(np.zeros(2400, np.float32), 24000, ended=False, codes=np.zeros((1, 16), np.int64))
+    spoken = SpeechWithCodes(np.zeros(2400, np.float32), 24000, ended=False, codes=np.zeros((1, 16), np.int64))
     for number, key in ((7, "a"), (2, "b"), (7, "c")):
-        line = Line(f"f:{number}", number, Request("Hi.", None, "de", clip))
-        output_folder.keep(tmp_path, line, spoken, model, SAMPLING, key)
+        line = TextLine(f"f:{number}", number, Request("Hi.", None, "de", clip))
+        output_folder.write_line(tmp_path, line, spoken, model, SAMPLING, key)
     with (tmp_path / output_folder.MANIFEST).open("a") as file:
         file.write('{"line": 9, "fi')
-    rows = output_folder.made(tmp_path)
-    assert {number: row["key"] for number, row in rows.items()} == {7: "c", 2: "b"}, "the latest, and no torn one"
-    told = {
+    rows = output_folder.read_manifest(tmp_path)
+    assert {number: row["key"] for number, row in rows.items()} == {7: "c", 2: "b"}, (
+        "the last row of each line; the incomplete row is ignored"
+    )
+    expected = {
         "text": "Hi.",
         "speaker": None,
         "reference": str(clip),
@@ -72,6 +74,6 @@ def test_rows_are_kept_and_settled(tmp_path: Path, model: Exported) -> None:
         "seconds": 0.1,
         "ended": False,
     }
-    assert told.items() <= rows[7].items() and rows[7]["seed"] == 3 and (tmp_path / "00007.wav").is_file()
-    output_folder.settle(tmp_path, rows)
-    assert [row["line"] for row in output_folder.made(tmp_path).values()] == [2, 7]
+    assert expected.items() <= rows[7].items() and rows[7]["seed"] == 3 and (tmp_path / "00007.wav").is_file()
+    output_folder.write_manifest(tmp_path, rows)
+    assert [row["line"] for row in output_folder.read_manifest(tmp_path).values()] == [2, 7]

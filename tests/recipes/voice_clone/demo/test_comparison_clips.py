@@ -1,4 +1,4 @@
-"""What the demo compares: who said which sentence, and what the codec alone makes of it."""
+"""The demo's clips: which system spoke which sentence, and the codec reconstructions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from recipes.speech.evaluation import intelligibility
 from recipes.speech.evaluation.scoring import samples_of
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.voice_clone.demo import comparison_clips, pipeline
-from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE, Said
+from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE, ComparisonClip
 
 
-def test_the_clips_of_each_in_order_beside_the_recordings(tmp_path: Path) -> None:
+def test_clips_of_each_system_are_in_order_and_have_their_recording(tmp_path: Path) -> None:
     names = ("export", "qwen3-tts-demo-base, zero-shot", RECORDINGS)
     clips = [
         {"system": name, "key": f"held_out-000{at}", "text": text, "heard": None if name == "export" else f" {text} "}
@@ -22,17 +22,21 @@ def test_the_clips_of_each_in_order_beside_the_recordings(tmp_path: Path) -> Non
     (tmp_path / "evaluation.json").write_text(json.dumps({"clips": clips}))
     rows = [{"audio": f"held_out/{at:02d}.ogg", "text": text} for at, text in enumerate(("One.", "Two."))]
     (tmp_path / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = comparison_clips.read(tmp_path, tmp_path)
-    assert list(said) == [RECORDINGS, BEFORE, AFTER] and all([clip.text for clip in clips] == ["One.", "Two."] for clips in said.values())
-    assert said[RECORDINGS][0] == Said("One.", "One.", tmp_path / "held_out" / "00.ogg", tmp_path / "held_out" / "00.ogg")
-    assert said[AFTER][1] == Said("Two.", "", tmp_path / "clips" / "export" / "held_out-0002.flac", tmp_path / "held_out" / "01.ogg")
-    assert said[BEFORE][0].path == tmp_path / "clips" / "qwen3-tts-demo-base-zero-shot" / "held_out-0001.flac"
+    found = comparison_clips.read_clips(tmp_path, tmp_path)
+    assert list(found) == [RECORDINGS, BEFORE, AFTER] and all([clip.text for clip in clips] == ["One.", "Two."] for clips in found.values())
+    assert found[RECORDINGS][0] == ComparisonClip("One.", "One.", tmp_path / "held_out" / "00.ogg", tmp_path / "held_out" / "00.ogg")
+    assert found[AFTER][1] == ComparisonClip(
+        "Two.", "", tmp_path / "clips" / "export" / "held_out-0002.flac", tmp_path / "held_out" / "01.ogg"
+    )
+    assert found[BEFORE][0].path == tmp_path / "clips" / "qwen3-tts-demo-base-zero-shot" / "held_out-0001.flac"
 
 
-def test_through_the_codec_a_recording_is_another_sound_that_says_the_same(tmp_path: Path) -> None:
-    row = comparison_clips.rows_of(pipeline.NEW_VOICE / "held_out.jsonl")[0]
+def test_codec_reconstruction_changes_the_audio_but_not_the_words(tmp_path: Path) -> None:
+    row = comparison_clips.read_rows(pipeline.NEW_VOICE / "held_out.jsonl")[0]
     real = pipeline.NEW_VOICE / row["audio"]
-    (coded,) = comparison_clips.through_codec([Said(row["text"], row["text"], real, real)], pipeline.CODEC, pipeline.WHISPER, tmp_path)
+    (coded,) = comparison_clips.reconstruct_clips(
+        [ComparisonClip(row["text"], row["text"], real, real)], pipeline.CODEC, pipeline.WHISPER, tmp_path
+    )
     errors = intelligibility.compare(row["text"], coded.heard, "english")
     assert errors and errors.wrong_words <= errors.words / 3
     before, after = samples_of(real), samples_of(coded.path)

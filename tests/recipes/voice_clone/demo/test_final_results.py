@@ -1,4 +1,4 @@
-"""The demo's figures, from clips whose sound and words are known; and what it refuses to call a success."""
+"""The demo's results, from clips with known sound and words, and the conditions for a successful run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recipes.voice_clone.demo.final_results import Figures, Outcome
 
 TEXTS = ("the house is small", "a river was dark", "who sells books")
 REAL, KNOWN, OTHER = 110.0, 220.0, 330.0
-"""Hz: a voice is a pitch here."""
+"""Hz: in these tests, a voice is a pitch."""
 
 
 def tone(path: Path, hz: float) -> None:
@@ -29,7 +29,8 @@ def tone(path: Path, hz: float) -> None:
 
 @pytest.fixture
 def evaluated(tmp_path: Path) -> tuple[Path, Path]:
-    """(evaluation, new voice): before, the model sounds like a known voice and says one text wrongly; after, like the new one."""
+    """(evaluation, new voice). Before training, the model sounds like a known voice and speaks one text wrongly; after, it sounds like the
+    new voice."""
     evaluation, new_voice = tmp_path / "evaluation", tmp_path / "new_voice"
     for name, hz in (("kal16", KNOWN), ("slt", OTHER)):
         tone(new_voice / "known" / name / "0.flac", hz)
@@ -51,19 +52,19 @@ def evaluated(tmp_path: Path) -> tuple[Path, Path]:
     return evaluation, new_voice
 
 
-def test_each_system_is_held_to_its_texts_and_to_all_voices(evaluated: tuple[Path, Path]) -> None:
+def test_each_system_is_compared_with_its_texts_and_with_all_voices(evaluated: tuple[Path, Path]) -> None:
     evaluation, new_voice = evaluated
-    found = final_results.systems(comparison_clips.read(evaluation, new_voice), new_voice, "rms")
+    found = final_results.measure_systems(comparison_clips.read_clips(evaluation, new_voice), new_voice, "rms")
     assert list(found) == [RECORDINGS, BEFORE, AFTER]
     assert (found[RECORDINGS].wer, found[AFTER].wer) == (0.0, 0.0)
     assert found[BEFORE].wer == pytest.approx(4 / 11, abs=1e-4)
     assert all(system.wer_of_others > 0.8 for system in found.values())
     assert found[BEFORE].nearest_name == "kal16" and found[BEFORE].nearest > found[BEFORE].new_voice
     assert found[AFTER].new_voice > 0.7 > found[AFTER].nearest
-    assert found[RECORDINGS].new_voice < 0.99, "a recording is held against the others, not against itself"
+    assert found[RECORDINGS].new_voice < 0.99, "a recording is compared with the others, not with itself"
 
 
-def test_what_whisper_wrote_is_held_against_the_script() -> None:
+def test_transcripts_are_compared_with_the_script() -> None:
     script = [
         {"recording": "a.ogg", "start": 1.0, "end": 2.0, "text": "The house is small."},
         {"recording": "a.ogg", "start": 3.0, "end": 4.0, "text": "Who sells books?"},
@@ -73,7 +74,9 @@ def test_what_whisper_wrote_is_held_against_the_script() -> None:
         {"source": "rms/a.ogg", "start": 0.8, "end": 4.2, "text": "The house was small. Who sells books?"},
         {"source": "rms/b.ogg", "start": 5.0, "end": 6.0, "text": "A cough."},
     ]
-    assert final_results.preparation_wer(rows, script) == pytest.approx(3 / 7, abs=1e-4), "a word misheard, and two where nobody spoke"
+    assert final_results.compute_preparation_wer(rows, script) == pytest.approx(3 / 7, abs=1e-4), (
+        "one wrong word, and two where nobody spoke"
+    )
 
 
 GOOD = {
@@ -88,22 +91,22 @@ def outcome(**after: float) -> Outcome:
     return Outcome(systems, 0.02, {"clips": 50, "rejected": 3, "rejected_by_reason": {"low_snr": 3}}, (4.0, 1.0))
 
 
-def test_a_success_is_told_whole() -> None:
-    assert outcome().broken() == []
-    assert all(word in outcome().table() for word in ("before", "after", "real recordings", "0.900", "10.0%", "2.0%"))
-    record = outcome().record()
+def test_a_successful_run_reports_all_results() -> None:
+    assert outcome().list_failures() == []
+    assert all(word in outcome().format_table() for word in ("before", "after", "real recordings", "0.900", "10.0%", "2.0%"))
+    record = outcome().to_json()
     assert record["systems"]["after"]["wer"] == 0.1
     assert record["preparation"]["wer"] == 0.02 and record["preparation"]["rejected_by_reason"] == {"low_snr": 3}
 
 
 @pytest.mark.parametrize(
-    ("after", "complaint"),
+    ("after", "failure"),
     [
         ({"wer": 0.6}, "the WER of the trained voice is 60%"),
-        ({"wer_of_others": 0.2}, "does not say its own"),
+        ({"wer_of_others": 0.2}, "does not speak its own text"),
         ({"new_voice": 0.62}, "no clear gain"),
         ({"nearest": 0.95}, "more similar to awb"),
     ],
 )
-def test_a_failure_is_no_success(after: dict[str, float], complaint: str) -> None:
-    assert any(complaint in told for told in outcome(**after).broken())
+def test_each_broken_promise_is_reported(after: dict[str, float], failure: str) -> None:
+    assert any(failure in message for message in outcome(**after).list_failures())

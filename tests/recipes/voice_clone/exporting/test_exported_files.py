@@ -27,13 +27,13 @@ STATE: dict[str, Any] = {
 VECTORS = {"speaker_vectors": torch.arange(64, dtype=torch.float32).reshape(2, 32)}
 
 
-def test_formats_are_the_recipes() -> None:
+def test_the_formats_are_those_of_the_recipe() -> None:
     assert RECIPE.formats == exported_files.FORMATS
 
 
 @pytest.mark.parametrize(("kind", "encoder"), [("custom_voice", False), ("base", True)])
-def test_tensors(kind: str, encoder: bool, nano: Path) -> None:
-    plan = exported_files.plan(nano, STATE, VECTORS, kind)
+def test_the_plan_keeps_all_tensors_and_inserts_the_speaker_rows(kind: str, encoder: bool, nano: Path) -> None:
+    plan = exported_files.make_plan(nano, STATE, VECTORS, kind)
     names = load_file(nano / "model.safetensors")
     assert {name for name in names if not plan.keep(name)} == {
         name for name in names if name.startswith("speaker_encoder.") and not encoder
@@ -43,15 +43,15 @@ def test_tensors(kind: str, encoder: bool, nano: Path) -> None:
     before = names["talker.model.codec_embedding.weight"]
     kept = before.clone()
     after = plan.edit["talker.model.codec_embedding.weight"](before)
-    assert torch.equal(before, kept), "the tensor that was handed in is not written to"
+    assert torch.equal(before, kept), "the input tensor is not changed"
     assert torch.equal(after[[1016, 1018]], VECTORS["speaker_vectors"])
     untouched = [row for row in range(len(after)) if row not in (1016, 1018)]
     assert torch.equal(after[untouched], before[untouched])
 
 
 @pytest.mark.parametrize("kind", ["custom_voice", "base"])
-def test_files(kind: str, nano: Path) -> None:
-    plan = exported_files.plan(nano, STATE, VECTORS, kind)
+def test_the_plan_writes_and_copies_the_files_of_an_export(kind: str, nano: Path) -> None:
+    plan = exported_files.make_plan(nano, STATE, VECTORS, kind)
     config, base = json.loads(plan.files["config.json"]), json.loads((nano / "config.json").read_text())
     assert config["tts_model_type"] == kind
     assert config["talker_config"]["spk_id"] == {"abe": 1016, "zoe": 1018}
@@ -64,20 +64,20 @@ def test_files(kind: str, nano: Path) -> None:
     assert set(plan.copy) == copied | {"speech_tokenizer"} and set(plan.files) == {"config.json", "voices.json", "README.md"}
 
 
-def test_presets_are_kept() -> None:
-    config = copy.deepcopy(model_configs.released("0.6B"))
+def test_speakers_of_the_base_are_kept() -> None:
+    config = copy.deepcopy(model_configs.make_released_config("0.6B"))
     config["talker_config"] |= {"spk_id": {"vivian": 3065, "abe": 3000}, "spk_is_dialect": {"vivian": "beijing_dialect", "abe": False}}
-    talker = exported_files.edited_config(config, STATE, "base")["talker_config"]
+    talker = exported_files.edit_config(config, STATE, "base")["talker_config"]
     assert talker["spk_id"] == {"vivian": 3065, "abe": 1016, "zoe": 1018}
     assert talker["spk_is_dialect"] == {"vivian": "beijing_dialect", "abe": False, "zoe": False}
 
 
-def test_unknown_format_and_broken_base(nano: Path, tmp_path: Path) -> None:
+def test_an_unknown_format_and_an_incomplete_base_are_refused(nano: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--format onnx: voice_clone exports custom_voice or base"):
-        exported_files.plan(nano, STATE, VECTORS, "onnx")
+        exported_files.make_plan(nano, STATE, VECTORS, "onnx")
     (tmp_path / "config.json").write_text((nano / "config.json").read_text())
     with pytest.raises(UserError, match=r"lacks generation_config.json, speech_tokenizer"):
-        exported_files.plan(tmp_path, STATE, VECTORS, "base")
+        exported_files.make_plan(tmp_path, STATE, VECTORS, "base")
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ def test_unknown_format_and_broken_base(nano: Path, tmp_path: Path) -> None:
         ({"speakers": [{"name": "abe"}]}, "recipe_state.speakers.0.row: Field required"),
         ({"speakers": [{**STATE["speakers"][0], "row": -1}]}, "recipe_state.speakers.0.row: Input should be greater than or equal to 0"),
         ({"base": "mine"}, "recipe_state.base: "),
-        ({"speakers": STATE["speakers"][:1]}, "does not hold one vector for each of its speakers"),
+        ({"speakers": STATE["speakers"][:1]}, "does not have one vector for each of its speakers"),
     ],
 )
-def test_a_state_that_no_training_writes(nano: Path, changes: dict[str, Any], words: str) -> None:
+def test_an_invalid_recipe_state_is_refused(nano: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        exported_files.plan(nano, {**STATE, **changes}, VECTORS, "base")
+        exported_files.make_plan(nano, {**STATE, **changes}, VECTORS, "base")
 
 
-def test_rows_outside_of_the_table(nano: Path) -> None:
+def test_rows_outside_the_embedding_table_are_refused(nano: Path) -> None:
     far = [{**speaker, "row": 10**12} for speaker in STATE["speakers"]]
-    edit = exported_files.plan(nano, {**STATE, "speakers": far}, VECTORS, "base").edit[exported_files.CODEC_EMBEDDING]
+    edit = exported_files.make_plan(nano, {**STATE, "speakers": far}, VECTORS, "base").edit[exported_files.CODEC_EMBEDDING]
     with pytest.raises(UserError, match=r"do not fit .* of shape \(8, 32\); choose another checkpoint"):
         edit(torch.zeros(8, 32))
 
 
-def test_an_older_exports_own_files_are_not_copied(two_voices: Any) -> None:
+def test_files_written_by_an_earlier_export_are_not_copied(two_voices: Any) -> None:
     (two_voices.base / "overtone.json").write_text("{}")
-    assert set(exported_files.files_to_copy(two_voices.base)).isdisjoint({"overtone.json", "voices.json", "config.json"})
+    assert set(exported_files.list_files_to_copy(two_voices.base)).isdisjoint({"overtone.json", "voices.json", "config.json"})

@@ -1,4 +1,4 @@
-"""The model card says what it must."""
+"""The model card of an export."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.storage import demo_models
-from recipes.voice_clone.exporting.model_card import model_card
+from recipes.voice_clone.exporting.model_card import write_model_card
 from recipes.voice_clone.model.sampling_settings import CONFIG
 
 
@@ -36,9 +36,9 @@ def state(name: str, revision: str | None = None) -> dict[str, Any]:
         ("base", 'ref_audio="clip.wav", x_vector_only_mode=True, non_streaming_mode=True'),
     ],
 )
-def test_consent_synthesis_data_and_base(kind: str, call: str) -> None:
-    card = model_card(state("Qwen/Qwen3-TTS-12Hz-0.6B-Base"), kind)
-    for said in (
+def test_the_card_states_consent_data_and_base(kind: str, call: str) -> None:
+    card = write_model_card(state("Qwen/Qwen3-TTS-12Hz-0.6B-Base"), kind)
+    for text in (
         "only with the consent of each of them",
         "the speech is synthetic",
         "| abe | german | 2 | 30.0 |",
@@ -47,22 +47,22 @@ def test_consent_synthesis_data_and_base(kind: str, call: str) -> None:
         "Base: Qwen/Qwen3-TTS-12Hz-0.6B-Base.",
         call,
     ):
-        assert said in card
+        assert text in card
 
 
-def test_only_a_base_says_what_it_was_not_trained_for() -> None:
-    assert "**not** trained for in-context cloning" in model_card(state("Qwen/Base"), "base").replace("\n", " ")
-    assert "ref_text" not in model_card(state("Qwen/Base"), "custom_voice")
+def test_only_the_card_of_a_base_mentions_in_context_cloning() -> None:
+    assert "**not** trained for in-context cloning" in write_model_card(state("Qwen/Base"), "base").replace("\n", " ")
+    assert "ref_text" not in write_model_card(state("Qwen/Base"), "custom_voice")
 
 
 @pytest.mark.parametrize("kind", ["custom_voice", "base"])
-def test_the_cards_own_code_speaks(kind: str, fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a stranger would run it: beside a clip, in the stock package, on an export of a model of the real classes."""
+def test_the_code_in_the_card_runs(kind: str, fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user would run it: with a clip, in the stock package, on an export of the real classes."""
     folder = export(fresh, kind, tmp_path / "export")
     settings = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps(settings | {"max_new_tokens": 8}))  # a model that knows nothing hardly ever ends by itself
+    (folder / CONFIG).write_text(json.dumps(settings | {"max_new_tokens": 8}))  # an untrained model rarely ends its speech
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    shutil.copy(fresh.config.data.train.parent / "low.flac", tmp_path / "clip.wav")  # by its content, not by its name, it is FLAC
+    shutil.copy(fresh.config.data.train.parent / "low.flac", tmp_path / "clip.wav")  # the content is FLAC, whatever the name
     monkeypatch.chdir(tmp_path)
     import_qwen_tts()
     found: dict[str, Any] = {}
@@ -72,13 +72,13 @@ def test_the_cards_own_code_speaks(kind: str, fresh: Any, export: Any, tmp_path:
 
 
 @pytest.mark.parametrize(("revision", "shown"), [(None, "Qwen/Base"), ("abc", "Qwen/Base@abc")])
-def test_header_names_the_base(revision: str | None, shown: str) -> None:
-    card = model_card(state("Qwen/Base", revision), "base")
+def test_the_yaml_header_has_the_base(revision: str | None, shown: str) -> None:
+    card = write_model_card(state("Qwen/Base", revision), "base")
     assert yaml.safe_load(card.split("---")[1])["base_model"] == shown
 
 
-def test_what_a_demo_model_was_trained_into_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_trained_from_a_demo_model_has_its_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_models, "HERE", tmp_path)
-    assert "demo model" not in model_card(state("toy"), "base")
+    assert "demo model" not in write_model_card(state("toy"), "base")
     (tmp_path / "toy.zip").touch()
-    assert "**demo model toy: knows only a few hundred words and synthetic voices" in model_card(state("toy"), "base")
+    assert "**demo model toy: knows only a few hundred words and synthetic voices" in write_model_card(state("toy"), "base")

@@ -1,4 +1,4 @@
-"""What a folder says about itself, and which folders are refused."""
+"""What is read from an exported folder before its weights, and which folders are refused."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 import pytest
 
 from finetune.errors import UserError
-from recipes.voice_clone.inference.exported_model import Exported
+from recipes.voice_clone.inference.exported_model import ExportedModel
 
 
-def test_default_language_is_the_trained_one(two_voices: Any, one_voice: Any) -> None:
-    assert Exported.of(two_voices.custom_voice).language(None, "anna") == "english"
-    assert Exported.of(one_voice.custom_voice).language(None, "anna") == "auto"
-    assert Exported.of(one_voice.custom_voice).language("de", "anna") == "german"
+def test_the_default_language_is_the_trained_one(two_voices: Any, one_voice: Any) -> None:
+    assert ExportedModel.read(two_voices.custom_voice).language(None, "anna") == "english"
+    assert ExportedModel.read(one_voice.custom_voice).language(None, "anna") == "auto"
+    assert ExportedModel.read(one_voice.custom_voice).language("de", "anna") == "german"
 
 
-def test_speakers_are_found_by_any_case(two_voices: Any, one_voice: Any) -> None:
-    several = Exported.of(two_voices.base)
+def test_speaker_names_are_case_insensitive(two_voices: Any, one_voice: Any) -> None:
+    several = ExportedModel.read(two_voices.base)
     assert several.is_base and set(several.speakers) == {"anna", "bert"} and several.speaker("BERT ") == "bert"
-    assert Exported.of(one_voice.custom_voice).speaker(None) == "anna"
-    with pytest.raises(UserError, match="has several: anna, bert"):
+    assert ExportedModel.read(one_voice.custom_voice).speaker(None) == "anna"
+    with pytest.raises(UserError, match="has several speakers: anna, bert"):
         several.speaker(None)
-    with pytest.raises(UserError, match="does not know that voice; it has anna, bert"):
+    with pytest.raises(UserError, match="does not have this speaker; it has anna, bert"):
         several.speaker("carl")
 
 
-def test_folders_that_are_no_voice(tmp_path: Path, nano: Path) -> None:
+def test_folders_without_a_speech_model_are_refused(tmp_path: Path, nano: Path) -> None:
     with pytest.raises(UserError, match="no model there"):
-        Exported.of(tmp_path)
+        ExportedModel.read(tmp_path)
     shutil.copy(nano / "config.json", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"tts_model_type": "voice_design"}))
-    with pytest.raises(UserError, match="tts_model_type 'voice_design' is no voice"):
-        Exported.of(tmp_path)
+    with pytest.raises(UserError, match="tts_model_type 'voice_design' is not a model that can speak here"):
+        ExportedModel.read(tmp_path)

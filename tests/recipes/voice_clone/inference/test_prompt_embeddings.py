@@ -1,4 +1,4 @@
-"""Prompts are those that training lays out and that the stock package builds (test_synthesis compares what is said from them)."""
+"""Prompts equal the training layout. test_synthesizer compares speech generated from them with the stock package."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 import torch
 
 from recipes.voice_clone.inference import prompt_embeddings
-from recipes.voice_clone.inference.prompt_embeddings import Prompter, Voice
+from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from recipes.voice_clone.model import sequence_layout
 from recipes.voice_clone.model.qwen3_tts_model import input_embeddings
 
 
 @torch.no_grad()
-def test_whole_text_is_what_training_saw(fresh: Any) -> None:
+def test_the_whole_text_prompt_equals_the_training_input(fresh: Any) -> None:
     talker, ids = fresh.model.talker, fresh.loaded.processor.ids
-    prompter = Prompter(talker, ids)
+    embedder = PromptEmbedder(talker, ids)
     for row, sample in zip(
         ({"text": "She counted the boats.", "language": 2}, {"text": "It is never late!", "language": None}), (0, 1), strict=True
     ):
         trained = sequence_layout.collate([fresh.samples[sample]]).tensors
-        frames = prompter.frames(trained["codes"][trained["frame_mask"]])
+        frames = embedder.embed_frames(trained["codes"][trained["frame_mask"]])
         expected = input_embeddings(talker, fresh.model.speaker_vectors, trained, frames[:, None])[0]
-        text = sequence_layout.text_tokens(row["text"], fresh.loaded.processor)
+        text = sequence_layout.tokenize_text(row["text"], fresh.loaded.processor)
         language = None if row["language"] is None else ids.languages["english"]
-        prompt = prompter.prompt(text, language, Voice(fresh.model.speaker_vectors[trained["speaker"][0]]), streamed=False)
+        prompt = embedder.embed(text, language, VoiceConditioning(fresh.model.speaker_vectors[trained["speaker"][0]]), streamed=False)
         torch.testing.assert_close(prompt.before, expected[: len(prompt.before)], atol=1e-5, rtol=1e-5)
         assert len(prompt.before) == int(trained["frame_mask"][0].int().argmax())
         torch.testing.assert_close(expected[len(prompt.before)], frames[0] + prompt.beside[0], atol=1e-5, rtol=1e-5)
 
 
-def test_rows_are_padded_in_front_and_text_goes_on() -> None:
-    padded, pads = prompt_embeddings.left_padded([torch.ones(2, 3), torch.ones(4, 3)])
+def test_prompts_are_padded_on_the_left_and_the_last_text_vector_is_repeated() -> None:
+    padded, pads = prompt_embeddings.pad_left([torch.ones(2, 3), torch.ones(4, 3)])
     assert pads.tolist() == [2, 0] and padded[0].sum(1).tolist() == [0, 0, 3, 3]
-    beside = prompt_embeddings.held([torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0], [5.0]])])
+    beside = prompt_embeddings.repeat_last([torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0], [5.0]])])
     assert beside[..., 0].T.tolist() == [[1, 2, 2], [3, 4, 5]]

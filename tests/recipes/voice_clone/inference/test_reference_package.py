@@ -1,4 +1,4 @@
-"""The yardstick is the package itself, untouched."""
+"""The reference is the unmodified stock package."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from recipes.voice_clone.inference import reference_package
 
 
-def test_it_is_the_package_and_most_bounds_it(two_voices: Any) -> None:
+def test_greedy_codes_come_from_the_package_and_stop_at_max_frames(two_voices: Any) -> None:
     tts = reference_package.load(two_voices.base)
     assert type(tts).__module__ == "qwen_tts.inference.qwen3_tts_model"
     row = two_voices.rows[0]
-    codes = reference_package.greedy_codes(tts, row["text"], "anna", "english", most=4)
+    codes = reference_package.generate_greedy_codes(tts, row["text"], "anna", "english", max_frames=4)
     assert codes.tolist() == row["audio_codes"][:4]
 
 
-def test_a_stored_voice_is_the_row_of_the_table(nano: Path) -> None:
+def test_a_stored_voice_is_its_row_of_the_codec_embedding(nano: Path) -> None:
     tts = reference_package.load(nano)
-    prompt = reference_package.stored_voice(tts, 3)
+    prompt = reference_package.make_stored_voice_prompt(tts, 3)
     assert prompt.x_vector_only_mode and prompt.ref_code is None
     assert prompt.ref_spk_embedding.equal(tts.model.talker.model.codec_embedding.weight[3])

@@ -1,4 +1,4 @@
-"""What everything that speaks goes through says what the stock package says, code for code."""
+"""Speech from the synthesizer equals that of the stock package, code for code."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ import torch
 from finetune.errors import UserError
 from recipes.voice_clone.inference import reference_package
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from recipes.voice_clone.model.sampling_settings import CONFIG, Sampling
-from recipes.voice_clone.model.speaker_embeddings import SAMPLE_RATE, read_clip
+from recipes.voice_clone.model.sampling_settings import CONFIG, SamplingSettings
+from recipes.voice_clone.model.speaker_embeddings import SAMPLE_RATE, read_reference_clip
 
-GREEDY = Sampling(greedy=True, max_seconds=1.2)
-MOST = {"max_new_tokens": GREEDY.most_frames + 1}
+GREEDY = SamplingSettings(greedy=True, max_seconds=1.2)
+MOST = {"max_new_tokens": GREEDY.max_frames + 1}
 TEXTS = ["Please close the window, the rain comes in.", "Hi.", "It is never late!"]
 
 
-class Stock:
-    """The stock package, with the codes that it decodes to waves."""
+class StockPackage:
+    """The stock package, with a record of the codes that it decodes."""
 
     def __init__(self, folder: Path) -> None:
         self.tts = reference_package.load(folder)
@@ -35,29 +35,29 @@ class Stock:
         codec = self.tts.model.speech_tokenizer
         decode = codec.decode
 
-        def noting(encoded: list[dict[str, Any]]) -> Any:
+        def record(encoded: list[dict[str, Any]]) -> Any:
             self.codes = [one["audio_codes"].tolist() for one in encoded]
             return decode(encoded)
 
-        codec.decode = noting
+        codec.decode = record
 
 
 @pytest.fixture(scope="module")
-def named(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
+def named(two_voices: Any) -> Iterator[tuple[StockPackage, Synthesizer]]:
     with open_synthesizer(two_voices.custom_voice) as voice:
-        yield Stock(two_voices.custom_voice), voice
+        yield StockPackage(two_voices.custom_voice), voice
 
 
 @pytest.fixture(scope="module")
-def base(two_voices: Any) -> Iterator[tuple[Stock, Synthesizer]]:
+def base(two_voices: Any) -> Iterator[tuple[StockPackage, Synthesizer]]:
     with open_synthesizer(two_voices.base) as voice:
-        yield Stock(two_voices.base), voice
+        yield StockPackage(two_voices.base), voice
 
 
-def test_speech_keeps_cudnn_out_of_sdpa(two_voices: Any) -> None:
+def test_the_synthesizer_disables_cudnn_attention(two_voices: Any) -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
     open_synthesizer(two_voices.base).close()
-    assert not torch.backends.cuda.cudnn_sdp_enabled(), "each batch of texts has sizes of its own, and would need plans of its own"
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "each batch has new sizes, and cuDNN would plan for each of them"
 
 
 def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
@@ -65,8 +65,8 @@ def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_named_voices_are_the_stock_packages(two_voices: Any, named: tuple[Stock, Synthesizer], streamed: bool) -> None:
-    """The learned clips, which end by themselves at different times, and texts that were not learned."""
+def test_speech_of_named_voices_equals_the_stock_package(two_voices: Any, named: tuple[StockPackage, Synthesizer], streamed: bool) -> None:
+    """For memorized clips, which end at different times, and for texts that were not learned."""
     texts = [*(row["text"] for row in two_voices.rows), *TEXTS[:2]]
     speakers = [*(row["speaker"] for row in two_voices.rows), "Bert", "anna"]
     theirs, voice = named
@@ -76,7 +76,7 @@ def test_named_voices_are_the_stock_packages(two_voices: Any, named: tuple[Stock
     requests = [Request(text, speaker, "english", streamed_text=streamed) for text, speaker in zip(texts, speakers, strict=True)]
     spoken = voice.speak(requests, GREEDY)
     assert [one.codes.tolist() for one in spoken] == theirs.codes
-    assert [said(voice, [request])[0] for request in requests] == theirs.codes, "alone as in the batch"
+    assert [said(voice, [request])[0] for request in requests] == theirs.codes, "the same alone as in the batch"
     if not streamed:
         assert theirs.codes[:4] == [row["audio_codes"] for row in two_voices.rows] and all(one.ended for one in spoken[:4])
     for one, wave in zip(spoken, waves, strict=True):
@@ -84,32 +84,34 @@ def test_named_voices_are_the_stock_packages(two_voices: Any, named: tuple[Stock
         np.testing.assert_allclose(one.wave, wave, atol=1e-4)
 
 
-def test_what_the_model_says_of_sampling_is_heeded(two_voices: Any, tmp_path: Path) -> None:
-    """With no setting asked, ours and the stock package's both go by the folder's generation_config.json."""
+def test_sampling_settings_of_the_model_are_used(two_voices: Any, tmp_path: Path) -> None:
+    """Without settings in the request, both packages use the folder's generation_config.json."""
     folder = shutil.copytree(two_voices.custom_voice, tmp_path / "export")
     said = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps(said | {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 9.0}))
-    theirs = Stock(folder)
+    theirs = StockPackage(folder)
     theirs.tts.generate_custom_voice(TEXTS[:1], ["anna"], "english", non_streaming_mode=True, **MOST)
     with open_synthesizer(folder) as voice:
-        (spoken,) = voice.speak([Request(TEXTS[0], "anna", "english")], Sampling(max_seconds=GREEDY.max_seconds))
+        (spoken,) = voice.speak([Request(TEXTS[0], "anna", "english")], SamplingSettings(max_seconds=GREEDY.max_seconds))
         (without,) = voice.speak([Request(TEXTS[0], "anna", "english")], GREEDY)
     assert [spoken.codes.tolist()] == theirs.codes
-    assert without.codes.tolist() != spoken.codes.tolist(), "the penalty is what the folder says, not what --greedy means"
+    assert without.codes.tolist() != spoken.codes.tolist(), "the folder sets the penalty; --greedy does not use it"
 
 
 @pytest.mark.parametrize(
     ("words", "streamed"),
     [(None, False), ("The boats.", False), ("Boats.", True), ("The boats were counted by her, all of them, one by one.", True)],
 )
-def test_clones_are_the_stock_packages(two_voices: Any, base: tuple[Stock, Synthesizer], words: str | None, streamed: bool) -> None:
-    """From the voice alone, and in context, where the reference's text is longer and shorter than its frames."""
+def test_cloned_speech_equals_the_stock_package(
+    two_voices: Any, base: tuple[StockPackage, Synthesizer], words: str | None, streamed: bool
+) -> None:
+    """From the speaker vector alone, and in context, with a reference text longer and shorter than the reference frames."""
     clip = two_voices.ready.config.data.train.parent / "low.flac"
     theirs, voice = base
     waves, _ = theirs.tts.generate_voice_clone(
         TEXTS,
         ["auto", "german", "auto"],
-        ref_audio=(read_clip(clip), SAMPLE_RATE),
+        ref_audio=(read_reference_clip(clip), SAMPLE_RATE),
         ref_text=words,
         x_vector_only_mode=words is None,
         non_streaming_mode=not streamed,
@@ -120,17 +122,17 @@ def test_clones_are_the_stock_packages(two_voices: Any, base: tuple[Stock, Synth
     requests = [Request(text, None, language, clip, words, streamed) for text, language in zip(TEXTS, languages, strict=True)]
     spoken = voice.speak(requests, GREEDY)
     chunks = list(voice.stream(requests[0], GREEDY))
-    before = 0 if words is None else 13  # the second of sound that `low.flac` lasts
+    before = 0 if words is None else 13  # `low.flac` lasts one second
     assert [one.codes.tolist() for one in spoken] == [codes[before:] for codes in theirs.codes]
     for one, wave in zip(spoken, waves, strict=True):
         np.testing.assert_allclose(one.wave, wave, atol=1e-4)
     np.testing.assert_allclose(np.concatenate(chunks), spoken[0].wave, atol=1e-4)
 
 
-def test_a_base_says_what_it_learned_in_the_voice_of_a_clip_and_not_with_the_clips_words(
-    two_voices: Any, base: tuple[Stock, Synthesizer]
+def test_a_base_export_reproduces_its_clips_from_a_speaker_vector_but_not_in_context(
+    two_voices: Any, base: tuple[StockPackage, Synthesizer]
 ) -> None:
-    """What the export's card shows, and what it warns of: the layout of in-context cloning is none that was trained."""
+    """The card shows the first and warns of the second: the layout of in-context cloning was not trained."""
     theirs, _ = base
     clips, came_back = {"Anna": "high.flac", "Bert": "low.flac"}, {True: 0, False: 0}
     for vector_only, row in itertools.product(came_back, two_voices.rows):
@@ -144,11 +146,11 @@ def test_a_base_says_what_it_learned_in_the_voice_of_a_clip_and_not_with_the_cli
             **reference_package.GREEDY,
             **MOST,
         )
-        came_back[vector_only] += theirs.codes[0][0 if vector_only else 13 :] == row["audio_codes"]  # 13: a second of reference
+        came_back[vector_only] += theirs.codes[0][0 if vector_only else 13 :] == row["audio_codes"]  # 13 frames: one second of reference
     assert came_back == {True: 4, False: 0}
 
 
-def test_another_clip_under_the_same_name_is_another_voice(base: tuple[Stock, Synthesizer], tmp_path: Path) -> None:
+def test_a_changed_reference_clip_is_encoded_again(base: tuple[StockPackage, Synthesizer], tmp_path: Path) -> None:
     clip, spoken = tmp_path / "clip.wav", []
     for seed in (1, 2):
         noise = np.random.default_rng(seed).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
@@ -158,26 +160,26 @@ def test_another_clip_under_the_same_name_is_another_voice(base: tuple[Stock, Sy
     assert spoken[0] != spoken[1], "the same size and time"
 
 
-def test_stored_voices_of_a_base_speak(two_voices: Any, base: tuple[Stock, Synthesizer]) -> None:
+def test_a_base_export_speaks_with_its_stored_voices(two_voices: Any, base: tuple[StockPackage, Synthesizer]) -> None:
     requests = [Request(row["text"], row["speaker"]) for row in two_voices.rows]
     assert said(base[1], requests) == [row["audio_codes"] for row in two_voices.rows]
 
 
-def test_a_stream_is_what_speak_says(named: tuple[Stock, Synthesizer]) -> None:
-    request, sampling = Request("Please close the window.", "anna"), Sampling(seed=3, max_seconds=2)
+def test_a_stream_equals_the_speech_generated_at_once(named: tuple[StockPackage, Synthesizer]) -> None:
+    request, sampling = Request("Please close the window.", "anna"), SamplingSettings(seed=3, max_seconds=2)
     (whole,) = named[1].speak([request], sampling)
     stream, chunks = named[1].stream(request, sampling), []
     try:
         while True:
             chunks.append(next(stream))
     except StopIteration as end:
-        told = end.value
-    assert len(chunks) > 1 and len(chunks[0]) == 4 * 1920, "sound comes after four frames"
+        result = end.value
+    assert len(chunks) > 1 and len(chunks[0]) == 4 * 1920, "the first chunk has four frames"
     np.testing.assert_allclose(np.concatenate(chunks), whole.wave, atol=1e-4)
-    assert told.codes.tolist() == whole.codes.tolist() and told.ended == whole.ended and told.wave.shape == whole.wave.shape
+    assert result.codes.tolist() == whole.codes.tolist() and result.ended == whole.ended and result.wave.shape == whole.wave.shape
 
 
-def test_properties_and_refusals_of_a_voice(base: tuple[Stock, Synthesizer]) -> None:
+def test_a_synthesizer_lists_its_speakers_and_refuses_invalid_requests(base: tuple[StockPackage, Synthesizer]) -> None:
     _, voice = base
     assert voice.can_clone and voice.speakers == ("anna", "bert") and voice.rate == 24000
     assert voice.languages[0] == "auto" and "english" in voice.languages

@@ -1,4 +1,4 @@
-"""Code for code what the stock loop says, penalty and padding included; alone as in a batch."""
+"""Codes equal those of the stock loop, with penalty and padding, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import pytest
 import torch
 
 from recipes.voice_clone.inference import reference_package
-from recipes.voice_clone.inference.exported_model import Exported
-from recipes.voice_clone.inference.prompt_embeddings import Prompt, Prompter, Voice
-from recipes.voice_clone.inference.talker_decoding import Decoder, Said, Speech
-from recipes.voice_clone.model.sequence_layout import text_tokens
-from recipes.voice_clone.model.token_sampling import GREEDY, Choice, Choices
+from recipes.voice_clone.inference.exported_model import ExportedModel
+from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
+from recipes.voice_clone.inference.talker_decoding import DecodedCodes, DecodingSession, TalkerDecoder
+from recipes.voice_clone.model.sequence_layout import tokenize_text
+from recipes.voice_clone.model.token_sampling import GREEDY, CodeSampler, FrameSampler
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
 LANGUAGES = ("english", "auto", "german")
-SAMPLED = Choice(False, 0.9, 50, 0.95, 1.05)
+SAMPLED = CodeSampler(False, 0.9, 50, 0.95, 1.05)
 MOST = 12
 
 
-class Nano:
-    """The untrained nano, in the stock package and in ours, with three made-up voices."""
+class NanoModels:
+    """The untrained nano model in the stock package and here, with three made-up voices."""
 
     def __init__(self, folder: Path) -> None:
-        self.tts, self.exported = reference_package.load(folder), Exported.of(folder)
+        self.tts, self.exported = reference_package.load(folder), ExportedModel.read(folder)
         self.voices = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
-        self.decoder = Decoder(self.tts.model.talker, self.exported.ids)
+        self.decoder = TalkerDecoder(self.tts.model.talker, self.exported.ids)
 
     def stock(self, rows: list[int], streamed: bool, penalty: float) -> list[list[list[int]]]:
         from qwen_tts.inference.qwen3_tts_model import VoiceClonePromptItem
@@ -44,34 +44,34 @@ class Nano:
         return [one.tolist() for one in codes]
 
     @torch.no_grad()
-    def prompts(self, rows: list[int], streamed: bool = False) -> list[Prompt]:
-        prompter, ids = Prompter(self.tts.model.talker, self.exported.ids), self.exported.ids
-        tokens = [text_tokens(TEXTS[row], self.exported.processor) for row in rows]
-        voices = [Voice(self.voices[row]) for row in rows]
+    def prompts(self, rows: list[int], streamed: bool = False) -> list[PromptEmbeddings]:
+        embedder, ids = PromptEmbedder(self.tts.model.talker, self.exported.ids), self.exported.ids
+        tokens = [tokenize_text(TEXTS[row], self.exported.processor) for row in rows]
+        voices = [VoiceConditioning(self.voices[row]) for row in rows]
         languages = [ids.languages.get(LANGUAGES[row]) for row in rows]
-        return [prompter.prompt(*one, streamed) for one in zip(tokens, languages, voices, strict=True)]
+        return [embedder.embed(*one, streamed) for one in zip(tokens, languages, voices, strict=True)]
 
-    def said(self, prompts: list[Prompt], choice: Choice, seeds: list[int], most: int = MOST) -> list[Said]:
-        speech = Speech(self.decoder, prompts, Choices(choice, choice), seeds, most)
-        assert list(speech.frames()) == list(range(1, speech.spoken + 1))
-        return speech.result()
+    def said(self, prompts: list[PromptEmbeddings], choice: CodeSampler, seeds: list[int], most: int = MOST) -> list[DecodedCodes]:
+        session = DecodingSession(self.decoder, prompts, FrameSampler(choice, choice), seeds, most)
+        assert list(session.frames()) == list(range(1, session.frame_count + 1))
+        return session.results()
 
 
 @pytest.fixture(scope="module")
-def model(nano: Path) -> Nano:
-    return Nano(nano)
+def model(nano: Path) -> NanoModels:
+    return NanoModels(nano)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("rows", "penalty"), [([0], 1.0), ([2], 1.3), ([0, 1, 2], 1.0), ([0, 1, 2], 1.3)])
-def test_greedy_codes_are_the_stock_loops(model: Nano, rows: list[int], penalty: float, streamed: bool) -> None:
+def test_greedy_codes_equal_those_of_the_stock_loop(model: NanoModels, rows: list[int], penalty: float, streamed: bool) -> None:
     expected = model.stock(rows, streamed, penalty)
-    found = model.said(model.prompts(rows, streamed), Choice(True, repetition_penalty=penalty), [0] * len(rows))
+    found = model.said(model.prompts(rows, streamed), CodeSampler(True, repetition_penalty=penalty), [0] * len(rows))
     assert [one.codes.tolist() for one in found] == expected
     assert [one.ended for one in found] == [len(codes) < MOST for codes in expected]
 
 
-def test_sampled_rows_do_not_know_their_neighbours(model: Nano) -> None:
+def test_sampled_rows_do_not_depend_on_the_other_rows(model: NanoModels) -> None:
     together = model.said(model.prompts([0, 1, 2]), SAMPLED, [5, 6, 7])
     alone = [model.said(model.prompts([row]), SAMPLED, [seed])[0] for row, seed in ((0, 5), (1, 6), (2, 7))]
     assert [one.codes.tolist() for one in together] == [one.codes.tolist() for one in alone]
@@ -79,14 +79,14 @@ def test_sampled_rows_do_not_know_their_neighbours(model: Nano) -> None:
     assert other.codes.tolist() != alone[0].codes.tolist()
 
 
-def test_cutting_off_earlier_changes_nothing_before(model: Nano) -> None:
+def test_a_lower_frame_limit_does_not_change_earlier_frames(model: NanoModels) -> None:
     long, short = (model.said(model.prompts([0]), SAMPLED, [5], most)[0] for most in (MOST, 3))
     assert short.codes.equal(long.codes[:3]) and not short.ended
 
 
-def test_the_positions_of_the_model_end_it(model: Nano) -> None:
+def test_decoding_stops_at_the_last_position_of_the_model(model: NanoModels) -> None:
     (prompt,) = model.prompts([1])
     ids = replace(model.decoder.ids, positions=len(prompt.before) + 4)
-    decoder = Decoder(model.tts.model.talker, ids)
-    speech = Speech(decoder, [prompt], GREEDY, [0], 100)
-    assert [len(piece) for piece in speech.pieces(iter([3, 9]))] == [3, 1] and not speech.result()[0].ended
+    decoder = TalkerDecoder(model.tts.model.talker, ids)
+    session = DecodingSession(decoder, [prompt], GREEDY, [0], 100)
+    assert [len(piece) for piece in session.chunks(iter([3, 9]))] == [3, 1] and not session.results()[0].ended

@@ -1,4 +1,4 @@
-"""Sound that is decoded piece by piece is the sound that is decoded in one piece."""
+"""Decoding in chunks gives the same samples as decoding at once."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ def minute() -> torch.Tensor:
     return torch.randint(0, 64, (1, 750, 16), generator=torch.Generator().manual_seed(0))
 
 
-def test_a_minute_keeps_every_sample(codec: Any, minute: torch.Tensor) -> None:
+def test_decoding_a_minute_in_chunks_gives_the_same_samples(codec: Any, minute: torch.Tensor) -> None:
     with torch.inference_mode():
         whole = codec.model.decoder(minute.mT)[:, 0]
-    pieces = waveform_streaming.decoded(codec.model.decoder, minute)
+    pieces = waveform_streaming.decode_codes(codec.model.decoder, minute)
     assert pieces.shape == whole.shape == (1, 750 * FRAME) and whole.std() > 0.05
     torch.testing.assert_close(pieces, whole, atol=5e-5, rtol=0)
-    until = waveform_streaming.PIECE + 5
+    until = waveform_streaming.CHUNK_FRAMES + 5
     stock_wave = torch.from_numpy(codec.decode([{"audio_codes": minute[0, :until]}])[0][0])
-    border = slice(waveform_streaming.PIECE * FRAME, until * FRAME)
+    border = slice(waveform_streaming.CHUNK_FRAMES * FRAME, until * FRAME)
     assert (stock_wave - whole[0, : until * FRAME])[border].abs().max() > 1e-4, (
-        "the package's own pieces are still another sound after the border"
+        "the package still decodes other samples after a chunk boundary"
     )
 
 
 @pytest.mark.parametrize("sizes", [[1] * 30, [4, 8, 16, 2], [3, 27]])
-def test_a_stream_is_the_whole(codec: Any, minute: torch.Tensor, sizes: list[int]) -> None:
+def test_a_stream_equals_decoding_at_once(codec: Any, minute: torch.Tensor, sizes: list[int]) -> None:
     codes = torch.cat([minute[:, :30], minute[:, 100:130]])
     with torch.inference_mode():
         whole = codec.model.decoder(codes.mT)[:, 0]
-    stream = waveform_streaming.WaveStream(codec.model.decoder)
+    stream = waveform_streaming.StreamingCodecDecoder(codec.model.decoder)
     pieces = [stream.feed(piece) for piece in codes.split(sizes, 1)]
     assert [piece.shape[1] for piece in pieces] == [size * FRAME for size in sizes]
     torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=5e-5, rtol=0)
 
 
-def test_what_convolutions_look_back_is_measured(codec: Any) -> None:
-    """The bound that is computed from kernels holds, and is no more than two frames too wide."""
+def test_the_lookback_of_the_convolutions_is_bounded_tightly(codec: Any) -> None:
+    """The bound computed from the kernels holds and is at most two frames too large."""
     decoder = codec.model.decoder
     hidden = torch.randn(1, decoder.config.latent_dim, 40, generator=torch.Generator().manual_seed(0))
     changed = hidden.clone()
@@ -65,8 +65,8 @@ def test_what_convolutions_look_back_is_measured(codec: Any) -> None:
     with torch.inference_mode():
         reached = (convolved(hidden) != convolved(changed)).nonzero().flatten() / FRAME
     assert reached.min() >= 20
-    assert 0 <= waveform_streaming.frames_seen(decoder) - (int(reached.max()) - 20) <= 2
+    assert 0 <= waveform_streaming.count_lookback_frames(decoder) - (int(reached.max()) - 20) <= 2
 
 
-def test_pieces_grow() -> None:
-    assert list(itertools.islice(waveform_streaming.growing_pieces(), 6)) == [4, 8, 16, 32, 32, 32]
+def test_chunk_sizes_grow() -> None:
+    assert list(itertools.islice(waveform_streaming.growing_chunk_sizes(), 6)) == [4, 8, 16, 32, 32, 32]

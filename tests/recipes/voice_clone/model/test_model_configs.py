@@ -1,4 +1,4 @@
-"""The released sizes, parameter by parameter, and the rules that small ones must keep."""
+"""The released configs, parameter by parameter, and rules that all configs must follow."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def whole_model(shape: dict[str, Any]) -> torch.nn.Module:
         ("1.7B", 1_928_677_440, 1_916_676_352, 12_001_088, RELEASED_KEYS | NARROWER_PREDICTOR),
     ],
 )
-def test_released_sizes(size: str, whole: int, talker: int, encoder: int, keys: dict[str, int]) -> None:
-    shape = model_configs.released(size)
+def test_released_configs_have_the_released_parameters(size: str, whole: int, talker: int, encoder: int, keys: dict[str, int]) -> None:
+    shape = model_configs.make_released_config(size)
     stock = {name: tuple(parameter.shape) for name, parameter in whole_model(shape).named_parameters()}
     ours = {
-        name: tuple(parameter.shape) for name, parameter in qwen3_tts_model.on_meta(shape, torch.zeros(1, 8), 0.3, 1.0).named_parameters()
+        name: tuple(parameter.shape)
+        for name, parameter in qwen3_tts_model.build_on_meta(shape, torch.zeros(1, 8), 0.3, 1.0).named_parameters()
     }
     assert sum(map(math.prod, stock.values())) == whole
     assert sum(map(math.prod, ours.values())) == talker
@@ -59,8 +60,8 @@ def test_released_sizes(size: str, whole: int, talker: int, encoder: int, keys: 
     assert counted == keys and sum(keys.values()) == len(ours)
 
 
-def test_released_ids() -> None:
-    shape = model_configs.released("1.7B")
+def test_released_configs_have_the_released_ids() -> None:
+    shape = model_configs.make_released_config("1.7B")
     talker = shape["talker_config"]
     assert talker["vocab_size"] == 3072 and talker["text_vocab_size"] == 151936
     control = {"pad_id": 2148, "bos_id": 2149, "eos_token_id": 2150, "think_id": 2154, "nothink_id": 2155}
@@ -70,8 +71,8 @@ def test_released_ids() -> None:
 
 
 @pytest.mark.parametrize("width", [*model_configs.SMALL.values(), *model_configs.RELEASED.values()], ids=lambda width: width.label)
-def test_rules_of_consistency(width: model_configs.Width) -> None:
-    shape, codec = model_configs.model_shape(width, model_configs.RELEASED_TEXT), model_configs.codec_shape(width.codebook)
+def test_every_config_is_consistent(width: model_configs.ModelSize) -> None:
+    shape, codec = model_configs.make_model_config(width, model_configs.RELEASED_TEXT), model_configs.make_codec_config(width.codebook)
     talker, predictor = shape["talker_config"], shape["talker_config"]["code_predictor_config"]
     encoder, decoder = codec["encoder_config"], codec["decoder_config"]
     books = {talker["num_code_groups"], predictor["num_code_groups"], encoder["num_quantizers"], decoder["num_quantizers"]}

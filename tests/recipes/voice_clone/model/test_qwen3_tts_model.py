@@ -1,4 +1,4 @@
-"""The loss: it is the likelihood of generation, it reaches every parameter, and padding and precision do not change it."""
+"""The loss is the negative log-likelihood of generation, reaches every parameter, and does not depend on padding or precision."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_terms_are_fp32_sums_and_start_near_uniform(fresh: Any) -> None:
 
 
 @torch.no_grad()
-def test_the_sums_are_those_of_whole_logits(fresh: Any) -> None:
-    """Head after head, as the package stacks them: the cross-entropy of all 15 codebooks' logits at once, and their first guesses."""
+def test_the_sums_equal_the_cross_entropy_of_all_logits(fresh: Any) -> None:
+    """Head by head as with stacked logits: the cross-entropy of all 15 codebooks at once, and their top-1 guesses."""
     codes = fresh.batch.tensors["codes"][fresh.batch.tensors["frame_mask"]]
     talker, predictor = fresh.model.talker, fresh.model.talker.code_predictor
     embedded = qwen3_tts_model.frame_embeddings(talker, codes)
     states = torch.randn(len(codes), embedded.shape[-1], generator=torch.Generator().manual_seed(0))
-    hidden, targets = qwen3_tts_model.other_codebooks(predictor, states, embedded, codes)
-    nll, hits = qwen3_tts_model.by_book(predictor.lm_head, hidden, targets)
+    hidden, targets = qwen3_tts_model.run_code_predictor(predictor, states, embedded, codes)
+    nll, hits = qwen3_tts_model.sum_codebook_losses(predictor.lm_head, hidden, targets)
     logits = torch.stack([functional.linear(hidden[:, book], head.weight) for book, head in enumerate(predictor.lm_head)], dim=1)
     assert logits.shape == (len(codes), 15, 64) and torch.equal(targets, codes[:, 1:])
     torch.testing.assert_close(nll, functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), rtol=1e-6, atol=0)
     assert int(hits) == int((logits.argmax(-1) == targets).sum())
 
 
-def test_a_head_that_lora_names_stays_linear_and_says_the_same(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_with_a_lora_adapter_stays_linear_and_gives_the_same_loss(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lora = Lora(rank=2, targets=r".*(q_proj|codec_head|lm_head\.3)")
     config = fresh.config.model_copy(update={"model": fresh.config.model.model_copy(update={"lora": lora})})
     loaded = RECIPE.load(config)
@@ -56,16 +56,16 @@ def test_a_head_that_lora_names_stays_linear_and_says_the_same(fresh: Any, monke
     lora_adapters.inject_adapters(loaded.model, lora, RECIPE.lora_targets)
     whole = sums(fresh.model, fresh.batch)
     for name in ("talker.codec_head", "talker.code_predictor.lm_head.3"):
-        asked = fresh.model.get_submodule(name)
-        linear = nn.Linear(asked.weight.shape[1], asked.weight.shape[0], bias=False)
-        linear.weight = asked.weight
+        head = fresh.model.get_submodule(name)
+        linear = nn.Linear(head.weight.shape[1], head.weight.shape[0], bias=False)
+        linear.weight = head.weight
         *path, last = name.split(".")
         monkeypatch.setitem(fresh.model.get_submodule(".".join(path))._modules, last, linear)
     torch.testing.assert_close(sums(fresh.model, fresh.batch), whole)
 
 
-def test_of_a_share_of_the_frames_the_others_are_estimated(fresh: Any) -> None:
-    """In expectation it is the loss of all frames, and what is measured is measured on all."""
+def test_the_loss_on_a_share_of_the_frames_is_unbiased(fresh: Any) -> None:
+    """Its expectation is the loss on all frames, and evaluation uses all frames."""
     model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 0.25)
     whole, draws = sums(fresh.model, fresh.batch), []
     for seed in range(200):
@@ -80,8 +80,8 @@ def test_of_a_share_of_the_frames_the_others_are_estimated(fresh: Any) -> None:
     fresh.model.train()
 
 
-def test_what_is_not_heard_is_still_learned(fresh: Any) -> None:
-    """The talker's input loses frames, the targets and the code predictor do not; what is measured is heard whole."""
+def test_frame_dropout_changes_the_training_loss_but_not_the_evaluation(fresh: Any) -> None:
+    """The talker's input loses frames; the targets and the code predictor do not. Evaluation drops no frames."""
     model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 1.0, 0.5)
     torch.manual_seed(0)
     one, other, whole = sums(model, fresh.batch), sums(model, fresh.batch), sums(fresh.model, fresh.batch)
@@ -91,31 +91,31 @@ def test_what_is_not_heard_is_still_learned(fresh: Any) -> None:
     fresh.model.train()
 
 
-def test_frames_that_are_not_heard_condition_the_other_codebooks_all_the_same(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout is of the talker's input. The code predictor reads each frame's own codebooks: zeros there would be another task."""
+def test_dropped_frames_still_condition_the_code_predictor(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout applies to the talker's input. The code predictor reads the codebooks of each frame; zeros there would be another task."""
     model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 1.0, 0.5).train()
-    given: list[torch.Tensor] = []
-    other_codebooks = qwen3_tts_model.other_codebooks
+    inputs: list[torch.Tensor] = []
+    other_codebooks = qwen3_tts_model.run_code_predictor
 
-    def noted(predictor: Any, states: torch.Tensor, embedded: torch.Tensor, codes: torch.Tensor) -> Any:
-        given.append(embedded)
+    def record(predictor: Any, states: torch.Tensor, embedded: torch.Tensor, codes: torch.Tensor) -> Any:
+        inputs.append(embedded)
         return other_codebooks(predictor, states, embedded, codes)
 
-    monkeypatch.setattr(qwen3_tts_model, "other_codebooks", noted)
-    monkeypatch.setattr(qwen3_tts_model, "dropped", lambda embedded, _: torch.zeros_like(embedded))
+    monkeypatch.setattr(qwen3_tts_model, "run_code_predictor", record)
+    monkeypatch.setattr(qwen3_tts_model, "drop_frames", lambda embedded, _: torch.zeros_like(embedded))
     with torch.no_grad():
         sums(model, fresh.batch)
         codes = fresh.batch.tensors["codes"][fresh.batch.tensors["frame_mask"]]
-        (found,) = given
+        (found,) = inputs
         assert torch.equal(found, qwen3_tts_model.frame_embeddings(model.talker, codes)) and found.abs().sum(dim=(1, 2)).min() > 0
 
 
-def test_each_frame_that_is_drawn_stands_for_others_in_the_loss_and_in_the_hits(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are divided by the count of all frames. Of two halves each stands for both: together they are twice the whole."""
+def test_chosen_frames_are_scaled_to_all_frames_in_loss_and_accuracy(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sums are divided by the number of all frames. Each of two halves is scaled to both, so together they are twice the whole."""
     model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 0.5).train()
     frames = int(fresh.batch.tensors["frame_mask"].sum())
     halves = [slice(None, frames // 2), slice(frames // 2, None)]
-    monkeypatch.setattr(qwen3_tts_model, "drawn", lambda *_: (halves.pop(), 2.0))
+    monkeypatch.setattr(qwen3_tts_model, "choose_frames", lambda *_: (halves.pop(), 2.0))
     with torch.no_grad():
         one, other = sums(model, fresh.batch), sums(model, fresh.batch)
         monkeypatch.undo()
@@ -125,16 +125,16 @@ def test_each_frame_that_is_drawn_stands_for_others_in_the_loss_and_in_the_hits(
     torch.testing.assert_close(one["sub"] + other["sub"], 2 * whole["sub"], rtol=1e-5, atol=0)
 
 
-def test_a_frame_is_heard_whole_or_not_at_all() -> None:
+def test_frame_dropout_removes_complete_frames() -> None:
     torch.manual_seed(0)
-    kept = qwen3_tts_model.dropped(torch.ones(4000, 16, 2), 0.25)
+    kept = qwen3_tts_model.drop_frames(torch.ones(4000, 16, 2), 0.25)
     assert set(kept.flatten().tolist()) == {0.0, 1.0} and bool((kept == kept[:, :1, :1]).all())
     assert float(kept[:, 0, 0].mean()) == pytest.approx(0.75, abs=0.03)
 
 
 @pytest.mark.parametrize(("frames", "share", "count"), [(7, 1.0, 7), (7, 0.5, 4), (7, 0.01, 1), (0, 0.5, 0)])
-def test_so_many_frames_are_drawn_and_none_twice(frames: int, share: float, count: int) -> None:
-    chosen, scale = qwen3_tts_model.drawn(frames, share, torch.device("cpu"))
+def test_the_chosen_frames_are_distinct_and_scaled_to_all_frames(frames: int, share: float, count: int) -> None:
+    chosen, scale = qwen3_tts_model.choose_frames(frames, share, torch.device("cpu"))
     taken = torch.arange(frames)[chosen].tolist()
     assert len(taken) == len(set(taken)) == count and scale * count == frames
 
@@ -149,14 +149,14 @@ def test_every_trainable_tensor_gets_a_gradient(fresh: Any) -> None:
     assert [name for name, gradient in gradients.items() if gradient is None or not gradient.abs().max() > 0] == []
 
 
-def test_text_embedding_can_stay(fresh: Any, nano: Any) -> None:
+def test_the_text_embedding_can_be_excluded_from_training(fresh: Any, nano: Any) -> None:
     config = fresh.config.model_copy(update={"options": RECIPE.Options(trainable="no_text_embedding")})
     trainable = RECIPE.load(config).trainable
     kept = [name for name, _ in fresh.model.named_parameters() if not trainable(name)]
     assert kept == ["talker.model.text_embedding.weight"]
 
 
-def test_mixed_precision_stays_near(fresh: Any) -> None:
+def test_mixed_precision_gives_nearly_the_same_loss(fresh: Any) -> None:
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         rough = sums(fresh.model, fresh.batch)
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_mixed_precision_stays_near(fresh: Any) -> None:
         torch.testing.assert_close(rough[name], exact[name], rtol=3e-3, atol=0)
 
 
-def test_whole_model_in_bf16_runs(fresh: Any) -> None:
+def test_a_model_in_bf16_gives_nearly_the_same_loss(fresh: Any) -> None:
     """As under sharding with bf16 compute: parameters are bf16, buffers are not."""
     talker = fresh.model.talker
     config = RECIPE.load(fresh.config).model.talker.config
@@ -178,12 +178,12 @@ def test_whole_model_in_bf16_runs(fresh: Any) -> None:
     for parameter in other.parameters():
         parameter.data = parameter.data.bfloat16()
     half = SpeechModel(other, fresh.model.speaker_vectors, 0.3, 1.0)
-    qwen3_tts_model.ask_heads(half, qwen3_tts_model.no_head)
+    qwen3_tts_model.replace_output_heads(half, qwen3_tts_model.adapts_no_head)
     with torch.no_grad():
         torch.testing.assert_close(sums(half, fresh.batch)["main"], sums(fresh.model, fresh.batch)["main"], rtol=1e-2, atol=0)
 
 
-def test_mini_model_without_projection_in_the_predictor(mini: Any, tmp_path: Any, corpus: Any, rows_of: Any, ready: Any) -> None:
+def test_a_predictor_as_wide_as_the_talker_has_no_projection(mini: Any, tmp_path: Any, corpus: Any, rows_of: Any, ready: Any) -> None:
     """As in the 0.6B: text of another width than the talker, talker and predictor equally wide."""
     made = corpus(tmp_path / "data", rows_of({"Anna": "low.flac"}))
     small = ready(made.config(mini), made.rows)
@@ -193,8 +193,8 @@ def test_mini_model_without_projection_in_the_predictor(mini: Any, tmp_path: Any
 
 
 @pytest.mark.parametrize("size", ["0.6B", "1.7B"])
-def test_on_meta_only_buffers_are_real(size: str) -> None:
-    model = qwen3_tts_model.on_meta(model_configs.released(size), torch.zeros(1, 8), 0.3, 1.0)
+def test_a_model_on_meta_has_real_buffers(size: str) -> None:
+    model = qwen3_tts_model.build_on_meta(model_configs.make_released_config(size), torch.zeros(1, 8), 0.3, 1.0)
     assert all(parameter.is_meta and parameter.dtype == torch.float32 for parameter in model.parameters())
     buffers = dict(model.named_buffers())
     rotary = ["talker.code_predictor.model.rotary_emb.inv_freq", "talker.model.rotary_emb.inv_freq"]

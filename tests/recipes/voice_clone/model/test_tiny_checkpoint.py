@@ -1,4 +1,4 @@
-"""The tiny checkpoint: same seed, same bytes; whole or not there; and the stock package takes it for a Base model."""
+"""The tiny checkpoint: the same seed gives the same bytes, builds are atomic, and the stock package loads it as a Base model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_same_seed_gives_the_same_bytes(nano: Path, tmp_path: Path) -> None:
     assert {name for name in again if other[name] != again[name]} == {"model.safetensors", "speech_tokenizer/model.safetensors"}
 
 
-def test_building_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:
+def test_building_does_not_change_the_random_state(tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -47,16 +47,16 @@ def test_building_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_command_line_refuses_to_overwrite(nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_to_overwrite_a_folder(nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_checkpoint.main([str(tmp_path / "made"), "--size", "nano"]) == 0
     assert "it speaks noise until it is trained" in capsys.readouterr().out
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         tiny_checkpoint.main([str(tmp_path / "made")])
     with pytest.raises(UserError, match="known sizes are nano, demo, mini"):
         tiny_checkpoint.build(tmp_path / "huge", "huge")
 
 
-def test_nothing_is_left_of_a_failed_build(tmp_path: Path) -> None:
+def test_a_failed_build_leaves_no_folder(tmp_path: Path) -> None:
     def fail(operation: str, path: Path) -> None:
         if operation == "rename":
             raise OSError("stopped")
@@ -66,7 +66,7 @@ def test_nothing_is_left_of_a_failed_build(tmp_path: Path) -> None:
     assert not (tmp_path / "nano").exists()
 
 
-def test_speech_tokenizer_works_both_ways(nano: Path) -> None:
+def test_the_speech_tokenizer_encodes_and_decodes(nano: Path) -> None:
     codec = reference_package.load(nano).model.speech_tokenizer
     time = np.arange(24000) / 24000
     wave = (0.3 * np.sin(2 * np.pi * 200 * time**2)).astype(np.float32)

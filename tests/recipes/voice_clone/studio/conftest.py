@@ -1,4 +1,4 @@
-"""Sounds for the studio's tests: buzzing sentences of two voices with books and a model made from them, and sentences said by noise."""
+"""Audio for the studio's tests: synthetic sentences of two voices with codebooks and a model made from them, and sentences of noise."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import soundfile
 import torch
 
 from recipes.voice_clone.studio.codec import codebooks, codec_model, training_clips
-from recipes.voice_clone.studio.codec.codebooks import Books
-from recipes.voice_clone.studio.codec.training_clips import Clip
-from recipes.voice_clone.studio.corpus.grammar import sentences, words_of
+from recipes.voice_clone.studio.codec.codebooks import Codebooks
+from recipes.voice_clone.studio.codec.training_clips import CodecClip
+from recipes.voice_clone.studio.corpus.grammar import generate_sentences, split_words
 from recipes.voice_clone.studio.corpus.voices import RATE, VOICES
 
 torch.set_num_threads(1)
@@ -38,32 +38,32 @@ def sound() -> Callable[..., np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def clips() -> list[Clip]:
+def clips() -> list[CodecClip]:
     """24 s in all, two voices."""
     return [training_clips.make_clip(buzz((110, 190)[index % 2], 2.0, index), f"sentence {index}", "ab"[index % 2]) for index in range(12)]
 
 
 @pytest.fixture(scope="session")
-def books(clips: list[Clip]) -> Books:
+def books(clips: list[CodecClip]) -> Codebooks:
     random = np.random.default_rng(0)
-    vectors = [clip.heard.vectors(random.uniform(0.3, 1.2)) for _ in range(3) for clip in clips]
-    return codebooks.make_books(torch.cat(vectors), seed=0)
+    vectors = [clip.features.vectors(random.uniform(0.3, 1.2)) for _ in range(3) for clip in clips]
+    return codebooks.fit_codebooks(torch.cat(vectors), seed=0)
 
 
 @pytest.fixture
-def model(books: Books) -> object:
-    """Untrained, with the books in."""
-    made = codec_model.build(seed=0)
-    codec_model.round_to_half(made)
-    codec_model.fill_books(made, books)
+def model(books: Codebooks) -> object:
+    """Untrained, with the codebooks."""
+    made = codec_model.build_model(seed=0)
+    codec_model.round_to_fp16(made)
+    codec_model.fill_codebooks(made, books)
     return made.eval()
 
 
 @pytest.fixture(scope="session")
 def noise_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus that needs no synthesiser: two sentences to train and one held out by each voice, 0.8 s each."""
+    """A corpus that needs no synthesizer: two training sentences and one held-out sentence per voice, 0.8 s of noise each."""
     folder, random = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
-    texts = {"train": sentences(0, "train"), "held_out": sentences(0, "held_out")}
+    texts = {"train": generate_sentences(0, "train"), "held_out": generate_sentences(0, "held_out")}
     rows = []
     for voice in VOICES:
         for split, count in (("train", 2), ("held_out", 1)):
@@ -73,5 +73,5 @@ def noise_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 row = {"audio": path.name, "text": text, "speaker": voice.name, "split": split, "speed": 1.0}
                 rows.append({**row, "new_voice": voice is VOICES[-1]})
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "lexicon.json").write_text(json.dumps({word: list(word) for row in rows for word in words_of(row["text"])}))
+    (folder / "lexicon.json").write_text(json.dumps({word: list(word) for row in rows for word in split_words(row["text"])}))
     return folder

@@ -1,4 +1,4 @@
-"""The demo base before its training: a checkpoint that the recipe takes, and rows without the new voice."""
+"""The start of the demo base's training: a checkpoint that the recipe can train, and rows without the new voice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from finetune.config import resolve
 from finetune.errors import UserError
-from recipes.voice_clone.model.sequence_layout import prompt
+from recipes.voice_clone.model.sequence_layout import format_prompt
 from recipes.voice_clone.recipe import RECIPE
 from recipes.voice_clone.studio.base import make_base
 from recipes.voice_clone.studio.codec import codec_model
@@ -27,13 +27,13 @@ def codec(model: object, tmp_path: Path) -> Path:
 
 
 def test_every_word_of_the_grammar_is_one_token(codec: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(make_base.write_start(tmp_path / "start", codec, seed=0), fix_mistral_regex=True)
-    assert tokenizer.tokenize(prompt("x"))[1:3] == ["assistant", "Ċ"]
-    text = next(iter(grammar.sentences(1, "held_out")))
+    tokenizer = AutoTokenizer.from_pretrained(make_base.write_checkpoint(tmp_path / "start", codec, seed=0), fix_mistral_regex=True)
+    assert tokenizer.tokenize(format_prompt("x"))[1:3] == ["assistant", "Ċ"]
+    text = next(iter(grammar.generate_sentences(1, "held_out")))
     assert len(tokenizer.tokenize(text)) <= 1 + len(text.split()) + text.count(",")
 
 
-def test_the_speaker_encoder_tells_voices_and_the_recipe_takes_the_model(
+def test_the_checkpoint_and_its_data_can_be_trained_with_the_recipe(
     codec: Path, noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(make_base, "TOKENIZER_SENTENCES", 300)
@@ -57,7 +57,7 @@ def test_the_speaker_encoder_tells_voices_and_the_recipe_takes_the_model(
 
 
 @pytest.mark.parametrize(("overlay", "source", "data"), [("read", "start", "base-spliced"), ("base", "reads", "base-mixed")])
-def test_the_studios_configs_are_known_to_the_recipe(overlay: str, source: str, data: str) -> None:
+def test_the_configs_of_the_studio_are_valid(overlay: str, source: str, data: str) -> None:
     config = resolve("voice_clone", RECIPE.Options, [Path(make_base.__file__).with_name(f"{overlay}.yaml")], [])
     assert config.model.source == str(make_base.FOLDER / source)
     assert config.data.train is not None
@@ -66,28 +66,28 @@ def test_the_studios_configs_are_known_to_the_recipe(overlay: str, source: str, 
 
 def test_the_same_seed_gives_the_same_weights(codec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_base, "TOKENIZER_SENTENCES", 100)
-    one, other = (make_base.write_start(tmp_path / name, codec, seed=3) for name in ("one", "other"))
+    one, other = (make_base.write_checkpoint(tmp_path / name, codec, seed=3) for name in ("one", "other"))
     assert all((other / path.relative_to(one)).read_bytes() == path.read_bytes() for path in one.rglob("*") if path.is_file())
     weights = qwen3_tts_speaker_encoder.read_encoder_weights(one)
     assert torch.isfinite(weights["fc.weight"]).all()
 
 
-def test_a_codec_of_another_size_is_refused(tmp_path: Path, nano: Path) -> None:
-    with pytest.raises(UserError, match="has 64 codes in a codebook, expected 256"):
-        make_base.write_start(tmp_path / "start", nano / "speech_tokenizer", 0)
+def test_a_codec_with_other_codebooks_is_refused(tmp_path: Path, nano: Path) -> None:
+    with pytest.raises(UserError, match="has 64 codes per codebook, expected 256"):
+        make_base.write_checkpoint(tmp_path / "start", nano / "speech_tokenizer", 0)
 
 
-def test_words_without_a_sense_are_learned_beside_sentences() -> None:
+def test_training_rows_have_the_planned_number_of_each_kind() -> None:
     splits = ("train", "more", "sizes", "words", "held_out")
     rows = [{"speaker": voice, "split": split} for voice in "ab" for split in splits for _ in range(5)]
-    taken = make_base.training(rows, 2)
+    taken = make_base.select_training_rows(rows, 2)
     counted = {(voice, split): sum(row == {"speaker": voice, "split": split} for row in taken) for voice in "ab" for split in splits}
     expected = {"train": 2, "more": 3, "sizes": 1, "words": 4, "held_out": 0}
     assert counted == {(voice, split): count for voice in "ab" for split, count in expected.items()}
 
 
-def test_a_voice_of_another_size_has_a_quarter_of_the_sentences() -> None:
-    lines = make_corpus.plan(seed=0, sentences_per_voice=50)
+def test_a_resampled_voice_has_a_quarter_of_the_sentences() -> None:
+    lines = make_corpus.plan_lines(seed=0, sentences_per_voice=50)
     rows = [{"speaker": line.speaker, "split": line.split} for line in lines]
-    counted = Counter(row["speaker"] for row in make_base.training(rows, 50) if row["split"] == "sizes")
-    assert set(counted.values()) == {13} and len(counted) == 6 * len(make_corpus.SIZES) + len(make_corpus.FAR)
+    counted = Counter(row["speaker"] for row in make_base.select_training_rows(rows, 50) if row["split"] == "sizes")
+    assert set(counted.values()) == {13} and len(counted) == 6 * len(make_corpus.SIZES) + len(make_corpus.FAR_SIZES)

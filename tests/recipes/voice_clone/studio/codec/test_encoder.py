@@ -1,4 +1,4 @@
-"""Teaching the encoder: what a batch holds, and that it learns."""
+"""Encoder training: content of a batch, and learning."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 import torch
 
 from recipes.voice_clone.studio.codec import codec_model, encoder
-from recipes.voice_clone.studio.codec.codebooks import Books
-from recipes.voice_clone.studio.codec.training_clips import Clip
+from recipes.voice_clone.studio.codec.codebooks import Codebooks
+from recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
-def test_a_batch_has_the_features_of_its_sound(clips: list[Clip], books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_has_the_features_of_its_audio(clips: list[CodecClip], books: Codebooks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "HISS", (-200.0, -200.0))
-    waves, targets, counted = encoder.batch(clips, books, np.random.default_rng(3))
+    waves, targets, counted = encoder.make_batch(clips, books, np.random.default_rng(3))
     assert waves.shape == (encoder.CLIPS, encoder.FRAMES * 1920)
     assert 0.8 < counted.float().mean() < 1
-    whole = {clip.text: books.coordinates(clip.heard.vectors(1.0)) for clip in clips}
+    whole = {clip.text: books.project(clip.features.vectors(1.0)) for clip in clips}
     for wave, target in zip(waves, targets, strict=True):
         level = float(wave.abs().max())
         assert 0 < level < 0.75
-        # The pitch does not change with the level: each cut is found again in some clip by it, in its place.
+        # Pitch does not depend on the level, so it identifies the place of each excerpt in one of the clips.
         tail = target[4:8] @ books.axes[:, -8:]
         assert (
             min(
@@ -34,20 +34,20 @@ def test_a_batch_has_the_features_of_its_sound(clips: list[Clip], books: Books, 
         )
 
 
-def test_the_same_step_sees_the_same_batch(clips: list[Clip], books: Books) -> None:
-    one, other = (encoder.batch(clips, books, np.random.default_rng([0, 7])) for _ in range(2))
+def test_the_same_seed_gives_the_same_batch(clips: list[CodecClip], books: Codebooks) -> None:
+    one, other = (encoder.make_batch(clips, books, np.random.default_rng([0, 7])) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.slow
-def test_it_learns_and_resumes_bit_for_bit(clips: list[Clip], books: Books, tmp_path: Path) -> None:
-    models = [codec_model.build(0) for _ in range(3)]
-    before = encoder.error(models[0], clips[:3], books)["encoder"]
-    encoder.teach(models[0], clips, books, tmp_path / "whole", 0, 24)
-    encoder.teach(models[1], clips, books, tmp_path / "parts", 0, 24, until=9)
-    encoder.teach(models[2], clips, books, tmp_path / "parts", 0, 24)
+def test_encoder_training_learns_and_resumes_bit_for_bit(clips: list[CodecClip], books: Codebooks, tmp_path: Path) -> None:
+    models = [codec_model.build_model(0) for _ in range(3)]
+    before = encoder.measure_error(models[0], clips[:3], books)["encoder"]
+    encoder.train_encoder(models[0], clips, books, tmp_path / "whole", 0, 24)
+    encoder.train_encoder(models[1], clips, books, tmp_path / "parts", 0, 24, until=9)
+    encoder.train_encoder(models[2], clips, books, tmp_path / "parts", 0, 24)
     one, other = models[0].state_dict(), models[2].state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    after = encoder.error(models[0], clips[:3], books)
+    after = encoder.measure_error(models[0], clips[:3], books)
     assert after["encoder"] < 0.8 * before
     assert after["books"] < after["both"]

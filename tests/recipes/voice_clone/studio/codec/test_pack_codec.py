@@ -1,4 +1,4 @@
-"""What is packed says what it is; the chain that packs it is tried in test_train_codec."""
+"""The card of the packed codec, and the shipped codec; test_train_codec runs training and packing together."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def figures(words: dict[str, dict[str, float]]) -> dict[str, Any]:
     }
 
 
-def test_the_card_warns_first_and_gives_the_figures() -> None:
-    card = pack_codec.card(figures({"pocketsphinx": {"originals": 0.02, "reconstructions": 0.07}}))
+def test_the_card_starts_with_a_warning_and_has_the_figures() -> None:
+    card = pack_codec.write_card(figures({"pocketsphinx": {"originals": 0.02, "reconstructions": 0.07}}))
     assert "A demo model. It knows 7 synthetic voices" in card[:60]
     assert "| word error rate, pocketsphinx | 2.0% of originals, 7.0% of reconstructions |" in card
     assert "decoder after 4000 steps" in card
 
 
-def test_what_was_not_measured_is_not_claimed() -> None:
-    assert "| word error rate | not measured |" in pack_codec.card(figures({}))
+def test_the_card_says_if_the_wer_was_not_measured() -> None:
+    assert "| word error rate | not measured |" in pack_codec.write_card(figures({}))
 
 
-def test_an_unfinished_training_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_an_unfinished_training_is_reported_with_its_missing_part(tmp_path: Path) -> None:
     (tmp_path / "books.safetensors").touch()
     with pytest.raises(UserError, match=r"encoder.safetensors is missing; train it first"):
-        pack_codec.assembled(tmp_path)
+        pack_codec.assemble_model(tmp_path)
 
 
-def test_the_shipped_codec_keeps_the_sound_of_voices_that_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On sentences of no grammar, in the embedded recordings of two of its voices: far nearer than their average sound."""
+def test_the_shipped_codec_preserves_voices_that_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On ordinary sentences, in the embedded recordings of two of its voices: much closer than their average sound."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_codec(find_codec("codec-demo"), "cpu")
     for path in (SAMPLE / "slt" / "harbour.flac", SAMPLE / "rms" / "workshop.wav"):
         audio = read_audio(path, 24000)
         clip = make_clip(audio.samples[: 6 * 24000], "", "")
-        found = measure_codec.distances([clip], [make_clip(measure_codec.reconstructed(tokenizer, clip.wave), "", "")])
+        found = measure_codec.measure_distances([clip], [make_clip(measure_codec.reconstruct(tokenizer, clip.wave), "", "")])
         assert found["all"] < 0.6 * found["mean_frame"]

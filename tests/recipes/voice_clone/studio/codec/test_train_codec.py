@@ -1,4 +1,4 @@
-"""The whole chain on a few sentences: stopped, gone on with, loaded by the stock package."""
+"""Codec training from start to end on a few sentences, loaded by the stock package."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def corpus(tmp_path: Path, sound: Callable[..., np.ndarray]) -> Path:
     return folder
 
 
-def test_so_many_clips_of_each_voice_are_taken(corpus: Path) -> None:
-    assert [clip.text for clip in train_codec.clips_of(corpus, "train", 2)] == [f"sentence {index}" for index in range(4)]
-    assert [clip.voice for clip in train_codec.clips_of(corpus, "held_out", 5)] == ["a", "b"]
+def test_the_first_clips_of_each_voice_are_loaded(corpus: Path) -> None:
+    assert [clip.text for clip in train_codec.load_clips(corpus, "train", 2)] == [f"sentence {index}" for index in range(4)]
+    assert [clip.voice for clip in train_codec.load_clips(corpus, "held_out", 5)] == ["a", "b"]
 
 
-def test_a_run_without_steps_or_corpus_is_refused(tmp_path: Path, corpus: Path) -> None:
+def test_zero_steps_and_a_missing_corpus_are_refused(tmp_path: Path, corpus: Path) -> None:
     with pytest.raises(UserError, match="--wave-steps 0"):
         train_codec.main([str(tmp_path), "--wave-steps", "0"])
     with pytest.raises(UserError, match="corpus.jsonl is missing"):
@@ -42,7 +42,7 @@ def test_a_run_without_steps_or_corpus_is_refused(tmp_path: Path, corpus: Path) 
 
 
 @pytest.mark.slow
-def test_the_chain_ends_in_a_codec_and_its_codes_were_fixed_before_the_decoder(
+def test_training_gives_a_codec_whose_codes_do_not_change_with_the_decoder(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: Callable[..., np.ndarray]
 ) -> None:
     for name, steps in (("ENCODER_STEPS", 20), ("FRONT_STEPS", 10)):
@@ -56,5 +56,5 @@ def test_the_chain_ends_in_a_codec_and_its_codes_were_fixed_before_the_decoder(
     clip = sound(140, 1.5, 3)
     codes = encode_clips(final, [clip])[0]
     assert np.array_equal(codes, encode_clips(coder, [clip])[0])
-    assert measure_codec.reconstructed(final, clip).shape == (len(codes) * 1920,)
+    assert measure_codec.reconstruct(final, clip).shape == (len(codes) * 1920,)
     assert "decoder after 2 steps" in (demo_models.folder_of("codec-demo") / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Clips of whole frames, at levels as recordings have them."""
+"""Clips of whole frames, at levels as in recordings."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import math
 import numpy as np
 
 from recipes.voice_clone.studio.codec import training_clips
-from recipes.voice_clone.studio.codec.training_clips import Clip
+from recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
-def test_a_clip_is_whole_frames_and_its_features_are_of_each(clips: list[Clip]) -> None:
+def test_a_clip_is_padded_to_whole_frames(clips: list[CodecClip]) -> None:
     clip = training_clips.make_clip(clips[0].wave[:5000], "text", "a")
     assert (clip.frames, len(clip.wave)) == (3, 3 * 1920)
     assert not clip.wave[5000:].any()
     assert np.array_equal(clip.cut(1, 2), clip.wave[1920:3840])
 
 
-def test_frames_are_taken_with_their_features(clips: list[Clip]) -> None:
+def test_features_of_some_frames_are_sliced(clips: list[CodecClip]) -> None:
     clip = clips[0]
-    some = training_clips.taken(clip.heard, 4, 9)
-    assert np.array_equal(some.vectors(0.5), clip.heard.vectors(0.5)[4:9])
+    some = training_clips.slice_features(clip.features, 4, 9)
+    assert np.array_equal(some.vectors(0.5), clip.features.vectors(0.5)[4:9])
 
 
-def test_levels_stay_in_their_range_and_most_are_near_the_clips_own(clips: list[Clip]) -> None:
+def test_random_levels_are_in_range_and_mostly_near_the_original(clips: list[CodecClip]) -> None:
     random = np.random.default_rng(0)
-    decibels = [20 * math.log10(training_clips.gain_of(random)) for _ in range(1000)]
+    decibels = [20 * math.log10(training_clips.draw_gain(random)) for _ in range(1000)]
     assert -20 <= min(decibels) < -19
     assert 2.9 < max(decibels) <= 3
     assert -4 < np.median(decibels) < -1
 
 
-def test_the_first_version_is_as_recorded_and_the_others_are_known_by_the_seed(clips: list[Clip]) -> None:
-    assert set(training_clips.gains(clips, 0, 0)) == {1.0}
-    assert training_clips.gains(clips, 0, 1) == training_clips.gains(clips, 0, 1)
-    assert training_clips.gains(clips, 0, 1) != training_clips.gains(clips, 1, 1)
+def test_version_0_has_the_original_level_and_others_depend_on_the_seed(clips: list[CodecClip]) -> None:
+    assert set(training_clips.draw_gains(clips, 0, 0)) == {1.0}
+    assert training_clips.draw_gains(clips, 0, 1) == training_clips.draw_gains(clips, 0, 1)
+    assert training_clips.draw_gains(clips, 0, 1) != training_clips.draw_gains(clips, 1, 1)

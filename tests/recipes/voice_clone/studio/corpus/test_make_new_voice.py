@@ -1,4 +1,4 @@
-"""The demo's recordings: what the script says is heard where it says, no sentence of the measurement was in a training."""
+"""The demo's recordings: speech is at the times of the script, and no evaluation sentence is used for training."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import soundfile
 from data_prep.audio.waveform import AudioError, read_audio
 from finetune.errors import UserError
 from recipes.voice_clone.studio.corpus import grammar, make_new_voice
-from recipes.voice_clone.studio.corpus.make_new_voice import FOLDER, SESSIONS, Session
+from recipes.voice_clone.studio.corpus.make_new_voice import FOLDER, SESSIONS, RecordingSession
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE
 
 SCRIPT = json.loads((FOLDER / "script.json").read_text())
 ROWS = [json.loads(line) for line in (FOLDER / "held_out.jsonl").read_text().splitlines()]
 
 
-def test_only_the_training_sentences_are_recorded_and_only_others_are_asked() -> None:
+def test_recordings_have_training_sentences_and_the_evaluation_has_held_out_ones() -> None:
     assert len(SCRIPT) == sum(session.sentences for session in SESSIONS)
-    assert {grammar.split_of(line["text"]) for line in SCRIPT} == {"train"}
-    assert {grammar.split_of(row["text"]) for row in ROWS} == {"held_out"}
+    assert {grammar.find_split(line["text"]) for line in SCRIPT} == {"train"}
+    assert {grammar.find_split(row["text"]) for row in ROWS} == {"held_out"}
     assert all((FOLDER / row[column]).is_file() for row in ROWS for column in ("audio", "ref_audio"))
     assert sorted(folder.name for folder in (FOLDER / "known").iterdir()) == sorted(voice.name for voice in KNOWN_VOICES)
 
 
 @pytest.mark.parametrize("name", ["morning.mp3", "evening.ogg"])
-def test_speech_is_where_the_script_says(name: str) -> None:
+def test_speech_is_at_the_times_of_the_script(name: str) -> None:
     samples = read_audio(FOLDER / "recordings" / "rms" / name, RATE).samples
     quiet = [line for at, line in enumerate(line for line in SCRIPT if line["recording"] == name) if at not in range(39, 45)]
     for line in quiet:
@@ -38,7 +38,7 @@ def test_speech_is_where_the_script_says(name: str) -> None:
         assert np.square(loud).mean() > 100 * np.square(rest).mean(), line
 
 
-def test_the_torn_recording_is_refused_or_shorter_than_it_says() -> None:
+def test_the_damaged_recording_is_refused_or_shorter_than_declared() -> None:
     path = FOLDER / "recordings" / "rms" / "torn.flac"
     try:
         found = read_audio(path, RATE)
@@ -48,14 +48,14 @@ def test_the_torn_recording_is_refused_or_shorter_than_it_says() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
-def test_the_same_seed_gives_the_same_sound(tmp_path: Path) -> None:
-    session = Session("short.flac", 16_000, "PCM_16", 1, coughs=(0,), vacuum=range(1))
-    lines = [make_new_voice.record(tmp_path / name, session, ["Where is the house?"]) for name in ("one", "two")]
+def test_the_same_seed_gives_the_same_audio(tmp_path: Path) -> None:
+    session = RecordingSession("short.flac", 16_000, "PCM_16", 1, coughs=(0,), vacuum=range(1))
+    lines = [make_new_voice.write_recording(tmp_path / name, session, ["Where is the house?"]) for name in ("one", "two")]
     assert lines[0] == lines[1] and lines[0][0]["start"] > 1.0, "after the cough"
     one, two = ((tmp_path / name / "recordings" / "rms" / "short.flac").read_bytes() for name in ("one", "two"))
     assert one == two
 
 
-def test_it_does_not_write_over_what_is_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="exists already"):
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="already exists"):
         make_new_voice.main([str(tmp_path)])

@@ -1,4 +1,4 @@
-"""The embedded sample is what its README and its transcripts say."""
+"""The embedded sample matches its README and its transcripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from recipes.voice_clone.studio.corpus import make_sample
-from recipes.voice_clone.studio.corpus.make_sample import PAUSE_S, RECORDINGS, Recording
+from recipes.voice_clone.studio.corpus.make_sample import PAUSE_S, RECORDINGS, SampleRecording
 
 SAMPLE = Path(make_sample.__file__).parents[2] / "sample"
 AUDIO = {".flac", ".mp3", ".ogg", ".wav"}
@@ -22,7 +22,7 @@ needs_flite = pytest.mark.skipif(shutil.which("flite") is None, reason="the flit
 every_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.path)
 
 
-def test_the_sample_is_exactly_what_is_listed_and_small() -> None:
+def test_the_sample_has_exactly_the_listed_files_and_is_small() -> None:
     listed = {recording.path for recording in RECORDINGS}
     there = {str(path.relative_to(SAMPLE)) for path in SAMPLE.rglob("*") if path.suffix in AUDIO}
     assert there == listed and len(listed) == 4
@@ -32,7 +32,7 @@ def test_the_sample_is_exactly_what_is_listed_and_small() -> None:
 
 
 @every_recording
-def test_a_recording_is_as_long_and_as_wide_as_it_should_be(recording: Recording) -> None:
+def test_a_recording_has_the_right_rate_channels_and_length(recording: SampleRecording) -> None:
     wave, rate = soundfile.read(SAMPLE / recording.path, always_2d=True)
     assert (rate, wave.shape[1]) == (recording.rate, recording.channels)
     assert 30 <= len(wave) / rate <= 45
@@ -40,7 +40,7 @@ def test_a_recording_is_as_long_and_as_wide_as_it_should_be(recording: Recording
 
 
 @every_recording
-def test_the_transcript_says_the_sentences_in_order(recording: Recording) -> None:
+def test_the_transcript_has_the_sentences_in_order(recording: SampleRecording) -> None:
     transcript = _transcript(recording)
     assert [line["text"] for line in transcript] == list(recording.sentences)
     duration = soundfile.info(SAMPLE / recording.path).duration
@@ -53,7 +53,7 @@ def test_the_transcript_says_the_sentences_in_order(recording: Recording) -> Non
 
 
 @every_recording
-def test_speech_lies_inside_the_marked_times_and_only_there(recording: Recording) -> None:
+def test_speech_is_only_within_the_transcript_times(recording: SampleRecording) -> None:
     wave, rate = soundfile.read(SAMPLE / recording.path, always_2d=True)
     mono, transcript = wave.mean(axis=1), _transcript(recording)
     assert _misplaced(mono, rate, transcript) == []
@@ -63,15 +63,15 @@ def test_speech_lies_inside_the_marked_times_and_only_there(recording: Recording
 
 @needs_flite
 @every_recording
-def test_rebuilding_gives_the_same_speech(recording: Recording) -> None:
+def test_rebuilding_gives_the_same_speech(recording: SampleRecording) -> None:
     version = subprocess.run(["flite", "--version"], capture_output=True, text=True).stdout
     if "flite-2.2" not in version:
         pytest.skip(f"the sample was made with flite 2.2, here is {version.strip()!r}")
-    wave, transcript = make_sample.perform(recording)
+    wave, transcript = make_sample.synthesize_recording(recording)
     assert transcript == _transcript(recording)
     if recording.path.endswith((".wav", ".flac")):
-        rebuilt = make_sample.encode(recording, wave)
-        assert rebuilt == make_sample.encode(recording, wave)
+        rebuilt = make_sample.encode_recording(recording, wave)
+        assert rebuilt == make_sample.encode_recording(recording, wave)
         _assert_same_samples(rebuilt, SAMPLE / recording.path)
 
 
@@ -93,7 +93,7 @@ def _assert_same_samples(rebuilt: bytes, committed: Path) -> None:
     assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
 
 
-def _transcript(recording: Recording) -> list[dict]:
+def _transcript(recording: SampleRecording) -> list[dict]:
     return json.loads((SAMPLE / recording.path).with_suffix(".transcript.json").read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""What Whisper is trained on: the clips, then every second one as the codec gives it back."""
+"""Whisper's training clips: the originals, then the codec reconstruction of every second one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import soundfile
 from data_prep.audio.waveform import read_audio
 from recipes.voice_clone.studio.corpus import make_new_voice
 from recipes.voice_clone.studio.whisper import training_audio
-from recipes.voice_clone.studio.whisper.training_audio import sounds
+from recipes.voice_clone.studio.whisper.training_audio import load_clips
 
 KNOWN = make_new_voice.FOLDER / "known" / "slt"
 
@@ -30,17 +30,17 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [{"audio": f"{number}.flac"} for number in range(count)]
 
 
-def test_clips_come_first_then_reconstructions_of_every_second(corpus: Path) -> None:
-    heard = sounds(corpus, rows(3))
-    assert [one.row["audio"] for one in heard] == ["0.flac", "1.flac", "2.flac", "0.flac", "2.flac"]
-    assert [len(one.pcm) for one in heard] == pytest.approx([20_000, 20_667, 21_333, 20_000, 21_333], abs=1)
-    for original, again in ((heard[0].pcm, heard[3].pcm), (heard[2].pcm, heard[4].pcm)):
+def test_clips_are_followed_by_reconstructions_of_every_second_one(corpus: Path) -> None:
+    found = load_clips(corpus, rows(3))
+    assert [one.row["audio"] for one in found] == ["0.flac", "1.flac", "2.flac", "0.flac", "2.flac"]
+    assert [len(one.pcm) for one in found] == pytest.approx([20_000, 20_667, 21_333, 20_000, 21_333], abs=1)
+    for original, again in ((found[0].pcm, found[3].pcm), (found[2].pcm, found[4].pcm)):
         assert np.abs(original.astype(float) - again).mean() > 0, "not the clip itself"
-        assert _alike(original, again) > 0.8 > _alike(original, np.random.default_rng(0).permutation(original))
+        assert _correlate(original, again) > 0.8 > _correlate(original, np.random.default_rng(0).permutation(original))
 
 
-def _alike(one: np.ndarray, other: np.ndarray) -> float:
-    """Correlation of what a listener follows: log energies of 20 ms in eight bands."""
+def _correlate(one: np.ndarray, other: np.ndarray) -> float:
+    """Correlation of the log energies of 20 ms in eight bands."""
     energies = []
     for sound in (one, other):
         spectra = np.abs(np.fft.rfft(sound[: len(sound) // 320 * 320].reshape(-1, 320)))[:, :160]
@@ -48,13 +48,13 @@ def _alike(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.corrcoef(energies)[0, 1])
 
 
-def test_they_are_kept_by_what_they_were_made_of(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = sounds(corpus, rows(1))
+def test_clips_are_cached_by_a_digest_of_their_inputs(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_clips(corpus, rows(1))
     monkeypatch.setattr(training_audio, "load_codec", None)
-    for one, other in zip(first, sounds(corpus, rows(1)), strict=True):
+    for one, other in zip(first, load_clips(corpus, rows(1)), strict=True):
         np.testing.assert_array_equal(one.pcm, other.pcm)
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
-        sounds(corpus, rows(2))
+        load_clips(corpus, rows(2))
     monkeypatch.setattr(training_audio, "compute_codec_digest", lambda codec: "another")
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
-        sounds(corpus, rows(1))
+        load_clips(corpus, rows(1))

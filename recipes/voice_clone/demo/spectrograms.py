@@ -6,22 +6,22 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pages.report_audio import draw_spectrogram
 from recipes.speech.evaluation.scoring import samples_of
 
-from .comparison_clips import Said
+from .comparison_clips import ComparisonClip
 
 LINE = 100
-"""Characters that fit in the width of the picture."""
+"""Characters that fit into the width of the image."""
 
 
-def picture(said: Mapping[str, Sequence[Said]]) -> bytes:
-    """PNG with a row for each title: the spectrogram of its longest sentence, on a common time axis, under Whisper's transcript."""
-    from matplotlib.figure import Figure
-    from matplotlib.image import imread
-
-    chosen = {title: max(clips, key=lambda clip: len(clip.text)) for title, clips in said.items()}
+def draw_spectrograms(clips_of_systems: Mapping[str, Sequence[ComparisonClip]]) -> bytes:
+    """PNG with one row per system: the spectrogram of its longest sentence under Whisper's transcript, on a common time axis."""
+    chosen = {title: max(clips, key=lambda clip: len(clip.text)) for title, clips in clips_of_systems.items()}
     figure = Figure(figsize=(8, 1.7 * len(chosen)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True)
     longest = 0.0
@@ -32,9 +32,9 @@ def picture(said: Mapping[str, Sequence[Said]]) -> bytes:
         axes.imshow(imread(io.BytesIO(draw_spectrogram(samples))), aspect="auto", extent=(0, seconds, 0, 1))
         axes.set_title(textwrap.fill(f"{title}: {clip.heard!r}", LINE), fontsize=8, loc="left")
         axes.set_yticks([])
-    rows[0].set_xlim(0, longest)  # each image has set it to its own length
+    rows[0].set_xlim(0, longest)  # each imshow sets the limit to the length of its own image
     text = next(iter(chosen.values())).text
-    rows[-1].set_xlabel(textwrap.fill(f"seconds of {text!r}; after the colons, what Whisper hears", LINE), fontsize=8)
+    rows[-1].set_xlabel(textwrap.fill(f"seconds of {text!r}; after the colons: Whisper's transcript", LINE), fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=110, format="png")
     return buffer.getvalue()

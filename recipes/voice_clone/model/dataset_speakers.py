@@ -1,0 +1,138 @@
+"""The speakers in the dataset: number of clips, speech duration, language, reference clips, and rows in the codec embedding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finetune.config import Config, on_disk
+from finetune.errors import UserError
+from finetune.storage import files
+from recipes.speech.evaluation.evaluation_texts import visit
+
+from ..options import Options
+from .model_configs import FRAME_RATE
+from .sequence_layout import TokenIds, find_language, find_speaker_name
+
+RESERVED_ROWS = 72
+"""Rows at the end of the codec embedding that are reserved for new speakers: 3000 … 3071 of 3072 in the released models."""
+
+
+@dataclass
+class DatasetSpeaker:
+    """One speaker, as found in the training data."""
+
+    name: str
+    clips: int = 0
+    frames: int = 0
+    languages: Counter[str] = field(default_factory=Counter)
+    named_references: dict[Path, None] = field(default_factory=dict)
+    """Reference clips that rows name in `ref_audio`, in order of appearance."""
+    own_clips: list[tuple[float, Path]] = field(default_factory=list)
+    """(duration in seconds, path) of the speaker's own clips."""
+
+    def select_references(self, count: int) -> list[Path]:
+        """Up to `count` reference clips: the named ones, or else the speaker's longest. Clips of equal length are sorted by name, so that
+        the choice is reproducible."""
+        longest = [path for _, path in sorted(self.own_clips, key=lambda clip: (-clip[0], str(clip[1])))]
+        return (list(self.named_references) or list(dict.fromkeys(longest)))[:count]
+
+    @property
+    def language(self) -> str | None:
+        """The most frequent language of the clips; None if most have none."""
+        return (self.languages.most_common(1)[0][0] or None) if self.languages else None
+
+
+def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpeaker]:
+    """All speakers of `data.train`, sorted by name. Raises `UserError` with file and line for bad rows, and for speakers who are only in
+    `data.val`."""
+    options = config.options
+    train, val = on_disk(config.data.train), on_disk(config.data.val)
+    if train is None:
+        raise UserError(
+            "data.train is not set: give the JSONL to train on, as in --data.train data/me/train.jsonl. "
+            "`python -m data_prep voice RECORDINGS --out data/me --speaker me` creates one from recordings; `make demo` shows all steps"
+        )
+    root, default = train.parent, options.speaker
+    speakers: dict[str, DatasetSpeaker] = {}
+
+    def add_row(row: dict[str, Any]) -> None:
+        name = find_speaker_name(row, default)
+        _add_clip(speakers.setdefault(name, DatasetSpeaker(name)), row, root, ids)
+
+    visit(train, add_row)
+    if val is not None:
+        visit(val, lambda row: _require_trained(find_speaker_name(row, default), speakers))
+    return [speakers[name] for name in sorted(speakers)]
+
+
+def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: TokenIds) -> None:
+    """Count one row for its speaker."""
+    codes = row.get("audio_codes")
+    if not isinstance(codes, list):
+        raise UserError(f"the row has no audio_codes; run `python -m data_prep codes {root} --model MODEL` first")
+    speaker.clips += 1
+    speaker.frames += len(codes)
+    speaker.languages[find_language(row, ids) or ""] += 1
+    if row.get("ref_audio"):
+        speaker.named_references[files.resolve_under(root, row["ref_audio"])] = None
+    elif row.get("audio"):
+        speaker.own_clips.append((len(codes) / FRAME_RATE, files.resolve_under(root, row["audio"])))
+    else:
+        raise UserError("the row has neither audio nor ref_audio, so there is no clip to compute the speaker vector from; add one of them")
+
+
+def _require_trained(name: str, trained: dict[str, DatasetSpeaker]) -> None:
+    """Raise `UserError` for a speaker of the validation data who is not in the training data."""
+    if name not in trained:
+        known = ", ".join(sorted(trained))
+        raise UserError(f"speaker {name!r} is not trained: the training data has only {known}; remove the row")
+
+
+def assign_embedding_rows(shape: dict[str, Any], names: list[str]) -> dict[str, int]:
+    """Name → row of the codec embedding: its row in the base if the base has this speaker, else the next free reserved row.
+
+    Raises `UserError` if there are too few free rows.
+    """
+    talker = shape["talker_config"]
+    presets: dict[str, int] = {name.lower(): row for name, row in (talker.get("spk_id") or {}).items()}
+    first, end = talker["vocab_size"] - RESERVED_ROWS, talker["vocab_size"]
+    free = iter(sorted(set(range(first, end)) - set(presets.values())))
+    assigned = {name: presets[name] if name in presets else next(free, None) for name in names}
+    without_row = [name for name, row in assigned.items() if row is None]
+    if without_row:
+        raise UserError(
+            f"no free row for {len(without_row)} of {len(names)} speakers (the first is {without_row[0]!r}): rows {first} … {end - 1} of "
+            f"the codec embedding are for speakers, and the base already has {len(presets)} speakers; train on fewer"
+        )
+    return {name: row for name, row in assigned.items() if row is not None}
+
+
+def make_recipe_state(config: Config[Options], speakers: list[DatasetSpeaker], embedding_rows: dict[str, int]) -> dict[str, Any]:
+    """What the export and its model card need, as JSON. A resumed run must have the same state."""
+    train = on_disk(config.data.train)
+    assert train is not None
+    use_language = config.options.language == "row"
+    return {
+        "speakers": [
+            {
+                "name": speaker.name,
+                "row": embedding_rows[speaker.name],
+                "language": speaker.language if use_language else None,
+                "clips": speaker.clips,
+                "seconds": round(speaker.frames / FRAME_RATE, 2),
+            }
+            for speaker in speakers
+        ],
+        # Only the ends of paths: a full path would be published in the model card, and would prevent resuming on another machine.
+        "data": {"name": "/".join(train.parts[-2:]), "sha256": files.digest(train), "clips": sum(speaker.clips for speaker in speakers)},
+        "base": {"name": shorten_source(str(config.model.source)), "revision": config.model.revision},
+    }
+
+
+def shorten_source(source: str) -> str:
+    """A hub name unchanged; for a folder, its last part."""
+    on_hub = source.count("/") == 1 and not source.startswith((".", "/")) and not Path(source).is_dir()
+    return source if on_hub else Path(source).name

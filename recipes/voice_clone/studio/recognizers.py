@@ -1,0 +1,43 @@
+"""The speech recognizers that measure word error rates of the demo models: Whisper models by name, and pocketsphinx.
+
+whisper-demo-en was also trained on output of codec-demo, as a real Whisper was trained on compressed speech; pocketsphinx was not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+
+from data_prep.audio.waveform import Samples
+from recipes.speech.evaluation import intelligibility
+from recipes.voice_clone.studio import pocketsphinx_recognizer
+
+SpokenTexts = Sequence[tuple[str, Samples]]
+"""(text, samples [n] at 24 kHz) for each sentence."""
+WordErrorMeasure = Callable[[SpokenTexts], float]
+"""Returns the word error rate of sentences, a fraction."""
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--asr`, which may be given more than once."""
+    parser.add_argument(
+        "--asr",
+        action="append",
+        default=[],
+        metavar="RECOGNIZER",
+        help=f"speech recognizer that measures the WER: a Whisper, by name or .pt file, or {pocketsphinx_recognizer.NAME}",
+    )
+
+
+def load_recognizers(names: Iterable[str]) -> dict[str, WordErrorMeasure]:
+    """Name → measure, with all models loaded. Raises `UserError` for an unavailable one, before any measurement."""
+    return {
+        name: pocketsphinx_recognizer.load_recognizer() if name == pocketsphinx_recognizer.NAME else _load_whisper(name) for name in names
+    }
+
+
+def _load_whisper(name: str) -> WordErrorMeasure:
+    """The measure with a Whisper model."""
+    intelligibility.check(name)
+    model = intelligibility.load(name)
+    return lambda spoken: intelligibility.word_error_rate(model, spoken, "english")
