@@ -14,7 +14,7 @@ from data_prep.manifest import read_lines
 from finetune.storage import files
 from recipes.speech.cli.evaluate import CLIPS, JSON
 from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.evaluation.systems import RECORDINGS, slug
 
 THROUGH_CODEC, BEFORE, AFTER = "through the codec", "before", "after"
@@ -44,14 +44,14 @@ def read(evaluation: Path, new_voice: Path) -> dict[str, list[Said]]:
 
 def through_codec(recordings: Sequence[Said], codec: str, whisper: str, out: Path) -> list[Said]:
     """The voice's own recordings, encoded and decoded: the upper bound for models that speak in these codes. Writes FLAC files to `out`."""
-    coder, asr = open_codec(codec).load("cpu"), intelligibility.load(whisper)
+    coder, asr = open_codec(codec).load("cpu"), intelligibility.load_whisper(whisper)
     found = []
     for clip in recordings:
-        (codes,) = coder.encode([samples_of(clip.real)])
+        (codes,) = coder.encode([read_clip(clip.real)])
         wave = coder.decode(codes)
         path = out / f"{clip.real.stem}.flac"
         files.write_bytes(path, flac(Audio(wave, MASTER_RATE)))
-        found.append(Said(clip.text, intelligibility.listen(asr, wave, "english").text, path, clip.real))
+        found.append(Said(clip.text, intelligibility.transcribe(asr, wave, "english").text, path, clip.real))
     return found
 
 

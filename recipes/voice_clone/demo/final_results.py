@@ -17,7 +17,7 @@ import numpy as np
 
 from finetune.monitoring.event_log import read_log
 from recipes.speech.evaluation import intelligibility, speaker_similarity
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 
 from . import comparison_clips
 from .comparison_clips import AFTER, BEFORE, Said
@@ -114,7 +114,7 @@ def preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[Mapping[
             for line in script
             if Path(row["source"]).name == line["recording"] and row["start"] <= (line["start"] + line["end"]) / 2 < row["end"]
         ]
-        errors = intelligibility.compare(" ".join(said), row["text"], "english")
+        errors = intelligibility.count_errors(" ".join(said), row["text"], "english")
         wrong += errors.wrong_words if errors else len(row["text"].split())
         words += errors.words if errors else 0
     return round(wrong / words, 4)
@@ -122,11 +122,11 @@ def preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[Mapping[
 
 def systems(said: Mapping[str, Sequence[Said]], new_voice: Path, speaker: str) -> dict[str, Figures]:
     """System → its figures."""
-    encoder = speaker_similarity.spectral()
+    encoder = speaker_similarity.mfcc_encoder()
     voices = known_voices(encoder, new_voice, speaker)
     found = {}
     for title, clips in said.items():
-        vectors = [speaker_similarity.embed(encoder, samples_of(clip.path)) for clip in clips]
+        vectors = [speaker_similarity.embed(encoder, read_clip(clip.path)) for clip in clips]
         likeness = {voice: resemblance(vectors, clips, voices, voice) for voice in voices.clips}
         nearest = max(likeness.keys() - {speaker}, key=lambda voice: likeness[voice])
         found[title] = Figures(
@@ -138,23 +138,23 @@ def systems(said: Mapping[str, Sequence[Said]], new_voice: Path, speaker: str) -
 def word_error_rate(clips: Sequence[Said], turned: int) -> float:
     """Over all clips, each compared with the text `turned` places further on, cyclically."""
     heard = [(clips[(at + turned) % len(clips)].text, clip.heard) for at, clip in enumerate(clips)]
-    return round(intelligibility.share_of_wrong_words(heard, "english"), 4)
+    return round(intelligibility.transcripts_wer(heard, "english"), 4)
 
 
-def known_voices(encoder: speaker_similarity.Encoder, new_voice: Path, speaker: str) -> speaker_similarity.Voices:
+def known_voices(encoder: speaker_similarity.SpeakerEncoder, new_voice: Path, speaker: str) -> speaker_similarity.SpeakerVectors:
     """The encoder's vectors of recordings of the base's six voices and of the new one."""
     clips = {folder.name: sorted(folder.iterdir()) for folder in sorted((new_voice / "known").iterdir())}
     clips[speaker] = sorted((new_voice / "held_out").iterdir())
-    vectors = {name: {path: encoder.vector(samples_of(path)) for path in paths} for name, paths in clips.items()}
-    return speaker_similarity.voices(encoder, vectors)
+    vectors = {name: {path: encoder.vector(read_clip(path)) for path in paths} for name, paths in clips.items()}
+    return speaker_similarity.group_vectors(encoder, vectors)
 
 
 def resemblance(
-    vectors: Sequence[speaker_similarity.Vector | None], clips: Sequence[Said], voices: speaker_similarity.Voices, voice: str
+    vectors: Sequence[speaker_similarity.Vector | None], clips: Sequence[Said], voices: speaker_similarity.SpeakerVectors, voice: str
 ) -> float:
     """Mean cosine of the clips' vectors to a voice's recordings of other texts; 0 for silence, which has no vector."""
     cosines = [
-        0.0 if vector is None else voices.likeness(vector, voice, frozenset({clip.real}))
+        0.0 if vector is None else voices.similarity(vector, voice, frozenset({clip.real}))
         for vector, clip in zip(vectors, clips, strict=True)
     ]
     return round(float(np.mean([one for one in cosines if one is not None])), 4)

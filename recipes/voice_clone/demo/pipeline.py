@@ -63,12 +63,12 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     from .comparison_clips import THROUGH_CODEC
 
     seconds = dict(seconds)
-    with demo_runner.timed(seconds, "measure"):
+    with demo_runner.time_stage(seconds, "measure"):
         spoken = comparison_clips.read(home / "evaluation", NEW_VOICE)
         coded = comparison_clips.through_codec(spoken[RECORDINGS], CODEC, WHISPER, home / "through_codec")
         outcome = final_results.measure(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
         files.write_bytes(home / "spectrograms.png", picture.picture(spoken))
-    seconds = demo_runner.with_total(seconds)
+    seconds = demo_runner.add_total(seconds)
     warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]
     files.write_json(home / demo_runner.SUMMARY, {"demo_models": warnings, "seconds": seconds, **outcome.record()})
     text = f"{outcome.table()}\n\n{seconds['all']:.0f} s in all. To listen to, and to look at:"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.config import on_disk
 from finetune.errors import UserError
 from finetune.storage import files
-from recipes.speech.evaluation.evaluation_texts import visit
+from recipes.speech.evaluation.evaluation_texts import visit_rows
 
 from .model_configs import FRAME_RATE
 from .sequence_layout import Ids, language_of, speaker_name
@@ -64,9 +64,9 @@ def survey(config: Config[Options], ids: Ids) -> list[Speaker]:
         name = speaker_name(row, default)
         _count(found.setdefault(name, Speaker(name)), row, root, ids)
 
-    visit(train, meet)
+    visit_rows(train, meet)
     if val is not None:
-        visit(val, lambda row: _require_trained(speaker_name(row, default), found))
+        visit_rows(val, lambda row: _require_trained(speaker_name(row, default), found))
     return [found[name] for name in sorted(found)]
 
 

@@ -34,6 +34,6 @@ def called(names: Iterable[str]) -> dict[str, Judge]:
 
 
 def _whisper(name: str) -> Judge:
-    intelligibility.check(name)
-    model = intelligibility.load(name)
-    return lambda said: intelligibility.word_error_rate(model, said, "english")
+    intelligibility.check_whisper(name)
+    model = intelligibility.load_whisper(name)
+    return lambda said: intelligibility.clips_wer(model, said, "english")

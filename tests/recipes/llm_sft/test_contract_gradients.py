@@ -1,4 +1,4 @@
-"""The gradient of a packed batch is that of the same samples one by one, on every attention; and the comparison sees a leak."""
+"""Tests that packed gradients equal those of single samples with every attention, and that the comparison detects a leak."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model_of(family: str, attention: str) -> Any:
 
 
 def batches() -> tuple[Batch, list[Batch]]:
-    """The same samples packed, and one by one; two thirds of their tokens are supervised."""
+    """The same samples packed and one by one; two thirds of their tokens are supervised."""
     rows = samples()
     return pack(rows), [collate([row]) for row in rows]
 
@@ -57,7 +57,7 @@ def samples() -> list[Sample]:
 
 
 def gradients(model: Any, parts: list[Batch]) -> dict[str, Tensor]:
-    """Of the mean over all targets of all parts."""
+    """Gradients of the mean over all targets of all parts."""
     model.zero_grad()
     count = sum(part.targets["nll"] for part in parts)
     for part in parts:
@@ -66,14 +66,14 @@ def gradients(model: Any, parts: list[Batch]) -> dict[str, Tensor]:
 
 
 def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """Over the parameters, of the norm of the difference by that of the gradient."""
+    """The largest of all parameters: norm of the difference divided by the norm of the expected gradient."""
     assert set(found) == set(expected) and len(found) > 15
     return max(float((found[name] - expected[name]).norm() / expected[name].norm()) for name in found)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_gradients_are_those_of_the_samples_one_by_one(family: str, attention: str) -> None:
+def test_packed_gradients_equal_those_of_single_samples(family: str, attention: str) -> None:
     model = model_of(family, attention)
     packed, alone = batches()
     assert packed.targets["nll"] == sum(part.targets["nll"] for part in alone) > 30
@@ -81,7 +81,7 @@ def test_packed_gradients_are_those_of_the_samples_one_by_one(family: str, atten
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_the_comparison_sees_samples_that_see_each_other(attention: str) -> None:
+def test_the_comparison_detects_samples_that_attend_to_each_other(attention: str) -> None:
     model = model_of("qwen3", attention)
     packed, alone = batches()
     whole = sum(LENGTHS)

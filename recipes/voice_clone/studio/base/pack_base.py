@@ -26,7 +26,7 @@ from finetune.exporting import export
 from finetune.storage import demo_models, files
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.voice import SpeechSampling
 from recipes.voice_clone.exporting import exported_files
 from recipes.voice_clone.inference.synthesizer import SPEECH
@@ -116,13 +116,13 @@ def measure(base: Path, corpus: Path, sentences: int, asked: dict[str, Judge]) -
     """Wrong words in percent, by each judge: of real sound, of the same through the codec, of what the base says; the last by voice too."""
     tokenizer = qwen3_tts.load_codec(base / CODEC_FOLDER, "cpu")
     items = held_out(corpus, sentences)
-    originals = [samples_of(item.recording) for item in items if item.recording]
+    originals = [read_clip(item.recording) for item in items if item.recording]
     system, settings = systems.untrained_system(SPEECH, base), SpeechSampling(max_seconds=LONGEST_S)
     takes = list(systems.speak(SPEECH, system, base, items, settings, 8, base.parent / "said"))
     said = {
         "original": list(zip(items, originals, strict=True)),
         "codec": [(item, measure_codec.reconstructed(tokenizer, wave)) for item, wave in zip(items, originals, strict=True)],
-        "cloned": [(take.item, samples_of(take.path)) for take in takes],
+        "cloned": [(take.item, read_clip(take.path)) for take in takes],
     }
     voices = dict.fromkeys(item.speaker for item in items)
     return {

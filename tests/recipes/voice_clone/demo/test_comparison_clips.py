@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.voice_clone.demo import comparison_clips, pipeline
 from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE, Said
@@ -33,7 +33,7 @@ def test_through_the_codec_a_recording_is_another_sound_that_says_the_same(tmp_p
     row = comparison_clips.rows_of(pipeline.NEW_VOICE / "held_out.jsonl")[0]
     real = pipeline.NEW_VOICE / row["audio"]
     (coded,) = comparison_clips.through_codec([Said(row["text"], row["text"], real, real)], pipeline.CODEC, pipeline.WHISPER, tmp_path)
-    errors = intelligibility.compare(row["text"], coded.heard, "english")
+    errors = intelligibility.count_errors(row["text"], coded.heard, "english")
     assert errors and errors.wrong_words <= errors.words / 3
-    before, after = samples_of(real), samples_of(coded.path)
+    before, after = read_clip(real), read_clip(coded.path)
     assert abs(len(before) - len(after)) < 2 * 1920 and coded.path.parent == tmp_path and coded.real == real
