@@ -187,7 +187,7 @@ def test_a_tokenizer_that_is_only_code_is_refused(chat_model: Path, canary: Path
     (folder / "tokenizer.json").unlink()
     change(folder / "tokenizer_config.json", tokenizer_class="MineTokenizer")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a person was asked to trust code"))
-    with pytest.raises(UserError, match=r"its tokenizer cannot be loaded .*; a tokenizer that comes as code is never run"):
+    with pytest.raises(UserError, match=r"its tokenizer cannot be loaded .*; the model's own code is never run"):
         load_tokenizer(folder, None)
 
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from finetune.errors import UserError
 from finetune.storage import demo_models, files
-from recipes.speech.evaluation import evaluation_texts, intelligibility, scoring, speaker_similarity, systems
+from recipes.speech.evaluation import evaluation_texts, intelligibility, result_files, results_page, scoring, speaker_similarity, systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System, Take
@@ -133,8 +134,6 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.
 
 def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[Path | None, list[str]]:
     """A base with a speaker encoder, or None; and if there is none, a note with the reason."""
-    from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-
     reasons = []
     for system in reversed(speaking):  # the base of --base is last
         try:
@@ -171,7 +170,7 @@ def run_plan(plan: Plan) -> Evaluation:
     settings = {"model": str(plan.model)} | {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     names = [encoder.name for encoder in encoders]
     notes = [*plan.notes, *scoring.describe_failures(scored, models)]
-    return Evaluation(plan.systems, scored, names, scoring.similarity_of_strangers(models), notes, settings)
+    return Evaluation(plan.systems, scored, names, scoring.similarity_between_speakers(models), notes, settings)
 
 
 def speak_all(system: System, plan: Plan, out: Path) -> list[Take]:
@@ -188,8 +187,6 @@ def speak_all(system: System, plan: Plan, out: Path) -> list[Take]:
 
 def write_documents(evaluation: Evaluation, out: Path) -> None:
     """Write JSON, Markdown and HTML; print the verdicts."""
-    from recipes.speech.evaluation import result_files, results_page
-
     files.write_json(out / JSON, result_files.build_record(evaluation))
     files.write_text(out / MARKDOWN, result_files.render_markdown(evaluation))
     files.write_text(out / PAGE, results_page.render(evaluation))

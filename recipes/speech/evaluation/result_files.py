@@ -90,7 +90,7 @@ def _table(evaluation: Evaluation, group: str) -> str:
 
 
 def _similarity_table(evaluation: Evaluation) -> str:
-    head = ["encoder", "another speaker", "the speaker", *(f"{name}: on the scale" for name in evaluation.names)]
+    head = ["encoder", "another speaker", "the speaker", *(f"{name}: place" for name in evaluation.names)]
     rows = [
         [
             one.encoder,
@@ -102,7 +102,7 @@ def _similarity_table(evaluation: Evaluation) -> str:
     ]
     return (
         "## Scale of similarity\n\nMean similarity of real clips to other speakers, and to other clips of their own speaker. "
-        "On the scale, 0 is another speaker and 1 is the speaker.\n\n" + _markdown_table(head, rows)
+        "A place is the position between these two: 0 is another speaker, 1 is the speaker.\n\n" + _markdown_table(head, rows)
     )
 
 

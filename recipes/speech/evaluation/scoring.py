@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read
 from finetune.errors import UserError
 from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.metrics import ScoredClip
-from recipes.speech.evaluation.speaker_similarity import SpeakerEncoder, SpeakerVectors
+from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerVectors
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 
 
@@ -24,17 +25,17 @@ class ScoringModels:
 
     asr: Any
     """A Whisper model, or None."""
-    encoders: Sequence[tuple[SpeakerEncoder, SpeakerVectors]]
+    encoders: Sequence[tuple[SimilarityEncoder, SpeakerVectors]]
     """Each speaker encoder with its vectors of the real clips."""
 
 
-def load_encoders(base: Path | None, independent: str | None) -> list[SpeakerEncoder]:
+def load_encoders(base: Path | None, independent: str | None) -> list[SimilarityEncoder]:
     """The model's own encoder if a base is given, and an independent one. Raises `UserError` for a model that is no speaker encoder."""
     own = [speaker_similarity.load_own_encoder(base)] if base is not None else []
     return [*own, speaker_similarity.mfcc_encoder() if independent is None else speaker_similarity.load_independent_encoder(independent)]
 
 
-def load_scoring_models(items: Sequence[Item], encoders: Sequence[SpeakerEncoder], asr: str | None) -> ScoringModels:
+def load_scoring_models(items: Sequence[Item], encoders: Sequence[SimilarityEncoder], asr: str | None) -> ScoringModels:
     """Load the Whisper model, and embed all recordings and reference clips with every encoder.
 
     Raises `UserError` for a language that the Whisper model does not support.
@@ -54,7 +55,7 @@ def check_clips(items: Sequence[Item]) -> None:
         read_clip(path)
 
 
-def embed_real_clips(encoder: SpeakerEncoder, items: Sequence[Item]) -> dict[str, dict[Path, speaker_similarity.Vector]]:
+def embed_real_clips(encoder: SimilarityEncoder, items: Sequence[Item]) -> dict[str, dict[Path, speaker_similarity.Vector]]:
     """Speaker → clip → vector [H], of recordings and reference clips, except those that are too short for a speaker vector."""
     vectors: dict[str, dict[Path, speaker_similarity.Vector]] = {}
     for item in items:
@@ -127,13 +128,11 @@ def read_clip(path: Path) -> Samples:
 
 def _silence_of(path: Path) -> Samples:
     """Zeros [n] at 24 kHz, as long as the clip. `read` refuses silence because it is for training data, but a model may generate it."""
-    import soundfile
-
     samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     return np.zeros(round(len(samples) * MASTER_RATE / rate), np.float32)
 
 
-def _similarity(encoder: SpeakerEncoder, voices: SpeakerVectors, samples: Samples, item: Item) -> float | None:
+def _similarity(encoder: SimilarityEncoder, voices: SpeakerVectors, samples: Samples, item: Item) -> float | None:
     vector = speaker_similarity.embed(encoder, samples)
     if vector is None:
         return None

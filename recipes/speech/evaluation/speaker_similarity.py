@@ -36,7 +36,7 @@ COEFFICIENTS = 20
 
 
 @dataclass(frozen=True)
-class SpeakerEncoder:
+class SimilarityEncoder:
     """A speaker encoder."""
 
     name: str
@@ -44,21 +44,21 @@ class SpeakerEncoder:
     """Samples [n] at 24 kHz, at most 30 s → speaker vector [H]."""
 
 
-def load_own_encoder(folder: Path) -> SpeakerEncoder:
+def load_own_encoder(folder: Path) -> SimilarityEncoder:
     """The speaker encoder in a base model's folder. Raises `UserError` if it has none."""
     loaded = qwen3_tts_speaker_encoder.load(folder)
-    return SpeakerEncoder(OWN, lambda samples: qwen3_tts_speaker_encoder.vector(loaded, samples))
+    return SimilarityEncoder(OWN, lambda samples: qwen3_tts_speaker_encoder.vector(loaded, samples))
 
 
-def mfcc_encoder() -> SpeakerEncoder:
+def mfcc_encoder() -> SimilarityEncoder:
     """Mean and standard deviation of 20 mel-frequency cepstral coefficients over time: the timbre of a voice, without trained weights.
 
     It separates low from high and dull from bright voices, but also different rooms; it does not replace a trained speaker encoder.
     """
-    return SpeakerEncoder(SPECTRAL, mfcc_statistics)
+    return SimilarityEncoder(SPECTRAL, mfcc_statistics)
 
 
-def load_independent_encoder(name: str) -> SpeakerEncoder:
+def load_independent_encoder(name: str) -> SimilarityEncoder:
     """A speaker verification model of transformers (an x-vector head, as in microsoft/wavlm-base-plus-sv): a folder or a hub name.
 
     Raises `UserError` for anything else.
@@ -80,7 +80,7 @@ def load_independent_encoder(name: str) -> SpeakerEncoder:
             found = model(**extractor(resampled, sampling_rate=SPEECH_RATE, return_tensors="pt")).embeddings[0]
         return found.float().numpy().copy()
 
-    return SpeakerEncoder(Path(name).name, vector)
+    return SimilarityEncoder(Path(name).name, vector)
 
 
 def load_speaker_model(folder: Path) -> tuple[Any, Any]:
@@ -108,7 +108,7 @@ def mfcc_statistics(samples: Samples) -> Vector:
     return np.concatenate([found.mean(axis=1), found.std(axis=1)]).astype(np.float32)
 
 
-def embed(encoder: SpeakerEncoder, samples: Samples) -> Vector | None:
+def embed(encoder: SimilarityEncoder, samples: Samples) -> Vector | None:
     """Speaker vector [H] of samples [n] at 24 kHz; None for a clip that is too short or silent. Raises `UserError` for damaged weights."""
     if len(samples) < qwen3_tts_speaker_encoder.SHORTEST * MASTER_RATE or not samples.any():
         return None
@@ -156,7 +156,7 @@ class SpeakerVectors:
         return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
-def group_vectors(encoder: SpeakerEncoder, clips: Mapping[str, Mapping[Path, Vector]]) -> SpeakerVectors:
+def group_vectors(encoder: SimilarityEncoder, clips: Mapping[str, Mapping[Path, Vector]]) -> SpeakerVectors:
     """The vectors of the real clips, which `encoder` computed."""
     return SpeakerVectors(clips, standardized=encoder.name == SPECTRAL)
 

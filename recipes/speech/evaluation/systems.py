@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import soxr
+
 from data_prep.audio.waveform import MASTER_RATE, Audio, flac
 from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
@@ -135,9 +138,6 @@ def slug(name: str) -> str:
 
 def _write_clip(path: Path, wave: Any, rate: int) -> Path:
     """Write `wave` [samples] at 24 kHz, the rate for all measurements."""
-    import numpy as np
-    import soxr
-
     samples = np.asarray(wave, np.float32)
     if rate != MASTER_RATE:
         samples = soxr.resample(samples, rate, MASTER_RATE, quality="VHQ")

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import soundfile
+
 from data_prep.audio.decoder_process import AudioDecoder
 from data_prep.audio.reader import EXTENSIONS
 from data_prep.audio.waveform import MASTER_RATE, AudioError, Bounds
@@ -123,8 +125,6 @@ class Clips:
 
 def wav(samples: np.ndarray) -> bytes:
     """Samples [n] float32 at 24 kHz as a lossless WAV file."""
-    import soundfile
-
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, MASTER_RATE, format="WAV", subtype="FLOAT")
     return buffer.getvalue()

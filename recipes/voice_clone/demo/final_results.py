@@ -141,7 +141,7 @@ def word_error_rate(clips: Sequence[Said], turned: int) -> float:
     return round(intelligibility.transcripts_wer(heard, "english"), 4)
 
 
-def known_voices(encoder: speaker_similarity.SpeakerEncoder, new_voice: Path, speaker: str) -> speaker_similarity.SpeakerVectors:
+def known_voices(encoder: speaker_similarity.SimilarityEncoder, new_voice: Path, speaker: str) -> speaker_similarity.SpeakerVectors:
     """The encoder's vectors of recordings of the base's six voices and of the new one."""
     clips = {folder.name: sorted(folder.iterdir()) for folder in sorted((new_voice / "known").iterdir())}
     clips[speaker] = sorted((new_voice / "held_out").iterdir())

@@ -29,19 +29,10 @@ from finetune.errors import UserError
 from recipes.language import model_checks, varlen_attention
 from recipes.language.causal_model import CausalModel
 from recipes.language.collation import collate
+from tests.recipes.language import tiny_models
+from tests.recipes.language.tiny_models import VOCABULARY
 
-WORDS = 131
-SHAPE = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-}
+SHAPE = {**tiny_models.SHAPE, "pad_token_id": 0}  # some configs have a default beyond a small vocabulary
 ISOLATING: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**SHAPE),
     "qwen3": Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True),
@@ -51,7 +42,7 @@ ISOLATING: dict[str, PretrainedConfig] = {
     "phi3": Phi3Config(**SHAPE),
     "cohere, scaled": CohereConfig(**SHAPE, logit_scale=0.3),
     "granite, scaled": GraniteConfig(**SHAPE, logits_scaling=3.0),
-    "gpt2": GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2),
+    "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2),
     "qwen3_moe": Qwen3MoeConfig(**SHAPE, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
 }
 
@@ -75,7 +66,7 @@ def test_the_loss_equals_the_models_own_and_packing_does_not_change_it(kind: str
     whole = whole_model(ISOLATING[kind])
     model = CausalModel(whole).eval()
     check(model)
-    sample = model_checks._make_sample(11, 3, WORDS)
+    sample = model_checks._make_sample(11, 3, VOCABULARY)
     batch = collate([sample])
     with torch.no_grad():
         nll, hits = model(batch.tensors)

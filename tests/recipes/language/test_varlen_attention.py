@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
+from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 from transformers.masking_utils import and_masks, causal_mask_function, packed_sequence_mask_function, sliding_window_causal_mask_function
 
 from finetune.distributed import activation_checkpointing
 from finetune.errors import UserError
 from recipes.language import varlen_attention
-from recipes.language.causal_model import CausalModel, find_block_classes
-from recipes.language.collation import pack, pad
+from recipes.language.causal_model import find_block_classes
+from recipes.language.collation import collate, pack, pad
 from recipes.language.varlen_attention import Spans
 from tests.finetune.synchronizations import report, synchronizations
-from tests.recipes.llm_sft import test_contract_gradients as gradients
-from tests.recipes.llm_sft.test_contract_gradients import SHAPE
+from tests.recipes.language import tiny_models
+from tests.recipes.language.tiny_models import SHAPE, compute_gradients, largest_difference, make_batches, make_model, make_samples
 
 CPU = torch.device("cpu")
 WINDOW = 4
@@ -41,24 +41,19 @@ def registered() -> None:
     varlen_attention.register()
 
 
-def model_of(config: PretrainedConfig, attention: str) -> Any:
-    torch.manual_seed(2)
-    return CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation=attention))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_and_padded_gradients_equal_those_of_single_samples_with_a_mask(family: str) -> None:
-    packed, alone = gradients.batches()
-    assert max(gradients.LENGTHS) > 2 * WINDOW
-    expected = gradients.gradients(model_of(FAMILIES[family], "sdpa"), alone)
-    model = model_of(FAMILIES[family], varlen_attention.LOOP)
-    assert gradients.largest_difference(gradients.gradients(model, [packed]), expected) <= 1e-5
-    assert gradients.largest_difference(gradients.gradients(model, [gradients.side_by_side()]), expected) <= 1e-5
+    packed, alone = make_batches()
+    assert max(tiny_models.LENGTHS) > 2 * WINDOW
+    expected = compute_gradients(make_model(FAMILIES[family], "sdpa"), alone)
+    model = make_model(FAMILIES[family], varlen_attention.LOOP)
+    assert largest_difference(compute_gradients(model, [packed]), expected) <= 1e-5
+    assert largest_difference(compute_gradients(model, [collate(make_samples())]), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward_and_backward_do_not_wait_for_the_device(family: str) -> None:
-    model, batches = model_of(FAMILIES[family], varlen_attention.LOOP), [gradients.batches()[0], gradients.side_by_side()]
+    model, batches = make_model(FAMILIES[family], varlen_attention.LOOP), [make_batches()[0], collate(make_samples())]
     with synchronizations(CPU) as found:
         for batch in batches:
             model(batch.tensors, batch.lengths)[0].backward()
@@ -67,13 +62,13 @@ def test_forward_and_backward_do_not_wait_for_the_device(family: str) -> None:
 
 @pytest.mark.parametrize("how", ["selective", "full"])
 def test_activation_checkpointing_does_not_change_gradients(how: Any) -> None:
-    packed, alone = gradients.batches()
-    model = model_of(FAMILIES["mistral, every layer in a window"], varlen_attention.LOOP)
-    expected = gradients.gradients(model, alone)
+    packed, alone = make_batches()
+    model = make_model(FAMILIES["mistral, every layer in a window"], varlen_attention.LOOP)
+    expected = compute_gradients(model, alone)
     activation_checkpointing.wrap(model, find_block_classes(model), how)
-    found = gradients.gradients(model, [packed])
+    found = compute_gradients(model, [packed])
     plain = {name.replace("_checkpoint_wrapped_module.", ""): gradient for name, gradient in found.items()}
-    assert plain.keys() != found.keys() and gradients.largest_difference(plain, expected) <= 1e-5
+    assert plain.keys() != found.keys() and largest_difference(plain, expected) <= 1e-5
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 5, 8])
@@ -94,7 +89,7 @@ def test_a_row_with_one_sample_needs_no_spans_unless_a_window_is_shorter() -> No
 
 
 def test_rows_of_fixed_shape_differ_only_in_the_values_of_their_bounds() -> None:
-    rows = [pad(pack(gradients.samples()[:count]), 70) for count in (1, 3, 5)]
+    rows = [pad(pack(make_samples()[:count]), 70) for count in (1, 3, 5)]
     kept = []
     for row in rows:
         with varlen_attention.packed_row(row.tensors["bounds"], row.lengths):
@@ -139,14 +134,14 @@ def test_a_padding_mask_and_several_packed_rows_are_refused() -> None:
 
 
 def test_an_option_that_sdpa_ignores_is_refused() -> None:
-    model = model_of(Gemma2Config(**SHAPE, head_dim=8), varlen_attention.LOOP)
+    model = make_model(Gemma2Config(**SHAPE, head_dim=8), varlen_attention.LOOP)
     with pytest.raises(UserError, match=r"has softcap, .*set options\.attention: eager"):
-        batch = gradients.batches()[0]
+        batch = make_batches()[0]
         model(batch.tensors, batch.lengths)
 
 
 def test_masked_sdpa_is_used_only_while_its_context_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = model_of(FAMILIES["llama"], varlen_attention.LOOP), gradients.batches()[0]
+    model, batch = make_model(FAMILIES["llama"], varlen_attention.LOOP), make_batches()[0]
     seen: list[int] = []
     one_by_one = varlen_attention.attend_in_loop
     monkeypatch.setitem(attentions(), varlen_attention.LOOP, lambda *given, **named: seen.append(1) or one_by_one(*given, **named))

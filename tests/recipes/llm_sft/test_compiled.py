@@ -12,27 +12,27 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from transformers import AutoModelForCausalLM, MistralConfig, PretrainedConfig
+from transformers import MistralConfig, PretrainedConfig, Qwen3Config
 
 from finetune.distributed import activation_checkpointing
 from finetune.modeling import compilation
 from finetune.recipe import Batch
 from finetune.training import setup
 from recipes.language import varlen_attention
-from recipes.language.causal_model import CausalModel, find_block_classes
+from recipes.language.causal_model import find_block_classes
 from recipes.language.collation import pack, pad
 from tests.finetune.graphs import unique_graphs
-from tests.recipes.llm_sft import test_contract_gradients as gradients
+from tests.recipes.language.tiny_models import SHAPE, compute_gradients, largest_difference, make_model, make_samples
 from tests.recipes.llm_sft import tiny_runs
 from tests.recipes.llm_sft.varlen_on_cpu import varlen_on_cpu
 
 __all__ = ["varlen_on_cpu"]
 CUTS = ((0, 1, 2), (3, 4), (2, 0, 4), (1, 1, 3, 1, 1, 0), (2, 2))
-"""Rows of `gradients.samples`, of 4 to 60 positions."""
+"""Indices into `make_samples` for each row, of 4 to 60 positions."""
 POSITIONS = 64
 FAMILIES: dict[str, tuple[PretrainedConfig, int]] = {
-    "qwen3": (gradients.FAMILIES["qwen3"], 1),
-    "mistral, every layer in a window": (MistralConfig(**gradients.SHAPE, sliding_window=4), 1),
+    "qwen3": (Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True), 1),
+    "mistral, every layer in a window": (MistralConfig(**SHAPE, sliding_window=4), 1),
 }
 """Config, and expected number of graphs."""
 
@@ -46,23 +46,18 @@ def forbid_recompilation() -> Any:
     torch._dynamo.reset()
 
 
-def model_of(family: str, attention: str) -> Any:
-    torch.manual_seed(2)
-    return CausalModel(AutoModelForCausalLM.from_config(copy.deepcopy(FAMILIES[family][0]), attn_implementation=attention))
-
-
 def check_one_graph(family: str, how: Any, backend: str, forbid_recompilation: Any, tolerance: float) -> None:
     """Compare with the same rows without padding, computed by sdpa in a loop over the samples."""
-    varlen_attention.register()
-    model, plain, before = model_of(family, varlen_attention.KERNEL), model_of(family, varlen_attention.LOOP), unique_graphs()
+    kernel, loop = (copy.deepcopy(FAMILIES[family][0]) for _ in range(2))  # a model changes its config
+    model, plain, before = make_model(kernel, varlen_attention.KERNEL), make_model(loop, varlen_attention.LOOP), unique_graphs()
     activation_checkpointing.wrap(model, find_block_classes(model), how)
     compilation.compile_blocks(model, find_block_classes(model), True, backend)
     for cut in CUTS:
-        row = pack([gradients.samples()[number] for number in cut])
-        expected = gradients.gradients(plain, [row])
-        found = gradients.gradients(model, [pad(row, POSITIONS)])
+        row = pack([make_samples()[number] for number in cut])
+        expected = compute_gradients(plain, [row])
+        found = compute_gradients(model, [pad(row, POSITIONS)])
         same = {name.replace("_checkpoint_wrapped_module.", ""): gradient for name, gradient in found.items()}
-        assert gradients.largest_difference(same, expected) <= tolerance
+        assert largest_difference(same, expected) <= tolerance
         forbid_recompilation()
     assert unique_graphs() - before == FAMILIES[family][1]
 

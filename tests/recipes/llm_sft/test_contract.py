@@ -44,7 +44,7 @@ PACKED = {"data.packing": "true", "train.micro_tokens": "110", "train.global_bat
 
 
 @dataclass(frozen=True)
-class Case:
+class ContractCase:
     """A run that is ready to train the weights of an export, and what plain transformers generates with that export."""
 
     training: Training
@@ -99,7 +99,7 @@ def write_base(folder: Path, family: str) -> Path:
     return folder
 
 
-def make_case(folder: Path, family: str) -> Iterator[Case]:
+def make_case(folder: Path, family: str) -> Iterator[ContractCase]:
     """Train a few steps with packing and export them. The export is run in plain transformers, and is also the base of another run."""
     chance = random.Random(4)
     rows = [make_task.make_chat(chance, frozenset()) for _ in range(5)]
@@ -113,7 +113,7 @@ def make_case(folder: Path, family: str) -> Iterator[Case]:
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
     training, _ = setup.build(config, RECIPE, join((), folder))
     generated = torch.stack([each for of_row in noted for each in of_row])
-    yield Case(training, rows, list(answers), generated, plain_gradient(training, rows, len(generated)))
+    yield ContractCase(training, rows, list(answers), generated, plain_gradient(training, rows, len(generated)))
     leave()
 
 
@@ -127,7 +127,7 @@ def plain_gradient(training: Training, rows: list[dict[str, Any]], count: int) -
 
 
 @pytest.fixture(scope="module")
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractCase]:
     yield from make_case(tmp_path_factory.mktemp(request.param), request.param)
 
 
@@ -149,19 +149,19 @@ def likelihoods(training: Training, batch: Batch) -> Tensor:
     return torch.stack(found)
 
 
-def check_supervised_tokens_are_the_assistants(case: Case) -> None:
+def check_supervised_tokens_are_the_assistants(case: ContractCase) -> None:
     assert [sample["ids"][sample["supervised"]].tolist() for sample in case.samples] == case.answers
 
 
-def check_padded_likelihood_is_that_of_generation(case: Case) -> None:
+def check_padded_likelihood_is_that_of_generation(case: ContractCase) -> None:
     torch.testing.assert_close(likelihoods(case.training, collation.collate(case.samples)), case.generated, rtol=0, atol=1e-5)
 
 
-def check_packed_likelihood_is_that_of_generation(case: Case) -> None:
+def check_packed_likelihood_is_that_of_generation(case: ContractCase) -> None:
     torch.testing.assert_close(likelihoods(case.training, collation.pack(case.samples)), case.generated, rtol=0, atol=1e-5)
 
 
-def check_packed_samples_do_not_see_each_other(case: Case) -> None:
+def check_packed_samples_do_not_see_each_other(case: ContractCase) -> None:
     """The same likelihoods, to the last bit, after another sample of the same length."""
     first, *others = case.samples
     another = {**first, "ids": first["ids"].flip(0)}
@@ -170,13 +170,13 @@ def check_packed_samples_do_not_see_each_other(case: Case) -> None:
     assert not torch.equal(one, other) and torch.equal(one[rest], other[rest])
 
 
-def check_positions_start_again_with_each_sample(case: Case) -> None:
+def check_positions_start_again_with_each_sample(case: ContractCase) -> None:
     batch = collation.pack(case.samples)
     lengths = [len(sample["ids"]) for sample in case.samples]
     assert batch.tensors["positions"].tolist() == [[place for length in lengths for place in range(length)]]
 
 
-def check_an_epoch_is_the_mean_over_every_target(case: Case) -> None:
+def check_an_epoch_is_the_mean_over_every_target(case: ContractCase) -> None:
     """Loss and gradient of the micro-batches of a step equal those of all rows one by one, divided once by the number of their targets."""
     training = case.training
     order, loader = batching.Order.of(training.config), steps.loader_of(training, training.rows)
@@ -211,7 +211,7 @@ CHECKS = (
 
 @pytest.mark.parametrize("case", ["qwen3", "llama"], indirect=True)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_product_passes_each_check(check: Callable[[Case], None], case: Case) -> None:
+def test_the_product_passes_each_check(check: Callable[[ContractCase], None], case: ContractCase) -> None:
     assert len(case.generated) >= 40 and {message["role"] for row in case.rows for message in row["messages"]} >= {"system"}
     check(case)
 
@@ -262,7 +262,7 @@ def mean_of_means(training: Training, turns: list[Any], counts: dict[str, float]
     return totals, weights
 
 
-def read_again(case: Case, cache: Path) -> Case:
+def read_again(case: ContractCase, cache: Path) -> ContractCase:
     """The case with samples that are read with the bug; the samples in the cache were read without it."""
     training = case.training
     path = training.config.data.train
@@ -287,7 +287,7 @@ ORIGINAL: dict[str, Any] = {
 }
 MASK, SIDE_BY_SIDE, END_TO_END, APART, POSITIONS, EPOCH = CHECKS
 LIKELIHOODS = {SIDE_BY_SIDE, END_TO_END, EPOCH}
-BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
+BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[ContractCase], None]]]] = {
     "label shifted twice": (collation, "shift_labels", shifted_twice, LIKELIHOODS),
     "no shift": (collation, "shift_labels", not_shifted, LIKELIHOODS),
     "mask off by one turn": (chat_labels, "find_turns", one_turn_early, {MASK, *LIKELIHOODS}),
@@ -305,7 +305,9 @@ def test_eight_bugs_are_listed() -> None:
 
 @pytest.mark.parametrize("case", ["qwen3"], indirect=True)
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_bug_is_detected_by_its_checks_and_no_others(bug: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_detected_by_its_checks_and_no_others(
+    bug: str, case: ContractCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, name, wrong, expected = BUGS[bug]
     monkeypatch.setattr(module, name, wrong)
     case = read_again(case, tmp_path)

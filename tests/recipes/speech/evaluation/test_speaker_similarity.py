@@ -135,6 +135,6 @@ def test_short_and_silent_clips_have_no_vector() -> None:
 
 
 def test_damaged_weights_are_an_error() -> None:
-    broken = speaker_similarity.SpeakerEncoder("broken", lambda _: vector(np.nan, 1.0))
+    broken = speaker_similarity.SimilarityEncoder("broken", lambda _: vector(np.nan, 1.0))
     with pytest.raises(UserError, match="its weights are damaged"):
         speaker_similarity.embed(broken, np.ones(24_000, np.float32))

@@ -185,17 +185,36 @@ def test_sigterm_ends_the_server_and_removes_its_files(served: Served) -> None:
     assert list(served.temporary.iterdir()) == [] and not children[0].is_running()
 
 
-def test_a_server_that_is_ended_while_loading_leaves_no_files(exports: dict[str, Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "finetune", "serve", "--port", str(loopback.free_port()), "--model", str(exports["tuned"])]
-    surroundings = os.environ | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+LOADING = """
+import sys, threading
+from pathlib import Path
+from recipes.speech.serving.http_server import serve
+
+class Endless:
+    folder = Path(sys.argv[1])
+
+    def open(self):
+        threading.Event().wait()
+
+serve(lambda _: Endless(), [Endless.folder], ["--port", sys.argv[2]])
+"""
+"""A server with a model that never finishes loading."""
+
+
+def test_a_server_that_is_ended_while_loading_leaves_no_files(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-c", LOADING, str(tmp_path / "model"), str(loopback.free_port())]
+    surroundings = os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     while not process.stdout.readline().startswith("serve: loading"):
         assert process.poll() is None
-    assert len(list(tmp_path.glob(".overtone-serve-*"))) == 1
+    assert len(list(temporary.glob(".overtone-serve-*"))) == 1
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert process.returncode != 0 and list(tmp_path.iterdir()) == []
+    assert process.returncode != 0 and list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -320,7 +339,7 @@ def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) 
     with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "1") as served:
         wanted = {seed: served.client().audio.speech.create(input=HELLO, extra_body={"seed": seed}, **say).read() for seed in range(4)}
         assert len(set(wanted.values())) == 4
-        lengths, begin, failures = [0] * 8, time.monotonic(), []
+        lengths, begin, failures, warm_clients = [0] * 8, time.monotonic(), [], threading.Semaphore(0)
 
         def talk(at: int) -> None:
             client = served.client()
@@ -329,11 +348,14 @@ def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) 
                 if got != wanted[at % 4]:
                     failures.append(at)
                 lengths[at] += 1
+                if lengths[at] == 2:
+                    warm_clients.release()
 
         threads = [threading.Thread(target=talk, args=(at,)) for at in range(8)]
         for thread in threads:
             thread.start()
-        time.sleep(20)
+        for _ in threads:
+            assert warm_clients.acquire(timeout=600)
         warm = psutil.Process(served.process.pid).memory_info().rss
         for thread in threads:
             thread.join()

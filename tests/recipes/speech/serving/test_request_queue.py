@@ -22,15 +22,15 @@ class HeldVoice:
 
     def __init__(self) -> None:
         self.go, self.spoken, self.most, self._now = threading.Semaphore(0), [], 0, 0
-        self.begun = 0
-        """Chunks, of all texts."""
+        self.begun = threading.Semaphore(0)
+        """Released at the beginning of each chunk."""
 
     def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
         self._now += 1
         self.most = max(self.most, self._now)
         try:
             for _ in range(5):
-                self.begun += 1
+                self.begun.release()
                 self.go.acquire()
                 if request.text == "bad":
                     raise ValueError("bad text")
@@ -51,9 +51,10 @@ async def all_of(speech: SpeechQueue, text: str) -> int:
     return len([wave async for wave in speaking(speech, text)])
 
 
-async def until(true: Any) -> None:
-    while not true():
-        await asyncio.sleep(0.01)
+async def second_chunk_of(voice: HeldVoice) -> None:
+    """Wait until the second chunk is being generated."""
+    for _ in range(2):
+        assert await asyncio.to_thread(voice.begun.acquire, timeout=30)
 
 
 def run(scenario: Any, room: int = 2) -> HeldVoice:
@@ -63,7 +64,7 @@ def run(scenario: Any, room: int = 2) -> HeldVoice:
         speech = SpeechQueue({"m": voice}, room)  # type: ignore[dict-item]
         try:
             await asyncio.wait_for(scenario(speech, voice), 30)
-            await until(lambda: speech.pending == 0)
+            assert speech.pending == 0
         finally:
             for _ in range(99):
                 voice.go.release()
@@ -87,7 +88,8 @@ def test_requests_are_served_one_after_another_in_their_order() -> None:
 def test_a_full_queue_refuses_the_next_request_and_serves_the_others() -> None:
     async def scenario(speech: SpeechQueue, voice: HeldVoice) -> None:
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
-        await until(lambda: speech.pending == 3)
+        await asyncio.sleep(0)  # each task runs to its first wait
+        assert speech.pending == 3
         with pytest.raises(QueueFullError, match=r"Queue full \(3 pending\)"):
             await all_of(speech, "d")
         for _ in range(15):
@@ -105,11 +107,14 @@ def test_generation_stops_when_the_client_disconnects() -> None:
         async with aclosing(speaking(speech, "a")) as chunks:
             voice.go.release()
             await anext(chunks)
-            await until(lambda: voice.begun == 2)  # its second chunk is being generated when the client disconnects
+            await second_chunk_of(voice)  # its second chunk is being generated when the client disconnects
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "bc"]
-        await until(lambda: speech.pending == 2)
+        await asyncio.sleep(0)  # each task runs to its first wait
+        assert speech.pending == 2
         waiting[0].cancel()  # while it waits in the queue
-        await until(lambda: speech.pending == 1)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        assert speech.pending == 1
         for _ in range(7):
             voice.go.release()
         assert await waiting[1] == 5
@@ -133,7 +138,7 @@ def test_closing_the_server_fails_the_current_request() -> None:
         chunks = speaking(speech, "a")
         voice.go.release()
         await anext(chunks)
-        await until(lambda: voice.begun == 2)  # the thread has checked `_closing` after the first chunk, and is generating the second
+        await second_chunk_of(voice)  # the thread has checked `_closing` after the first chunk, and is generating the second
         closing = asyncio.create_task(asyncio.to_thread(speech.close))
         await asyncio.to_thread(speech._closing.wait)
         voice.go.release()

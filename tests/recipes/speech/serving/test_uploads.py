@@ -105,8 +105,10 @@ def test_the_progress_of_an_upload_is_answered(app: Any) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(body=st.binary(max_size=40), head=st.binary(max_size=20), kind=st.binary(max_size=30), name=st.binary(max_size=8))
-def test_any_form_is_answered_without_a_server_error(app: Any, body: bytes, head: bytes, kind: bytes, name: bytes) -> None:
+@given(body=st.binary(max_size=40), head=st.binary(max_size=20), kind=st.binary(max_size=30), name=st.binary(max_size=8), data=st.data())
+def test_any_form_is_answered_without_a_server_error(
+    app: Any, body: bytes, head: bytes, kind: bytes, name: bytes, data: st.DataObject
+) -> None:
+    media_type = data.draw(st.sampled_from([b"multipart/form-data; boundary=x", b"multipart/form-data; " + kind, kind]))
     for content in (body, b"--x\r\n" + head + b"\r\n\r\n" + body + b"\r\n--x--", form(body, name)):
-        for of_kind in (b"multipart/form-data; boundary=x", b"multipart/form-data; " + kind, kind):
-            assert 200 <= send(app, content, (b"content-type", of_kind)).status < 500
+        assert 200 <= send(app, content, (b"content-type", media_type)).status < 500
