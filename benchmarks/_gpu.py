@@ -183,7 +183,7 @@ def make_chat(folder: Path, scale: Scale) -> None:
     tiny_checkpoint.build(folder / "base")
     shape = json.loads((folder / "base" / "config.json").read_text()) | scale.chat
     files.write_json(folder / "base" / "config.json", shape)
-    files.write_bytes(folder / "base" / "model.safetensors", tiny_checkpoint.weights(shape, seed=0))
+    files.write_bytes(folder / "base" / "model.safetensors", tiny_checkpoint.make_weights(shape, seed=0))
     chat = [{"role": "user", "content": "sort dcba"}, {"role": "assistant", "content": "abcd"}]
     files.write_jsonl(folder / "train.jsonl", ({"messages": chat} for _ in range(8)))
 

@@ -89,9 +89,9 @@ def padded_batches(folder: Path) -> Iterator[tuple[dict[str, Tensor], int]]:
 
 
 def read_samples(folder: Path) -> list[Any]:
-    from recipes.llm_sft.recipe import Processor
+    from recipes.llm_sft.recipe import ChatProcessor
 
-    processor = Processor(load_tokenizer(folder / "base", None), "assistant")
+    processor = ChatProcessor(load_tokenizer(folder / "base", None), "assistant")
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
     return [read(json.loads(line), processor) for line in lines]
 

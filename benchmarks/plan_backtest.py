@@ -30,7 +30,7 @@ from finetune.planning.activation_memory import Recomputing, trace_step, trim_st
 from finetune.planning.memory import Arrangement, estimate_memory, outline_model
 from finetune.recipe import Batch
 from recipes.language import varlen_attention
-from recipes.language.causal_model import CausalModel, block_classes
+from recipes.language.causal_model import CausalModel, find_block_classes
 from recipes.llm_sft.recipe import loss
 
 COLUMNS = ("run", "source", "published, GB", "states, GB", "traced, GB", "sum / published", "use", "fitted / published")
@@ -134,7 +134,7 @@ class Kept(torch.autograd.Function):
 def foretold(row: Published) -> tuple[float, float]:
     """(states with what is gathered, traced activations and loss) in GB."""
     model, dtype = built(row), torch.bfloat16
-    blocks = block_classes(model)
+    blocks = find_block_classes(model)
     of = outline_model(model, blocks, dtype)
     frozen = sum(weight.size for weight in of.weights if not weight.trained and weight.in_block) * row.frozen
     outside = sum(weight.size for weight in of.weights if not weight.trained and not weight.in_block) * 2
@@ -166,7 +166,7 @@ def built(row: Published) -> CausalModel:
 
 def keep_inputs(model: nn.Module) -> None:
     """Of the products in 4 bits, which are all inside of blocks."""
-    for layer in (layer for block in blocks_of(model, block_classes(model)) for layer in block.modules()):
+    for layer in (layer for block in blocks_of(model, find_block_classes(model)) for layer in block.modules()):
         if isinstance(layer, nn.Linear) and not layer.weight.requires_grad:
             layer.register_forward_pre_hook(lambda _, given: (Kept.apply(given[0]),))
 

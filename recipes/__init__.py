@@ -1,1 +1,1 @@
-"""One folder per recipe; what a recipe must offer stands in `finetune/recipe.py`."""
+"""One folder per recipe. `finetune/recipe.py` defines what a recipe provides."""

@@ -1,6 +1,6 @@
-"""What the demos of the recipes share: run a user's commands in order, time them, stop at the first that fails, and print the result.
+"""Runs the demos of the recipes: a user's commands in order, timed, until the first failure; then it prints the result.
 
-Each demo has its own commands and its own measurements. What each leaves is in one folder, which is emptied first.
+Each demo has its own commands and measurements. All its files are in one folder, which is emptied first.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from finetune.cli.paths import configs_folder
 from finetune.storage import files
 
 Seconds = dict[str, float]
-"""Stage → how long it took."""
+"""Stage → its duration."""
 SUMMARY = "summary.json"
-"""In the demo's folder: its figures."""
+"""File with the figures, in the demo's folder."""
 
 
 def run_demo(
     home: Path, commands: Mapping[str, list[str]], finish: Callable[[Path, Seconds], int], inputs: Mapping[str, str] | None = None
 ) -> int:
-    """Empty the folder `home`, write `inputs` (path in it → text), run the commands by stage, and then `finish(home, seconds)`.
+    """Empty the folder `home`, write `inputs` (path in it → text), run the commands in order, and then `finish(home, seconds)`.
 
     Returns the exit code: of the first command that fails, or of `finish`, which measures and prints the result.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each would slow each other down tenfold
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each would be ten times slower
     if home.exists():
         files.discard(home)
     for name, text in (inputs or {}).items():
@@ -39,7 +39,7 @@ def run_demo(
     seconds: Seconds = {}
     for stage, command in commands.items():
         print(f"\n$ {shlex.join([Path(command[0]).name, *command[1:]])}", flush=True)
-        with timed(seconds, stage):
+        with time_stage(seconds, stage):
             done = subprocess.run(command, check=False)
         if done.returncode != 0:
             print(f"error: the demo stopped at `{stage}` (exit code {done.returncode}); its output is above", file=sys.stderr)
@@ -48,7 +48,7 @@ def run_demo(
 
 
 def training_command(launch_file: str, launch_options: Sequence[str], options: Sequence[object]) -> list[str]:
-    """`accelerate launch` of finetune/train.py in two processes, with a launch file of configs/."""
+    """`accelerate launch` of finetune/train.py with two processes, by a launch file in configs/."""
     launcher = shutil.which("accelerate", path=str(Path(sys.executable).parent)) or "accelerate"
     launch = [launcher, "launch", "--config_file", configs_folder() / launch_file, "--num_processes", "2", *launch_options]
     script = ["finetune/train.py"] if Path("finetune/train.py").is_file() else ["-m", "finetune.train"]  # a clone, or an installed copy
@@ -56,20 +56,20 @@ def training_command(launch_file: str, launch_options: Sequence[str], options: S
 
 
 @contextlib.contextmanager
-def timed(seconds: Seconds, stage: str) -> Iterator[None]:
-    """Add to `seconds` how long the body took, to a tenth."""
+def time_stage(seconds: Seconds, stage: str) -> Iterator[None]:
+    """Record the duration of the body in `seconds`, rounded to a tenth."""
     began = time.monotonic()
     yield
     seconds[stage] = round(time.monotonic() - began, 1)
 
 
-def with_total(seconds: Seconds) -> Seconds:
-    """The seconds of the stages, and of `all` of them."""
+def add_total(seconds: Seconds) -> Seconds:
+    """The seconds of each stage, and their sum as `all`."""
     return {**seconds, "all": round(sum(seconds.values()), 1)}
 
 
 def print_result(text: str, places: Mapping[str, object]) -> None:
-    """Print what the demo achieved, and where to find what it made: a title and a path or command for each."""
+    """Print the result, and below it one line for each place: a title, and a path or command."""
     print(f"\n{text}")
     for title, place in places.items():
         print(f"  {title:<18}{place}")

@@ -1,4 +1,4 @@
-"""The commands of docs/first_sft.md run in their order, as they stand there, on small things."""
+"""Tests that the commands of docs/first_sft.md work in their order, with a tiny model and two chats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commands() -> list[str]:
 
 
 def small(command: str, home: Path) -> list[str]:
-    """The same command on a tiny model and two chats, in a place of its own."""
+    """The same command with a tiny model and two chats, in a temporary folder."""
     replaced = {
         "Qwen/Qwen3-1.7B": home / "base",
         "my_chats": home / "my_chats",
@@ -38,8 +38,8 @@ def small(command: str, home: Path) -> list[str]:
         "exports": home / "exports",
         "one_gpu": "cpu",
     }
-    for said, instead in replaced.items():
-        command = command.replace(said, str(instead))
+    for name, path in replaced.items():
+        command = command.replace(name, str(path))
     words = shlex.split(command)
     if "--recipe" in words:
         words += ["--run.dir", str(home / "run"), "--train.steps", "60", "--train.lr", "1e-2", "--train.precision", "fp32"]
@@ -47,7 +47,7 @@ def small(command: str, home: Path) -> list[str]:
     return [str(Path(sys.executable).parent / words[0]), *words[1:]]
 
 
-def test_the_page_goes_from_a_look_to_the_hub() -> None:
+def test_the_page_has_the_expected_commands() -> None:
     assert len(commands()) == len(STEPS) and all(part in command for part, command in zip(STEPS, commands(), strict=True))
 
 
@@ -56,7 +56,7 @@ def test_the_commands_run_in_order(tmp_path: Path) -> None:
     tiny_runs.write_base(tmp_path / "base")
     (tmp_path / "my_chats").mkdir()
     (tmp_path / "my_chats" / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiny_runs.rows()))
-    said: dict[str, str] = {}
+    output: dict[str, str] = {}
     with fake_hub.opened() as hub:
         environment = {name: value for name, value in ALONE.items() if name != "HF_HUB_OFFLINE"}
         environment |= {"HF_ENDPOINT": hub.address, "HF_TOKEN": fake_hub.TOKEN, "HF_HOME": str(tmp_path / "hf")}
@@ -65,13 +65,13 @@ def test_the_commands_run_in_order(tmp_path: Path) -> None:
                 small(command, tmp_path), cwd=ROOT, env=environment, input="Good day.\n", capture_output=True, text=True, timeout=280
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-            said[step] = done.stdout
-            if step == "data_prep text":  # two chats are too few to keep any apart
+            output[step] = done.stdout
+            if step == "data_prep text":  # two chats are too few for a validation set
                 shutil.copy(tmp_path / "chats" / "train.jsonl", tmp_path / "chats" / "val.jsonl")
         assert "README.md" in hub.repositories["me/my-model"] and hub.private["me/my-model"]
-    assert "2 rows read" in said["data_prep text"]
-    assert "the first micro-batch" in said["finetune plan"]
-    assert said["finetune generate"] == "I am a machine.\n" and "> And to you.\n" in said["finetune chat"]
+    assert "2 rows read" in output["data_prep text"]
+    assert "the first micro-batch" in output["finetune plan"]
+    assert output["finetune generate"] == "I am a machine.\n" and "> And to you.\n" in output["finetune chat"]
     rounds = {event["step"]: event["event"] for event in read_log(tmp_path / "run" / "log.jsonl") if event["event"].startswith("sampl")}
     assert set(rounds) == {50, 60} and rounds[60] == "sampled"
     assert {path.name for path in (tmp_path / "exports").iterdir()} == {"mine", "published"}

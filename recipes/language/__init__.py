@@ -1,1 +1,1 @@
-"""What recipes for causal language models share: chat templates, labels, attention, collation. No recipe itself."""
+"""Library for recipes of causal language models: chat templates, labels, attention, collation. It is not a recipe."""

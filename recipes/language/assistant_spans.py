@@ -1,20 +1,20 @@
-"""Where in the text of a chat the assistant speaks, as its template has it: told by the template, or proven, or refused.
+"""Finds where the assistant speaks in the text of a chat. A row for which this cannot be proven is refused.
 
-A template with `{% generation %}` tells: what stands in those blocks is the assistant's. Any other template is asked, for each turn, what
-generation would have been given there (the messages before it, with the prompt of generation), and what it makes of the chat up to the
-end of the turn. The turn is what the second has more than the first. It counts only if the whole chat begins with exactly that: then every
-supervised token stands behind the very text behind which generation would have to produce it.
+A template with `{% generation %}` marks it: the text in these blocks is the assistant's. With any other template, each turn is rendered
+twice: the messages before it with the generation prompt, which is what generation would be given; and the chat up to the end of the turn.
+The turn is the text that the second has and the first has not. It is accepted only if the whole chat begins with the first text. Then each
+supervised token follows exactly the text after which generation would have to produce it.
 
-A turn ends with its end-of-turn token, and that is supervised, or the model would never learn to stop; the line break that many templates
-put behind it is not, since generation has stopped by then. A template that writes no such token is refused. One whose `{% generation %}`
-leaves it out is not: the token that closes the turn when nothing follows is taken with it.
+A turn includes its end-of-turn token, or the model would not learn to stop. It excludes the line break that many templates write after
+that token, because generation has stopped by then. A template that writes no end-of-turn token is refused. If the token comes after the
+`{% generation %}` block, it is added to the turn.
 
-Some templates rewrite what is past. Gemma and Llama do not, and Mistral's does with a system prompt or with tools, which stand before the
-last question only: earlier turns are refused, for generation saw them elsewhere. Qwen3's leaves out the thoughts of earlier turns. What it
-leaves out is either an empty pair of tags, and then the turn is supervised as it stands in the whole chat, and nothing is lost; or it is
-what the row has the assistant think, and then the row is refused: it would be taught to answer without the thoughts that it is shown with.
-In the last turn Qwen3's template puts an empty pair where there are no thoughts. It is supervised: with the prompt that the template gives
-by default, the model itself has to say that it does not think.
+Some templates render earlier turns differently once more messages follow. Those of Gemma and Llama do not. Mistral's template puts the
+system prompt or the tools in front of the last question, so earlier turns were generated from another text: they are refused. Qwen3's
+template drops the thoughts of earlier turns. If it drops an empty pair of tags, the turn is supervised as the whole chat shows it, and
+nothing is lost. If it drops thoughts that the row contains, the row is refused: the model would learn to answer without them.
+In the last turn Qwen3's template writes an empty pair of tags if there are no thoughts. These tags are supervised, because with the
+template's default prompt the model itself has to produce them.
 """
 
 from __future__ import annotations
@@ -31,151 +31,155 @@ OPENING = re.compile(r"\{%([-+]?)\s*generation\s*([-+]?)%\}")
 CLOSING = re.compile(r"\{%([-+]?)\s*endgeneration\s*([-+]?)%\}")
 TAG = re.compile(r"<[^<>]*>")
 PRIVATE_USE = range(0xE000, 0xF900)
-"""Code points that stand for nothing (Unicode 16, §23.5)."""
+"""Code points without an assigned meaning (Unicode 16, §23.5)."""
 
 
-class Turn(NamedTuple):
-    """What the assistant produces in one turn, in characters of the chat's text."""
+class TurnSpan(NamedTuple):
+    """The text that the assistant produces in one turn, as a range of characters of the chat's text."""
 
     start: int
     end: int
-    """Past the end-of-turn token."""
+    """After the end-of-turn token."""
 
 
 class UnprovenError(Exception):
-    """Why a turn's place is not certain."""
+    """The place of a turn is not certain. The message is the reason."""
 
 
-def marks_blocks(template: str) -> bool:
-    """Whether the template tells what the assistant says."""
+def has_generation_blocks(template: str) -> bool:
+    """Whether the template marks the assistant's text with `{% generation %}`."""
     return OPENING.search(COMMENT.sub("", template)) is not None
 
 
-def find(chat: Chat, text: str, wanted: list[int], ends: frozenset[str]) -> list[Turn]:
-    """The turns of the messages `wanted`, in `text`, the whole chat. `ends`: the tokens that can end a turn.
+def find_turns(chat: Chat, text: str, messages: list[int], end_tokens: frozenset[str]) -> list[TurnSpan]:
+    """The spans of these messages of the assistant (indices into `chat.messages`) in `text`, the whole chat.
 
-    Raises `UserError`, with the ways out, if the place of one is not certain.
+    `end_tokens`: the tokens that can end a turn. Raises `UserError`, which says how to solve it, if the place of a turn is not certain.
     """
     try:
-        if marks_blocks(chat.template):
-            turns = dict(zip(chat.answers, _told(chat, text, ends), strict=True))
-            return [turns[message] for message in wanted]
-    except UnprovenError as doubt:
-        raise UserError(f"the chat template's {{% generation %}} blocks cannot be relied on: {doubt}; mend the template") from None
-    return [_certain(chat, text, message, wanted[-1], ends) for message in wanted]
+        if has_generation_blocks(chat.template):
+            spans = dict(zip(chat.assistant_indices, _spans_from_blocks(chat, text, end_tokens), strict=True))
+            return [spans[message] for message in messages]
+    except UnprovenError as reason:
+        raise UserError(f"the chat template's {{% generation %}} blocks cannot be used: {reason}; correct the template") from None
+    return [_prove_or_refuse(chat, text, message, messages[-1], end_tokens) for message in messages]
 
 
-def _certain(chat: Chat, text: str, message: int, last: int, ends: frozenset[str]) -> Turn:
+def _prove_or_refuse(chat: Chat, text: str, message: int, last: int, end_tokens: frozenset[str]) -> TurnSpan:
     try:
-        return _proven(chat, text, message, ends)
-    except UnprovenError as doubt:
-        raise UserError(f"messages[{message}]: {doubt}. {_ways_out(chat, text, last, ends)}") from None
+        return _prove_span(chat, text, message, end_tokens)
+    except UnprovenError as reason:
+        raise UserError(f"messages[{message}]: {reason}. {_suggest_solutions(chat, text, last, end_tokens)}") from None
 
 
-def _ways_out(chat: Chat, text: str, last: int, ends: frozenset[str]) -> str:
-    ways = "Give a template that has {% generation %} around what the assistant says, as options.chat_template: FILE"
+def _suggest_solutions(chat: Chat, text: str, last: int, end_tokens: frozenset[str]) -> str:
+    solution = "Set options.chat_template to a template that has {% generation %} around the assistant's text"
     try:
-        _proven(chat, text, last, ends)
+        _prove_span(chat, text, last, end_tokens)
     except UnprovenError:
-        return ways
-    return f"{ways}; or train the last turn alone, which is certain here (options.supervise: last), on a row for each answer"
+        return solution
+    return f"{solution}; or train only the last turn, whose place is certain (options.supervise: last), with one row for each answer"
 
 
-def _told(chat: Chat, text: str, ends: frozenset[str]) -> list[Turn]:
-    """One turn for each message of the assistant, from the template's blocks."""
-    blocks = _joined(_blocks(chat, text))
-    if len(blocks) != len(chat.answers):
-        raise UnprovenError(f"the assistant has {len(chat.answers)} turns in this row, and they mark {len(blocks)}")
-    return [_closed(chat, text, message, block, ends) for message, block in zip(chat.answers, blocks, strict=True)]
+def _spans_from_blocks(chat: Chat, text: str, end_tokens: frozenset[str]) -> list[TurnSpan]:
+    """One span for each message of the assistant, from the template's blocks."""
+    blocks = _join_adjacent(_find_blocks(chat, text))
+    if len(blocks) != len(chat.assistant_indices):
+        raise UnprovenError(f"the assistant has {len(chat.assistant_indices)} turns in this row, but the blocks mark {len(blocks)}")
+    pairs = zip(chat.assistant_indices, blocks, strict=True)
+    return [_extend_to_end_token(chat, text, message, block, end_tokens) for message, block in pairs]
 
 
-def _blocks(chat: Chat, text: str) -> list[Turn]:
-    """What stands in the blocks, found by writing the chat once more with a mark at each end.
+def _find_blocks(chat: Chat, text: str) -> list[TurnSpan]:
+    """The text of each block, found by rendering the chat again with a mark at both ends of the blocks.
 
-    transformers' own tracking of blocks is off by what came before when a block stands in a macro or a `{% set %}`, and in 4.57 it loses
-    a block that comes first. Marks travel with the text, and what is left when they are taken out must be the text, or they changed it.
+    transformers can track blocks itself, but places them wrongly if a block is in a macro or a `{% set %}`, and version 4.57 loses a block
+    that comes first. Marks move with the text. The text without the marks must be the original, or the template changed what is in a block.
     """
     begin, end = [chr(code) for code in PRIVATE_USE if chr(code) not in text][:2]
-    marked = chat.written(template=_with_marks(chat.template, begin, end))
+    marked = chat.render(template=_with_marks(chat.template, begin, end))
     pieces = re.split(f"([{begin}{end}])", marked)
     if "".join(pieces[::2]) != text or "".join(pieces[1::2]) != (begin + end) * (len(pieces) // 4):
-        raise UnprovenError("they stand within each other, or what they hold is changed afterwards")
+        raise UnprovenError("they are nested, or their text is changed after the block")
     lengths = [len(piece) for piece in pieces[::2]]
     edges = [sum(lengths[:number]) for number in range(1, len(lengths))]
-    return [Turn(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
+    return [TurnSpan(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _with_marks(template: str, begin: str, end: str) -> str:
-    """Tags for tags, so that Jinja trims the white space around them as it did."""
+    """Replaces each tag by another tag, so that Jinja trims the same white space around it."""
     opened = OPENING.sub(lambda tag: f"{{%{tag[1]} if true %}}{begin}{{% endif {tag[2]}%}}", template)
     return CLOSING.sub(lambda tag: f"{{%{tag[1]} if true %}}{end}{{% endif {tag[2]}%}}", opened)
 
 
-def _joined(blocks: list[Turn]) -> list[Turn]:
-    """Blocks that touch (thoughts in one, the answer in the next) as one."""
-    starts = [block.start for before, block in pairwise([Turn(-1, -1), *blocks]) if before.end != block.start]
-    stops = [block.end for block, after in pairwise([*blocks, Turn(-1, -1)]) if block.end != after.start]
-    return [Turn(*pair) for pair in zip(starts, stops, strict=True)]
+def _join_adjacent(blocks: list[TurnSpan]) -> list[TurnSpan]:
+    """Joins blocks that touch: a template can have the thoughts in one and the answer in the next."""
+    starts = [block.start for before, block in pairwise([TurnSpan(-1, -1), *blocks]) if before.end != block.start]
+    stops = [block.end for block, after in pairwise([*blocks, TurnSpan(-1, -1)]) if block.end != after.start]
+    return [TurnSpan(*pair) for pair in zip(starts, stops, strict=True)]
 
 
-def _closed(chat: Chat, text: str, message: int, block: Turn, ends: frozenset[str]) -> Turn:
-    """A block to the end of its end-of-turn token, which it may hold or leave out."""
+def _extend_to_end_token(chat: Chat, text: str, message: int, block: TurnSpan, end_tokens: frozenset[str]) -> TurnSpan:
+    """A block up to its end-of-turn token, which can be inside the block or after it."""
     inside = text[block.start : block.end].rstrip()
-    if _end_of(inside, ends):
-        return Turn(block.start, block.start + len(inside))
-    alone = chat.written(message + 1).rstrip()
-    end = _end_of(alone, ends)
+    if _find_end_token(inside, end_tokens):
+        return TurnSpan(block.start, block.start + len(inside))
+    alone = chat.render(message + 1).rstrip()
+    end = _find_end_token(alone, end_tokens)
     if end is None:
-        raise UnprovenError(f"{_unended(alone)} in messages[{message}]")
-    behind = re.compile(rf"\s*{re.escape(end)}").match(text, block.end)
-    if behind is None:
-        raise UnprovenError(f"messages[{message}] ends with {end!r} when nothing follows it, but {text[block.end :][:20]!r} stands there")
-    return Turn(block.start, behind.end())
+        raise UnprovenError(f"{_describe_missing_end(alone)} in messages[{message}]")
+    following = re.compile(rf"\s*{re.escape(end)}").match(text, block.end)
+    if following is None:
+        found = text[block.end :][:20]
+        raise UnprovenError(f"messages[{message}] ends with {end!r} if it is the last message, but the whole chat has {found!r} there")
+    return TurnSpan(block.start, following.end())
 
 
-def _proven(chat: Chat, text: str, message: int, ends: frozenset[str]) -> Turn:
-    """The turn of one message, from what generation would have been given there."""
-    given, alone = _beginning(chat, message, prompt=True), _beginning(chat, message + 1, prompt=False)
+def _prove_span(chat: Chat, text: str, message: int, end_tokens: frozenset[str]) -> TurnSpan:
+    """The span of one message, from the text that generation would have been given before it."""
+    given = _render_beginning(chat, message, add_generation_prompt=True)
+    alone = _render_beginning(chat, message + 1, add_generation_prompt=False)
     if not text.startswith(given):
-        raise UnprovenError(f"the template rewrites what is past: generation would have been given {_difference(given, text)}")
+        raise UnprovenError(f"the template rewrites earlier messages: generation would have been given {_describe_difference(given, text)}")
     if not alone.startswith(given):
-        raise UnprovenError(f"the template's prompt for generation is not how it begins the turn: {_difference(given, alone)}")
-    said = alone[len(given) :].rstrip()
-    end = _end_of(said, ends)
+        raise UnprovenError(f"the template's generation prompt is not the beginning of the turn: {_describe_difference(given, alone)}")
+    produced = alone[len(given) :].rstrip()
+    end = _find_end_token(produced, end_tokens)
     if end is None:
-        raise UnprovenError(_unended(said))
-    if text.startswith(said, len(given)):
-        return Turn(len(given), len(given) + len(said))
+        raise UnprovenError(_describe_missing_end(produced))
+    if text.startswith(produced, len(given)):
+        return TurnSpan(len(given), len(given) + len(produced))
     shown = text[len(given) :].partition(end)[0] + end
-    _check_nothing_lost(said, shown)
-    return Turn(len(given), len(given) + len(shown))
+    _check_nothing_lost(produced, shown)
+    return TurnSpan(len(given), len(given) + len(shown))
 
 
-def _beginning(chat: Chat, until: int, prompt: bool) -> str:
+def _render_beginning(chat: Chat, until: int, add_generation_prompt: bool) -> str:
     try:
-        return chat.written(until, prompt)
+        return chat.render(until, add_generation_prompt)
     except UserError as error:
-        raise UnprovenError(f"the {until} messages up to there cannot stand alone ({error})") from None
+        raise UnprovenError(f"the template does not accept the {until} messages before it without the rest ({error})") from None
 
 
-def _check_nothing_lost(said: str, shown: str) -> None:
-    """A turn that the whole chat shows otherwise must be its end, and the missing beginning must say nothing."""
-    if not said.endswith(shown):
-        raise UnprovenError(f"the template shows an earlier turn otherwise than it was said: {_difference(said, shown)}")
-    lost = said.removesuffix(shown)
+def _check_nothing_lost(produced: str, shown: str) -> None:
+    """A turn that the whole chat shows shortened must be shown to its end, and the dropped beginning must hold nothing but tags."""
+    if not produced.endswith(shown):
+        raise UnprovenError(f"the template shows an earlier turn unlike it was generated: {_describe_difference(produced, shown)}")
+    lost = produced.removesuffix(shown)
     if TAG.sub("", lost).strip():
-        raise UnprovenError(f"the template leaves {lost[:40]!r} out of earlier turns, so they would be taught without it")
+        raise UnprovenError(f"the template drops {lost[:40]!r} from earlier turns, so they would be learned without it")
 
 
-def _end_of(said: str, ends: frozenset[str]) -> str | None:
-    return max((end for end in ends if said.endswith(end)), key=len, default=None)
+def _find_end_token(text: str, end_tokens: frozenset[str]) -> str | None:
+    """The token that a text ends with; None if it ends with none of them."""
+    return max((end for end in end_tokens if text.endswith(end)), key=len, default=None)
 
 
-def _unended(said: str) -> str:
-    return f"the template writes no end-of-turn token of this tokenizer after {said[-20:]!r}, so the model would not learn to stop"
+def _describe_missing_end(text: str) -> str:
+    return f"the template writes no end-of-turn token of this tokenizer after {text[-20:]!r}, so the model would not learn to stop"
 
 
-def _difference(one: str, other: str) -> str:
-    """Where two texts part, in a few words."""
+def _describe_difference(one: str, other: str) -> str:
+    """What two texts have at the first place where they differ."""
     place = next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other)))
     return f"{one[place:][:30]!r} where the chat has {other[place:][:30]!r}"

@@ -1,4 +1,4 @@
-"""Which attention a model is trained with, decided before it is built and told before step 1."""
+"""Chooses the attention implementation that a model is trained with, before the model is built; the choice is logged before step 1."""
 
 from __future__ import annotations
 
@@ -14,101 +14,103 @@ if TYPE_CHECKING:
     from recipes.language.options import LanguageOptions
 
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Names of their number in transformers' configs."""
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names that transformers' configs use for the number of experts."""
 
 
-class Attention(NamedTuple):
-    """A choice."""
+class AttentionChoice(NamedTuple):
+    """An attention implementation, and why it was chosen."""
 
     name: str
-    """In transformers."""
+    """Name in transformers."""
     remark: str
     """One line for the log."""
 
 
-def choose(config: Config[LanguageOptions], shape: Any) -> Attention:
-    """What `options.attention` means for a model of this shape (its config in transformers), on this machine.
+def choose_attention(config: Config[LanguageOptions], model_config: Any) -> AttentionChoice:
+    """The implementation that `options.attention` means for the model with this config of transformers, on this machine.
 
-    Raises `UserError` for what cannot run here, or would leave out a part of the model's own attention.
+    Raises `UserError` for one that cannot run here, or that ignores a part of the model's own attention.
     """
-    options = config.options
-    asked = options.attention
-    check_asked(asked, shape)
-    if asked not in ("auto", "varlen"):
-        return by_transformers(asked, "as asked")
-    obstacle = obstacle_of_varlen(shape)
-    if obstacle is None and has_kernel(config, shape):
+    requested = config.options.attention
+    check_available(requested, model_config)
+    if requested not in ("auto", "varlen"):
+        return use_transformers(requested, "as configured")
+    obstacle = find_varlen_obstacle(model_config)
+    if obstacle is None and has_kernel(config, model_config):
         varlen_attention.register()
-        return Attention(varlen_attention.KERNEL, "attention: varlen, samples of a packed row apart in one call of torch's kernel")
-    # After the kernel: transformers asks the GPU in each layer whether a row is packed, and the host waits for the answer.
-    if asked == "auto" and config.train.precision == "bf16" and has_flash() and class_of(shape)._supports_flash_attn:
-        return by_transformers("flash_attention_2", "")
+        return AttentionChoice(varlen_attention.KERNEL, "attention: varlen, the samples of a packed row separately, in one kernel of torch")
+    # After the kernel: with flash_attention_2, transformers looks for packed samples in each layer, and the host waits for the GPU.
+    if requested == "auto" and config.train.precision == "bf16" and has_flash_attn() and model_class(model_config)._supports_flash_attn:
+        return use_transformers("flash_attention_2", "")
     if obstacle is None and config.train.compile is True and config.data.packing:
-        obstacle = "train.compile would compile a block anew for the lengths in each row"
+        obstacle = "train.compile would compile each block again for the lengths of each row"
     if obstacle is None:
         varlen_attention.register()
-        return Attention(varlen_attention.LOOP, "attention: varlen, samples of a packed row one by one through sdpa")
-    if asked == "varlen":
-        raise UserError(f"options.attention: varlen cannot be used, as {obstacle}; take auto or sdpa")
-    return by_transformers("eager" if beyond_sdpa(shape) else "sdpa", f"as {obstacle}")
+        return AttentionChoice(varlen_attention.LOOP, "attention: varlen, the samples of a packed row separately, in a loop with sdpa")
+    if requested == "varlen":
+        raise UserError(f"options.attention: varlen cannot be used, because {obstacle}; use auto or sdpa")
+    return use_transformers("eager" if find_sdpa_obstacle(model_config) else "sdpa", f"because {obstacle}")
 
 
-def by_transformers(name: str, reason: str) -> Attention:
-    """An attention of transformers' own, of which flash_attention_2 alone keeps samples apart without a mask."""
+def use_transformers(name: str, reason: str) -> AttentionChoice:
+    """An implementation of transformers. Of these, only flash_attention_2 separates packed samples without a mask."""
     if name == "flash_attention_2":
-        return Attention(name, "attention: flash_attention_2, samples of a packed row apart in one call")
-    return Attention(name, f"attention: {name}, {reason}; a packed row is computed as the square of its whole length")
+        return AttentionChoice(name, "attention: flash_attention_2, the samples of a packed row separately, in one kernel")
+    return AttentionChoice(name, f"attention: {name}, {reason}; the cost of a packed row grows with the square of its whole length")
 
 
-def check_asked(asked: str, shape: Any) -> None:
-    """Raises `UserError`."""
-    if asked == "flash_attention_2" and not has_flash():
+def check_available(requested: str, model_config: Any) -> None:
+    """Raises `UserError` for an implementation of transformers that cannot run here, or not for this model."""
+    if requested == "flash_attention_2" and not has_flash_attn():
         raise UserError(
-            "options.attention: flash_attention_2 needs a CUDA GPU and the package flash-attn (pip install flash-attn); or take auto"
+            "options.attention: flash_attention_2 needs a CUDA GPU and the package flash-attn (pip install flash-attn); or use auto"
         )
-    if asked == "flex_attention" and not torch.cuda.is_available():
-        raise UserError("options.attention: flex_attention has no backward pass without a CUDA GPU; take auto or eager")
-    if asked == "sdpa" and (lacking := beyond_sdpa(shape)):
-        raise UserError(f"options.attention: sdpa cannot be used, as {lacking}; take auto or eager")
+    if requested == "flex_attention" and not torch.cuda.is_available():
+        raise UserError("options.attention: flex_attention has no backward pass without a CUDA GPU; use auto or eager")
+    if requested == "sdpa" and (obstacle := find_sdpa_obstacle(model_config)):
+        raise UserError(f"options.attention: sdpa cannot be used, because {obstacle}; use auto or eager")
 
 
-def has_flash() -> bool:
+def has_flash_attn() -> bool:
+    """Whether the package flash-attn can run here."""
     from transformers.utils import is_flash_attn_2_available
 
     return torch.cuda.is_available() and bool(is_flash_attn_2_available())
 
 
-def beyond_sdpa(shape: Any) -> str | None:
-    """What of this model's attention sdpa cannot do. A cap (Gemma 2), transformers 4 leaves out under sdpa without a word."""
-    kind, cap = class_of(shape), getattr(shape.get_text_config(), "attn_logit_softcapping", None)
+def find_sdpa_obstacle(model_config: Any) -> str | None:
+    """Why sdpa cannot compute this model's attention; None if it can. transformers 4 silently ignores a soft cap (Gemma 2) with sdpa."""
+    kind, cap = model_class(model_config), getattr(model_config.get_text_config(), "attn_logit_softcapping", None)
     if cap is not None:
-        return f"sdpa leaves out this model's attn_logit_softcapping: {cap}"
+        return f"sdpa ignores this model's attn_logit_softcapping: {cap}"
     return None if kind._supports_sdpa else f"transformers has no sdpa for {kind.__name__}"
 
 
-def obstacle_of_varlen(shape: Any) -> str | None:
-    """Why samples cannot be computed apart; None if they can."""
-    kind = class_of(shape)
+def find_varlen_obstacle(model_config: Any) -> str | None:
+    """Why samples cannot be computed separately; None if they can."""
+    kind = model_class(model_config)
     if not kind._supports_attention_backend:
-        return f"{kind.__name__} takes no attention but those it brings"
-    return beyond_sdpa(shape)
+        return f"{kind.__name__} supports only its own attention implementations"
+    return find_sdpa_obstacle(model_config)
 
 
-def has_kernel(config: Config, shape: Any) -> bool:
-    return config.train.precision == "bf16" and varlen_attention.has_kernel(shape.get_text_config())
+def has_kernel(config: Config, model_config: Any) -> bool:
+    """Whether torch's varlen kernel can train this model here."""
+    return config.train.precision == "bf16" and varlen_attention.has_kernel(model_config.get_text_config())
 
 
-def why_blocks_vary(name: str, config: Config, shape: Any) -> str | None:
-    """Why blocks with this attention would be compiled again and again; None if they would not."""
-    if any(getattr(shape.get_text_config(), key, None) for key in EXPERTS):
-        return "each of this model's experts gets another number of positions each time"
+def explain_recompilation(name: str, config: Config, model_config: Any) -> str | None:
+    """Why blocks with this attention would be recompiled again and again; None if they would not."""
+    if any(getattr(model_config.get_text_config(), key, None) for key in EXPERT_COUNTS):
+        return "the number of positions of each expert differs from batch to batch"
     if config.data.packing and name == varlen_attention.LOOP:
-        return "samples of a packed row are computed one by one, and their lengths differ"
-    return "flash_attention_2 looks for samples in each layer" if config.data.packing and name == "flash_attention_2" else None
+        return "the samples of a packed row are computed in a loop, and their lengths differ"
+    return "flash_attention_2 looks for packed samples in each layer" if config.data.packing and name == "flash_attention_2" else None
 
 
-def class_of(shape: Any) -> Any:
+def model_class(model_config: Any) -> Any:
+    """transformers' class for the causal language model of a config."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(shape)]
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(model_config)]

@@ -1,12 +1,11 @@
-"""A row as token ids, and which of them are learned.
+"""Tokenizes a row and marks the tokens that are learned.
 
     {"messages": [{"role": …, "content": …}, …], "tools": […]}        a chat; `tools` is optional
-    {"prompt": "…", "completion": "…"}                                 plain text, no template
+    {"prompt": "…", "completion": "…"}                                 plain text, without a template
     {"prompt": [messages…], "completion": [messages…]}                 a chat of which only the completion is learned
 
-A chat's text is what the tokenizer's own template makes of it, and its ids are those of the whole text, cut at once. What the assistant
-says in it is found by `assistant_spans`. In front of each answer the ids are those that generation would be given there, or
-the row is refused.
+A chat is rendered by the tokenizer's own template and tokenized as one text. `assistant_spans` finds the assistant's part of it. The token
+ids before each answer must be the ids that generation would be given there; otherwise the row is refused.
 """
 
 from __future__ import annotations
@@ -14,58 +13,59 @@ from __future__ import annotations
 from typing import Any
 
 from finetune.errors import UserError
-from recipes.language.assistant_spans import find, marks_blocks
-from recipes.language.chat_template import Chat, check_all_written, template_of
-from recipes.language.messages import is_plain, messages_of, tools_of
-from recipes.language.token_offsets import Cut, continued, turn_ends
+from recipes.language.assistant_spans import find_turns, has_generation_blocks
+from recipes.language.chat_template import Chat, check_fields_rendered, find_template
+from recipes.language.messages import is_plain_text, read_messages, read_tools
+from recipes.language.token_offsets import TokenizedText, find_end_tokens, tokenize_completion
 
 
-def tokenise(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], list[bool]]:
-    """ids [S], and a mask [S] that is true where the token at that position is to be produced by the model.
+def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], list[bool]]:
+    """ids [S], and a mask [S] that is true for tokens that the model learns to produce.
 
     `supervise`: `assistant` (every turn of the assistant, or the completion), `last` (its last turn), `everything`. The first token is
-    never a target: nothing stands before it. Raises `UserError` if the row is malformed, if no token of it is supervised, or if what is
-    the assistant's is not certain.
+    never learned, because nothing comes before it. Raises `UserError` if the row is malformed, if none of its tokens is supervised, or if
+    the place of the assistant's text is not certain.
     """
-    ids, spoken = _continuation(row, tokenizer) if is_plain(row) else _chat(row, tokenizer, supervise)
+    ids, spoken = _tokenize_text(row, tokenizer) if is_plain_text(row) else _tokenize_chat(row, tokenizer, supervise)
     if supervise == "everything":
         spoken = {*range(len(ids))}
     mask = [number > 0 and number in spoken for number in range(len(ids))]
     if not any(mask):
-        raise UserError("nothing is supervised in this row, so nothing would be learned from it; take it out")
+        raise UserError("nothing is supervised in this row, so nothing would be learned from it; remove the row")
     return ids, mask
 
 
 def check_template(tokenizer: Any) -> str:
-    """How the mask will be found, in a sentence for the log. Raises `UserError` if not even a question and its answer can be masked."""
+    """A sentence for the log on how the mask is found. Raises `UserError` if not even one question and its answer can be masked."""
     question, answer = {"role": "user", "content": "Good day."}, {"role": "assistant", "content": "And to you."}
-    tokenise({"messages": [question, answer]}, tokenizer, "assistant")
-    if marks_blocks(template_of(tokenizer, None)):
-        return "supervised is what the chat template has in {% generation %}, to the end-of-turn token"
-    way = "supervised is what the chat template adds for the assistant, proven for each row, to the end-of-turn token"
+    tokenize_row({"messages": [question, answer]}, tokenizer, "assistant")
+    if has_generation_blocks(find_template(tokenizer, None)):
+        return "supervised: the text in the chat template's {% generation %} blocks, up to the end-of-turn token"
+    sentence = "supervised: the text that the chat template adds for the assistant, proven for each row, up to the end-of-turn token"
     try:
-        tokenise({"messages": [question, answer, question, answer]}, tokenizer, "assistant")
+        tokenize_row({"messages": [question, answer, question, answer]}, tokenizer, "assistant")
     except UserError:
-        return f"{way}; where the assistant has several turns, only the last one can be proven"
-    return way
+        return f"{sentence}; in chats with several turns of the assistant, only the last one can be proven"
+    return sentence
 
 
-def _continuation(row: dict[str, Any], tokenizer: Any) -> tuple[list[int], set[int]]:
-    ids, start = continued(row["prompt"], row["completion"], tokenizer)
+def _tokenize_text(row: dict[str, Any], tokenizer: Any) -> tuple[list[int], set[int]]:
+    """The ids of a prompt and its completion, and the indices of the completion's tokens."""
+    ids, start = tokenize_completion(row["prompt"], row["completion"], tokenizer)
     return ids, {*range(start, len(ids))}
 
 
-def _chat(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], set[int]]:
-    """The ids of a chat, and the numbers of those that the assistant says."""
-    (messages, first), tools = messages_of(row), tools_of(row)
-    chat = Chat(messages, tools, tokenizer, template_of(tokenizer, tools))
-    cut = Cut.of(chat.written(), tokenizer)
-    check_all_written(chat)
+def _tokenize_chat(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], set[int]]:
+    """The ids of a chat, and the indices of the assistant's tokens."""
+    (messages, first), tools = read_messages(row), read_tools(row)
+    chat = Chat(messages, tools, tokenizer, find_template(tokenizer, tools))
+    tokenized = TokenizedText.of(chat.render(), tokenizer)
+    check_fields_rendered(chat)
     if supervise == "everything":
-        return cut.ids, set()
-    wanted = [message for message in chat.answers if message >= first]
-    if not wanted:
+        return tokenized.ids, set()
+    learned = [message for message in chat.assistant_indices if message >= first]
+    if not learned:
         roles = ", ".join(sorted({message["role"] for message in messages[first:]}))
         raise UserError(f"nothing is supervised in this row: no message to learn has the role assistant (roles: {roles})")
-    turns = find(chat, cut.text, wanted[-1:] if supervise == "last" else wanted, turn_ends(tokenizer))
-    return cut.ids, {number for turn in turns for number in cut.tokens_of(turn)}
+    turns = find_turns(chat, tokenized.text, learned[-1:] if supervise == "last" else learned, find_end_tokens(tokenizer))
+    return tokenized.ids, {number for turn in turns for number in tokenized.find_tokens(turn)}

@@ -1,4 +1,4 @@
-"""A chat as its template writes it: whole, or up to some message, with or without the prompt of generation."""
+"""Renders a chat with its template: whole or up to some message, with or without the generation prompt."""
 
 from __future__ import annotations
 
@@ -8,86 +8,86 @@ from typing import Any
 
 from finetune.errors import UserError
 
-TODAY = date(2024, 7, 26)
-"""What templates are told that ask for the day: the one that Llama 3's falls back on. With the true one, the same row would have other
-tokens tomorrow, and a run that goes on would not be the same run."""
-PARTS = ("tool_calls", "reasoning_content", "reasoning", "thinking")
-"""What a message of the assistant can say besides its content."""
+FIXED_DATE = date(2024, 7, 26)
+"""Current date for templates that write one; Llama 3's template falls back to this day. With the real date, the same row would have other
+tokens tomorrow, and a resumed run would train on other data."""
+OPTIONAL_FIELDS = ("tool_calls", "reasoning_content", "reasoning", "thinking")
+"""Fields of an assistant's message that can hold text beside its content."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """One conversation, and who writes it out."""
+    """One conversation, with the template and the tokenizer that render it."""
 
     messages: list[dict[str, Any]]
     tools: list[Any] | None
     tokenizer: Any
     template: str
-    """Jinja, of the tokenizer's own dialect."""
+    """Jinja in the dialect of transformers."""
 
     @property
-    def answers(self) -> list[int]:
-        """Which messages are the assistant's."""
+    def assistant_indices(self) -> list[int]:
+        """Indices of the assistant's messages."""
         return [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
 
-    def written(self, until: int | None = None, prompt: bool = False, template: str | None = None) -> str:
-        """The messages before `until` (all of them) as text, by `template` (its own). With `prompt`: and what generation is given besides.
+    def render(self, until: int | None = None, add_generation_prompt: bool = False, template: str | None = None) -> str:
+        """The text of the messages before index `until` (default: all), by `template` (default: the chat's own).
 
-        Raises `UserError` with the template's own objection if it has one.
+        Raises `UserError` with the template's own error if it fails.
         """
         try:
             [text] = self.tokenizer.apply_chat_template(
-                [self.messages[:until]],  # a batch of one, since no conversation at all is no conversation to transformers
+                [self.messages[:until]],  # a batch of one, because transformers refuses an empty conversation outside of a batch
                 tools=self.tools,
                 chat_template=template or self.template,
-                add_generation_prompt=prompt,
+                add_generation_prompt=add_generation_prompt,
                 tokenize=False,
             )
-        except Exception as error:  # a template is a program of somebody else's and raises whatever its author overlooked
-            raise UserError(f"the chat template cannot write this chat: {type(error).__name__}: {error}") from error
+        except Exception as error:  # a template is a third party's program, and can raise any exception
+            raise UserError(f"the chat template cannot render this chat: {type(error).__name__}: {error}") from error
         return str(text)
 
 
-def check_all_written(chat: Chat) -> None:
-    """Refuse a template that passes over what the row has: one that writes the same without it.
+def check_fields_rendered(chat: Chat) -> None:
+    """Raises `UserError` for a template that ignores a field of the row, which means that it renders the same text without the field.
 
-    What a message says is taken from the chat that ends with it, since it is right of some templates to leave it out later.
+    The fields of a message are checked in the chat that ends with it, because a template may drop them from earlier turns.
     """
-    for part in PARTS:
-        carriers = [number for number, message in enumerate(chat.messages) if message.get(part)]
+    for name in OPTIONAL_FIELDS:
+        carriers = [number for number, message in enumerate(chat.messages) if message.get(name)]
         if carriers:
             until = chat.messages[: carriers[0] + 1]
-            rest = [{key: value for key, value in message.items() if key != part} for message in until]
-            _check_read(part, replace(chat, messages=until), replace(chat, messages=rest))
+            rest = [{key: value for key, value in message.items() if key != name} for message in until]
+            _check_rendered(name, replace(chat, messages=until), replace(chat, messages=rest))
     if chat.tools:
-        _check_read("tools", chat, replace(chat, tools=None))
+        _check_rendered("tools", chat, replace(chat, tools=None))
 
 
-def _check_read(part: str, full: Chat, poorer: Chat) -> None:
+def _check_rendered(name: str, full: Chat, reduced: Chat) -> None:
     try:
-        alike = full.written() == poorer.written()
-    except UserError:  # the template misses what was taken away, or wants more of a chat: it reads, at any rate
+        same = full.render() == reduced.render()
+    except UserError:  # the template fails without the field, so it does read it
         return
-    if alike:
+    if same:
         raise UserError(
-            f"the chat template passes over `{part}`, so the model would neither see nor learn it: give one that writes it, with "
-            f"options.chat_template: FILE, or take `{part}` out of the row"
+            f"the chat template ignores `{name}`, so the model would neither see nor learn it: set options.chat_template to a template "
+            f"that renders it, or remove `{name}` from the row"
         )
 
 
-def template_of(tokenizer: Any, tools: list[Any] | None) -> str:
-    """The template that the tokenizer uses for a chat with these tools, on a day that stands still. Raises `UserError` if it has none."""
+def find_template(tokenizer: Any, tools: list[Any] | None) -> str:
+    """The template that the tokenizer uses for a chat with these tools, with a fixed date. Raises `UserError` if there is none."""
     try:
         template = str(tokenizer.get_chat_template(None, tools=tools))
     except ValueError:
         raise UserError(
-            "the tokenizer has no chat template, so nothing says how `messages` become text: give one with options.chat_template: FILE "
-            "(Jinja), start from the model's instruct variant, or train on rows of `prompt` and `completion` as text"
+            "the tokenizer has no chat template, so `messages` cannot be rendered: set options.chat_template to a Jinja file, start from "
+            "the model's instruct variant, or train on rows with `prompt` and `completion` as text"
         ) from None
-    return f"{_clock()}\n{template}" if "strftime_now" in template else template
+    return f"{_fixed_clock()}\n{template}" if "strftime_now" in template else template
 
 
-def _clock() -> str:
-    """A macro in the place of transformers' clock, for which version 5 lets no function be given."""
-    parts = "".join(f".replace('%{letter}', '{TODAY:%{letter}}')" for letter in "aAbBdHIjmMpSyY")
+def _fixed_clock() -> str:
+    """A Jinja macro that replaces transformers' clock; version 5 accepts no function for it."""
+    parts = "".join(f".replace('%{letter}', '{FIXED_DATE:%{letter}}')" for letter in "aAbBdHIjmMpSyY")
     return f"{{% macro strftime_now(form) %}}{{{{ form{parts} }}}}{{% endmacro %}}"

@@ -1,4 +1,4 @@
-"""Samples as batches: padded side by side, or laid end to end."""
+"""Makes batches of samples: padded side by side, or packed end to end into one row."""
 
 from __future__ import annotations
 
@@ -12,77 +12,85 @@ from torch.nn.utils.rnn import pad_sequence
 from finetune.recipe import Batch, Sample
 
 IGNORE = -100
-"""In place of a target: nothing is learned here."""
-SHORT = 64
-"""Positions of a sample that is short on average, for `rooms`."""
+"""Target of positions at which nothing is learned."""
+POSITIONS_PER_SAMPLE = 64
+"""Average length of short samples, for `bounds_length`."""
 
 
-def following(sample: Sample) -> Tensor:
-    """For each position [S] the token that comes next, where that is supervised; `IGNORE` elsewhere, and at the end.
+def shift_labels(sample: Sample) -> Tensor:
+    """The target of each position [S]: the next token if that one is supervised, otherwise `IGNORE`; `IGNORE` at the last position.
 
-    The one shift of the labels. A sample's first token is nobody's target: there is nothing to predict it from, and in a packed row only
-    another sample.
+    Labels are shifted only here. The first token of a sample is never a target: there is nothing to predict it from, and in a packed row
+    only another sample comes before it.
     """
     targets = torch.full_like(sample["ids"], IGNORE)
     targets[:-1] = torch.where(sample["supervised"][1:], sample["ids"][1:], IGNORE)
     return targets
 
 
-def monotonous(positions: int) -> Sample:
-    """A sample of which only the length matters; all of it is learned."""
+def make_filler(positions: int) -> Sample:
+    """A sample of that length in which every token is 0 and supervised, where only the length matters."""
     return {"ids": torch.zeros(positions, dtype=torch.int64), "supervised": torch.ones(positions, dtype=torch.bool)}
 
 
 def collate(samples: list[Sample]) -> Batch:
-    """[B, S], padded on the right."""
+    """A batch [B, S], padded on the right."""
     ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)
-    targets = pad_sequence([following(sample) for sample in samples], batch_first=True, padding_value=IGNORE)
-    return _batch({"ids": ids, "targets": targets})
+    targets = pad_sequence([shift_labels(sample) for sample in samples], batch_first=True, padding_value=IGNORE)
+    return _make_batch({"ids": ids, "targets": targets})
 
 
 def pack(samples: list[Sample]) -> Batch:
-    """[1, S], one sample after another. Positions start again with each, by which every attention of transformers keeps them apart;
-    `bounds` [N + 1] and the lengths are for those that need not look (`varlen_attention`)."""
+    """A row [1, S] of the samples end to end.
+
+    Positions start from 0 in each sample; from this, transformers' attentions separate the samples. `bounds` [N + 1] int32, where samples
+    begin and end, and the lengths are for `varlen_attention`, which does not inspect positions.
+    """
     lengths = tuple(len(sample["ids"]) for sample in samples)
     rows = {
         "ids": torch.cat([sample["ids"] for sample in samples]),
-        "targets": torch.cat([following(sample) for sample in samples]),
+        "targets": torch.cat([shift_labels(sample) for sample in samples]),
         "positions": torch.cat([torch.arange(length) for length in lengths]),
     }
     bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-    return _batch({**{name: row.unsqueeze(0) for name, row in rows.items()}, "bounds": bounds}, lengths)
+    return _make_batch({**{name: row.unsqueeze(0) for name, row in rows.items()}, "bounds": bounds}, lengths)
 
 
 def pad(batch: Batch, positions: int) -> Batch:
-    """A packed row with as many positions as every other one, so that compiled blocks see one shape: what is added is a sample of its own,
-    in which nothing is learned. A longer row stays as it is, but for its bounds.
+    """A packed row with a fixed number of positions, so that compiled blocks see only one shape. A longer row keeps its length.
 
-    Every position of what is added is 0: higher ones could be beyond a model's table of positions, and a rotary embedding that scales with
-    the highest position of a row would compute the real samples in another way.
+    The padding is one more sample, in which nothing is learned. All its positions are 0: higher ones could exceed the model's table of
+    positions, and a rotary embedding that scales with the highest position of a row would change the real samples.
 
-    `bounds` get a fixed length, too, by empty samples at the end, and the lengths, which differ from row to row, are dropped.
+    `bounds` get a fixed length too, by empty samples at the end. The lengths, which differ from row to row, are dropped.
     """
     length, tensors = batch.tensors["ids"].shape[1], dict(batch.tensors)
-    missing, held = max(0, positions - length), len(tensors["bounds"]) + 1
+    missing, used = max(0, positions - length), len(tensors["bounds"]) + 1
     rows = {"ids": torch.zeros(missing), "targets": torch.full((missing,), IGNORE), "positions": torch.zeros(missing)}
     for name, added in rows.items():
         tensors[name] = torch.cat([tensors[name], added.unsqueeze(0).to(torch.int64)], dim=1)
-    bounds = torch.full((rooms(held, positions),), length + missing, dtype=torch.int32)
-    bounds[: held - 1] = tensors["bounds"]
+    bounds = torch.full((bounds_length(used, positions),), length + missing, dtype=torch.int32)
+    bounds[: used - 1] = tensors["bounds"]
     return replace(batch, tensors={**tensors, "bounds": bounds}, lengths=())
 
 
-def rooms(held: int, positions: int) -> int:
-    """Length of the bounds of a row of fixed shape: as for samples of `SHORT` positions on average, or, for a row of shorter ones, twice as
-    much, and so on, that there be few lengths in all. Not as for the shortest samples: a kernel is started for each empty one, too."""
-    size = max(16, positions // SHORT)
-    while size < held:
+def bounds_length(used: int, positions: int) -> int:
+    """Length of the bounds of a padded row, of which `used` entries are needed.
+
+    It is enough for samples of `POSITIONS_PER_SAMPLE` positions; for shorter samples it is doubled until they fit, so that few different
+    lengths occur. It is not made for the shortest possible samples, because a kernel is started for each empty sample as well.
+    """
+    size = max(16, positions // POSITIONS_PER_SAMPLE)
+    while size < used:
         size *= 2
     return size
 
 
-def _batch(tensors: dict[str, Tensor], lengths: tuple[int, ...] = ()) -> Batch:
-    """With the numbers of the supervised positions in the flattened rows, [M] int64: only the host can know M without waiting."""
+def _make_batch(tensors: dict[str, Tensor], lengths: tuple[int, ...] = ()) -> Batch:
+    """Adds `supervised` [M] int64, the indices of the supervised positions in the flattened rows.
+
+    They are found here, because on a device the host would have to wait for M.
+    """
     supervised = (tensors["targets"] != IGNORE).flatten().nonzero().squeeze(1)
     count = len(supervised)
     return Batch({**tensors, "supervised": supervised}, {"nll": count, "accuracy": count}, lengths)

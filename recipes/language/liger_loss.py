@@ -1,6 +1,7 @@
-"""The head and its cross-entropy with Liger's fused Triton kernel (Hsu et al. 2024, arXiv:2410.10989), in the place of `LossHead`.
+"""Output head and cross-entropy with Liger's fused Triton kernel (Hsu et al. 2024, arXiv:2410.10989), as a replacement of `LossHead`.
 
-Both go chunk by chunk and gather gradients in the forward pass; Liger does in one kernel what `loss_head` does to a chunk's logits in ten.
+Both work chunk by chunk and compute gradients in the forward pass. Liger needs one kernel for what `LossHead` does to the logits of a chunk
+in ten operations.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from finetune.modeling.loss_head import LossHead, Shaping
 
 
 class LigerHead(LossHead):
-    """A linear output head [V, H] whose loss and gradients are `LossHead`'s, up to rounding."""
+    """A linear output head [V, H] with the loss and the gradients of `LossHead`, up to rounding."""
 
     def __init__(self, linear: nn.Linear, shaping: Shaping) -> None:
-        """Raises `UserError` if the model changes its logits: Liger knows no scale, and its cap only runs where no test of ours does."""
+        """Raises `UserError` if the model changes its logits: Liger supports no scale, and its soft cap is not covered by our tests."""
         if shaping != Shaping():
-            raise UserError(f"options.loss_head: liger is for plain logits, and this model's are changed ({shaping}); take chunked")
+            raise UserError(f"options.loss_head: liger needs unmodified logits, and this model changes them ({shaping}); use chunked")
         super().__init__(linear, shaping)
 
     def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """As `LossHead.forward`; of several words that share the highest logit only the first is a hit.
+        """As `LossHead.forward`. If several tokens share the highest logit, only the first one counts as a correct prediction.
 
-        Where `hidden` wants no gradient, Liger gives the weight none either; here all layers below the head are trained or have adapters.
+        If `hidden` requires no gradient, Liger computes none for the weight either; here all layers below the head are trained or adapted.
         """
-        if not len(targets):  # Liger divides by their number; and gradients of zero must exist, since the other ranks reduce theirs
+        if not len(targets):  # Liger divides by their number. Gradients of zero must exist, because the other ranks reduce theirs.
             return super().forward(hidden, targets)
-        found = _fused()(self.weight, hidden, targets, self.bias)
-        return found.loss, (found.predicted_tokens == targets).sum().float()
+        result = _liger_loss()(self.weight, hidden, targets, self.bias)
+        return result.loss, (result.predicted_tokens == targets).sum().float()
 
 
 @cache
-def _fused() -> Any:
-    """Liger's loss. No submodule of the head: one with children would not be gathered by itself (`sharding.find_units`)."""
-    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+def _liger_loss() -> Any:
+    """Liger's loss. It is no submodule of the head, because a head with children would not be its own sharding unit."""
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss  # an optional package
 
-    # The weight's gradient in fp32, as ours: in bf16, each chunk's addition would round the sum anew.
+    # The weight's gradient is accumulated in fp32, as in LossHead: in bf16 each chunk's addition would round the sum again.
     return LigerFusedLinearCrossEntropyLoss(reduction="sum", accum_dtype=torch.float32, return_predicted_tokens=True)
 
 
 def check_runnable() -> None:
-    """Raises `UserError` with what is missing here. Triton's interpreter, which is for tests, needs no GPU."""
+    """Raises `UserError`, which names what is missing on this machine. Triton's interpreter, which tests use, needs no GPU."""
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-        raise UserError("options.loss_head: liger needs a CUDA GPU, for which its kernels are compiled; take chunked")
+        raise UserError("options.loss_head: liger needs a CUDA GPU for its Triton kernels; use chunked")
     try:
-        _fused()
-    except (ImportError, TypeError) as error:  # an older release does not know what it is asked for
+        _liger_loss()
+    except (ImportError, TypeError) as error:  # TypeError: an older release does not accept these arguments
         raise UserError(f"options.loss_head: liger needs liger-kernel 0.8 or later: pip install 'overtone[liger]' ({error})") from None

@@ -1,4 +1,4 @@
-"""Options that recipes for causal language models share. Imports no torch: configs and `--help` are read from here."""
+"""Options that recipes for causal language models share. Imports no torch, because configs and `--help` need only this module."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from finetune.config import FilePath, Section
 
 class LanguageOptions(Section):
     supervise: Literal["assistant", "last", "everything"] = "assistant"
-    """What is learned of a chat: every turn of the assistant, only the last one, or every token."""
+    """Which tokens of a chat are learned: every turn of the assistant, only its last turn, or every token."""
     chat_template: FilePath | None = None
-    """Jinja file to use, and to export, instead of the tokenizer's own chat template."""
+    """Jinja file with a chat template that replaces the tokenizer's own, in training and in the export."""
     attention: Literal["auto", "varlen", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
-    """`varlen` computes the samples of a packed row apart, by torch's kernel on a GPU in bf16 and otherwise one by one; the others are
-    transformers'. `auto`: varlen by the kernel, else flash_attention_2 where the package is, else varlen one by one, else sdpa or eager."""
+    """`varlen` computes the samples of a packed row separately: with torch's kernel on a GPU in bf16, otherwise in a loop over the samples.
+    The others are the implementations of transformers. `auto` uses the first that is possible: varlen with the kernel, flash_attention_2
+    if the package is installed, varlen in a loop, sdpa, eager."""
     loss_head: Literal["chunked", "liger"] = "chunked"
-    """What computes the loss from the last states: plain torch operations, or Liger's fused kernel (a GPU and overtone[liger])."""
+    """Implementation of output head and loss: torch operations on chunks of positions, or Liger's fused kernel (needs a GPU and
+    overtone[liger])."""

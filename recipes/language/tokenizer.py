@@ -1,4 +1,4 @@
-"""The base's tokenizer, and the chat template that it is used with."""
+"""Loads the base's tokenizer, with the chat template to use."""
 
 from __future__ import annotations
 
@@ -7,39 +7,42 @@ from typing import Any
 
 from finetune.errors import UserError
 from finetune.storage.model_security import admit
+from recipes.language.causal_model import causal_language_model
 
 
 def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
-    """The base's tokenizer, with the chat template of the config if that has one. Raises `UserError` for one without places."""
-    from transformers import AutoTokenizer
+    """The base's tokenizer, with the chat template in that file if one is given.
 
-    from recipes.language.causal_model import language_model
+    Raises `UserError` for a tokenizer that cannot be loaded, or that cannot report the place of its tokens.
+    """
+    from transformers import AutoTokenizer  # takes seconds, and `--help` imports this module
 
-    with admit(base, language_model()) as clean:
+    with admit(base, causal_language_model()) as clean:
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(clean, trust_remote_code=False)
-        except Exception as error:  # the tokenizers' own errors have no class of their own
+        except Exception as error:  # the tokenizers package raises plain Exception
             raise UserError(
-                f"{base}: its tokenizer cannot be loaded ({str(error).splitlines()[0]}); a tokenizer that comes as code is never run, "
-                "so a tokenizer.json that transformers reads by itself must be there"
+                f"{base}: its tokenizer cannot be loaded ({str(error).splitlines()[0]}); the model's own code is never run, so the folder "
+                "needs a tokenizer.json that transformers can read without it"
             ) from error
     if not tokenizer.is_fast:
-        raise UserError(f"{base}: its tokenizer has no fast form (tokenizer.json), without which no token's place in the text is known")
+        raise UserError(f"{base}: its tokenizer has no fast version (tokenizer.json), which is needed to locate tokens in the text")
     if chat_template is not None:
         tokenizer.chat_template = read_template(chat_template)
     return tokenizer
 
 
-def check_words(tokenizer: Any, words: int, base: Path) -> None:
-    """Raises `UserError` if the tokenizer can write a token for which a model of so many words has no embedding."""
-    if len(tokenizer) > words:
+def check_vocabulary(tokenizer: Any, embeddings: int, base: Path) -> None:
+    """Raises `UserError` if the tokenizer can produce a token for which the model, with so many embeddings, has none."""
+    if len(tokenizer) > embeddings:
         raise UserError(
-            f"{base}: the tokenizer knows {len(tokenizer):,} tokens and the model {words:,}; the files of two models lie there, or tokens "
-            "were added without enlarging the model: use the tokenizer that came with the weights"
+            f"{base}: the tokenizer has {len(tokenizer):,} tokens and the model {embeddings:,} embeddings; the folder mixes files of two "
+            "models, or tokens were added without resizing the model: use the tokenizer that was published with the weights"
         )
 
 
 def read_template(path: Path) -> str:
+    """A chat template's text. Raises `UserError`."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

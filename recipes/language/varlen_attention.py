@@ -1,10 +1,10 @@
-"""Attention that computes each sample of a row by itself, where a mask over the row would compute the square of its whole length.
+"""Attention that computes each sample of a packed row separately. A mask over the row would cost the square of the row's whole length.
 
-It is registered with transformers as an attention of its own: once a forward, in place of a mask, each kind of layer is handed the spans
-of the samples, which `collation.pack` has written down on the host (`packed`). So the host never waits for a device to learn where samples
-begin, and what is handed over is in the layers' arguments, which activation checkpointing keeps for the second forward. Nothing has to be
-known of an architecture: its own rule for who sees whom, with which sdpa would fill its mask, is compared with what is computed here
-(`compared`), once before the first step.
+It is registered as an attention implementation in transformers. Once per forward, each kind of layer receives the spans of the samples
+instead of a mask. `collation.pack` computes their bounds on the host (`packed_row`), so the host never waits for a device to find where
+samples begin. The spans are arguments of the layers, so activation checkpointing keeps them for the second forward. No knowledge of the
+architecture is needed: before the first step, the model's own rule of which positions attend to which (sdpa's mask would be made from it)
+is compared with the rule here (`compare_rule`).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from torch import Tensor, nn
 from finetune.errors import UserError
 
 LOOP, KERNEL = "overtone_loop", "overtone_varlen"
-"""Names in transformers: sdpa sample by sample, on every device; or one call of torch's varlen kernel."""
+"""Names in transformers: sdpa in a loop over the samples, on every device; or one call of torch's varlen kernel."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Who sees whom in rows of equal shape: the earlier positions of the same sample, and of those the last `window`."""
+    """Which positions attend to which: to the earlier ones of the same sample, at most the last `window` of them."""
 
     lengths: tuple[int, ...]
-    """Of the samples that are end to end in a row. Empty for a row of fixed shape, of which only the kernel knows where samples begin."""
+    """Lengths of the samples in the row. Empty for a row of fixed shape, whose samples only the kernel can separate, by `bounds`."""
     bounds: Tensor
-    """[N + 1] int32, where the samples begin and end."""
+    """[N + 1] int32: where the samples begin and end."""
     longest: int
-    """No sample has more positions."""
+    """Upper bound of the samples' lengths."""
     window: int | None
-    """Positions that are seen, one's own included; None: all of them."""
+    """Positions that one position attends to, itself included; None: all of them."""
 
     def mask(self, length: int) -> Tensor | None:
-        """[length, length], True where a sample's position (row) sees another (column). None: whatever came before."""
+        """[length, length], True where a position of a sample (row) attends to another (column). None: to all earlier ones."""
         if self.window is None or length <= self.window:
             return None
         places = torch.arange(length, device=self.bounds.device)
@@ -48,13 +48,13 @@ class Spans:
 
 
 _row: ContextVar[tuple[Tensor | None, tuple[int, ...]]] = ContextVar("row", default=(None, ()))
-"""Of the forward that is under way: bounds and lengths, as `packed` takes them."""
+"""Bounds and lengths of the current forward, as `packed_row` takes them."""
 
 
 @contextmanager
-def packed(bounds: Tensor | None, lengths: tuple[int, ...]) -> Iterator[None]:
+def packed_row(bounds: Tensor | None, lengths: tuple[int, ...]) -> Iterator[None]:
     """While open, models attend to rows of these samples: `bounds` [N + 1] int32 on the model's device, `lengths` on the host, or () for a
-    row of fixed shape. None: each row is one sample."""
+    row of fixed shape. Bounds of None: each row is one sample."""
     token = _row.set((bounds, lengths))
     try:
         yield
@@ -63,13 +63,13 @@ def packed(bounds: Tensor | None, lengths: tuple[int, ...]) -> Iterator[None]:
 
 
 _compared: ContextVar[int] = ContextVar("compared", default=0)
-"""Positions for which the rule of a model is compared, in the forward that is under way."""
+"""Length of the row for which the model's rule is compared in the current forward; 0: it is not compared."""
 
 
 @contextmanager
-def compared(positions: int) -> Iterator[None]:
-    """While open, a forward compares its model's own rule of who sees whom with what is computed here, in rows of so many positions
-    however few it is given. It raises `UserError` where they differ."""
+def compare_rule(positions: int) -> Iterator[None]:
+    """While open, a forward compares its model's own rule of which positions attend to which with what is computed here, for rows of so
+    many positions, even if its own rows are shorter. It raises `UserError` if they differ."""
     token = _compared.set(positions)
     try:
         yield
@@ -78,15 +78,15 @@ def compared(positions: int) -> Iterator[None]:
 
 
 def register() -> None:
-    """Make both known to transformers under their names."""
+    """Register both implementations in transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    for name, attend in ((LOOP, one_by_one), (KERNEL, at_once)):
+    for name, attend in ((LOOP, attend_in_loop), (KERNEL, attend_with_kernel)):
         AttentionInterface.register(name, attend)
-        AttentionMaskInterface.register(name, spans)
+        AttentionMaskInterface.register(name, make_spans)
 
 
-def spans(
+def make_spans(
     *,
     batch_size: int,
     kv_length: int,
@@ -97,17 +97,17 @@ def spans(
     device: torch.device | None = None,
     **_: Any,
 ) -> Spans | None:
-    """What transformers requests of an attention once a forward, for each kind of its layers. None: everybody sees all that came before.
+    """Replaces transformers' creation of a mask, once per forward for each kind of layer. None: positions attend to all earlier ones.
 
-    Of the arguments, `cache_position` is how transformers 4 names the device. `attention_mask` [rows, S] says that there is no padding; it
-    is given so that transformers does not look at positions for packed samples, which would hold up the host (`causal_model`).
+    In transformers 4, the device is that of `cache_position`. `attention_mask` [rows, S] says that there is no padding; `causal_model`
+    passes it so that transformers does not inspect positions for packed samples, for which the host would wait.
     """
     bounds, lengths = _row.get()
     if bounds is not None and batch_size > 1:
-        raise ValueError(f"{batch_size} rows of samples end to end; one at a time can be computed")
+        raise ValueError(f"{batch_size} packed rows; only one at a time can be computed")
     positions = _compared.get()
-    if positions and not (agrees(mask_function, local_size, positions) and (attention_mask is None or attention_mask.all())):
-        raise UserError("this model lets positions see others than those before them, within a window; set options.attention: sdpa")
+    if positions and not (rule_matches(mask_function, local_size, positions) and (attention_mask is None or attention_mask.all())):
+        raise UserError("in this model, positions attend to others than the earlier ones within a window; set options.attention: sdpa")
     if bounds is None:
         if local_size is None or kv_length <= local_size:
             return None
@@ -118,27 +118,27 @@ def spans(
     return Spans(lengths, bounds, max(lengths, default=kv_length), local_size)
 
 
-def agrees(rule: Callable[..., Tensor], window: int | None, length: int) -> bool:
-    """Whether a rule of transformers, looked at where each position's view begins and ends, lets positions see those before them, within
-    the window if there is one."""
+def rule_matches(rule: Callable[..., Tensor], window: int | None, length: int) -> bool:
+    """Whether by a mask rule of transformers, positions attend to the earlier ones, within the window if there is one. The rule is checked
+    at the first and the last position that each position attends to, and at the ones next to them."""
     zero, here = torch.zeros(1, 1, dtype=torch.int64), torch.arange(length)
     first = torch.zeros_like(here) if window is None else (here - window + 1).clamp(min=0)
 
-    def sees(positions: Tensor, others: Tensor) -> Tensor:
+    def attends(positions: Tensor, others: Tensor) -> Tensor:
         return rule(zero, zero, positions, others).expand(1, -1)
 
-    inside = sees(here, here) & sees(here, first)
-    outside = (sees(here, first - 1) & (first > 0)) | sees(here[:-1], here[1:]).any()
+    inside = attends(here, here) & attends(here, first)
+    outside = (attends(here, first - 1) & (first > 0)) | attends(here[:-1], here[1:]).any()
     return bool((inside & ~outside).all())
 
 
-def one_by_one(
+def attend_in_loop(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Spans | Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Query, key and value [B, heads, S, D], with fewer heads in the last two if they are shared → [B, S, heads, D].
+    """Attention with sdpa for one sample after another: [B, heads, S, D] → [B, S, heads, D]; keys and values may have fewer heads.
 
-    `options` are transformers', for the sdpa under it: scaling, dropout, and more that differs between its versions. So is a mask that a
-    model made by itself.
+    `options` are those of transformers' sdpa: scaling, dropout, and others that differ between its versions. A model may also pass a mask
+    that it made itself, which sdpa gets as it is.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -147,13 +147,13 @@ def one_by_one(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     lengths = attention_mask.lengths
     if not lengths:
-        raise ValueError("a row of fixed shape, whose samples only the kernel can tell apart")
+        raise ValueError("only the kernel can separate the samples of a row of fixed shape")
     parts = zip(*(each.split(lengths, dim=2) for each in (query, key, value)), lengths, strict=True)
     done = [sdpa_attention_forward(module, q, k, v, attention_mask.mask(length), **options)[0] for q, k, v, length in parts]
     return torch.cat(done, dim=1), None
 
 
-def at_once(
+def attend_with_kernel(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -163,44 +163,44 @@ def at_once(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The same by torch's kernel, which takes samples of a single row. Needs `has_kernel`."""
+    """The same with torch's kernel, which takes the samples of a single row; for several rows, the loop. Needs `has_kernel`."""
     from torch.nn.attention.varlen import varlen_attn
 
     if not isinstance(attention_mask, Spans) or len(query) > 1:
-        return one_by_one(module, query, key, value, attention_mask, scaling=scaling, **options)
+        return attend_in_loop(module, query, key, value, attention_mask, scaling=scaling, **options)
     check_options(options)
     bounds, longest = attention_mask.bounds, attention_mask.longest
     reach = -1 if attention_mask.window is None else attention_mask.window - 1
     q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-    # torch 2.11 has no such flag and takes shared heads without it; torch 2.12 refuses them unless it is set.
+    # torch 2.11 has no such flag and accepts shared heads without it; torch 2.12 refuses them unless it is set.
     shared: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
-    found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(reach, 0), **shared)
-    assert isinstance(found, Tensor)  # and not with the auxiliaries, which nobody asked for
-    return found[None], None
+    attended = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(reach, 0), **shared)
+    assert isinstance(attended, Tensor)  # a tuple only with return_aux
+    return attended[None], None
 
 
 def check_options(options: dict[str, Any]) -> None:
-    """Raises `UserError` if a layer asks for more than sdpa gives to a sample alone, so that it would be trained on another attention."""
-    if asked := [name for name in ("softcap", "s_aux", "position_bias", "head_mask") if options.get(name) is not None]:
-        raise UserError(f"this model's attention has {', '.join(asked)}, which attention by spans has not; set options.attention: eager")
+    """Raises `UserError` if a layer passes an option that sdpa ignores, because the model would be trained with another attention."""
+    if unsupported := [name for name in ("softcap", "s_aux", "position_bias", "head_mask") if options.get(name) is not None]:
+        raise UserError(f"this model's attention has {', '.join(unsupported)}, which varlen does not support; set options.attention: eager")
 
 
-def has_kernel(shape: Any) -> bool:
-    """Whether torch's varlen kernel computes this model's attention in bf16, here: a CUDA GPU of compute capability 8.0 or more, heads
-    of one size up to 256 for queries, keys and values, and no dropout."""
+def has_kernel(config: Any) -> bool:
+    """Whether torch's varlen kernel can compute the attention of a model with this config in bf16, here: on a CUDA GPU of compute
+    capability 8.0 or more, with heads of one size up to 256 for queries, keys and values, and without dropout."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
         return False
     from torch.nn.attention.varlen import varlen_attn
 
-    understood = {"scale", "window_size"} <= inspect.signature(varlen_attn).parameters.keys()  # torch 2.10 has neither
-    head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    plain = not hasattr(shape, "v_head_dim") and not getattr(shape, "attention_dropout", 0.0)
-    return understood and plain and head % 8 == 0 and head <= 256
+    complete = {"scale", "window_size"} <= inspect.signature(varlen_attn).parameters.keys()  # torch 2.10 has neither
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    plain = not hasattr(config, "v_head_dim") and not getattr(config, "attention_dropout", 0.0)
+    return complete and plain and head % 8 == 0 and head <= 256
 
 
 @contextmanager
-def stock(config: Any) -> Iterator[None]:
-    """While open, the model of this config attends by sdpa under a mask."""
+def masked_sdpa(config: Any) -> Iterator[None]:
+    """While open, the model with this config uses sdpa with a mask."""
     before = config._attn_implementation
     config._attn_implementation = "sdpa"
     try:

@@ -1,1 +1,1 @@
-"""Supervised fine-tuning of any causal language model of transformers."""
+"""Supervised fine-tuning of causal language models of transformers."""

@@ -1,4 +1,4 @@
-"""A sample as a person reads it, with what is learned of it standing out."""
+"""Renders a training sample as text, with the supervised tokens highlighted."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ COLOUR = ("\x1b[1;32m", "\x1b[0m")
 BRACKETS = ("⟦", "⟧")
 
 
-def show(sample: Sample, processor: Any) -> str:
-    """`ids` and `supervised` [S] as text: supervised tokens in green on a terminal, between brackets elsewhere or if NO_COLOR is set.
+def render_sample(sample: Sample, processor: Any) -> str:
+    """`ids` and `supervised` [S] as text. Supervised tokens are green on a terminal; if there is none, or NO_COLOR is set, in brackets.
 
-    Special tokens are written out. Control characters are too, or a text could command the terminal.
+    Special tokens are shown. Control characters are escaped, or a text could send commands to the terminal.
     """
     ids, supervised = sample["ids"].tolist(), sample["supervised"].tolist()
-    begin, end = marks()
+    begin, end = choose_marks()
     edges = [0, *(place for place in range(1, len(ids)) if supervised[place] != supervised[place - 1]), len(ids)]
-    # By difference, not run by run: a tokenizer of SentencePiece's kind drops the space before whatever it is asked to spell.
-    spelled = [processor.tokenizer.decode(ids[:edge], skip_special_tokens=False, clean_up_tokenization_spaces=False) for edge in edges]
-    runs = [visible(after[len(before) :]) for before, after in pairwise(spelled)]
+    # As differences of longer and longer beginnings: tokenizers like SentencePiece drop the space at the beginning of what they decode.
+    decoded = [processor.tokenizer.decode(ids[:edge], skip_special_tokens=False, clean_up_tokenization_spaces=False) for edge in edges]
+    runs = [escape_controls(after[len(before) :]) for before, after in pairwise(decoded)]
     text = "".join(f"{begin}{run}{end}" if supervised[edge] else run for edge, run in zip(edges, runs, strict=False))
     return f"{text}\n({sum(supervised):,} of {len(ids):,} tokens are supervised)"
 
 
-def marks() -> tuple[str, str]:
-    """What stands before and behind supervised text, as the reader's terminal has it."""
+def choose_marks() -> tuple[str, str]:
+    """What is written before and after supervised text: colour codes on a terminal, otherwise brackets."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
     return BRACKETS if plain else COLOUR
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
+    """The text with control and format characters as escape sequences, except line breaks and tabs."""
     return "".join(
         character if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf") else ascii(character)[1:-1]
         for character in text

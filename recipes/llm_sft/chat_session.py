@@ -1,4 +1,4 @@
-"""A conversation with an exported model, in a terminal.
+"""A conversation with an exported model in a terminal.
 
 python -m finetune chat --model exports/mine
 """
@@ -9,38 +9,41 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from finetune.errors import UserError
 
-from .generation import Answerer, Manner, add_manner, load, manner_of, prompt_ids, respond
+from .generation import Decoding, LoadedModel, add_decoding_arguments, generate_answer, load_model, make_decoding, tokenize_prompt
 
 RESET, EXIT = "/reset", "/exit"
 
 
 def chat(folder: Path, argv: list[str]) -> int:
-    """Body of the verb: read a line, answer it with all that was said before, until /exit or the end of the input."""
-    import torch
-
-    parser = argparse.ArgumentParser(prog="python -m finetune chat --model FOLDER", description=f"Talk. {RESET} forgets, {EXIT} leaves.")
-    add_manner(parser)
-    asked = parser.parse_args(argv)
-    manner = manner_of(asked)
-    answerer = load(folder)
-    if answerer.tokenizer.chat_template is None:
-        raise UserError(f"--model {folder}: no chat template, so it cannot tell who speaks; `finetune generate` continues a text with it")
-    torch.manual_seed(asked.seed)
-    print(f"{RESET} forgets what was said, {EXIT} leaves, Ctrl-C breaks an answer off")
-    opening = [] if asked.system is None else [{"role": "system", "content": asked.system}]
+    """Body of the verb: read a line, answer it with the whole conversation as context, until /exit or the end of the input."""
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune chat --model FOLDER",
+        description=f"Chat with an exported model. {RESET} starts a new conversation, {EXIT} ends the program.",
+    )
+    add_decoding_arguments(parser)
+    arguments = parser.parse_args(argv)
+    decoding = make_decoding(arguments)
+    loaded = load_model(folder)
+    if loaded.tokenizer.chat_template is None:
+        raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `finetune generate` can continue a text with it")
+    torch.manual_seed(arguments.seed)
+    print(f"{RESET} starts a new conversation, {EXIT} ends the program, Ctrl-C stops an answer")
+    opening = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
     history = [*opening]
-    while (line := heard()) not in (None, EXIT):
+    while (line := read_line()) not in (None, EXIT):
         if line == RESET:
             history = [*opening]
         elif line:
-            history = reply(answerer, [*history, {"role": "user", "content": line}], manner)
+            history = answer_last(loaded, [*history, {"role": "user", "content": line}], decoding)
     return 0
 
 
-def heard() -> str | None:
-    """What the person types; None at the end of the input."""
+def read_line() -> str | None:
+    """The line that the user types; None at the end of the input."""
     try:
         return input("> ").strip()
     except (EOFError, KeyboardInterrupt):
@@ -48,17 +51,20 @@ def heard() -> str | None:
         return None
 
 
-def reply(answerer: Answerer, history: list[dict[str, Any]], manner: Manner) -> list[dict[str, Any]]:
-    """Answer aloud; returns the conversation with the answer, or without the last question if there came none."""
-    from transformers import TextStreamer
+def answer_last(loaded: LoadedModel, history: list[dict[str, Any]], decoding: Decoding) -> list[dict[str, Any]]:
+    """Print the answer to the last message while it is generated.
 
-    aloud = TextStreamer(answerer.tokenizer, skip_prompt=True, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    Returns the conversation with the answer, or without the last message if there is no complete answer.
+    """
+    from transformers import TextStreamer  # takes seconds, and `--help` imports this module
+
+    streamer = TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     try:
-        answer = respond(answerer, prompt_ids({"messages": history}, answerer.tokenizer), manner, aloud)
+        answer = generate_answer(loaded, tokenize_prompt({"messages": history}, loaded.tokenizer), decoding, streamer)
     except KeyboardInterrupt:
-        print(" (broken off and forgotten)")
+        print(" (stopped; the question and this answer are not kept in the conversation)")
         return history[:-1]
     except UserError as error:
-        print(f"error: {error}, or forget with {RESET}")
+        print(f"error: {error}, or start a new conversation with {RESET}")
         return history[:-1]
     return [*history, {"role": "assistant", "content": answer.text}]

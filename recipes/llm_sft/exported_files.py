@@ -1,4 +1,4 @@
-"""What an export holds: the trained weights under their released names, and what AutoModelForCausalLM and AutoTokenizer read besides."""
+"""The files of an export: weights under their released names, and everything else that AutoModelForCausalLM and AutoTokenizer read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from finetune.config_sources import load_yaml
 from finetune.errors import UserError
 from finetune.recipe import ExportPlan
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.language.causal_model import path_of, read_config
-from recipes.language.stop_tokens import stop_ids
+from recipes.language.causal_model import find_path, read_config
+from recipes.language.stop_tokens import find_stop_ids
 from recipes.language.tokenizer import load_tokenizer
 
 from .model_card import model_card
@@ -24,40 +24,40 @@ COPIED = (
     *("chat_template*", "additional_chat_templates", "processor_config.json", "preprocessor_config.json", GENERATION),
     *("LICENSE*", "NOTICE*", "USE_POLICY*"),
 )
-"""By name and not all there is: a folder that somebody trains from may hold more than may be passed on."""
+"""Patterns of the files that are copied from the base. Other files are not: the base's folder may contain private ones."""
 
 
-class Trained(JsonPart):
-    """What `recipe.state_of` writes."""
+class SftState(JsonPart):
+    """The recipe's part of a checkpoint's state, as `recipe.make_state` writes it."""
 
     supervise: Literal["assistant", "last", "everything"]
     chat_template: str | None
 
 
-def plan(base: Path, state: dict[str, Any]) -> ExportPlan:
-    """`state`: `recipe.state_of`. Raises `UserError` for a base that llm_sft cannot train."""
-    check_recipe_state(Trained, state)
-    tokenizer, head = load_tokenizer(base, None), tied_head(base)
+def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
+    """`state`: see `SftState`. Raises `UserError` for a base that llm_sft cannot train."""
+    check_recipe_state(SftState, state)
+    tokenizer, head = load_tokenizer(base, None), find_tied_head(base)
     template: str | None = state["chat_template"]
     if template is not None:
         tokenizer.chat_template = template
-    copied = files_to_copy(base, template is not None)
+    copied = list_copied_files(base, template is not None)
     written = {
         CONFIG: (base / CONFIG).read_bytes(),
-        **without_code(base),
-        **generation_settings(base, tokenizer),
+        **config_without_code(base),
+        **generation_config(base, tokenizer),
         **({} if template is None else template_files(base, template)),
     }
     return ExportPlan(
         keep=lambda name: name != head,
         files=written,
         copy=tuple(name for name in copied if name not in written),
-        readme=partial(model_card, licence=licence_of(base), chats=tokenizer.chat_template is not None),
+        readme=partial(model_card, licence=read_licence(base), chats=tokenizer.chat_template is not None),
     )
 
 
-def tied_head(base: Path) -> str | None:
-    """Name of the head's weight where it is tied to the embedding: a copy that the base stores would go out untrained. None if not tied."""
+def find_tied_head(base: Path) -> str | None:
+    """Name of the output head's weight if it is tied to the embedding; otherwise None. A copy that the base stores would be untrained."""
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
@@ -66,39 +66,40 @@ def tied_head(base: Path) -> str | None:
         return None
     with init_empty_weights():
         whole = AutoModelForCausalLM.from_config(config)
-    return path_of(whole.get_output_embeddings(), whole) + ".weight"
+    return find_path(whole.get_output_embeddings(), whole) + ".weight"
 
 
-def generation_settings(base: Path, tokenizer: Any) -> dict[str, bytes]:
-    """generation_config.json, if what the model was taught to stop at is not in the base's."""
+def generation_config(base: Path, tokenizer: Any) -> dict[str, bytes]:
+    """generation_config.json with the tokens at which the model learned to stop; empty if the base's file has them."""
     path, config = base / GENERATION, cleaned(base / CONFIG)[0]
-    now = cleaned(path)[0] if path.is_file() else {name: config[name] for name in ("bos_token_id", "eos_token_id") if name in config}
-    known, wanted = now.get("eos_token_id"), stop_ids(tokenizer, now.get("eos_token_id"))
-    return {} if wanted in (known, [known]) else {GENERATION: _json({**now, "eos_token_id": wanted})}
+    settings = cleaned(path)[0] if path.is_file() else {name: config[name] for name in ("bos_token_id", "eos_token_id") if name in config}
+    known = settings.get("eos_token_id")
+    needed = find_stop_ids(tokenizer, known)
+    return {} if needed in (known, [known]) else {GENERATION: _json({**settings, "eos_token_id": needed})}
 
 
-def without_code(base: Path) -> dict[str, bytes]:
-    """config.json without what asks for code (`auto_map` of a repository with its own Python files), if it does: an export does not carry
-    that code, and whoever loads it must not be asked to trust any."""
+def config_without_code(base: Path) -> dict[str, bytes]:
+    """config.json without references to Python files of the base's own (`auto_map`); empty if it has none. An export does not contain these
+    files, and its users must not need to trust any."""
     document, dropped = cleaned(base / CONFIG)
     return {CONFIG: _json(document)} if dropped else {}
 
 
 def template_files(base: Path, template: str) -> dict[str, bytes]:
-    """A chat template in all places where it is looked for: its own file, and the older field, if the base has one there."""
+    """A chat template in all files that have one: its own file, and the older field of tokenizer_config.json if the base uses it."""
     settings = cleaned(base / TOKENIZER)[0] if (base / TOKENIZER).is_file() else {}
     field = {TOKENIZER: _json({**settings, "chat_template": template})} if "chat_template" in settings else {}
     return {TEMPLATE: template.encode(), **field}
 
 
-def files_to_copy(base: Path, other_template: bool) -> tuple[str, ...]:
-    """What is copied of the base. With another template than the base's, none of the base's goes along."""
+def list_copied_files(base: Path, other_template: bool) -> tuple[str, ...]:
+    """Names of the base's files to copy; without its chat templates if `other_template` replaces them."""
     patterns = [pattern for pattern in COPIED if not (other_template and "chat_template" in pattern)]
     return tuple(sorted({path.name for pattern in patterns for path in base.glob(pattern)}))
 
 
-def licence_of(base: Path) -> str | None:
-    """What the base's own card states as its licence, if it can be read."""
+def read_licence(base: Path) -> str | None:
+    """The licence in the header of the base's model card; None if there is none, or it cannot be read."""
     try:
         _, header, _ = (base / "README.md").read_text(encoding="utf-8").split("---", 2)
         licence = load_yaml(header, "README.md")["license"]

@@ -1,4 +1,4 @@
-"""Answer with an exported folder, in the layout that was trained, through transformers' own cached generation.
+"""Generates text with an exported model, from prompts in the format that was trained, by transformers' own cached generation.
 
 python -m finetune generate --model exports/mine --prompt "Good day. Who are you?"
 """
@@ -11,221 +11,226 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
 from finetune.storage.model_security import admit, require_safetensors
 from finetune.storage.strict_json import loads_object
-from recipes.language.causal_model import language_model
-from recipes.language.chat_template import Chat, template_of
-from recipes.language.messages import messages_of, tools_of
-from recipes.language.stop_tokens import stop_ids
-from recipes.language.token_offsets import beginning, ids_of
+from recipes.language.causal_model import causal_language_model
+from recipes.language.chat_template import Chat, find_template
+from recipes.language.messages import read_messages, read_tools
+from recipes.language.stop_tokens import find_stop_ids
+from recipes.language.token_offsets import begin_ids, encode_text
 from recipes.language.tokenizer import load_tokenizer
 
-SAMPLED_TOKENS = 128
-"""Longest answer during training: it may be made on one core beside the run, and is there to be looked at."""
+SAMPLE_TOKENS = 128
+"""Longest answer during training, when the model may run on one core beside the training."""
 
 
 @dataclass(frozen=True)
-class Answerer:
-    """A loaded model with all that an answer takes."""
+class LoadedModel:
+    """A loaded model and its tokenizer."""
 
     model: Any
     tokenizer: Any
-    stops: list[int]
+    stop_ids: list[int]
     """Tokens that end an answer."""
 
     @property
     def positions(self) -> int | None:
-        """How many tokens the model was built for; None if its config does not say."""
+        """The model's maximum number of tokens; None if its config has none."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How an answer is chosen."""
+class Decoding:
+    """Settings of generation."""
 
     tokens: int = 512
-    """At most."""
+    """Most tokens of an answer."""
     temperature: float = 0.0
-    """0: always the most likely token."""
+    """0: always take the most likely token."""
     top_p: float = 1.0
-    """Of the most likely tokens, so many that together they have this probability (Holtzman et al. 2019, arXiv:1904.09751)."""
+    """Sample from the smallest set of most likely tokens with this total probability (Holtzman et al. 2019, arXiv:1904.09751)."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class GeneratedAnswer:
+    """The answer to one prompt."""
+
     text: str
     ended: bool
-    """Whether the model itself ended it."""
+    """False: it was cut off."""
 
 
 def generate(folder: Path, argv: list[str]) -> int:
-    """Body of the verb: check the request, load, answer, print. Raises `UserError` for what cannot be answered."""
-    import torch
-
-    asked = parse(argv)
-    manner = manner_of(asked)
-    texts = rows_asked(asked)
-    answerer = load(folder)
-    rows = [row_of(text, asked.system, answerer.tokenizer) if isinstance(text, str) else text for text in texts]
-    prompts = [prompt_ids(row, answerer.tokenizer) for row in rows]
-    for ids in prompts:  # all before the first: an error after an hour of answers would be late
-        check_length(ids, answerer)
-    torch.manual_seed(asked.seed)
-    for number, ids in enumerate(prompts):
-        answer = respond(answerer, ids, manner)
-        print(answer.text if len(prompts) == 1 else f"── {number + 1}\n{answer.text}", flush=True)
+    """Body of the verb: check the arguments, load the model, print the answers. Raises `UserError` for a prompt that cannot be answered."""
+    arguments = parse_arguments(argv)
+    decoding = make_decoding(arguments)
+    prompts = read_prompts(arguments)
+    loaded = load_model(folder)
+    rows = [make_row(prompt, arguments.system, loaded.tokenizer) if isinstance(prompt, str) else prompt for prompt in prompts]
+    tokenized = [tokenize_prompt(row, loaded.tokenizer) for row in rows]
+    for ids in tokenized:  # all before the first answer, because an error after an hour of answers would come late
+        check_length(ids, loaded)
+    torch.manual_seed(arguments.seed)
+    for number, ids in enumerate(tokenized):
+        answer = generate_answer(loaded, ids, decoding)
+        print(answer.text if len(tokenized) == 1 else f"── {number + 1}\n{answer.text}", flush=True)
         if not answer.ended:
-            print(f"(cut off after {manner.tokens} tokens or at the model's last position: it did not end by itself)", file=sys.stderr)
+            print(f"(cut off after {decoding.tokens} tokens, or at the model's last position, before the answer ended)", file=sys.stderr)
     return 0
 
 
 def sample(folder: Path, prompts: list[str]) -> list[str]:
     """Greedy answers, for `sample.every`."""
-    answerer = load(folder)
-    rows = [row_of(prompt, None, answerer.tokenizer) for prompt in prompts]
-    return [respond(answerer, prompt_ids(row, answerer.tokenizer), Manner(SAMPLED_TOKENS)).text for row in rows]
+    loaded = load_model(folder)
+    rows = [make_row(prompt, None, loaded.tokenizer) for prompt in prompts]
+    return [generate_answer(loaded, tokenize_prompt(row, loaded.tokenizer), Decoding(SAMPLE_TOKENS)).text for row in rows]
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
-    parser = argparse.ArgumentParser(prog="python -m finetune generate --model FOLDER", description="Answer with an exported model.")
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--prompt", help="what to answer; without a chat template, what to continue")
-    asked.add_argument("--prompt-file", type=Path, help="one prompt a line: text, or JSON with messages as in the training data")
-    add_manner(parser)
+    parser = argparse.ArgumentParser(prog="python -m finetune generate --model FOLDER", description="Generate text with an exported model.")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", help="question to answer; for a model without a chat template, text to continue")
+    prompt.add_argument("--prompt-file", type=Path, help="file with one prompt per line: text, or JSON with messages as in training data")
+    add_decoding_arguments(parser)
     return parser.parse_args(argv)
 
 
-def add_manner(parser: argparse.ArgumentParser) -> None:
-    """The arguments that every way to answer has."""
-    parser.add_argument("--system", help="a message of the role system in front")
-    parser.add_argument("--max-new-tokens", type=int, default=512, help="longest answer")
-    parser.add_argument("--temperature", type=float, help="sample, the more freely the higher; by default always the most likely token")
-    parser.add_argument("--top-p", type=float, help="sample, from the most likely tokens that have this probability together")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `generate` and `chat` share."""
+    parser.add_argument("--system", help="system message at the beginning of each chat")
+    parser.add_argument("--max-new-tokens", type=int, default=512, help="most tokens of an answer (default %(default)s)")
+    parser.add_argument("--temperature", type=float, help="sample with this temperature (default: always take the most likely token)")
+    parser.add_argument("--top-p", type=float, help="sample from the most likely tokens with this total probability")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default %(default)s)")
 
 
-def manner_of(asked: argparse.Namespace) -> Manner:
-    """Raises `UserError` for a number that is out of range."""
-    if asked.max_new_tokens < 1:
-        raise UserError(f"--max-new-tokens {asked.max_new_tokens}: at least 1")
-    if asked.temperature is not None and asked.temperature < 0:
-        raise UserError(f"--temperature {asked.temperature:g}: from 0, which is greedy, upward; 1 samples as the model says")
-    if asked.top_p is not None and not 0 < asked.top_p <= 1:
-        raise UserError(f"--top-p {asked.top_p:g}: a probability above 0, at most 1")
-    if asked.temperature == 0 and asked.top_p is not None:
-        raise UserError("--top-p with --temperature 0, which always takes the most likely token; drop one of them")
-    samples_only_by_share = asked.temperature is None and asked.top_p is not None
-    return Manner(asked.max_new_tokens, 1.0 if samples_only_by_share else asked.temperature or 0.0, asked.top_p or 1.0)
+def make_decoding(arguments: argparse.Namespace) -> Decoding:
+    """The settings on the command line. Raises `UserError` for a number that is out of range."""
+    if arguments.max_new_tokens < 1:
+        raise UserError(f"--max-new-tokens {arguments.max_new_tokens}: must be at least 1")
+    if arguments.temperature is not None and arguments.temperature < 0:
+        raise UserError(
+            f"--temperature {arguments.temperature:g}: must not be negative; 0 is greedy, 1 samples with the model's probabilities"
+        )
+    if arguments.top_p is not None and not 0 < arguments.top_p <= 1:
+        raise UserError(f"--top-p {arguments.top_p:g}: must be a probability above 0 and at most 1")
+    if arguments.temperature == 0 and arguments.top_p is not None:
+        raise UserError("--top-p has no effect with --temperature 0, which always takes the most likely token; remove one of them")
+    only_top_p = arguments.temperature is None and arguments.top_p is not None
+    return Decoding(arguments.max_new_tokens, 1.0 if only_top_p else arguments.temperature or 0.0, arguments.top_p or 1.0)
 
 
-def rows_asked(asked: argparse.Namespace) -> list[str | dict[str, Any]]:
-    """Prompts as text or as rows of chat. Raises `UserError` for an empty one and for a file that cannot be read."""
-    if asked.prompt_file is None:
-        if not asked.prompt.strip():
-            raise UserError('--prompt is empty; give what to answer, as in --prompt "Good day. Who are you?"')
-        return [asked.prompt]
+def read_prompts(arguments: argparse.Namespace) -> list[str | dict[str, Any]]:
+    """Prompts as text, or as rows with messages. Raises `UserError` for an empty prompt, and for a file that cannot be read."""
+    if arguments.prompt_file is None:
+        if not arguments.prompt.strip():
+            raise UserError('--prompt is empty; give a text, as in --prompt "Good day. Who are you?"')
+        return [arguments.prompt]
     try:
-        lines = asked.prompt_file.read_text(encoding="utf-8").splitlines()
+        lines = arguments.prompt_file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--prompt-file {asked.prompt_file}: cannot be read ({error})") from None
-    rows = [_row_in(line, f"{asked.prompt_file}:{number}", asked.system) for number, line in enumerate(lines, 1) if line.strip()]
-    if not rows:
-        raise UserError(f"--prompt-file {asked.prompt_file}: holds no prompt; one line each")
-    return rows
+        raise UserError(f"--prompt-file {arguments.prompt_file}: cannot be read ({error})") from None
+    places = ((f"{arguments.prompt_file}:{number}", line) for number, line in enumerate(lines, 1) if line.strip())
+    prompts = [_parse_line(line, place, arguments.system) for place, line in places]
+    if not prompts:
+        raise UserError(f"--prompt-file {arguments.prompt_file}: contains no prompt; write one per line")
+    return prompts
 
 
-def _row_in(line: str, place: str, system: str | None) -> str | dict[str, Any]:
-    """One line of a prompt file."""
+def _parse_line(line: str, place: str, system: str | None) -> str | dict[str, Any]:
+    """One line of a prompt file: a text as it is, or a row with the system message added. `place`: file and line, for errors."""
     if not line.lstrip().startswith("{"):
         return line
     try:
         row = loads_object(line)
-        messages, _ = messages_of({"messages": row.get("messages")})
+        messages, _ = read_messages({"messages": row.get("messages")})
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     if messages[-1]["role"] == "assistant":
-        raise UserError(f"{place}: the last message is the assistant's, which is what the model is to write; take it out")
+        raise UserError(f"{place}: the last message is the assistant's, which the model is to generate; remove it")
     if system is not None and messages[0]["role"] == "system":
-        raise UserError(f"{place}: has a message of the role system, and --system gives another; drop one of them")
-    before = [] if system is None else [{"role": "system", "content": system}]
-    return {**row, "messages": [*before, *messages]}
+        raise UserError(f"{place}: the row has a system message and --system gives another; remove one of them")
+    return {**row, "messages": [*_system_messages(system), *messages]}
 
 
-def row_of(text: str, system: str | None, tokenizer: Any) -> dict[str, Any]:
-    """A prompt as a chat, or as plain text if the tokenizer has no chat template. Raises `UserError` for a system message there."""
+def make_row(text: str, system: str | None, tokenizer: Any) -> dict[str, Any]:
+    """A prompt as a chat, or as plain text if the tokenizer has no chat template. Raises `UserError` for a system message then."""
     if tokenizer.chat_template is None:
         if system is not None:
-            raise UserError(
-                "--system: this model has no chat template, so there is no place for a system message; write it into the prompt"
-            )
+            raise UserError("--system: this model has no chat template, so it takes no system message; write it into the prompt")
         return {"prompt": text}
-    before = [] if system is None else [{"role": "system", "content": system}]
-    return {"messages": [*before, {"role": "user", "content": text}]}
+    return {"messages": [*_system_messages(system), {"role": "user", "content": text}]}
 
 
-def prompt_ids(row: dict[str, Any], tokenizer: Any) -> list[int]:
-    """What generation is given: the same tokens behind which the answer was trained."""
+def _system_messages(text: str | None) -> list[dict[str, Any]]:
+    return [] if text is None else [{"role": "system", "content": text}]
+
+
+def tokenize_prompt(row: dict[str, Any], tokenizer: Any) -> list[int]:
+    """The token ids that generation is given: the same ones after which the answer is learned in training."""
     if "messages" not in row:
         text: str = row["prompt"]
-        return beginning(text, tokenizer) + ids_of(text, tokenizer)
-    tools = tools_of(row)
-    return ids_of(Chat(row["messages"], tools, tokenizer, template_of(tokenizer, tools)).written(prompt=True), tokenizer)
+        return begin_ids(text, tokenizer) + encode_text(text, tokenizer)
+    tools = read_tools(row)
+    chat = Chat(row["messages"], tools, tokenizer, find_template(tokenizer, tools))
+    return encode_text(chat.render(add_generation_prompt=True), tokenizer)
 
 
-def load(folder: Path) -> Answerer:
-    """The model as AutoModelForCausalLM has it: in its own type on a GPU, in fp32 without one. Raises `UserError` if there is none."""
-    import torch
-    import transformers
+def load_model(folder: Path) -> LoadedModel:
+    """Load a folder that AutoModelForCausalLM reads: in its own dtype on a GPU, in fp32 on a CPU. Raises `UserError` if that fails."""
+    import transformers  # takes seconds, and `--help` imports this module
 
     if not (folder / "config.json").is_file():
         raise UserError(
-            f"--model {folder}: no model there (config.json is missing); `python -m finetune export RUN --to {folder}` makes one"
+            f"--model {folder}: is not a model (it has no config.json); `python -m finetune export RUN --to {folder}` makes one from a run"
         )
-    transformers.logging.set_verbosity_error()  # it would remark on every default that generation takes
+    transformers.logging.set_verbosity_error()  # otherwise it comments on every default setting of generation
     tokenizer = load_tokenizer(folder, None)
     require_safetensors(folder, "--model")
     sdpa_backends.disable_cudnn()
-    placed = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
-    with admit(folder, language_model()) as clean:
+    placement = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
+    with admit(folder, causal_language_model()) as clean:
         try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(clean, trust_remote_code=False, use_safetensors=True, **placed).eval()
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                clean, trust_remote_code=False, use_safetensors=True, **placement
+            ).eval()
         except (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
-    return Answerer(model, tokenizer, stop_ids(tokenizer, model.generation_config.eos_token_id))
+    return LoadedModel(model, tokenizer, find_stop_ids(tokenizer, model.generation_config.eos_token_id))
 
 
-def check_length(ids: list[int], answerer: Answerer) -> None:
-    """Raises `UserError` if a prompt leaves no position for an answer, or has no token."""
+def check_length(ids: list[int], loaded: LoadedModel) -> None:
+    """Raises `UserError` for a prompt that leaves no position for an answer, or that has no tokens."""
     if not ids:
-        raise UserError("the prompt has no token: this tokenizer makes nothing of it")
-    if answerer.positions is not None and len(ids) >= answerer.positions:
-        raise UserError(f"the prompt has {len(ids):,} tokens, and the model has {answerer.positions:,} positions; shorten it")
+        raise UserError("the prompt has no tokens; this tokenizer drops all of its characters")
+    if loaded.positions is not None and len(ids) >= loaded.positions:
+        raise UserError(f"the prompt has {len(ids):,} tokens, and the model has {loaded.positions:,} positions; shorten the prompt")
 
 
-def respond(answerer: Answerer, ids: list[int], manner: Manner, streamer: Any = None) -> Answer:
-    """The answer to one prompt; a `streamer` of transformers gets its tokens as they come. Raises `UserError` as `check_length` does."""
-    import torch
-
-    check_length(ids, answerer)
-    room = manner.tokens if answerer.positions is None else min(manner.tokens, answerer.positions - len(ids))
-    # As the model's own: settings that are handed to `generate` would be mixed with those that the base came with (sampling, penalties).
-    answerer.model.generation_config = settings(manner, room, answerer.stops)
-    given = torch.tensor([ids], device=answerer.model.device)
+def generate_answer(loaded: LoadedModel, ids: list[int], decoding: Decoding, streamer: Any = None) -> GeneratedAnswer:
+    """The answer to one prompt. A `streamer` of transformers gets each token when it is generated. Raises `UserError` as `check_length`."""
+    check_length(ids, loaded)
+    room = decoding.tokens if loaded.positions is None else min(decoding.tokens, loaded.positions - len(ids))
+    # As the model's own config: arguments of `generate` would be merged with the settings of the base (sampling, penalties).
+    loaded.model.generation_config = make_generation_config(decoding, room, loaded.stop_ids)
+    given = torch.tensor([ids], device=loaded.model.device)
     with torch.inference_mode():
-        whole = answerer.model.generate(given, attention_mask=torch.ones_like(given), streamer=streamer)
+        whole = loaded.model.generate(given, attention_mask=torch.ones_like(given), streamer=streamer)
     new: list[int] = whole[0, len(ids) :].tolist()
-    text = answerer.tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Answer(text, bool(new) and new[-1] in answerer.stops)
+    text = loaded.tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return GeneratedAnswer(text, bool(new) and new[-1] in loaded.stop_ids)
 
 
-def settings(manner: Manner, room: int, stops: list[int]) -> Any:
-    """transformers' GenerationConfig with nothing but what was asked for."""
+def make_generation_config(decoding: Decoding, room: int, stop_ids: list[int]) -> Any:
+    """transformers' GenerationConfig with these settings and no others. `room`: most new tokens."""
     from transformers import GenerationConfig
 
-    chance: dict[str, Any] = {"do_sample": False}
-    if manner.temperature > 0:
-        chance = {"do_sample": True, "temperature": manner.temperature, "top_p": manner.top_p, "top_k": 0}  # top_k would be 50
-    return GenerationConfig(max_new_tokens=room, eos_token_id=stops, pad_token_id=stops[0] if stops else 0, **chance)
+    sampling: dict[str, Any] = {"do_sample": False}
+    if decoding.temperature > 0:
+        sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}  # top_k would be 50
+    return GenerationConfig(max_new_tokens=room, eos_token_id=stop_ids, pad_token_id=stop_ids[0] if stop_ids else 0, **sampling)

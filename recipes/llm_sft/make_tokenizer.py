@@ -1,8 +1,8 @@
-"""Rebuild the tokenizer of the tiny model: every byte, the words of the task and of its chats, and a ChatML template.
+"""Rebuilds the tokenizer of the tiny model: every byte, the words of the task and of its chats, and a ChatML template.
 
     python -m recipes.llm_sft.make_tokenizer FOLDER
 
-Nobody has to run this: the result is part of the repository, in `tiny_tokenizer/`. It stands here so that it can be checked and changed.
+The result is in the repository, in `tiny_tokenizer/`, so users need not run this. It is here to check the result and to change it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 
 from .make_task import SYSTEM, VERBS
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 END_OF_TEXT, START, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 WORDS = ("system", "user", "assistant", *VERBS, *SYSTEM.split(" "), *(f" {word}" for word in SYSTEM.split(" ")[1:]))
-"""One token each. Capital letters and digits are never joined, so what is reversed and sorted is seen letter by letter."""
+"""One token each. Capital letters and digits are never merged, so the model sees the words of the task letter by letter."""
 TEMPLATE = """\
 {%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' }}
@@ -39,33 +37,31 @@ TEMPLATE = """\
 """
 
 
-def build(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
-    for name, content in tokenizer_files().items():
+    for name, content in make_files().items():
         files.write_bytes(folder / name, content)
 
 
-def tokenizer_files() -> dict[str, bytes]:
-    """By name. As base models have it, texts end with another token than turns do."""
+def make_files() -> dict[str, bytes]:
+    """Content of each file by name. As in base models, texts and turns end with different tokens."""
     declared = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": END_OF_TEXT,
         "pad_token": END_OF_TEXT,
         "model_max_length": 512,
-        "model_input_names": ["input_ids", "attention_mask"],  # or transformers 4 adds token_type_ids, which `generate` refuses
+        "model_input_names": ["input_ids", "attention_mask"],  # without this, transformers 4 adds token_type_ids, which `generate` refuses
         "clean_up_tokenization_spaces": False,
     }
     return {
-        "tokenizer.json": files.json_bytes(json.loads(byte_pairs().to_str())),
+        "tokenizer.json": files.json_bytes(json.loads(train_byte_pairs().to_str())),
         "tokenizer_config.json": files.json_bytes(declared),
         "chat_template.jinja": TEMPLATE.encode(),
     }
 
 
-def byte_pairs() -> Tokenizer:
+def train_byte_pairs() -> Tokenizer:
     """A byte-level BPE whose only merges are those that make `WORDS`."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -79,8 +75,8 @@ def main(argv: list[str]) -> int:
     """Body of the command line."""
     if len(argv) != 1:
         raise UserError("usage: python -m recipes.llm_sft.make_tokenizer FOLDER")
-    build(Path(argv[0]))
-    print(f"{argv[0]}: {len(WORDS)} words and every byte")
+    write_tokenizer(Path(argv[0]))
+    print(f"{argv[0]}: a tokenizer with {len(WORDS)} words and every byte")
     return 0
 
 

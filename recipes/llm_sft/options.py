@@ -1,4 +1,4 @@
-"""The options of llm_sft: those of every recipe for causal language models."""
+"""The options of llm_sft: those of all recipes for causal language models."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A small Qwen3 with random weights, as a folder that AutoModelForCausalLM and AutoTokenizer load.
+"""Writes a small Qwen3 with random weights as a folder that AutoModelForCausalLM and AutoTokenizer load.
 
     python -m recipes.llm_sft.tiny_checkpoint FOLDER [--seed 0]
 
-For tests and for the demo: it goes through every line of code that a released model goes through, in seconds and without a download.
+It is for tests and for the demo: it takes the same code path as a released model, in seconds and without a download.
 """
 
 from __future__ import annotations
@@ -13,32 +13,37 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 
 TOKENIZER = Path(__file__).resolve().parent / "tiny_tokenizer"
-"""What make_tokenizer.py made."""
+"""The output of make_tokenizer.py."""
 WIDTH, LAYERS, HEADS = 96, 3, 4
-"""Reversing takes two layers (what stood before which letter; who is that letter); a third halves the steps until it is found."""
-SPREAD = 0.05
-"""Standard deviation of fresh weights: at the usual 0.02, a model this narrow starts with logits that are all alike."""
+"""Reversing needs two layers: one finds which letter precedes each letter, the next looks that letter up. A third layer halves the number
+of steps until this is learned."""
+WEIGHT_STD = 0.05
+"""Standard deviation of the initial weights. With the usual 0.02, so narrow a model starts with nearly equal logits."""
 
 
 def build(folder: Path, seed: int = 0) -> Path:
-    """Write model and tokenizer into a folder that does not exist yet. The same seed, the same bytes.
+    """Write model and tokenizer into a new folder. The same seed gives the same bytes.
 
     Raises `UserError` if the folder exists.
     """
     if folder.exists():
-        raise UserError(f"{folder} exists already; remove it or choose another name")
+        raise UserError(f"{folder} exists already; remove it, or choose another folder")
     shipped = {path.name: path.read_bytes() for path in sorted(TOKENIZER.iterdir()) if path.is_file()}
-    config = shape(json.loads(shipped["tokenizer.json"]))
+    config = make_config(json.loads(shipped["tokenizer.json"]))
     ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
     contents = {
         **shipped,
         "config.json": files.json_bytes(config),
         "generation_config.json": files.json_bytes(ends),
-        "model.safetensors": weights(config, seed),
+        "model.safetensors": make_weights(config, seed),
     }
     temporary = files.fresh_folder(folder.parent, folder.name)
     for name, content in contents.items():
@@ -47,8 +52,8 @@ def build(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def shape(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """`config.json`, with a place for every token of a tokenizer.json. As in Qwen3's base models, texts end with their own token."""
+def make_config(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """`config.json` for the vocabulary of a `tokenizer.json`. As in Qwen3's base models, texts end with another token than turns."""
     end = next(added["id"] for added in tokenizer["added_tokens"] if added["content"] == "<|endoftext|>")
     return {
         "architectures": ["Qwen3ForCausalLM"],
@@ -67,7 +72,7 @@ def shape(tokenizer: dict[str, Any]) -> dict[str, Any]:
         "attention_bias": False,
         "attention_dropout": 0.0,
         "tie_word_embeddings": True,
-        "initializer_range": SPREAD,
+        "initializer_range": WEIGHT_STD,
         "bos_token_id": None,
         "eos_token_id": end,
         "pad_token_id": end,
@@ -75,29 +80,29 @@ def shape(tokenizer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def weights(config: dict[str, Any], seed: int) -> bytes:
-    """`model.safetensors` of a model with this `config.json`: norms of one, everything else drawn in the order of the names, so that no
-    release of transformers changes a bit of it."""
-    import torch
-    from safetensors.torch import save
-    from transformers import AutoConfig, AutoModelForCausalLM
-
+def make_weights(config: dict[str, Any], seed: int) -> bytes:
+    """`model.safetensors` for this `config.json`. Norms are 1; other weights are random, in the order of their names, so that the bytes are
+    the same with every release of transformers."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     chance = torch.Generator().manual_seed(seed)
     shapes = {name: parameter.shape for name, parameter in sorted(model.named_parameters(), key=lambda each: each[0])}
-    tensors = {name: torch.ones(size) if len(size) == 1 else SPREAD * torch.randn(size, generator=chance) for name, size in shapes.items()}
+    tensors = {
+        name: torch.ones(size) if len(size) == 1 else WEIGHT_STD * torch.randn(size, generator=chance) for name, size in shapes.items()
+    }
     return save(tensors, metadata={"format": "pt"})
 
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.llm_sft.tiny_checkpoint", description="Build a small random Qwen3.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.llm_sft.tiny_checkpoint", description="Write a small Qwen3 with random weights."
+    )
+    parser.add_argument("folder", type=Path, help="new folder to write")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same weights (default %(default)s)")
     arguments = parser.parse_args(argv)
     build(arguments.folder, arguments.seed)
-    print(f"{arguments.folder}: a random model; it answers noise until it is trained")
+    print(f"{arguments.folder}: a model with random weights; train it before use")
     return 0
 
 

@@ -1,1 +1,1 @@
-"""What speech recipes share: the `Voice` protocol, evaluation, serving. No recipe itself."""
+"""Library for speech recipes: the `Voice` protocol, evaluation, serving. It is not a recipe."""

@@ -1,8 +1,8 @@
-"""What evaluation and serving need of a speech model: requests in, waveforms out.
+"""The interface of speech models for evaluation and serving: requests in, waveforms out.
 
-A speech recipe implements two small classes, `VoiceFolder` (what an exported folder says before its weights are read) and `Voice` (the
-loaded model), and passes them on in a `SpeechRecipe`. Nothing here, in the evaluation or in the server knows a particular model, a codec or
-a tokenizer. A request says who speaks by a speaker's name, by a reference clip, or by neither if the model has one speaker.
+A speech recipe implements two small classes, `VoiceFolder` (an exported folder, before its weights are read) and `Voice` (the loaded
+model), and passes them on in a `SpeechRecipe`. This module, the evaluation and the server do not depend on a model, a codec or a tokenizer.
+A request names a speaker or gives a reference clip; if the model has only one speaker, it needs neither.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class SpeechRequest:
 
     text: str
     speaker: str | None
-    """A speaker of the model; None is its only one, or the one of `reference`."""
+    """A speaker of the model; None: its only speaker, or the one in `reference`."""
     language: str | None = None
-    """Name, ISO code or `auto`; None is the language that the speaker was trained with."""
+    """Name, ISO code or `auto`; None: the language of the speaker's training data."""
     reference: Path | None = None
-    """Clip of a voice to clone instead, for models that can (`Voice.can_clone`)."""
+    """Clip of a voice to clone, for models that support it (`Voice.can_clone`)."""
     reference_text: str | None = None
-    """Transcript of the clip: with it the model continues the clip's manner, without it only its voice is used."""
+    """Transcript of the clip. With it, the model also continues the clip's style; without it, only the voice is used."""
 
 
 @dataclass(frozen=True)
 class SpeechSampling:
-    """Settings that every speech model has. A recipe may subclass it and offer more in its own verbs."""
+    """Settings that every speech model has. A recipe may subclass it to offer more in its own verbs."""
 
     greedy: bool = False
     """Always take the most likely token, whatever the other settings say."""
@@ -41,7 +41,7 @@ class SpeechSampling:
     """None: the model's own."""
     seed: int = 0
     max_seconds: float = 60.0
-    """Speech is cut off there if the model does not end by itself."""
+    """Time limit: longer speech is cut off."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Voice(Protocol):
 
     @property
     def frame_rate(self) -> float:
-        """Frames of audio tokens per second: the steps in which the length of speech grows."""
+        """Frames of audio tokens per second; the length of speech is a multiple of one frame."""
 
     @property
     def default_temperature(self) -> float:
-        """Used where a request sets none."""
+        """Temperature of requests that set none."""
 
     @property
     def samples_by_default(self) -> bool:
@@ -92,7 +92,7 @@ class Voice(Protocol):
         """When the model was exported, in seconds since the epoch."""
 
     def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError`, which lists what exists, for a request that this model cannot speak. Called from any thread."""
+        """Raise `UserError`, which lists the alternatives, for a request that this model cannot speak. Called from any thread."""
 
     def check_language(self, language: str | None, speaker: str | None) -> None:
         """Raise `UserError` if the model cannot speak that language (None: the speaker's own). Called from any thread."""
@@ -101,10 +101,10 @@ class Voice(Protocol):
         """Speech for each request, in their order. The same seed gives the same speech, whatever else is in the batch."""
 
     def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
-        """Chunks [samples] float32 as they are generated; together they are the wave of `speak`. A caller may stop at any chunk."""
+        """Chunks [samples] float32 while they are generated; together they equal the wave of `speak`. A caller may stop at any chunk."""
 
     def close(self) -> None:
-        """Free the model's memory. Nothing is called after it."""
+        """Free the model's memory. It must not be used afterwards."""
 
 
 class VoiceFolder(Protocol):
@@ -133,10 +133,10 @@ class SpeechRecipe:
     """What a speech recipe passes to evaluation and serving."""
 
     name: str
-    """Of the recipe, or the path of its folder: its checkpoints are exported with it."""
+    """Name of the recipe, or path of its folder; used to export its checkpoints."""
     inspect: Callable[[Path], VoiceFolder]
-    """Read what an exported folder, or a base, says of itself. Raises `UserError` if the recipe cannot speak with it."""
+    """Read the metadata of an exported folder or a base. Raises `UserError` if the recipe cannot speak with it."""
     trained_speakers: Callable[[dict[str, Any]], Sequence[str]]
     """Speakers in lower case, from the `recipe_state` of a checkpoint's `state.json`."""
     base_folders: tuple[str, ...] = ()
-    """As `Recipe.base_folders`: folders that a base holds besides its files."""
+    """As `Recipe.base_folders`: folders inside of a base."""

@@ -42,7 +42,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As the benchmarks make them, in shape only."""
     folder = tmp_path_factory.mktemp("bases")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny_chat, "weights", lambda *_, **__: b"")
+        patch.setattr(tiny_chat, "make_weights", lambda *_, **__: b"")
         patch.setattr(tiny_voice, "model_weights", lambda *_, **__: b"")
         _gpu.make_chat(folder / "chat", _gpu.FULL)
         _gpu.make_voice(folder / "voice", _gpu.FULL)
@@ -306,7 +306,7 @@ def test_packing_sample_by_sample_is_not_the_kernel_that_packing_takes(bench: _g
     names = {}
     for name in ("packing", "packing, sample by sample"):
         given = _gpu_smoke.settings(bench, "llm_sft", bench.folder / "run", keys_of(name))
-        names[name] = attention.choose(resolve("llm_sft", recipe_of("chat").Options, [], list(given.items())), shape).name
+        names[name] = attention.choose_attention(resolve("llm_sft", recipe_of("chat").Options, [], list(given.items())), shape).name
     assert names == {"packing": varlen_attention.KERNEL, "packing, sample by sample": varlen_attention.LOOP}
 
 

@@ -1,5 +1,5 @@
-"""The smallest complete recipe: a byte-level language model without attention. Tests train it where the model does not matter, and copy
-its folder elsewhere to prove that a new recipe needs no other edit."""
+"""The smallest complete recipe: a byte-level language model without attention. Tests use it if the model does not matter, and copy its
+folder to another place to show that a new recipe needs no other change."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def write_base(folder: Path, seed: int = 0) -> Path:
-    """A random base in the layout that any recipe reads: config.json and model.safetensors."""
+    """A random base in the layout of all recipes: config.json and model.safetensors."""
     from safetensors.torch import save
 
     torch.manual_seed(seed)

@@ -1,6 +1,6 @@
-"""Any causal language model of transformers on bytes: what the strategies are proven on, with tied and untied embeddings.
+"""A recipe for causal language models of transformers on bytes, for tests of parallelism with tied and untied embeddings.
 
-A row is {"text": …, "given": n}: the first n bytes are read but not learned, so that rows of one length differ in their targets.
+A row is {"text": …, "given": n}: the first n bytes are given but not learned, so that rows of one length differ in their targets.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ COMMON = {
 TINY: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**COMMON, tie_word_embeddings=False),
     "qwen3": Qwen3Config(**COMMON, head_dim=12, tie_word_embeddings=True),
-    # What blocks of 64 divide, for four-bit weights.
+    # Sizes divisible by 64, for four-bit weights.
     "wide": Qwen3Config(**{**COMMON, "hidden_size": 64, "intermediate_size": 128}, head_dim=16, tie_word_embeddings=True),
-    # Rows of whole and of broken blocks of 256, for 8-bit moments, and of less than one.
+    # Tensors of whole and of partial blocks of 256, for 8-bit moments.
     "broad": Qwen3Config(**{**COMMON, "hidden_size": 256, "intermediate_size": 320}, head_dim=16, tie_word_embeddings=True),
 }
 
@@ -47,8 +47,8 @@ class Options(Section):
     """None."""
 
 
-class CausalModel(nn.Module):
-    """Decoder and head under one forward, with the names that they have in the base's files."""
+class ByteCausalModel(nn.Module):
+    """Decoder and head with one forward, and with the parameter names of the base's files."""
 
     def __init__(self, whole: Any) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ class CausalModel(nn.Module):
 
 
 def write_base(folder: Path, kind: Literal["llama", "qwen3", "wide", "broad"], seed: int = 0) -> Path:
-    """Random weights that bf16 holds exactly, as released ones are, in a released model's layout; a tied head is not stored."""
+    """Random weights that bf16 represents exactly, in the layout of a released model; a tied head is not stored."""
     from safetensors.torch import save
 
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(TINY[kind])
     tensors = {name: parameter.detach().bfloat16().float() for name, parameter in model.named_parameters()}
     for name, tensor in tensors.items():
-        if "norm" in name:  # all ones would hide a norm that is applied to the wrong channel
+        if "norm" in name:  # with ones, a norm applied to the wrong channel would not be detected
             tensor.uniform_(0.5, 1.5).copy_(tensor.bfloat16())
     files.write_json(folder / "config.json", {**model.config.to_dict(), "architectures": [type(model).__name__]})
     files.write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
@@ -85,13 +85,13 @@ def write_texts(path: Path) -> Path:
     return path
 
 
-def on_meta(folder: Path) -> CausalModel:
-    """The model in shape only. Moving to meta unties, so the tie is made again."""
+def on_meta(folder: Path) -> ByteCausalModel:
+    """The model on meta. Moving to meta unties weights, so they are tied again."""
     from accelerate import init_empty_weights
 
     config = AutoConfig.from_pretrained(folder)
     with init_empty_weights(include_buffers=False):
-        model = CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa"))
+        model = ByteCausalModel(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa"))
     if config.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     return model
@@ -131,7 +131,7 @@ def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], form: 
 
 
 def generate(folder: Path, argv: list[str]) -> int:
-    raise UserError("this recipe is for the tests of training; it generates nothing")
+    raise UserError("this recipe is for tests of training; it has no generation")
 
 
 RECIPE = Recipe(

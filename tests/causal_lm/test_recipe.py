@@ -1,4 +1,4 @@
-"""A tied head is one parameter from the base's file to the export: loaded once, trained once, stored once."""
+"""Tests that a tied head is one parameter from the base's file to the export: loaded, trained and stored once."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def trained(folder: Path, world: World, kind: str) -> Training:
 
 
 @pytest.mark.parametrize(("kind", "tied"), [("qwen3", True), ("llama", False)])
-def test_a_head_is_loaded_trained_saved_and_exported_as_often_as_it_exists(tmp_path: Path, world: World, kind: str, tied: bool) -> None:
+def test_a_tied_head_is_one_parameter_and_an_untied_head_its_own(tmp_path: Path, world: World, kind: str, tied: bool) -> None:
     base = write_base(tmp_path / "base", kind)  # type: ignore[arg-type]
-    if tied:  # some releases store the copy too; it must not reach the export untrained
+    if tied:  # some releases store the copy too; the untrained copy must not be exported
         whole = load_file(base / "model.safetensors")
         save_file({**whole, "lm_head.weight": whole["model.embed_tokens.weight"].clone()}, base / "model.safetensors")
     training = trained(tmp_path, world, kind)

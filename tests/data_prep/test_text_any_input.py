@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from data_prep.cli import text
-from recipes.language.chat_labels import tokenise
-from recipes.language.messages import is_plain, messages_of, tools_of
+from recipes.language.chat_labels import tokenize_row
+from recipes.language.messages import is_plain_text, read_messages, read_tools
 from tests.data_prep import make_saved_by_datasets as saved
 from tests.data_prep.chats.test_conversation_reader import write
 from tests.recipes.llm_sft.families import tokenizer
@@ -174,8 +174,8 @@ def test_odd_rows_are_rejected_or_become_what_training_reads(tmp_path: Path, cap
     kept = [json.loads(line) for name in ("train", "val") for line in (tmp_path / "out" / f"{name}.jsonl").open(encoding="utf-8")]
     assert summary["read"] == len(rows) == len(kept) + summary["rejected"] and len(kept) > 50 < summary["rejected"]
     for row in kept:
-        assert is_plain(row) or messages_of(row)[0], row
-        assert tools_of(row) is None or row["tools"]
+        assert is_plain_text(row) or read_messages(row)[0], row
+        assert read_tools(row) is None or row["tools"]
     capsys.readouterr().out.encode()
 
 
@@ -185,7 +185,7 @@ def test_what_is_kept_has_its_answers_supervised(sound: Path, tmp_path: Path) ->
     rows = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").open(encoding="utf-8")]
     assert len(rows) == 30 and sum("tools" in row for row in rows) == 6
     for row in rows:
-        ids, supervised = tokenise(row, tokenizer("qwen3"), "assistant")
+        ids, supervised = tokenize_row(row, tokenizer("qwen3"), "assistant")
         learned = tokenizer("qwen3").decode([id for id, wanted in zip(ids, supervised, strict=True) if wanted])
         turns = row.get("messages", [])
         assert all(turn["content"] in learned for turn in turns if turn["role"] == "assistant"), row

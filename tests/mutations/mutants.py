@@ -112,14 +112,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "recipes/speech/evaluation/metrics.py",
         "INTERVAL = (2.5, 97.5)",
         "INTERVAL = (5.0, 95.0)",
-        "tests/recipes/speech/evaluation/test_metrics.py::test_the_interval_holds_95_percent_of_what_chance_makes_of_it",
+        "tests/recipes/speech/evaluation/test_metrics.py::test_the_interval_covers_95_percent",
         "intervals of 90 % are called intervals of 95 %",
     ),
     Mutant(
         "recipes/speech/evaluation/audio_measures.py",
         "lengths = np.diff(np.append(edges, len(samples)))",
         "lengths = np.full(len(edges), FRAME)",
-        "tests/recipes/speech/evaluation/test_audio_measures.py::test_the_last_frame_counts_only_as_long_as_it_is",
+        "tests/recipes/speech/evaluation/test_audio_measures.py::test_a_partial_last_frame_counts_by_its_length",
         "the last, partial frame counts as a whole one, and a clip may have more silence than it lasts",
     ),
     Mutant(

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packing")
     tiny_checkpoint.build(folder / "base")
-    make_task.write(folder, 260, seed=0)
+    make_task.write_task(folder, 260, seed=0)
     return folder
 
 

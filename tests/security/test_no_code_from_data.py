@@ -24,10 +24,10 @@ from data_prep.audio_codecs.selection import open_codec
 from data_prep.transcription.whisper_engine import load_whisper
 from finetune.errors import UserError
 from finetune.exporting.card import CARD
-from recipes.language.causal_model import on_meta, read_config
+from recipes.language.causal_model import build_on_meta, read_config
 from recipes.language.tokenizer import load_tokenizer
 from recipes.llm_sft import generation, tiny_checkpoint
-from recipes.speech.evaluation.speaker_similarity import independent
+from recipes.speech.evaluation.speaker_similarity import load_independent_encoder
 from recipes.voice_clone.inference import reference_package
 from recipes.voice_clone.inference.exported_model import ExportedModel
 from recipes.voice_clone.model import tiny_checkpoint as voice_model
@@ -119,7 +119,7 @@ def test_a_nested_config_runs_nothing_here(chat_model: Path, canary: Path, tmp_p
     own = json.loads((folder / "config.json").read_text())
     for config in (lightglue(tmp_path / "a", canary), {**own, "inner": lightglue(tmp_path / "b", canary)}):
         (folder / "config.json").write_text(json.dumps(config))
-        for read in (read_config, lambda base: load_tokenizer(base, None), generation.load):
+        for read in (read_config, lambda base: load_tokenizer(base, None), generation.load_model):
             with pytest.raises(UserError, match=r"config\.json"):
                 read(folder)
 
@@ -130,13 +130,13 @@ def test_settings_that_lead_to_other_files_run_nothing(chat_model: Path, canary:
     hidden = "config.4.0+x.safetensors.index.json"
     change(folder / "config.json", configuration_files=[hidden])
     change(folder / hidden, weight_map={}, **lightglue(tmp_path / "a", canary))
-    assert generation.load(folder).model.config.model_type == "qwen3"
+    assert generation.load_model(folder).model.config.model_type == "qwen3"
     other = tmp_path / "other"
     other.mkdir()
     change(other / "config.json", **lightglue(tmp_path / "b", canary))
     inner = {"model_type": "detr", "use_timm_backbone": False, "use_pretrained_backbone": True, "backbone": str(other)}
     (folder / "config.json").write_text(json.dumps({"model_type": "fuyu", "text_config": inner}))
-    for read in (read_config, lambda base: on_meta(base, None), generation.load):
+    for read in (read_config, lambda base: build_on_meta(base, None), generation.load_model):
         with pytest.raises(UserError, match=r"model_type 'detr', which is not a part of a causal language model"):
             read(folder)
 
@@ -155,7 +155,7 @@ def test_an_alias_of_a_key_downloads_no_kernel(chat_model: Path, tmp_path: Path)
     folder = shutil.copytree(chat_model, tmp_path / "model")
     change(folder / "config.json", attribute_map={"harmless": "_attn_implementation"}, harmless="attacker/kernel")
     assert read_config(folder)._attn_implementation != "attacker/kernel"
-    assert generation.load(folder).model.config._attn_implementation in ("sdpa", "eager")
+    assert generation.load_model(folder).model.config._attn_implementation in ("sdpa", "eager")
 
 
 def with_code(folder: Path, canary: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_tokenizer_that_is_only_code_is_refused(chat_model: Path, canary: Path
     (folder / "tokenizer.json").unlink()
     change(folder / "tokenizer_config.json", tokenizer_class="MineTokenizer")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a person was asked to trust code"))
-    with pytest.raises(UserError, match=r"its tokenizer cannot be loaded .*; a tokenizer that comes as code is never run"):
+    with pytest.raises(UserError, match=r"its tokenizer cannot be loaded .*; the model's own code is never run"):
         load_tokenizer(folder, None)
 
 
@@ -217,7 +217,7 @@ def test_an_adapter_does_not_lead_to_another_folder(chat_model: Path, canary: Pa
     torch.save({"a": Harmful(canary)}, other / "pytorch_model.bin")
     change(folder / "adapter_config.json", base_model_name_or_path=str(other), peft_type="LORA", auto_mapping={"a": "b"})
     torch.save({"a": Harmful(canary)}, folder / "adapter_model.bin")
-    assert generation.load(folder).model.config.model_type == "qwen3"
+    assert generation.load_model(folder).model.config.model_type == "qwen3"
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy"])
@@ -235,7 +235,7 @@ def test_a_speaker_model_runs_nothing(canary: Path, tmp_path: Path) -> None:
         change(tmp_path / "config.json", model_type=kind, auto_map={"AutoConfig": "modeling_mine.C"})
         change(tmp_path / "preprocessor_config.json", feature_extractor_type="Wav2Vec2FeatureExtractor")
         with pytest.raises(UserError, match=f"--speaker-model {tmp_path}: no speaker verification model"):
-            independent(str(tmp_path))
+            load_independent_encoder(str(tmp_path))
 
 
 def test_a_codec_or_a_speaker_encoder_runs_nothing(canary: Path, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_libraries_read_the_clean_copies_alone(chat_model: Path, tmp_path: Path)
     watching = True
     sys.addaudithook(hook)
     try:
-        generation.load(chat_model)
+        generation.load_model(chat_model)
         reference_package.load(voice)
         load_codec(find_codec(str(voice)), "cpu")
         qwen3_tts_speaker_encoder.load_encoder(voice)

@@ -1,4 +1,4 @@
-"""Evaluate a voice: is it intelligible, does it sound like the speaker, does it keep the pace, does it end; and did training help?
+"""Evaluate a voice: intelligibility, speaker similarity, speaking rate, unended speech; and whether training improved them.
 
 python -m finetune eval-voice --model exports/me --data data/me/val.jsonl --asr small --base BASE_FOLDER --seen data/me/train.jsonl
 """
@@ -15,11 +15,7 @@ from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
 from finetune.storage import demo_models, files
-from recipes.speech.evaluation import evaluation_texts as rows
-from recipes.speech.evaluation import intelligibility as hearing
-from recipes.speech.evaluation import scoring as listening
-from recipes.speech.evaluation import speaker_similarity as likeness
-from recipes.speech.evaluation import systems
+from recipes.speech.evaluation import evaluation_texts, intelligibility, result_files, results_page, scoring, speaker_similarity, systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System, Take
@@ -27,7 +23,7 @@ from recipes.speech.voice import SpeechRecipe, SpeechSampling
 
 JSON, MARKDOWN, PAGE, CLIPS = "evaluation.json", "evaluation.md", "evaluation.html", "clips"
 OWN = re.compile(r"evaluation\.(json|md|html)|clips|export-\d+|\..*")
-"""Everything that an evaluation leaves in its folder, even if it is killed."""
+"""Names of everything that an evaluation writes into its folder, temporary files included."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Plan:
     systems: list[System]
     items: list[Item]
     encoder: SpeakerEncoder | None
-    """Of a base model, to measure similarity; None: there is none."""
+    """Of a base model, to measure similarity; None if there is none."""
     notes: list[str]
     args: argparse.Namespace
 
@@ -62,21 +58,25 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--base",
         type=demo_models.as_folder,
         metavar="FOLDER",
-        help="the Base before training, to compare with: it clones each row's ref_audio",
+        help="the Base model before training, to compare with; it clones each row's ref_audio",
     )
-    parser.add_argument("--seen", type=Path, metavar="TRAIN.jsonl", help="the training data: separates seen texts from unseen ones")
+    parser.add_argument("--seen", type=Path, metavar="TRAIN.jsonl", help="training data; texts are then reported as seen or unseen")
     parser.add_argument("--reference", type=Path, metavar="CLIP", help="reference clip for rows without ref_audio")
-    parser.add_argument("--speaker", help="speaker of rows that name none")
+    parser.add_argument("--speaker", help="speaker of rows without a speaker")
     parser.add_argument(
-        "--asr", metavar="MODEL", help="Whisper that transcribes: a published name or a .pt file, as in data_prep --whisper"
+        "--asr", metavar="MODEL", help="Whisper model for transcripts: a published name or a .pt file, as in data_prep --whisper"
     )
     parser.add_argument("--speaker-model", metavar="MODEL", help="independent speaker encoder: an x-vector model of transformers")
-    parser.add_argument("--limit", type=int, help="most texts of each set, evenly picked (default: all)")
+    parser.add_argument("--limit", type=int, help="maximum number of texts of each set, evenly spaced (default: all)")
     parser.add_argument("--batch", type=int, default=8, help="texts per batch (default %(default)s)")
     parser.add_argument("--greedy", action="store_true", help="always take the most likely token instead of sampling")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling")
-    parser.add_argument("--max-seconds", type=float, default=30.0, help="longer speech is cut off, and counted (default %(default)g)")
-    parser.add_argument("--out", type=Path, default=Path("evaluation"), metavar="FOLDER", help="folder for the report and the clips")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default %(default)s)")
+    parser.add_argument(
+        "--max-seconds", type=float, default=30.0, help="time limit; longer speech is cut off and counted (default %(default)g)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("evaluation"), metavar="FOLDER", help="folder for the report and the clips (default %(default)s)"
+    )
     return parser.parse_args(argv)
 
 
@@ -88,14 +88,15 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pl
     speaking += [systems.untrained_system(recipe, args.base)] if args.base else []
     items = load_items(recipe, speaking, args)
     if args.asr is not None:
-        hearing.check(args.asr)
-    listening.check_clips(items)
+        intelligibility.check_whisper(args.asr)
+    scoring.check_clips(items)
     encoder, notes = find_encoder(recipe, speaking)
     if args.asr is None:
         notes.append("Intelligibility was not measured: no --asr was given.")
     if args.speaker_model is None:
         notes.append(
-            f"{likeness.SPECTRAL} stand in for an independent speaker encoder; give --speaker-model microsoft/wavlm-base-plus-sv for one."
+            f"{speaker_similarity.SPECTRAL} are used because there is no independent speaker encoder; "
+            "--speaker-model microsoft/wavlm-base-plus-sv gives one."
         )
     return Plan(recipe, model, speaking, items, encoder, [*notes, *describe_gaps(items)], args)
 
@@ -105,18 +106,18 @@ def check_numbers(args: argparse.Namespace) -> None:
     for name, least in (("limit", 1), ("batch", 1)):
         value = getattr(args, name)
         if value is not None and value < least:
-            raise UserError(f"--{name} {value}: at least {least}")
+            raise UserError(f"--{name} {value}: must be at least {least}")
     if args.max_seconds <= 0:
-        raise UserError(f"--max-seconds {args.max_seconds:g}: more than 0")
+        raise UserError(f"--max-seconds {args.max_seconds:g}: must be more than 0")
     if args.reference is not None and not args.reference.is_file():
         raise UserError(f"--reference {args.reference}: no such file")
 
 
 def check_out(out: Path) -> None:
-    """Raise `UserError` for a folder that holds anything but an evaluation, complete or not, which a new one replaces."""
+    """Raise `UserError` for a folder with files that no evaluation wrote. Those of an earlier evaluation are replaced."""
     others = [path.name for path in (out.iterdir() if out.is_dir() else [out] if out.exists() else []) if not OWN.fullmatch(path.name)]
     if others:
-        raise UserError(f"--out {out}: exists and is no evaluation ({others[0]} is in it); choose another folder")
+        raise UserError(f"--out {out}: contains files that are not of an evaluation ({others[0]}); choose another folder")
 
 
 def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.Namespace) -> list[Item]:
@@ -126,16 +127,16 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.
         for system in speaking:
             systems.check_item(recipe, system, item)
 
-    items = rows.read_items(args.data, args.speaker, args.reference, check)
+    items = evaluation_texts.read_items(args.data, args.speaker, args.reference, check)
     if args.seen is not None:
-        items = rows.mark_seen(items, rows.read_items(args.seen, args.speaker, args.reference, check))
-    return rows.limit_groups(items, args.limit)
+        items = evaluation_texts.mark_seen(items, evaluation_texts.read_items(args.seen, args.speaker, args.reference, check))
+    return evaluation_texts.limit_groups(items, args.limit)
 
 
 def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[SpeakerEncoder | None, list[str]]:
-    """(the speaker encoder of a base model, or None; a note that says why there is none)."""
+    """The speaker encoder of a base model, or None; and if there is none, a note with the reason."""
     reasons = []
-    for system in reversed(speaking):  # the base that was given comes last
+    for system in reversed(speaking):  # the base of --base is last
         try:
             return open_speaker_encoder(str(systems.find_encoder_folder(recipe, system)), "--base"), []
         except UserError as error:
@@ -144,13 +145,13 @@ def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[Spea
 
 
 def describe_gaps(items: Sequence[Item]) -> list[str]:
-    """A note for everything that the data does not allow to measure."""
+    """A note for each metric that cannot be measured with this data."""
     notes = []
     without = sum(item.recording is None for item in items)
     if without:
         notes.append(f"{without} of {len(items)} texts have no recording to compare their duration with.")
     if len({item.speaker for item in items}) == 1:
-        notes.append("The data has one speaker, so the similarity of other speakers, the lower end of the scale, is unknown.")
+        notes.append("The data has one speaker, so the similarity between different speakers, the lower end of the scale, is unknown.")
     return notes
 
 
@@ -159,20 +160,20 @@ def run_plan(plan: Plan) -> Evaluation:
     args, clips = plan.args, plan.args.out / CLIPS
     for leftover in [clips, *args.out.glob("export-*")]:
         if leftover.exists():
-            files.discard(leftover)  # of an older evaluation, whose texts may have been others, or of one that was killed
-    encoders = listening.load_encoders(plan.encoder, args.speaker_model)
-    listeners = listening.load_listeners(plan.items, encoders, args.asr)  # first: a problem should not show after hours of speech
+            files.discard(leftover)  # of an earlier evaluation, perhaps of other texts, or of one that was killed
+    encoders = scoring.load_encoders(plan.encoder, args.speaker_model)
+    models = scoring.load_scoring_models(plan.items, encoders, args.asr)  # first, so that a problem shows before hours of generation
     takes = {RECORDINGS: [Take(item, item.recording, True) for item in plan.items if item.recording]}
     takes |= {system.name: speak_all(system, plan, clips / systems.slug(system.name)) for system in plan.systems}
-    scored = listening.score_all(takes, listeners)
+    scored = scoring.score_all(takes, models)
     settings = {"model": str(plan.model)} | {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     names = [encoder.name for encoder in encoders]
-    notes = [*plan.notes, *listening.describe_failures(scored, listeners)]
-    return Evaluation(plan.systems, scored, names, listening.similarity_of_strangers(listeners), notes, settings)
+    notes = [*plan.notes, *scoring.describe_failures(scored, models)]
+    return Evaluation(plan.systems, scored, names, scoring.similarity_between_speakers(models), notes, settings)
 
 
 def speak_all(system: System, plan: Plan, out: Path) -> list[Take]:
-    """Speak all texts with one system; prints a line of progress after each batch."""
+    """Speak all texts with one system; prints the progress after each batch."""
     args, takes = plan.args, []
     sampling = SpeechSampling(greedy=args.greedy, seed=args.seed, max_seconds=args.max_seconds)
     with systems.open_export(plan.recipe, system, args.out) as folder:
@@ -184,12 +185,10 @@ def speak_all(system: System, plan: Plan, out: Path) -> list[Take]:
 
 
 def write_documents(evaluation: Evaluation, out: Path) -> None:
-    """Write JSON, Markdown and page; print the verdicts."""
-    from recipes.speech.evaluation import result_files, results_page
-
+    """Write JSON, Markdown and HTML; print the verdicts."""
     files.write_json(out / JSON, result_files.build_record(evaluation))
     files.write_text(out / MARKDOWN, result_files.render_markdown(evaluation))
     files.write_text(out / PAGE, results_page.render(evaluation))
     for sentence in result_files.verdicts(evaluation):
         print(sentence.replace("**", ""))
-    print(f"{out / PAGE}: open it in a browser; the figures are in {MARKDOWN} and {JSON} beside it")
+    print(f"{out / PAGE}: open it in a browser; {MARKDOWN} and {JSON} in the same folder have the figures")

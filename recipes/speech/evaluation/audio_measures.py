@@ -1,4 +1,4 @@
-"""Measures of sound that need no transcript: duration, silence, clipping."""
+"""Measures of audio that need no transcript: duration, silence, clipping."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUIET_DB, FLOOR_DB = -40.0, -60.0
 
 
 @dataclass(frozen=True)
-class Sound:
+class AudioMeasures:
     """Measures of one clip."""
 
     seconds: float
@@ -28,17 +28,17 @@ class Sound:
         return self.seconds - self.silent_seconds
 
 
-def measure(samples: Samples) -> Sound:
+def measure(samples: Samples) -> AudioMeasures:
     """Measure `samples` [n] at 24 kHz, full scale 1.0."""
-    return Sound(
+    return AudioMeasures(
         seconds=len(samples) / MASTER_RATE,
-        silent_seconds=silent_samples(samples) / MASTER_RATE,
+        silent_seconds=count_silent_samples(samples) / MASTER_RATE,
         clipped_seconds=int((np.abs(samples) >= FULL_SCALE).sum()) / MASTER_RATE,
     )
 
 
-def silent_samples(samples: Samples) -> int:
-    """Number of samples in silent frames of 20 ms; the last frame may be shorter."""
+def count_silent_samples(samples: Samples) -> int:
+    """Number of samples in silent frames of 20 ms. The last frame may be shorter; its own length counts."""
     edges = np.arange(0, len(samples), FRAME)
     if not len(edges):
         return 0

@@ -1,4 +1,4 @@
-"""Plots of metrics over the checkpoints of a run, as coordinates that the page draws as SVG."""
+"""Plots of metrics over the checkpoints of a run, as coordinates for SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from data_prep.pages.report_charts import HEIGHT, WIDTH, Tick, choose_ticks, format_number
 
 LABELS = 6
-"""Most labels on the horizontal axis: more would overlap."""
+"""Maximum number of labels on the horizontal axis; more would overlap."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line: a value that has no step, of the recordings or the base."""
+    """A horizontal line for a value without a step: of the recordings or the base."""
 
     y: float
     name: str

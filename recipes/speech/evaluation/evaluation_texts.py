@@ -26,17 +26,17 @@ class Item:
     """Unique within an evaluation; names its files."""
     text: str
     speaker: str
-    """Lower-case."""
+    """In lower case."""
     language: str
-    """Lower-case English name, or `auto`."""
+    """English name in lower case, or `auto`."""
     recording: Path | None = None
     """The speaker's own recording of the text."""
     reference: Path | None = None
     """Another clip of the speaker, to clone from."""
     reference_text: str | None = None
-    """Transcript of that clip: with it the clip's manner is cloned too, without it only its voice."""
+    """Transcript of that clip. With it, the clip's style is cloned too; without it, only the voice."""
     group: str = ALL
-    """`seen`, `unseen`, or `all` where that is unknown."""
+    """`seen`, `unseen`, or `all` if that is unknown."""
 
 
 Check = Callable[[Item], None]
@@ -44,10 +44,10 @@ Check = Callable[[Item], None]
 
 
 def read_items(data: Path, speaker: str | None, reference: Path | None, check: Check) -> list[Item]:
-    """The rows of `data` as items. `speaker` and `reference` are for rows that name none.
+    """The rows of `data` as items. `speaker` and `reference` are for rows without one.
 
-    Raises `UserError` with file and line for every row without a text or a speaker, with a clip that is missing or outside of the folder,
-    or that `check` refuses.
+    Raises `UserError` with file and line for each row that has no text or speaker, has a clip that is missing or outside of the
+    folder, or is refused by `check`.
     """
     items: list[Item] = []
 
@@ -56,12 +56,12 @@ def read_items(data: Path, speaker: str | None, reference: Path | None, check: C
         items.append(item)
         check(item)
 
-    visit(data, add)
+    visit_rows(data, add)
     return items
 
 
-def visit(path: Path, look: Callable[[dict[str, Any]], None]) -> None:
-    """Call `look` with every row of a JSONL file. Raises one `UserError` with the file and line of each row that `look` refuses."""
+def visit_rows(path: Path, visit: Callable[[dict[str, Any]], None]) -> None:
+    """Call `visit` with each row of a JSONL file. Raises one `UserError` with the file and line of each row for which `visit` does."""
     problems, rows = [], 0
     try:
         lines = path.open("rb")
@@ -73,18 +73,18 @@ def visit(path: Path, look: Callable[[dict[str, Any]], None]) -> None:
                 continue
             rows += 1
             try:
-                look(loads_object(line))
+                visit(loads_object(line))
             except UserError as error:
                 problems.append(f"{path}:{number}: {error}")
     if problems:
         more = f"\n  … and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
         raise UserError(f"{len(problems)} bad rows:\n  " + "\n  ".join(problems[:SHOWN_PROBLEMS]) + more)
     if not rows:
-        raise UserError(f"{path} holds no rows; `python -m data_prep voice RECORDINGS --out FOLDER` makes some")
+        raise UserError(f"{path} has no rows; `python -m data_prep voice RECORDINGS --out FOLDER` makes some")
 
 
 def mark_seen(items: Sequence[Item], training: Sequence[Item]) -> list[Item]:
-    """The items as seen or unseen; then as many rows of the training data, evenly picked from those not in `items`, as seen ones are short.
+    """The items marked as seen or unseen. If there are fewer seen than unseen ones, rows of the training data are added, evenly picked.
 
     A text is seen if the training data has the same words, whatever their case and punctuation.
     """
@@ -97,14 +97,14 @@ def mark_seen(items: Sequence[Item], training: Sequence[Item]) -> list[Item]:
 
 
 def limit_groups(items: Sequence[Item], most: int | None) -> list[Item]:
-    """At most `most` items of each group, evenly picked: the beginning of a file may be one recording."""
+    """At most `most` items of each group, evenly picked, because the beginning of a file may be a single recording."""
     if most is None:
         return list(items)
-    return [item for group in groups_of(items) for item in pick_evenly([one for one in items if one.group == group], most)]
+    return [item for group in list_groups(items) for item in pick_evenly([one for one in items if one.group == group], most)]
 
 
-def groups_of(items: Iterable[Item]) -> list[str]:
-    """The groups that occur, unseen texts first: they are what a voice is for."""
+def list_groups(items: Iterable[Item]) -> list[str]:
+    """The groups that occur, unseen texts first, because a voice is made for these."""
     found = {item.group for item in items}
     return [group for group in (UNSEEN, SEEN, ALL) if group in found]
 
@@ -117,7 +117,7 @@ def pick_evenly(items: Sequence[Item], count: int) -> list[Item]:
 
 
 def normalize(text: str) -> str:
-    """The words of a text, without case and punctuation: texts with equal words count as the same."""
+    """The words of a text without case and punctuation, to find equal texts."""
     return " ".join(WORD.findall(text.casefold()))
 
 
@@ -128,7 +128,7 @@ def _parse_item(key: str, row: dict[str, Any], root: Path, speaker: str | None, 
     if not normalize(text):
         raise UserError(f"text {text!r} has no word in it; correct it, or remove the row")
     if not isinstance(name, str):
-        raise UserError('the row names no speaker; add "speaker" to it, or give --speaker NAME for all such rows')
+        raise UserError('the row has no speaker; add "speaker" to it, or give --speaker NAME for all such rows')
     return Item(
         key=key,
         text=text,
@@ -146,5 +146,5 @@ def _find_clip(root: Path, row: dict[str, Any], column: str) -> Path | None:
         return None
     path = files.resolve_under(root, str(name))
     if not path.is_file():
-        raise UserError(f"{column} {name}: no such file; restore it, or take the column out of the row")
+        raise UserError(f"{column} {name}: no such file; restore it, or remove the column from the row")
     return path

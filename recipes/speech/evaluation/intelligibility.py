@@ -1,7 +1,7 @@
-"""Intelligibility: Whisper's transcript of a clip against the text that was to be spoken (WER, CER).
+"""Intelligibility: word and character error rates (WER, CER) of Whisper's transcript of a clip against its text.
 
 Texts are compared after Whisper's normalisation (Radford et al. 2022, https://huggingface.co/papers/2212.04356, appendix C; whisper's own
-code): for English it unifies spelling, numbers and contractions, for other languages it removes case and punctuation. Chinese and Japanese
+code): for English it unifies spelling, numbers and contractions; for other languages it removes case and punctuation. Chinese and Japanese
 are compared character by character, because they have no spaces between words.
 """
 
@@ -26,9 +26,9 @@ WITHOUT_SPACES = frozenset({"chinese", "japanese"})
 
 
 @dataclass(frozen=True)
-class Errors:
-    """Substitutions, deletions and insertions in one text, and the length of the expected text. Rates are computed from sums of these,
-    not as means of rates, in which a short text would weigh as much as a long one."""
+class ErrorCounts:
+    """Substitutions, deletions and insertions in one text, and the length of the expected text. Rates are computed from sums of these: in a
+    mean of rates, a short text would have the weight of a long one."""
 
     words: int
     wrong_words: int
@@ -37,7 +37,7 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Transcript:
+class Transcription:
     """A recogniser's output for one clip."""
 
     text: str
@@ -45,15 +45,15 @@ class Transcript:
     """Why the recogniser failed; the text is then unusable."""
 
 
-def compare(expected: str, transcript: str, language: str) -> Errors | None:
-    """Errors of a transcript; None if nothing is left of the expected text after normalisation."""
+def count_errors(expected: str, transcript: str, language: str) -> ErrorCounts | None:
+    """The errors of a transcript; None if the expected text is empty after normalisation."""
     import jiwer
 
     expected, transcript = normalize(expected, language), normalize(transcript, language)
     if not expected:
         return None
     by_word, by_character = jiwer.process_words(expected, transcript), jiwer.process_characters(expected, transcript)
-    return Errors(
+    return ErrorCounts(
         words=len(expected.split()),
         wrong_words=by_word.substitutions + by_word.deletions + by_word.insertions,
         characters=len(expected),
@@ -61,19 +61,19 @@ def compare(expected: str, transcript: str, language: str) -> Errors | None:
     )
 
 
-def word_error_rate(model: Any, clips: Iterable[tuple[str, Samples]], language: str) -> float:
-    """WER of clips: pairs of (expected text, samples [n] at 24 kHz)."""
-    return share_of_wrong_words([(text, listen(model, samples, language).text) for text, samples in clips], language)
+def clips_wer(model: Any, clips: Iterable[tuple[str, Samples]], language: str) -> float:
+    """WER of clips, given as pairs of (expected text, samples [n] at 24 kHz)."""
+    return transcripts_wer([(text, transcribe(model, samples, language).text) for text, samples in clips], language)
 
 
-def share_of_wrong_words(transcripts: Iterable[tuple[str, str]], language: str) -> float:
-    """WER of transcripts: pairs of (expected text, transcript)."""
-    errors = [one for text, transcript in transcripts if (one := compare(text, transcript, language))]
+def transcripts_wer(transcripts: Iterable[tuple[str, str]], language: str) -> float:
+    """WER of transcripts, given as pairs of (expected text, transcript)."""
+    errors = [one for text, transcript in transcripts if (one := count_errors(text, transcript, language))]
     return sum(one.wrong_words for one in errors) / sum(one.words for one in errors)
 
 
 def normalize(text: str, language: str) -> str:
-    """The words of a text as they are compared, separated by one space. `language`: lower-case English name, or `auto`."""
+    """The normalised words of a text, separated by one space. `language`: English name in lower case, or `auto`."""
     return " ".join(_normalizer(language)(text).split())
 
 
@@ -86,8 +86,8 @@ def _normalizer(language: str) -> Callable[[str], str]:
     return BasicTextNormalizer(split_letters=language in WITHOUT_SPACES)
 
 
-def check(name: str) -> None:
-    """Raise `UserError` if there is no Whisper of that name. Downloads a published one; loads nothing."""
+def check_whisper(name: str) -> None:
+    """Raise `UserError` if there is no Whisper model with that name. Downloads a published one, without loading it."""
     try:
         if faster_whisper_engine.is_faster_whisper(name):
             faster_whisper_engine.check_device(name, choose_device(None))
@@ -98,28 +98,28 @@ def check(name: str) -> None:
         raise UserError(str(error).replace("--whisper", "--asr")) from None
 
 
-def load(name: str) -> Any:
-    """Load a Whisper, by its published name or from a .pt file."""
+def load_whisper(name: str) -> Any:
+    """Load a Whisper model by its published name or from a .pt file."""
     return whisper_engine.load_whisper(name, choose_device(None))
 
 
 def require_languages(model: Any, spoken: Iterable[str]) -> None:
-    """Raise `UserError` for a language that the model does not know."""
+    """Raise `UserError` for a language that the model does not support."""
     for language in sorted(spoken):
         whisper_languages.find_whisper_code(None if language == manifest.AUTO else language, whisper_engine.is_multilingual(model))
 
 
-def language_of(model: Any, language: str) -> str:
-    """The language for transcribing and comparing a row's text: the row's own, or English for `auto` if the model knows no other."""
+def choose_language(model: Any, language: str) -> str:
+    """The language in which a row is transcribed and compared: the row's own, or English for `auto` if the model supports no other."""
     return "english" if language == manifest.AUTO and not whisper_engine.is_multilingual(model) else language
 
 
-def listen(model: Any, samples: Samples, language: str) -> Transcript:
-    """Transcribe `samples` [n] at 24 kHz; `auto` detects the language. Raises `UserError` for a language that the model does not know."""
+def transcribe(model: Any, samples: Samples, language: str) -> Transcription:
+    """Transcribe `samples` [n] at 24 kHz; `auto` detects the language. Raises `UserError` for an unsupported language."""
     if not len(samples):
-        return Transcript("")
+        return Transcription("")
     speech = Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
     windows = vad.make_windows([Region(0, len(samples))], Audio(samples, MASTER_RATE))
     units = whisper_engine.transcribe_recording(model, speech, windows, None if language == manifest.AUTO else language)
     problem = next((unit.error for unit in units if unit.error), "")
-    return Transcript("".join(unit.text for unit in units).strip(), problem)
+    return Transcription("".join(unit.text for unit in units).strip(), problem)

@@ -1,4 +1,4 @@
-"""Metrics of systems from measures of clips: corpus rates, and their differences with a confidence interval."""
+"""Metrics of systems, computed over all clips, and differences between systems with confidence intervals."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Literal
 
 import numpy as np
 
-from recipes.speech.evaluation.audio_measures import Sound
+from recipes.speech.evaluation.audio_measures import AudioMeasures
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.intelligibility import Errors
+from recipes.speech.evaluation.intelligibility import ErrorCounts
 
 Part = tuple[float, float]
 """(numerator, denominator) that one clip adds to a metric."""
 RESAMPLINGS, SEED = 2000, 20240501
 LEAST_TEXTS = 6
-"""For a verdict: by chance, five texts all move one way in one case of 16, six in one of 32 (sign test)."""
+"""Minimum for a verdict. By chance, five texts all change in the same direction with probability 1/16, six with 1/32 (sign test)."""
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap (Efron 1979): a 95 % interval."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredClip:
     """One clip with all its measures."""
 
     item: Item
     path: Path
-    sound: Sound
+    sound: AudioMeasures
     ended: bool
-    """False: the model did not end by itself."""
+    """False: cut off at the time limit."""
     real_seconds: float | None = None
     """Duration of the recording of the same text."""
     transcript: str | None = None
-    """None: there was no recogniser, or it failed."""
-    errors: Errors | None = None
+    """None: no Whisper was used, or it failed."""
+    errors: ErrorCounts | None = None
     similarities: Mapping[str, float | None] = field(default_factory=dict)
     """By encoder; None for a clip without a speaker vector."""
 
@@ -49,11 +49,11 @@ class Metric:
     unit: str
     better: Literal["lower", "higher", ""]
     """Empty: neither direction is better."""
-    part: Callable[[Scored], Part | None]
-    """None: the clip does not count."""
+    part: Callable[[ScoredClip], Part | None]
+    """None: the clip is excluded."""
 
 
-def _rate(errors: Errors | None, wrong: str, of: str) -> Part | None:
+def _rate(errors: ErrorCounts | None, wrong: str, of: str) -> Part | None:
     return None if errors is None else (100.0 * getattr(errors, wrong), getattr(errors, of))
 
 
@@ -66,19 +66,19 @@ CLIPPING = Metric("clipping", "Clipped", "%", "lower", lambda one: (100.0 * one.
 RUNAWAYS = Metric("runaways", "Not ended", "%", "lower", lambda one: (0.0 if one.ended else 100.0, 1.0))
 
 
-def _duration_part(one: Scored) -> Part | None:
-    """None for speech that was cut off, whose duration is only that of the limit."""
+def _duration_part(one: ScoredClip) -> Part | None:
+    """None for speech that was cut off, because its duration is that of the limit."""
     return (one.sound.seconds, one.real_seconds) if one.ended and one.real_seconds else None
 
 
-def _pace_part(one: Scored) -> Part | None:
+def _pace_part(one: ScoredClip) -> Part | None:
     return (float(len(one.item.text)), one.sound.voiced_seconds) if one.ended and one.sound.voiced_seconds > 0 else None
 
 
 def similarity_metric(encoder: str) -> Metric:
     """Mean cosine to the speaker's other clips, by one encoder."""
 
-    def part(one: Scored) -> Part | None:
+    def part(one: ScoredClip) -> Part | None:
         found = one.similarities.get(encoder)
         return None if found is None else (found, 1.0)
 
@@ -90,8 +90,8 @@ def all_metrics(encoders: Sequence[str]) -> list[Metric]:
     return [WER, CER, *map(similarity_metric, encoders), DURATION, PACE, SILENCE, CLIPPING, RUNAWAYS]
 
 
-def metric_value(metric: Metric, clips: Sequence[Scored]) -> float | None:
-    """The metric over all clips that count; None if none does."""
+def metric_value(metric: Metric, clips: Sequence[ScoredClip]) -> float | None:
+    """The metric over all clips that are not excluded; None if there are none."""
     parts = [part for one in clips if (part := metric.part(one)) is not None]
     below = sum(part[1] for part in parts)
     return sum(part[0] for part in parts) / below if below > 0 else None
@@ -102,7 +102,7 @@ Verdict = Literal["better", "worse", "no clear difference", "too few texts"]
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one system to another, over the texts that both spoke."""
+    """Difference between two systems over the texts that both spoke."""
 
     change: float
     low: float
@@ -112,15 +112,16 @@ class Difference:
     verdict: Verdict
 
 
-def paired_difference(metric: Metric, clips: Sequence[Scored], others: Sequence[Scored]) -> Difference | None:
-    """`clips` minus `others`, with a paired bootstrap over texts; None for fewer than two common texts, or if no direction is better."""
+def paired_difference(metric: Metric, clips: Sequence[ScoredClip], others: Sequence[ScoredClip]) -> Difference | None:
+    """`clips` minus `others`, with a paired bootstrap over texts. None for fewer than two common texts, and for metrics without a better
+    direction."""
     base = {one.item.key: metric.part(one) for one in others}
     pairs = [(own, base.get(one.item.key)) for one in clips if (own := metric.part(one)) is not None]
     table = np.array([(*own, *other) for own, other in pairs if other is not None], float).reshape(-1, 4)
     if len(table) < 2 or not metric.better:
         return None
-    drawn = np.random.default_rng(SEED).integers(len(table), size=(RESAMPLINGS, len(table)))
-    changes = _change(table[drawn].sum(axis=1))
+    resampled = np.random.default_rng(SEED).integers(len(table), size=(RESAMPLINGS, len(table)))
+    changes = _change(table[resampled].sum(axis=1))
     low, high = np.percentile(changes, INTERVAL)
     change = float(_change(table.sum(axis=0)[None])[0])
     verdict = _verdict(metric, float(low), float(high)) if len(table) >= LEAST_TEXTS else "too few texts"

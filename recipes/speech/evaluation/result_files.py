@@ -1,4 +1,4 @@
-"""The documents of an evaluation: JSON and Markdown."""
+"""The result files of an evaluation in JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from data_prep.pages.report_charts import format_number
 from finetune import __version__
-from recipes.speech.evaluation.metrics import Scored, metric_value
+from recipes.speech.evaluation.metrics import ScoredClip, metric_value
 from recipes.speech.evaluation.results import (
     SET_TITLES,
     Comparison,
@@ -20,7 +20,7 @@ from recipes.speech.evaluation.results import (
 
 
 def build_record(evaluation: Evaluation) -> dict[str, Any]:
-    """Everything, with every clip, for JSON. Unknown values are None."""
+    """All results and clips, for JSON. Unknown values are None."""
     return {
         "overtone": __version__,
         "settings": dict(evaluation.settings),
@@ -33,7 +33,7 @@ def build_record(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def render_markdown(evaluation: Evaluation) -> str:
-    """Markdown that is readable in a terminal too."""
+    """Markdown, also readable in a terminal."""
     parts = ["# Evaluation", *verdicts(evaluation)]
     for group in evaluation.groups:
         parts += [f"## {SET_TITLES[group]}", _table(evaluation, group)]
@@ -44,21 +44,21 @@ def render_markdown(evaluation: Evaluation) -> str:
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """Whether training helped: a sentence for each metric that is not zero on both sides; of several checkpoints, for the last one."""
+    """Whether training improved the voice: a sentence for each metric that is not always zero. Of several checkpoints, the last."""
     rows = compare_with_base(evaluation)
     if not rows:
-        return ["Whether training helped is not known: there is no base to compare with (--base FOLDER), or too few texts."]
+        return ["Whether training helped is unknown: there is no base to compare with (--base FOLDER), or too few texts."]
     last = rows[-1].system
     return [format_verdict(row) for row in rows if row.system == last and (row.before or row.after)]
 
 
 def format_verdict(row: Comparison) -> str:
-    """`WER, unseen texts: better than the base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
+    """`WER, unseen texts: better than base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
     found = row.difference
     against = {
         "better": f"better than {row.base}",
         "worse": f"worse than {row.base}",
-        "no clear difference": f"no clear difference to {row.base}",
+        "no clear difference": f"no clear difference from {row.base}",
         "too few texts": f"too few texts to compare with {row.base}",
     }[found.verdict]
     return (
@@ -68,7 +68,7 @@ def format_verdict(row: Comparison) -> str:
 
 
 def format_value(value: float | None) -> str:
-    """Three digits; a dash for an unknown value."""
+    """A number with three digits; a dash for an unknown value."""
     return "–" if value is None else format_number(value)
 
 
@@ -101,8 +101,8 @@ def _similarity_table(evaluation: Evaluation) -> str:
         for one in similarity_scales(evaluation)
     ]
     return (
-        "## What similarity means here\n\nReal clips against other speakers' clips, and against their own speaker's other clips; "
-        "a place of 0 is a stranger, 1 is the speaker.\n\n" + _markdown_table(head, rows)
+        "## Scale of similarity\n\nMean similarity of real clips to other speakers, and to other clips of their own speaker. "
+        "A place is the position between these two: 0 is another speaker, 1 is the speaker.\n\n" + _markdown_table(head, rows)
     )
 
 
@@ -139,7 +139,7 @@ def _comparison(row: Comparison) -> dict[str, Any]:
     }
 
 
-def _clip(name: str, clip: Scored) -> dict[str, Any]:
+def _clip(name: str, clip: ScoredClip) -> dict[str, Any]:
     item = clip.item
     return {
         "system": name,

@@ -1,4 +1,4 @@
-"""Results of an evaluation: metrics by system and set of texts, the scale of similarity, and whether training helped."""
+"""Results of an evaluation: metrics by system and set of texts, scales of similarity, comparison with the base."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.speech.evaluation import metrics as figures
-from recipes.speech.evaluation.evaluation_texts import ALL, SEEN, UNSEEN, groups_of
-from recipes.speech.evaluation.metrics import PACE, Difference, Metric, Scored, metric_value
+from recipes.speech.evaluation import metrics
+from recipes.speech.evaluation.evaluation_texts import ALL, SEEN, UNSEEN, list_groups
+from recipes.speech.evaluation.metrics import PACE, Difference, Metric, ScoredClip, metric_value
 from recipes.speech.evaluation.speaker_similarity import scale_position
 from recipes.speech.evaluation.systems import RECORDINGS, System
 
 SET_TITLES = {UNSEEN: "Texts that are not in the training data", SEEN: "Texts of the training data", ALL: "All texts"}
 DRIFT = 0.1
-"""Change of the speaking rate between checkpoints that is reported: more than sampling causes on the same texts."""
+"""Relative change of the speaking rate between checkpoints that is reported; sampling causes less on the same texts."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The content of the documents."""
+    """The content of the result files."""
 
     systems: Sequence[System]
     """The systems that speak, in the order of the table; checkpoints by step."""
-    clips: Mapping[str, Sequence[Scored]]
-    """By name of the system; the recordings, if the data has some, are one more system."""
+    clips: Mapping[str, Sequence[ScoredClip]]
+    """By name of the system. If the data has recordings, these are one more system."""
     encoders: Sequence[str]
     strangers: Mapping[str, float]
     """By encoder: mean similarity of real clips to other speakers; empty if the data has one speaker."""
@@ -41,13 +41,13 @@ class Evaluation:
     def metrics(self) -> list[Metric]:
         """The metrics that have a value for at least one system."""
         every = [clip for clips in self.clips.values() for clip in clips]
-        return [metric for metric in figures.all_metrics(self.encoders) if metric_value(metric, every) is not None]
+        return [metric for metric in metrics.all_metrics(self.encoders) if metric_value(metric, every) is not None]
 
     @property
     def groups(self) -> list[str]:
-        return groups_of(clip.item for clips in self.clips.values() for clip in clips)
+        return list_groups(clip.item for clips in self.clips.values() for clip in clips)
 
-    def of(self, name: str, group: str) -> list[Scored]:
+    def of(self, name: str, group: str) -> list[ScoredClip]:
         return [clip for clip in self.clips.get(name, ()) if clip.item.group == group]
 
 
@@ -66,15 +66,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class SimilarityScale:
-    """The range in which an encoder's similarities are to be read."""
+    """The range of an encoder's similarities."""
 
     encoder: str
     stranger: float | None
-    """Real clips against other speakers."""
+    """Mean similarity of real clips to other speakers."""
     same: float | None
-    """Real clips against other clips of their speaker."""
+    """Mean similarity of real clips to other clips of their speaker."""
     places: Mapping[str, float | None]
-    """System → position between a stranger (0) and the speaker (1)."""
+    """System → position between another speaker (0) and the speaker (1)."""
 
 
 def compare_with_base(evaluation: Evaluation) -> list[Comparison]:
@@ -93,7 +93,7 @@ def compare_with_base(evaluation: Evaluation) -> list[Comparison]:
 
 def _compare(evaluation: Evaluation, system: str, base: str, group: str, metric: Metric) -> Comparison | None:
     own, other = evaluation.of(system, group), evaluation.of(base, group)
-    before, after, found = metric_value(metric, other), metric_value(metric, own), figures.paired_difference(metric, own, other)
+    before, after, found = metric_value(metric, other), metric_value(metric, own), metrics.paired_difference(metric, own, other)
     if found is None or before is None or after is None:
         return None
     return Comparison(system, base, group, metric, before, after, found)
@@ -105,7 +105,7 @@ def similarity_scales(evaluation: Evaluation) -> list[SimilarityScale]:
 
 
 def _similarity_scale(evaluation: Evaluation, encoder: str) -> SimilarityScale:
-    metric, stranger = figures.similarity_metric(encoder), evaluation.strangers.get(encoder)
+    metric, stranger = metrics.similarity_metric(encoder), evaluation.strangers.get(encoder)
     found = {name: metric_value(metric, evaluation.clips.get(name, ())) for name in evaluation.names}
     same = found.get(RECORDINGS)
     places = {
@@ -131,9 +131,9 @@ def describe_pace_drifts(evaluation: Evaluation) -> list[str]:
         (first, before), (last, after) = points[0], points[-1]
         change = after / before - 1
         if abs(change) > DRIFT:
-            manner = "faster" if change > 0 else "slower"
+            direction = "faster" if change > 0 else "slower"
             notes.append(
-                f"{SET_TITLES[group]}: speech became {abs(change):.0%} {manner} from step {first} to step {last} "
-                f"({before:.1f} to {after:.1f} characters a second). A rate that moves with every checkpoint is what shifted labels cause."
+                f"{SET_TITLES[group]}: speech became {abs(change):.0%} {direction} from step {first} to step {last} "
+                f"({before:.1f} to {after:.1f} characters per second). Shifted labels can cause a rate that changes with every checkpoint."
             )
     return notes

@@ -1,7 +1,7 @@
 """An evaluation as one HTML page that needs no other file, no network and no script.
 
-Style and parts are those of the dataset report. The page's content security policy forbids every connection, and the template engine
-escapes every text.
+It uses style and template parts of the dataset report. Its content security policy forbids connections, and the template engine escapes
+all texts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.pages.report_audio import AUDIO_BYTES, draw_spectrogram, make_data_uri
 from data_prep.pages.report_templates import make_environment, read_style
-from recipes.speech.evaluation import result_files as documents
+from recipes.speech.evaluation import result_files
 from recipes.speech.evaluation.curves import Plot, make_plot
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.metrics import Metric, Scored, metric_value
+from recipes.speech.evaluation.metrics import Metric, ScoredClip, metric_value
 from recipes.speech.evaluation.results import (
     SET_TITLES,
     Evaluation,
@@ -25,27 +25,27 @@ from recipes.speech.evaluation.results import (
     describe_pace_drifts,
     similarity_scales,
 )
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.evaluation.systems import RECORDINGS
 
 TEMPLATE = Path(__file__).with_suffix(".html")
-SHOWN = 12
-"""Texts with players; the clips of all others are in the folder beside the page."""
+SHOWN_TEXTS = 12
+"""Number of texts with players. The clips of all texts are in the folder beside the page."""
 
 
 @dataclass(frozen=True)
-class Card:
+class ClipCard:
     """One clip as the page shows it."""
 
     name: str
     """Name of the system."""
     player: str
-    """Data URI; empty if the page has no room for it, or the clip no sound."""
+    """Data URI; empty if the page would become too large, or the clip is empty."""
     picture: str
-    """Data URI; empty if the clip has no sound."""
+    """Data URI; empty if the clip is empty."""
     missing: str
     """Why there is no player."""
-    heard: str | None
+    transcript: str | None
     figures: str
     ended: bool
 
@@ -55,11 +55,11 @@ class TextClips:
     """One text with the clips of all systems."""
 
     item: Item
-    cards: list[Card]
+    cards: list[ClipCard]
 
 
 @dataclass(frozen=True)
-class Table:
+class MetricTable:
     """Metrics of all systems on one set of texts."""
 
     title: str
@@ -72,7 +72,7 @@ def render(evaluation: Evaluation) -> str:
     page = make_environment(TEMPLATE.parent).get_template(TEMPLATE.name)
     return page.render(
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
-        verdicts=[sentence.split("**") for sentence in documents.verdicts(evaluation)],
+        verdicts=[sentence.split("**") for sentence in result_files.verdicts(evaluation)],
         tables=[_table(evaluation, group) for group in evaluation.groups],
         worth=similarity_scales(evaluation),
         names=evaluation.names,
@@ -82,21 +82,21 @@ def render(evaluation: Evaluation) -> str:
         compared=bool(compare_with_base(evaluation)),
         notes=[*describe_pace_drifts(evaluation), *evaluation.notes],
         settings=[(key, "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
-        shown=documents.format_value,
-        style=read_style(),
+        shown=result_files.format_value,
+        read_style=read_style(),
     )
 
 
 def build_plots(evaluation: Evaluation) -> list[tuple[str, list[Plot]]]:
     """(title of the set, plots of its metrics over the checkpoints); empty for fewer than two checkpoints."""
     found = [(SET_TITLES[group], [_plot(evaluation, group, metric) for metric in evaluation.metrics]) for group in evaluation.groups]
-    return [(title, drawn) for title, every in found if (drawn := [one for one in every if one is not None])]
+    return [(title, plots) for title, every in found if (plots := [one for one in every if one is not None])]
 
 
 def choose_texts(evaluation: Evaluation) -> list[TextClips]:
-    """The `SHOWN` texts on which the last trained voice did worst, the worst first, with players as far as there is room."""
+    """The texts with the worst results of the last trained voice, at most `SHOWN_TEXTS`; the worst first, players up to a total size."""
     last = [system.name for system in evaluation.systems if system.way == "named"][-1]
-    worst = sorted(evaluation.clips[last], key=lambda clip: (-badness(clip), clip.item.key))[:SHOWN]
+    worst = sorted(evaluation.clips[last], key=lambda clip: (-badness(clip), clip.item.key))[:SHOWN_TEXTS]
     by_key = {name: {clip.item.key: clip for clip in clips} for name, clips in evaluation.clips.items()}
     shown, room = [], AUDIO_BYTES
     for clip in worst:
@@ -109,38 +109,38 @@ def choose_texts(evaluation: Evaluation) -> list[TextClips]:
     return shown
 
 
-def badness(clip: Scored) -> float:
-    """Order in which clips are shown: speech that did not end, then word errors, then a voice unlike the speaker's."""
+def badness(clip: ScoredClip) -> float:
+    """Key for sorting clips by how bad they are: speech that did not end, then word errors, then low speaker similarity."""
     wrong = 0.0 if clip.errors is None else clip.errors.wrong_words / max(clip.errors.words, 1)
-    unlike = [1.0 - value for value in clip.similarities.values() if value is not None]
-    return (0.0 if clip.ended else 10.0) + wrong + (sum(unlike) / len(unlike) if unlike else 0.0)
+    distances = [1.0 - value for value in clip.similarities.values() if value is not None]
+    return (0.0 if clip.ended else 10.0) + wrong + (sum(distances) / len(distances) if distances else 0.0)
 
 
-def _card(name: str, clip: Scored, room: int, metrics: Sequence[Metric]) -> Card:
-    samples = samples_of(clip.path)
+def _card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric]) -> ClipCard:
+    samples = read_clip(clip.path)
     figures = [
-        f"{metric.title} {documents.format_value(value)} {metric.unit}"
+        f"{metric.title} {result_files.format_value(value)} {metric.unit}"
         for metric in metrics
         if (value := metric_value(metric, [clip])) is not None
     ]
     if not len(samples):
-        return Card(name, "", "", "the model made no sound", clip.transcript, " · ".join(figures), clip.ended)
-    player = make_data_uri("audio/flac", encode_flac(Audio(samples, MASTER_RATE)))
+        return ClipCard(name, "", "", "the model generated no audio", clip.transcript, " · ".join(figures), clip.ended)
+    player = make_data_uri("audio/encode_flac", encode_flac(Audio(samples, MASTER_RATE)))
     picture = make_data_uri("image/png", draw_spectrogram(samples))
     full = len(player) > room
-    return Card(
+    return ClipCard(
         name,
         "" if full else player,
         picture,
-        f"the page has no room for more sound; the file is {clip.path}" if full else "",
+        f"the page has no room for more audio; the file is {clip.path}" if full else "",
         clip.transcript,
         " · ".join(figures),
         clip.ended,
     )
 
 
-def _table(evaluation: Evaluation, group: str) -> Table:
-    return Table(SET_TITLES[group], documents.column_titles(evaluation), documents.table_rows(evaluation, group))
+def _table(evaluation: Evaluation, group: str) -> MetricTable:
+    return MetricTable(SET_TITLES[group], result_files.column_titles(evaluation), result_files.table_rows(evaluation, group))
 
 
 def _plot(evaluation: Evaluation, group: str, metric: Metric) -> Plot | None:

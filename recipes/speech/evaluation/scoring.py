@@ -1,4 +1,4 @@
-"""Scoring of clips: transcripts by a Whisper, similarity by speaker encoders, and measures of sound."""
+"""Scores clips: transcripts by a Whisper model, similarity by speaker encoders, and measures of the audio."""
 
 from __future__ import annotations
 
@@ -8,105 +8,104 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read_audio
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from finetune.errors import UserError
-from recipes.speech.evaluation import audio_measures as sound
-from recipes.speech.evaluation import intelligibility as hearing
-from recipes.speech.evaluation import speaker_similarity as likeness
+from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.metrics import Scored
-from recipes.speech.evaluation.speaker_similarity import Encoder, Voices
+from recipes.speech.evaluation.metrics import ScoredClip
+from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerVectors
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 
 
 @dataclass(frozen=True)
-class Listeners:
+class ScoringModels:
     """The models that score the clips of an evaluation."""
 
     asr: Any
-    """A Whisper, or None."""
-    encoders: Sequence[tuple[Encoder, Voices]]
+    """A Whisper model, or None."""
+    encoders: Sequence[tuple[SimilarityEncoder, SpeakerVectors]]
     """Each speaker encoder with its vectors of the real clips."""
 
 
-def load_encoders(base: SpeakerEncoder | None, independent: str | None) -> list[Encoder]:
-    """The model's own encoder, if a base is given, and one that the model was not made with. Raises `UserError` for what is no encoder."""
-    own = [likeness.own(base)] if base is not None else []
-    return [*own, likeness.spectral() if independent is None else likeness.independent(independent)]
+def load_encoders(base: SpeakerEncoder | None, independent: str | None) -> list[SimilarityEncoder]:
+    """The model's own encoder if a base is given, and an independent one. Raises `UserError` for a model that is no speaker encoder."""
+    own = [speaker_similarity.load_own_encoder(base)] if base is not None else []
+    return [*own, speaker_similarity.mfcc_encoder() if independent is None else speaker_similarity.load_independent_encoder(independent)]
 
 
-def load_listeners(items: Sequence[Item], encoders: Sequence[Encoder], asr: str | None) -> Listeners:
-    """Load the Whisper, and embed all recordings and reference clips with every encoder.
+def load_scoring_models(items: Sequence[Item], encoders: Sequence[SimilarityEncoder], asr: str | None) -> ScoringModels:
+    """Load the Whisper model, and embed all recordings and reference clips with every encoder.
 
-    Raises `UserError` for a language that the Whisper does not know.
+    Raises `UserError` for a language that the Whisper model does not support.
     """
-    whisper = None if asr is None else hearing.load(asr)
+    whisper = None if asr is None else intelligibility.load_whisper(asr)
     if whisper is not None:
-        hearing.require_languages(whisper, {item.language for item in items})
-    return Listeners(
+        intelligibility.require_languages(whisper, {item.language for item in items})
+    return ScoringModels(
         asr=whisper,
-        encoders=[(encoder, likeness.voices(encoder, embed_real_clips(encoder, items))) for encoder in encoders],
+        encoders=[(encoder, speaker_similarity.group_vectors(encoder, embed_real_clips(encoder, items))) for encoder in encoders],
     )
 
 
 def check_clips(items: Sequence[Item]) -> None:
-    """Raise `UserError` for a recording or reference clip that cannot be decoded, before hours of speech depend on it."""
+    """Raise `UserError` for a recording or reference clip that cannot be decoded, before hours of generation."""
     for path in {path for item in items for path in (item.recording, item.reference) if path is not None}:
-        samples_of(path)
+        read_clip(path)
 
 
-def embed_real_clips(encoder: Encoder, items: Sequence[Item]) -> dict[str, dict[Path, likeness.Vector]]:
-    """Speaker → clip → vector [H], of recordings and reference clips; without those that are too short for a speaker vector."""
-    vectors: dict[str, dict[Path, likeness.Vector]] = {}
+def embed_real_clips(encoder: SimilarityEncoder, items: Sequence[Item]) -> dict[str, dict[Path, speaker_similarity.Vector]]:
+    """Speaker → clip → vector [H], of recordings and reference clips, except those that are too short for a speaker vector."""
+    vectors: dict[str, dict[Path, speaker_similarity.Vector]] = {}
     for item in items:
         own = vectors.setdefault(item.speaker, {})
         for path in {item.recording, item.reference} - {None, *own}:
             assert path is not None
-            vector = likeness.embed(encoder, samples_of(path))
+            vector = speaker_similarity.embed(encoder, read_clip(path))
             if vector is not None:
                 own[path] = vector
     return vectors
 
 
-def similarity_of_strangers(listeners: Listeners) -> dict[str, float]:
-    """By encoder: the mean similarity of real clips to other speakers; without encoders for which the data has one speaker."""
-    return {encoder.name: float(np.mean(cosines)) for encoder, voices in listeners.encoders if (cosines := voices.strangers())}
+def similarity_between_speakers(models: ScoringModels) -> dict[str, float]:
+    """By encoder: the mean similarity of real clips to other speakers; empty if the data has one speaker."""
+    return {encoder.name: float(np.mean(cosines)) for encoder, voices in models.encoders if (cosines := voices.between_speakers())}
 
 
-def score_all(takes: Mapping[str, Sequence[Take]], listeners: Listeners) -> dict[str, list[Scored]]:
+def score_all(takes: Mapping[str, Sequence[Take]], models: ScoringModels) -> dict[str, list[ScoredClip]]:
     """The scored clips of all systems. The recordings come first, because the others are compared with their durations."""
-    real = {take.item.key: score(take, listeners, None) for take in takes.get(RECORDINGS, ())}
+    real = {take.item.key: score(take, models, None) for take in takes.get(RECORDINGS, ())}
     scored = {RECORDINGS: list(real.values())}
     for name, own in takes.items():
         if name != RECORDINGS:
             seconds = {key: one.sound.seconds for key, one in real.items()}
-            scored[name] = [score(take, listeners, seconds.get(take.item.key)) for take in sorted(own, key=lambda take: take.item.key)]
+            scored[name] = [score(take, models, seconds.get(take.item.key)) for take in sorted(own, key=lambda take: take.item.key)]
     return scored
 
 
-def score(take: Take, listeners: Listeners, real_seconds: float | None) -> Scored:
-    """Everything that is measured of one clip."""
-    samples = samples_of(take.path)
+def score(take: Take, models: ScoringModels, real_seconds: float | None) -> ScoredClip:
+    """All measures of one clip."""
+    samples = read_clip(take.path)
     transcript, errors = None, None
-    if listeners.asr is not None:
-        language = hearing.language_of(listeners.asr, take.item.language)
-        found = hearing.listen(listeners.asr, samples, language)
+    if models.asr is not None:
+        language = intelligibility.choose_language(models.asr, take.item.language)
+        found = intelligibility.transcribe(models.asr, samples, language)
         transcript = None if found.problem else found.text
-        errors = None if transcript is None else hearing.compare(take.item.text, transcript, language)
-    similarities = {encoder.name: _similarity(encoder, voices, samples, take.item) for encoder, voices in listeners.encoders}
-    return Scored(take.item, take.path, sound.measure(samples), take.ended, real_seconds, transcript, errors, similarities)
+        errors = None if transcript is None else intelligibility.count_errors(take.item.text, transcript, language)
+    similarities = {encoder.name: _similarity(encoder, voices, samples, take.item) for encoder, voices in models.encoders}
+    return ScoredClip(take.item, take.path, audio_measures.measure(samples), take.ended, real_seconds, transcript, errors, similarities)
 
 
-def describe_failures(scored: Mapping[str, Sequence[Scored]], listeners: Listeners) -> list[str]:
+def describe_failures(scored: Mapping[str, Sequence[ScoredClip]], models: ScoringModels) -> list[str]:
     """A note for each system with clips that have no transcript or no similarity."""
     notes = []
     for name, clips in scored.items():
-        failed = sum(clip.transcript is None for clip in clips) if listeners.asr is not None else 0
+        failed = sum(clip.transcript is None for clip in clips) if models.asr is not None else 0
         if failed:
-            notes.append(f"{name}: the recogniser failed on {failed} of {len(clips)} clips; they count neither for nor against it.")
-        for encoder, _ in listeners.encoders:
+            notes.append(f"{name}: the transcription failed for {failed} of {len(clips)} clips, which are excluded.")
+        for encoder, _ in models.encoders:
             without = sum(clip.similarities[encoder.name] is None for clip in clips)
             if without:
                 notes.append(
@@ -116,8 +115,8 @@ def describe_failures(scored: Mapping[str, Sequence[Scored]], listeners: Listene
     return notes
 
 
-def samples_of(path: Path) -> Samples:
-    """A clip as mono samples [n] at 24 kHz, also if it is empty or silent. Raises `UserError` for one that cannot be read."""
+def read_clip(path: Path) -> Samples:
+    """A clip as mono samples [n] at 24 kHz; it may be empty or silent. Raises `UserError` for one that cannot be read."""
     try:
         return read_audio(path, MASTER_RATE).samples
     except AudioError as error:
@@ -129,24 +128,22 @@ def samples_of(path: Path) -> Samples:
 
 
 def _silence_of(path: Path) -> Samples:
-    """Zeros [n] at 24 kHz, as long as the clip: `read` refuses silence, which is no training data, but a model may generate it."""
-    import soundfile
-
+    """Zeros [n] at 24 kHz, as long as the clip. `read` refuses silence because it is for training data, but a model may generate it."""
     samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     return np.zeros(round(len(samples) * MASTER_RATE / rate), np.float32)
 
 
-def _similarity(encoder: Encoder, voices: Voices, samples: Samples, item: Item) -> float | None:
-    vector = likeness.embed(encoder, samples)
+def _similarity(encoder: SimilarityEncoder, voices: SpeakerVectors, samples: Samples, item: Item) -> float | None:
+    vector = speaker_similarity.embed(encoder, samples)
     if vector is None:
         return None
-    return voices.likeness(vector, item.speaker, excluded_clips(voices, item))
+    return voices.similarity(vector, item.speaker, excluded_clips(voices, item))
 
 
-def excluded_clips(voices: Voices, item: Item) -> frozenset[Path]:
-    """The clips that an item's speech is not compared with: its recording, and the clip that it was cloned from, which a clone may echo.
+def excluded_clips(voices: SpeakerVectors, item: Item) -> frozenset[Path]:
+    """The clips that an item's speech is not compared with: its recording, and the reference clip, which a clone may copy.
 
-    The latter stays in if the data has no other clip of the speaker.
+    The reference clip is included if the data has no other clip of the speaker.
     """
     own = frozenset(voices.clips.get(item.speaker, {}))
     both = frozenset(path for path in (item.recording, item.reference) if path is not None)

@@ -1,9 +1,10 @@
 """Speaker similarity: cosines between speaker vectors of a clip and of its speaker's real clips.
 
-A cosine has no absolute meaning: it depends on the encoder, the microphone and the language. Every figure is therefore placed between two
-others from the same data: real clips against other clips of their speaker, and real clips against clips of other speakers.
+A cosine has no absolute meaning: it depends on the encoder, the microphone and the language. Each value is therefore put on a scale between
+two values from the same data: of real clips and other clips of their speaker, and of real clips and other speakers.
 
-The model's own encoder provided the model's speaker vectors, so it may overrate it; an independent encoder is used beside it.
+The model's own encoder may overrate the model, because the model was trained with its speaker vectors. Therefore an independent encoder is
+used as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from finetune.storage.model_security import Kind, admit, load_pickled_weights
 Vector = NDArray[np.float32]
 PICKLED = "pytorch_model.bin"
 SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
-"""Files that are downloaded of a speaker model on the hub."""
+"""Files to download of a speaker model on the hub."""
 OWN, SPECTRAL = "own encoder", "MFCC statistics"
 COEFFICIENTS = 20
 SHORTEST_SECONDS = 0.25
@@ -37,7 +38,7 @@ SHORTEST_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
-class Encoder:
+class SimilarityEncoder:
     """A speaker encoder."""
 
     name: str
@@ -45,7 +46,7 @@ class Encoder:
     """Samples [n] at 24 kHz, at most 30 s → speaker vector [H]."""
 
 
-def own(encoder: SpeakerEncoder) -> Encoder:
+def load_own_encoder(encoder: SpeakerEncoder) -> SimilarityEncoder:
     """The speaker encoder of a base model. Raises `UserError` if its weights cannot be read."""
     loaded = encoder.load()
 
@@ -53,18 +54,18 @@ def own(encoder: SpeakerEncoder) -> Encoder:
         rate = loaded.sample_rate
         return loaded.embed(samples if rate == MASTER_RATE else soxr.resample(samples, MASTER_RATE, rate, quality="VHQ"))
 
-    return Encoder(OWN, embed_samples)
+    return SimilarityEncoder(OWN, embed_samples)
 
 
-def spectral() -> Encoder:
+def mfcc_encoder() -> SimilarityEncoder:
     """Mean and standard deviation of 20 mel-frequency cepstral coefficients over time: the timbre of a voice, without trained weights.
 
-    It separates low from high and dull from bright voices, but also rooms; it does not replace a trained speaker encoder.
+    It separates low from high and dull from bright voices, but also different rooms; it does not replace a trained speaker encoder.
     """
-    return Encoder(SPECTRAL, mfcc_statistics)
+    return SimilarityEncoder(SPECTRAL, mfcc_statistics)
 
 
-def independent(name: str) -> Encoder:
+def load_independent_encoder(name: str) -> SimilarityEncoder:
     """A speaker verification model of transformers (an x-vector head, as in microsoft/wavlm-base-plus-sv): a folder or a hub name.
 
     Raises `UserError` for anything else.
@@ -86,7 +87,7 @@ def independent(name: str) -> Encoder:
             found = model(**extractor(resampled, sampling_rate=SPEECH_RATE, return_tensors="pt")).embeddings[0]
         return found.float().numpy().copy()
 
-    return Encoder(Path(name).name, vector)
+    return SimilarityEncoder(Path(name).name, vector)
 
 
 def load_speaker_model(folder: Path) -> tuple[Any, Any]:
@@ -109,12 +110,12 @@ def load_speaker_model(folder: Path) -> tuple[Any, Any]:
 
 
 def mfcc_statistics(samples: Samples) -> Vector:
-    """Vector [40] of samples [n] at 24 kHz, without the coefficient of loudness."""
+    """Vector [40] of samples [n] at 24 kHz, without the first coefficient, which is the loudness."""
     found = import_librosa().feature.mfcc(y=samples, sr=MASTER_RATE, n_mfcc=COEFFICIENTS + 1, n_fft=1024, hop_length=256)[1:]
     return np.concatenate([found.mean(axis=1), found.std(axis=1)]).astype(np.float32)
 
 
-def embed(encoder: Encoder, samples: Samples) -> Vector | None:
+def embed(encoder: SimilarityEncoder, samples: Samples) -> Vector | None:
     """Speaker vector [H] of samples [n] at 24 kHz; None for a clip that is too short or silent. Raises `UserError` for damaged weights."""
     if len(samples) < SHORTEST_SECONDS * MASTER_RATE or not samples.any():
         return None
@@ -125,48 +126,48 @@ def embed(encoder: Encoder, samples: Samples) -> Vector | None:
 
 
 @dataclass(frozen=True)
-class Voices:
+class SpeakerVectors:
     """Speaker vectors of the real clips of all speakers, by one encoder."""
 
     clips: Mapping[str, Mapping[Path, Vector]]
     """Speaker → clip → vector [H]."""
-    centred: bool
-    """Whether vectors are standardised over all real clips first. Statistics of sound need it, trained encoders do not."""
+    standardized: bool
+    """Whether vectors are standardized over all real clips first, which statistics of the audio need and trained encoders do not."""
 
     @cached_property
     def _scale(self) -> tuple[Vector, Vector]:
         every = np.stack([vector for own in self.clips.values() for vector in own.values()])
         return every.mean(axis=0), np.maximum(every.std(axis=0), 1e-6)
 
-    def likeness(self, vector: Vector, speaker: str, apart: frozenset[Path] = frozenset()) -> float | None:
-        """Cosine of a vector to the mean direction of the speaker's clips, except those in `apart`; None if there are no others."""
-        others = [self._direction(other) for path, other in self.clips.get(speaker, {}).items() if path not in apart]
+    def similarity(self, vector: Vector, speaker: str, excluded: frozenset[Path] = frozenset()) -> float | None:
+        """Cosine of a vector to the mean direction of the speaker's clips, without `excluded`; None if none is left."""
+        others = [self._direction(other) for path, other in self.clips.get(speaker, {}).items() if path not in excluded]
         if not others:
             return None
         middle = np.sum(others, axis=0)
         return float(self._direction(vector) @ middle / max(float(np.linalg.norm(middle)), 1e-12))
 
-    def strangers(self) -> list[float]:
-        """For every real clip the mean cosine to all other speakers; empty if there is one speaker."""
+    def between_speakers(self) -> list[float]:
+        """For each real clip, the mean cosine to all other speakers; empty if there is one speaker."""
         found = []
         for speaker, own in self.clips.items():
             others = [other for other in self.clips if other != speaker]
             for vector in own.values() if others else ():
-                found.append(float(np.mean([self.likeness(vector, other) for other in others])))
+                found.append(float(np.mean([self.similarity(vector, other) for other in others])))
         return found
 
     def _direction(self, vector: Vector) -> Vector:
-        if self.centred:
+        if self.standardized:
             middle, spread = self._scale
             vector = (vector - middle) / spread
         return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
-def voices(encoder: Encoder, clips: Mapping[str, Mapping[Path, Vector]]) -> Voices:
-    """The real clips' vectors, which `encoder` computed."""
-    return Voices(clips, centred=encoder.name == SPECTRAL)
+def group_vectors(encoder: SimilarityEncoder, clips: Mapping[str, Mapping[Path, Vector]]) -> SpeakerVectors:
+    """The vectors of the real clips, which `encoder` computed."""
+    return SpeakerVectors(clips, standardized=encoder.name == SPECTRAL)
 
 
-def scale_position(figure: float, stranger: float, same: float) -> float | None:
+def scale_position(value: float, stranger: float, same: float) -> float | None:
     """Position of a similarity between other speakers (0) and the speaker's own clips (1); None if these two are equal."""
-    return (figure - stranger) / (same - stranger) if same - stranger > 1e-3 else None
+    return (value - stranger) / (same - stranger) if same - stranger > 1e-3 else None

@@ -1,4 +1,4 @@
-"""The systems of an evaluation: exported voices, checkpoints of a run, the untrained base that clones from a clip; and their speech."""
+"""The systems of an evaluation, and their speech: exported voices, checkpoints of a run, the untrained base that clones a clip."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+import soxr
 
 from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from finetune.checkpointing import checkpoint
@@ -22,23 +25,23 @@ from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
 
 RECORDINGS = "real recordings"
-"""Name of the system that the speaker's own recordings make up."""
+"""Name of the system that consists of the speaker's own recordings."""
 
 
 @dataclass(frozen=True)
 class System:
-    """One way to speak a text."""
+    """A model, or a checkpoint of one, and how it speaks."""
 
     name: str
     folder: Path
     """An exported folder, or a checkpoint."""
     way: Literal["named", "cloned"]
-    """By a speaker that the model knows by name, or by cloning the item's reference clip."""
+    """By the name of a speaker of the model, or by cloning the item's reference clip."""
     step: int | None = None
-    """Of a checkpoint; None for an exported folder."""
+    """Step of a checkpoint; None for an exported folder."""
 
     def request(self, item: Item) -> SpeechRequest:
-        """What to ask of the model for an item."""
+        """The request for an item."""
         language = None if item.language == "auto" else item.language
         if self.way == "cloned":
             return SpeechRequest(item.text, None, language, item.reference, item.reference_text)
@@ -56,7 +59,7 @@ class Take:
 
 
 def find_systems(recipe: SpeechRecipe, model: Path, steps: str | None) -> list[System]:
-    """The systems that `--model` and `--checkpoints` name, by step. Raises `UserError`, which lists what exists."""
+    """The systems of `--model` and `--checkpoints`, by step. Raises `UserError`, which lists the existing checkpoints."""
     if not is_run(model):
         if steps is not None:
             raise UserError(f"--checkpoints {steps}: {model} is one exported model; give the folder of a run to --model")
@@ -71,14 +74,14 @@ def is_run(model: Path) -> bool:
 
 
 def untrained_system(recipe: SpeechRecipe, base: Path) -> System:
-    """The base before training, which clones from a clip. Raises `UserError` for a model that cannot clone."""
+    """The base before training, which clones clips. Raises `UserError` for a model that cannot clone."""
     if not recipe.inspect(base).can_clone:
-        raise UserError(f"--base {base}: this model cannot clone from a clip; give the Base model that was trained on")
+        raise UserError(f"--base {base}: this model cannot clone a clip; give the Base model from which training started")
     return System(f"{base.name}, zero-shot", base, "cloned")
 
 
 def check_item(recipe: SpeechRecipe, system: System, item: Item) -> None:
-    """Raise `UserError`, which lists what exists, for an item that a system cannot speak. Reads no weights."""
+    """Raise `UserError`, which lists the alternatives, for an item that a system cannot speak. Reads no weights."""
     if system.way == "cloned" and item.reference is None:
         raise UserError('the row has no reference audio to clone from; add "ref_audio" to it, or give --reference CLIP for all such rows')
     if system.step is None:
@@ -86,12 +89,14 @@ def check_item(recipe: SpeechRecipe, system: System, item: Item) -> None:
         return
     known = recipe.trained_speakers(_read_state(system)["recipe_state"])
     if item.speaker not in known:
-        raise UserError(f"speaker {item.speaker!r}: {system.folder} was not trained on that voice; it has {', '.join(sorted(known))}")
+        raise UserError(
+            f"speaker {item.speaker!r}: {system.folder} was not trained with this speaker; its speakers are {', '.join(sorted(known))}"
+        )
 
 
 @functools.cache
 def _inspect(recipe: SpeechRecipe, folder: Path) -> VoiceFolder:
-    """Cached, because it may hold the tokenizer that every text goes through."""
+    """Cached, because it may contain the tokenizer, which every text needs."""
     return recipe.inspect(folder)
 
 
@@ -117,7 +122,7 @@ def open_export(recipe: SpeechRecipe, system: System, workspace: Path) -> Iterat
 def speak(
     recipe: SpeechRecipe, system: System, folder: Path, items: Sequence[Item], sampling: SpeechSampling, batch: int, out: Path
 ) -> Iterator[Take]:
-    """Speak all items, each into a FLAC file in `out`; the longest texts first, so that a lack of memory shows early."""
+    """Speak all items, each into a FLAC file in `out`; the longest texts first, so that it runs out of memory early if at all."""
     ordered = sorted(items, key=lambda item: (-len(item.text), item.key))
     with contextlib.closing(recipe.inspect(folder).open()) as voice:
         for start in range(0, len(ordered), batch):
@@ -128,15 +133,12 @@ def speak(
 
 
 def slug(name: str) -> str:
-    """A system's name as that of a folder."""
+    """A system's name as a folder name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _write_clip(path: Path, wave: Any, rate: int) -> Path:
-    """Write `wave` [samples] at 24 kHz, the rate at which all clips are measured."""
-    import numpy as np
-    import soxr
-
+    """Write `wave` [samples] at 24 kHz, the rate for all measurements."""
     samples = np.asarray(wave, np.float32)
     if rate != MASTER_RATE:
         samples = soxr.resample(samples, rate, MASTER_RATE, quality="VHQ")
@@ -172,5 +174,5 @@ def _parse_steps(steps: str, existing: Iterable[Path]) -> set[int]:
     wanted = steps.split(",")
     if not all(step.strip().isdigit() and int(step) in known for step in wanted):
         listed = ", ".join(map(str, known)) or "none"
-        raise UserError(f"--checkpoints {steps}: give all, or steps with commas between them; there are {listed}")
+        raise UserError(f"--checkpoints {steps}: give all, or steps separated by commas; existing steps: {listed}")
     return {int(step) for step in wanted}

@@ -1,4 +1,4 @@
-"""Speech while a run trains: a snapshot of it speaks the sentences of `sample.prompts`, with the measures that need no transcription."""
+"""Speech samples during training: the current model speaks `sample.prompts`; with measures that need no transcript."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recipes.speech.evaluation import audio_measures
 from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
 
 MAX_SECONDS = 12.0
-"""Longest speech: it may be generated on one core beside the run, and what has not ended by then will not end."""
+"""Time limit. Samples may be generated on one core beside the run, and speech that is longer than this usually never ends."""
 
 
 def speak_prompts(recipe: SpeechRecipe, folder: Path, prompts: list[str]) -> list[Answer]:
@@ -32,9 +32,9 @@ def check_prompts(prompts: Collection[str], speakers: Collection[str]) -> None:
     for prompt in prompts:
         request = parse_prompt(prompt, None)
         if not request.text:
-            raise UserError(f"sample.prompts: {prompt!r} holds no text to speak; write the words, or speaker|words")
+            raise UserError(f"sample.prompts: {prompt!r} has no text to speak; write a text, or speaker|text")
         if request.speaker is not None and request.speaker not in speakers:
-            raise UserError(f"sample.prompts: {prompt!r} names a speaker who is not in the data; there are {', '.join(sorted(speakers))}")
+            raise UserError(f"sample.prompts: {prompt!r} names a speaker who is not in the data; speakers: {', '.join(sorted(speakers))}")
 
 
 def parse_prompt(prompt: str, speaker: str | None) -> SpeechRequest:
@@ -44,7 +44,7 @@ def parse_prompt(prompt: str, speaker: str | None) -> SpeechRequest:
 
 
 def make_answer(request: SpeechRequest, result: SpeechResult) -> Answer:
-    """The speech as a FLAC file, its spectrogram, and its pace: a pace that rises from sample to sample means shifted labels."""
+    """The speech as a FLAC file, its spectrogram, and its speaking rate. A rate that rises from sample to sample means shifted labels."""
     if result.rate != MASTER_RATE:
         raise ValueError(f"the model's sample rate is {result.rate} Hz; {MASTER_RATE} Hz is expected")
     sound = audio_measures.measure(result.wave)
@@ -58,7 +58,7 @@ def make_answer(request: SpeechRequest, result: SpeechResult) -> Answer:
 
 
 def describe_pace(ended: bool, pace: float | None) -> str:
-    """`14.2 characters a second`, or why there is no such figure."""
+    """`14.2 characters per second`, or why there is no such figure."""
     if not ended:
-        return "cut off, it did not end by itself"
-    return "silent" if pace is None else f"{pace:.1f} characters a second"
+        return "cut off at the time limit"
+    return "silent" if pace is None else f"{pace:.1f} characters per second"

@@ -1,1 +1,1 @@
-"""An HTTP server for voices: a listening page and OpenAI's speech API."""
+"""HTTP server for voices: a listening page, and OpenAI's speech API."""

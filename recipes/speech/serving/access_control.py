@@ -1,4 +1,4 @@
-"""Access control: requests need the token, if one is set, and may come from the page itself but from no other site."""
+"""Access control: requests need the token if one is set, and must not come from pages of other sites."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from data_prep.pages.request_guard import Caller, RequestError, is_loopback, req
 from finetune.errors import UserError
 
 TOKEN = "OVERTONE_TOKEN"
-"""Environment variable of the token. There is no option for it: every user of the machine can read a command line."""
-SHORTEST = 16
-"""Least characters of a token: a shorter one could be guessed."""
+"""Environment variable with the token. There is no command-line option for it, because all users of a machine can read command lines."""
+MIN_TOKEN = 16
+"""Minimum length of a token; a shorter one could be guessed."""
 FREE_TRIES = 5
-"""Different wrong tokens that a client may send before it has to wait."""
+"""Number of different wrong tokens that a client may send before it has to wait."""
 LONGEST_WAIT = 60.0
-"""Seconds that a client has to wait at most."""
-FORGOTTEN = 900.0
-"""Seconds after a client's last wrong token at which its failures are forgotten."""
-REMEMBERED = 4096
-"""Clients whose failures are remembered; beyond it, the oldest failures are forgotten."""
+"""Longest time in seconds that a client has to wait."""
+FAILURE_LIFETIME = 900.0
+"""Time in seconds after a client's last wrong token after which its failures are removed."""
+MAX_CLIENTS = 4096
+"""Maximum number of clients whose failures are recorded; the oldest ones are removed first."""
 
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """What a request needs to be admitted."""
+    """The conditions for requests."""
 
     token: str | None = field(repr=False)
-    """None: every program on this machine is admitted."""
+    """None: all programs on this machine are admitted."""
     local: bool
     """Whether the server listens on a loopback address only."""
 
 
 def load_access_policy(host: str, token_file: Path | None, environment: Mapping[str, str] = os.environ) -> AccessPolicy:
-    """Raises `UserError` if other machines could connect without a token, and for an invalid token."""
-    token = _token(token_file, environment)
+    """The policy of the command line. Raises `UserError` if other machines could connect without a token, and for an invalid token."""
+    token = _read_configured_token(token_file, environment)
     local = host == "localhost" or is_loopback(host)
     if token is None and not local:
         raise UserError(
-            f"--host {host} would admit everyone who can reach it; set {TOKEN}, or give --token-file FILE, to {SHORTEST} characters or "
-            "more, or leave --host out to serve this machine only"
+            f"--host {host} would admit everyone who can reach this address; set {TOKEN}, or give --token-file FILE, with a token of "
+            f"{MIN_TOKEN} or more characters, or omit --host to serve only this machine"
         )
     return AccessPolicy(token, local)
 
 
-def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
+def _read_configured_token(file: Path | None, environment: Mapping[str, str]) -> str | None:
     given, place = environment.get(TOKEN), TOKEN
     if file is not None:
         try:
@@ -62,8 +62,8 @@ def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
             raise UserError(f"--token-file {file} cannot be read ({error})") from error
     if given is None:
         return None
-    if len(token := given.strip()) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
-        raise UserError(f"{place}: a token is {SHORTEST} or more ASCII characters without spaces; `openssl rand -hex 16` makes one")
+    if len(token := given.strip()) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise UserError(f"{place}: a token must have {MIN_TOKEN} or more ASCII characters and no spaces; `openssl rand -hex 16` makes one")
     return token
 
 
@@ -73,45 +73,46 @@ class _Failures:
 
     tries: int = 0
     last: bytes = b""
-    """Digest of the last wrong token: a page that was left open repeats the same one, which is no guess."""
+    """Digest of the last wrong token. A page that was left open repeats the same one, which does not count as a guess."""
     at: float = 0.0
     closed_until: float = 0.0
 
 
 class AccessControl:
-    """Owns the record of wrong tokens by client: an IPv4 address, or an IPv6 /64 network, because one machine has a whole network."""
+    """Owns the record of wrong tokens by client: an IPv4 address, or an IPv6 /64 network, because one machine can use a whole network."""
 
     def __init__(self, policy: AccessPolicy, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy, self._clock = policy, clock
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def admit(self, caller: Caller) -> None:
-        """Raises `RequestError`. After too many wrong tokens the answer says how long to wait; until then no token is compared."""
+        """Raises `RequestError` for a request without the token. After too many wrong tokens, it says how long to wait, and until then no token
+        is compared."""
         require_own_site(caller.headers, self._policy.local)
         if self._policy.token is None:
             return
-        shown, client, now = read_token(caller.headers.get("authorization", "")), client_of(caller.address), self._clock()
+        token, client, now = read_token(caller.headers.get("authorization", "")), client_of(caller.address), self._clock()
         failures = self._failures.get(client)
-        if shown and failures is not None and now < failures.closed_until:
+        if token and failures is not None and now < failures.closed_until:
             wait = math.ceil(failures.closed_until - now)
             message = f"too many wrong tokens from this address; try again in {wait} s"
             raise RequestError(429, message, "too_many_attempts", {"retry-after": str(wait)})
-        if not same_secret(shown, self._policy.token):
-            if shown:
-                self._remember(client, hashlib.sha256(shown.encode()).digest(), now)
-            message = "the token is missing or wrong; send it as the API key, or as the password that the page asks for"
+        if not same_secret(token, self._policy.token):
+            if token:
+                self._record_failure(client, hashlib.sha256(token.encode()).digest(), now)
+            message = "the token is missing or wrong; send it as the API key, or enter it as the password of the page"
             raise RequestError(401, message, "invalid_api_key")
 
-    def _remember(self, client: str, token: bytes, now: float) -> None:
+    def _record_failure(self, client: str, token: bytes, now: float) -> None:
         failures = self._failures.pop(client, _Failures())
-        if now > failures.at + FORGOTTEN:
+        if now > failures.at + FAILURE_LIFETIME:
             failures = _Failures()
         if token != failures.last:
             failures.tries += 1
             wait = min(LONGEST_WAIT, 2.0 ** min(failures.tries - FREE_TRIES, 10)) if failures.tries >= FREE_TRIES else 0.0
             failures.last, failures.at, failures.closed_until = token, now, now + wait
         self._failures[client] = failures
-        while len(self._failures) > REMEMBERED:
+        while len(self._failures) > MAX_CLIENTS:
             self._failures.popitem(last=False)
 
 
@@ -126,13 +127,13 @@ def client_of(address: str) -> str:
     return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
 
 
-def same_secret(shown: str, token: str) -> bool:
-    """Compares digests in constant time, so that timing reveals neither the characters nor the length of the token."""
-    return hmac.compare_digest(hashlib.sha256(shown.encode()).digest(), hashlib.sha256(token.encode()).digest())
+def same_secret(given: str, token: str) -> bool:
+    """Compare digests in constant time, so that timing reveals neither the characters nor the length of the token."""
+    return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
 def read_token(authorization: str) -> str:
-    """The token of an Authorization header: `Bearer TOKEN` of API clients, or a browser's password under any user name. Empty: none."""
+    """The token of an Authorization header: `Bearer TOKEN` of API clients, or a browser's password with any user name; empty if none."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         return value.strip() if scheme.lower() == "bearer" else ""

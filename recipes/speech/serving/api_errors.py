@@ -11,10 +11,10 @@ from starlette.responses import JSONResponse
 from data_prep.pages.request_guard import RequestError
 
 RETRY_AFTER = 2
-"""Seconds after which a client retries when the queue was full."""
+"""Seconds after which a client should retry if the queue is full."""
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 LOGIN = {"www-authenticate": 'Basic realm="overtone", charset="UTF-8"'}
-"""Header that makes a browser ask for the token."""
+"""Header that makes a browser request the token as a password."""
 
 
 class Refusal(HTTPException):
@@ -23,19 +23,19 @@ class Refusal(HTTPException):
     def __init__(
         self, status: int, message: str, code: str | None = None, param: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`param`: the field of the request that is wrong."""
+        """`param`: name of the invalid field of the request."""
         super().__init__(status, message, {401: LOGIN, 429: {"retry-after": str(RETRY_AFTER)}}.get(status, {}) | dict(headers or {}))
         self.code, self.param = code, param
 
     def response(self) -> JSONResponse:
         kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
-        # Some messages quote the client, and a lone surrogate cannot be encoded as UTF-8.
+        # Some messages quote the client's text, which may contain a lone surrogate, and UTF-8 cannot encode that.
         error = {"message": _encodable(self.detail), "type": kind, "param": self.param and _encodable(self.param), "code": self.code}
         return JSONResponse({"error": error}, self.status_code, self.headers)
 
 
 def to_refusal(rejected: HTTPException) -> Refusal:
-    """Another HTTP error in this format."""
+    """Convert another HTTP error into this format."""
     if isinstance(rejected, Refusal):
         return rejected
     code = rejected.code if isinstance(rejected, RequestError) else None

@@ -1,4 +1,4 @@
-"""Audio encoders that work while speech is generated: each takes chunks of samples and returns the bytes that are ready."""
+"""Streaming audio encoders: each takes chunks of samples and returns the bytes that are ready."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from data_prep.audio.waveform import Audio, encode_flac
 from finetune.errors import UserError
 
 UNKNOWN = 0xFFFFFFFF
-"""Length field of a WAV header for audio of unknown length: readers read to the end of the data."""
+"""Length field of a WAV header for audio of unknown length; readers then read to the end of the data."""
 
 
-class Encoder(Protocol):
-    """From chunks of samples to the bytes of a file."""
+class AudioEncoder(Protocol):
+    """Encodes chunks of samples into the bytes of a file."""
 
     def feed(self, wave: np.ndarray) -> bytes:
         """Bytes that are ready after these samples, [samples] float32 within ±1; may be empty."""
@@ -46,23 +46,23 @@ FORMATS = {
     "wav": AudioFormat("audio/wav"),
     "pcm": AudioFormat("audio/pcm"),
 }
-"""In the order of OpenAI's own list, the default first. Ogg's pages last a second by default; `page_duration` is in µs."""
+"""In the order of OpenAI's documentation, the default first. `page_duration` is in µs; Ogg's default of 1 s would delay the audio."""
 
 
-def available() -> tuple[str, ...]:
-    """The formats that can be written here: a custom build of PyAV may lack an encoder."""
+def available_formats() -> tuple[str, ...]:
+    """The formats that can be written here; a custom build of PyAV may lack an encoder."""
     import av
 
     return tuple(name for name, format in FORMATS.items() if not format.codec or format.codec in av.codecs_available)
 
 
-def encoder(name: str, rate: int) -> Encoder:
+def make_encoder(name: str, rate: int) -> AudioEncoder:
     """An encoder of mono speech at `rate` Hz. Raises `UserError` for a format that cannot be written here."""
-    if name not in available():
-        raise UserError(f"response_format {name!r} is not supported; available: {', '.join(available())}")
+    if name not in available_formats():
+        raise UserError(f"response_format {name!r} is not supported; available: {', '.join(available_formats())}")
     if name in ("wav", "pcm"):
-        return Plain(wav_header(rate) if name == "wav" else b"")
-    return Flac(rate) if name == "flac" else Compressed(FORMATS[name], rate)
+        return PcmEncoder(wav_header(rate) if name == "wav" else b"")
+    return FlacEncoder(rate) if name == "flac" else FfmpegEncoder(FORMATS[name], rate)
 
 
 def pcm(wave: np.ndarray) -> bytes:
@@ -76,7 +76,7 @@ def wav_header(rate: int) -> bytes:
     return b"RIFF" + struct.pack("<I", UNKNOWN) + b"WAVEfmt " + fields + b"data" + struct.pack("<I", UNKNOWN)
 
 
-class Plain:
+class PcmEncoder:
     """PCM samples after a header."""
 
     def __init__(self, header: bytes) -> None:
@@ -90,8 +90,8 @@ class Plain:
         return self._header
 
 
-class Flac:
-    """The whole file at the end: its header holds the number of samples, which readers rely on."""
+class FlacEncoder:
+    """Returns the whole file at the end, because its header has the number of samples, which readers need."""
 
     def __init__(self, rate: int) -> None:
         self._rate, self._waves = rate, [np.zeros(0, np.float32)]
@@ -104,8 +104,8 @@ class Flac:
         return encode_flac(Audio(np.concatenate(self._waves), self._rate))
 
 
-class Compressed:
-    """Owns an FFmpeg encoder and its container, which is written into memory."""
+class FfmpegEncoder:
+    """Owns an FFmpeg encoder and its container, which is written to memory."""
 
     def __init__(self, format: AudioFormat, rate: int) -> None:
         import av
@@ -131,7 +131,7 @@ class Compressed:
 
 
 class _Sink:
-    """The file that FFmpeg writes to. It cannot seek, so bytes that were sent never change."""
+    """The file to which FFmpeg writes. It does not support seeking, so bytes that were sent never change."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

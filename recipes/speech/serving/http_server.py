@@ -1,4 +1,4 @@
-"""The server of exported voices: a page to listen on, and OpenAI's API for speech.
+"""Serves exported voices: a listening page, and OpenAI's API for speech.
 
 python -m finetune serve --model exports/me --model exports/me-longer
 """
@@ -40,7 +40,7 @@ class Address:
 
 
 def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: list[str]) -> int:
-    """Body of the verb. Raises `UserError` before a model is loaded. Blocks until SIGTERM or Ctrl-C.
+    """Body of the verb. Raises `UserError`, before a model is loaded, for what cannot be served. Blocks until SIGTERM or Ctrl-C.
 
     `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
     """
@@ -60,53 +60,55 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
         speech = load_models(exports, args.queue)
         opened.callback(speech.close)
         app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
-        guarded = ", behind its token" if policy.token else ""
-        announcement = f"serve: {address.url}{guarded}   API: {address.url}/v1   (Ctrl-C ends it)"
+        protection = ", protected by a token" if policy.token else ""
+        announcement = f"serve: {address.url}{protection}   API: {address.url}/v1   (stop with Ctrl-C)"
         web_server.run_server(app, address.host, address.port, announcement)
-    print("serve: ended", flush=True)
+    print("serve: stopped", flush=True)
     return 0
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
     parser = argparse.ArgumentParser(prog="python -m finetune serve --model FOLDER", description="Serve exported voices.")
-    parser.add_argument("--base", type=Path, help="the model that they were trained from, or another, to compare them with")
-    parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: this machine only)")
+    parser.add_argument("--base", type=Path, help="base model, or any other, to compare the voices with")
+    parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
     parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
-    parser.add_argument("--token-file", type=Path, help="file with the token that clients must send; or set OVERTONE_TOKEN")
-    parser.add_argument("--queue", type=int, default=16, help="most requests that wait while one is spoken (default %(default)s)")
-    parser.add_argument("--max-chars", type=int, default=4096, help="longest text (default %(default)s)")
-    parser.add_argument("--max-seconds", type=float, default=60.0, help="longest speech (default %(default)g)")
+    parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
+    parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests (default %(default)s)")
+    parser.add_argument("--max-chars", type=int, default=4096, help="maximum length of a text (default %(default)s)")
+    parser.add_argument(
+        "--max-seconds", type=float, default=60.0, help="maximum duration of speech; longer speech is cut off (default %(default)g)"
+    )
     args = parser.parse_args(argv)
     web_server.require_port(args.port)
     for option in ("queue", "max_chars", "max_seconds"):
         if getattr(args, option) < (0 if option == "queue" else 1):
-            raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too little; leave it out for the default")
+            raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too small; omit the option to use the default")
     return args
 
 
 def require_packages() -> None:
-    """Raises `UserError` if the extra is not installed."""
+    """Raises `UserError` if a package of the extra `serve` is not installed."""
     missing = [name for name in ("gradio", "fastapi", "uvicorn", "av") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"serve needs {', '.join(missing)}, not installed here; install with: pip install 'overtone[voice,serve]'")
+        raise UserError(f"serve needs {', '.join(missing)}, which is not installed; install with: pip install 'overtone[voice,serve]'")
 
 
 def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Path]) -> dict[str, VoiceFolder]:
-    """The folders by their names. Raises `UserError` for one that cannot speak, and for two of the same name."""
+    """The folders by their names. Raises `UserError` for one that cannot speak, and for two with the same name."""
     found: dict[str, VoiceFolder] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
         exported, name = inspect(folder), folder.resolve().name
         if name in found:
-            raise UserError(f"{folder} and {found[name].folder} would both be called {name}; rename one of the folders")
+            raise UserError(f"{folder} and {found[name].folder} would both have the name {name}; rename one of the folders")
         found[name] = exported
     return found
 
 
 def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
-    """The models, loaded, behind a queue for `room` requests."""
+    """Load the models and return their queue, in which `room` requests can wait."""
     from recipes.speech.serving.request_queue import SpeechQueue
 
     models = {}
@@ -117,7 +119,7 @@ def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
 
 
 def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
-    """API and page in one app, behind access control."""
+    """API and page in one app with access control."""
     import gradio
     from fastapi import FastAPI
     from starlette.middleware import Middleware
@@ -129,7 +131,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     from recipes.speech.serving.api_errors import to_refusal
     from recipes.speech.serving.listening_page import STYLE, Controls, build_page
 
-    warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its own dependencies
+    warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
     page = build_page(Controls(speech, limits, clips))
     routes = (*openai_api.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
     middleware = [

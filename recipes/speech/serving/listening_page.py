@@ -1,4 +1,4 @@
-"""The page of `serve`: one text in one voice or in two side by side, to listen to and to see."""
+"""The listening page of `serve`: speaks a text in one voice, or in two side by side, with players and spectrograms."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     import gradio
 
 STYLE = Path(__file__).with_suffix(".css")
-NOBODY = "– nobody –"
+NOBODY = "– none –"
 """Choice of no second voice."""
 CLIP = "the reference clip"
 """Choice of the voice of the reference clip, for models that can clone."""
 TRAINED = "as trained"
-"""Choice of the language that the speaker was trained with."""
+"""Choice of the language of the speaker's training data."""
 HIGHEST_TEMPERATURE = 1.5
-HEAD = '<h1 class="head">Overtone</h1><p class="head">Hear what was learned: one voice, or two beside each other on the same text.</p>'
+HEAD = '<h1 class="head">Overtone</h1><p class="head">Listen to a voice, or compare two voices on the same text.</p>'
 EXAMPLE = "The morning train leaves at seven, and it is never late."
 
 
 @dataclass(frozen=True)
 class SideRequest:
-    """What one side of the page has to speak."""
+    """The request of one side of the page."""
 
     title: str
     model: str
@@ -46,14 +46,14 @@ class SideRequest:
 
 @dataclass(frozen=True)
 class Player:
-    """Generated speech, as the browser plays and shows it."""
+    """Generated speech as the browser plays and shows it."""
 
     title: str
     seconds: float
     cut: bool
     """Whether the speech was cut off at the time limit."""
     sound: str
-    """Data URI, as `picture`: speech is never written to the disk, and no other client can request it."""
+    """Data URI, like `picture`, so that speech is never written to the disk, and no other client can request it."""
     picture: str
 
 
@@ -86,7 +86,7 @@ class Controls:
         greedy: bool,
         seed: float,
     ) -> AsyncGenerator[list[str], None]:
-        """HTML of the two sides, updated while they are spoken one after the other."""
+        """HTML of both sides, updated while they are spoken one after the other."""
         from gradio import Error  # the page shows it as a message
 
         try:
@@ -112,20 +112,20 @@ class Controls:
     def _check_texts(self, text: str, clip_text: str) -> None:
         """Raises `UserError` for an empty text, and for one that is too long."""
         if not isinstance(text, str) or not text.strip():
-            raise UserError("write the text to speak")
-        for name, written in (("text", text), ("text of the clip", clip_text or "")):
-            if len(written) > self.limits.chars:
-                raise UserError(f"the {name} has {len(written)} characters; at most {self.limits.chars} are accepted")
+            raise UserError("enter a text to speak")
+        for name, content in (("text", text), ("transcript of the clip", clip_text or "")):
+            if len(content) > self.limits.chars:
+                raise UserError(f"the {name} has {len(content)} characters; at most {self.limits.chars} are accepted")
 
     async def _decode_reference(self, chosen: Sequence[tuple[str, str | None]], clip: str | None) -> Path | None:
         """The decoded clip, if one of the two sides (model, voice) clones it. Raises `UserError`."""
         for model, voice in chosen:
             if voice not in self.voices(model):
-                raise UserError(f"{model} has no voice {voice!r}; choose one of its own")
+                raise UserError(f"{model} has no voice {voice!r}; choose one of its voices")
         if not any(voice == CLIP for _, voice in chosen):
             return None
         if clip is None:
-            raise UserError("record or upload a reference clip first, below the voices, or choose a voice by name")
+            raise UserError("record or upload a reference clip first (below the voices), or choose a voice by name")
         return await self.clips.decode(clip)
 
     def _make_task(self, text: str, model: str, voice: str | None, reference: Path | None, clip_text: str, language: str) -> SideRequest:
@@ -141,14 +141,14 @@ class Controls:
     async def _run(self, tasks: Sequence[SideRequest], sampling: SpeechSampling) -> AsyncGenerator[list[str], None]:
         done: list[Player] = []
         for task in tasks:
-            yield render_sides(done, f"{task.title} waits its turn")
+            yield render_sides(done, f"{task.title} is waiting in the queue")
             voice, waves = self.speech.models[task.model], list[np.ndarray]()
             async with aclosing(self.speech.speak(task.model, task.request, sampling)) as chunks:
                 async for wave in chunks:
                     waves.append(wave)
                     yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
             shortest_cut = sampling.max_seconds - 1 / voice.frame_rate  # speech grows by whole frames
-            # In a thread: drawing the spectrogram would block all other requests.
+            # In a thread, because drawing the spectrogram would block all other requests.
             done.append(await asyncio.to_thread(make_player, task.title, np.concatenate(waves), voice.rate, shortest_cut))
         yield render_sides(done)
 
@@ -161,20 +161,20 @@ def make_player(title: str, wave: np.ndarray, rate: int, shortest_cut: float) ->
 
 
 def render_sides(done: Sequence[Player], working: str = "") -> list[str]:
-    """HTML of both sides; `working` is shown in the first one that is not done."""
+    """HTML of both sides; `working` is shown on the first side that is not done."""
     longest = max((one.seconds for one in done), default=0.0)
     cards = [render_card(one, longest) for one in done]
     return [*cards, *([f'<p class="working">{escape(working)}</p>'] if working else []), "", ""][:2]
 
 
 def render_card(one: Player, longest: float) -> str:
-    """HTML of player and spectrogram, whose width is its duration relative to `longest`. A line moves over the picture while it plays."""
+    """HTML of player and spectrogram, whose width is its duration relative to `longest`. A line over the spectrogram shows the position."""
     width = 100 * one.seconds / longest if longest else 100
-    cut = " · cut off, it did not end by itself" if one.cut else ""
-    follow = "this.closest('.heard').style.setProperty('--at', this.currentTime / this.duration)"
+    cut = " · cut off at the time limit" if one.cut else ""
+    follow = "this.closest('.result').style.setProperty('--at', this.currentTime / this.duration)"
     return (
-        f'<figure class="heard"><figcaption><b>{escape(one.title)}</b><span>{one.seconds:.2f} s{cut}</span></figcaption>'
-        f'<div class="sight" style="width: {width:.1f}%"><img src="{one.picture}" alt="spectrogram up to 12 kHz"></div>'
+        f'<figure class="result"><figcaption><b>{escape(one.title)}</b><span>{one.seconds:.2f} s{cut}</span></figcaption>'
+        f'<div class="spectrogram" style="width: {width:.1f}%"><img src="{one.picture}" alt="Spectrogram, 0 to 12 kHz"></div>'
         f'<audio controls preload="auto" src="{one.sound}" ontimeupdate="{follow}"></audio></figure>'
     )
 
@@ -199,7 +199,7 @@ def build_page(controls: Controls) -> gradio.Blocks:
             speak = gradio.Button("Speak", variant="primary", elem_id="speak", scale=5)
             stop = gradio.Button("Stop", elem_id="stop", scale=1)
         with gradio.Row(equal_height=False):
-            cards = [gradio.HTML(elem_id="heard-a"), gradio.HTML(elem_id="heard-b")]
+            cards = [gradio.HTML(elem_id="result-a"), gradio.HTML(elem_id="result-b")]
         inputs = [text, *chosen[0], *chosen[1], *clip, *chosen_settings]
         speaking = gradio.on(
             [speak.click, text.submit], controls.speak, inputs, cards, api_name="speak", concurrency_limit=room + 1, show_progress="hidden"
@@ -225,10 +225,12 @@ def _side_inputs(gradio: Any, controls: Controls, name: str, models: Sequence[st
 
 
 def _reference_inputs(gradio: Any, needed: bool) -> list[Any]:
-    """The inputs of a clip and its transcript; open at once if the first model can only clone."""
-    with gradio.Accordion("Reference clip: a voice to clone with a base export", open=needed):
+    """The inputs of a clip and its transcript; expanded if the first model can only clone."""
+    with gradio.Accordion("Reference clip: a voice to clone with a base model", open=needed):
         clip = gradio.Audio(label="Record or upload 5 to 15 s", sources=["upload", "microphone"], type="filepath", elem_id="clip")
-        transcript = gradio.Textbox(label="What the clip says", placeholder="left empty, only the sound of the voice is taken")
+        transcript = gradio.Textbox(
+            label="Transcript of the clip", placeholder="optional; without it, only the voice is cloned, not the style"
+        )
     return [clip, transcript]
 
 
@@ -240,5 +242,5 @@ def setting_inputs(gradio: Any, controls: Controls) -> list[Any]:
         first = next(iter(controls.speech.models.values()))
         temperature = gradio.Slider(0.1, HIGHEST_TEMPERATURE, first.default_temperature, step=0.05, label="Temperature")
         seed = gradio.Number(0, precision=0, label="Seed")
-        greedy = gradio.Checkbox(not first.samples_by_default, label="always the most likely code")
+        greedy = gradio.Checkbox(not first.samples_by_default, label="Greedy: always take the most likely token")
     return [language, temperature, greedy, seed]

@@ -1,7 +1,7 @@
-"""OpenAI's API for speech: `POST /v1/audio/speech` and `GET /v1/models`, so that existing clients only need another address.
+"""OpenAI's API for speech: `POST /v1/audio/speech` and `GET /v1/models`, so that existing clients need only another address.
 
-https://platform.openai.com/docs/api-reference/audio/createSpeech explains the fields. A request that cannot be fulfilled is refused; no
-field is ignored. Two fields are additions: `language` and `seed`.
+https://platform.openai.com/docs/api-reference/audio/createSpeech documents the fields. A request that cannot be fulfilled is refused; no
+field is ignored. The fields `language` and `seed` are additions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from data_prep.pages.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
 from recipes.speech.serving import audio_encoding
 from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
-from recipes.speech.serving.audio_encoding import FORMATS, Encoder
+from recipes.speech.serving.audio_encoding import FORMATS, AudioEncoder
 from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
 from recipes.speech.voice import SpeechRequest, SpeechSampling, Voice
 
 LARGEST_SEED = 2**63 - 1
 ROUTES = (Route("GET", "/v1/.*"), Route("POST", "/v1/.*", largest=LARGEST_JSON, check=lambda value: value))
-"""What passes the guard. The router answers unknown paths below `/v1` in OpenAI's format."""
-LISTENING = 0.2
+"""Requests that the guard admits. The router answers unknown paths below `/v1` in OpenAI's format."""
+CONNECTION_CHECK = 0.2
 """Interval in seconds at which a waiting client's connection is checked."""
 
 
@@ -41,13 +41,13 @@ class Limits:
     """Limits of one request."""
 
     chars: int
-    """Most characters of its text."""
+    """Maximum length of the text."""
     seconds: float
-    """Most seconds of its speech; a model that does not end by itself is cut off there."""
+    """Maximum duration of the speech; longer speech is cut off."""
 
 
 class CustomVoice(BaseModel):
-    """A voice given as an object; its id is the speaker's name."""
+    """A voice as an object; its id is the speaker's name."""
 
     model_config = ConfigDict(extra="forbid")
     id: str
@@ -65,7 +65,7 @@ class SpeechCall(BaseModel):
     stream_format: str = "audio"
     instructions: str = ""
     language: str | None = None
-    """Name, ISO code or `auto`; by default the one that the speaker was trained with."""
+    """Name, ISO code or `auto`; by default the language of the speaker's training data."""
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
     """The same seed gives the same speech."""
 
@@ -74,7 +74,7 @@ def add_to(app: FastAPI, speech: SpeechQueue, limits: Limits) -> None:
     """Add the routes and the handlers of their errors to the app."""
     app.include_router(routes(speech, limits))
     app.add_exception_handler(RequestValidationError, lambda _, error: validation_refusal(error.errors()).response())
-    app.add_exception_handler(HTTPException, _answer)
+    app.add_exception_handler(HTTPException, _handle_http_error)
     app.add_exception_handler(Exception, lambda _, __: Refusal(500, "the server failed; see its log").response())
 
 
@@ -84,29 +84,29 @@ def routes(speech: SpeechQueue, limits: Limits) -> APIRouter:
 
     @router.get("/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_about(speech, name) for name in speech.models]}
+        return {"object": "list", "data": [_describe_model(speech, name) for name in speech.models]}
 
     @router.get("/models/{name}")
     async def model(name: str) -> dict[str, Any]:
         require_model(speech, name)
-        return _about(speech, name)
+        return _describe_model(speech, name)
 
     @router.post("/audio/speech")
     async def create(body: SpeechCall, call: Call) -> Response:
-        request, encoder = await asyncio.to_thread(parse_call, body, speech, limits)  # a long text takes a while to tokenize
+        request, encoder = await asyncio.to_thread(parse_call, body, speech, limits)  # tokenizing a long text takes time
         chunks = speech.speak(body.model, request, SpeechSampling(seed=body.seed, max_seconds=limits.seconds))
         encoded = encode(chunks, encoder)
         first = await await_first(call, anext(encoded))
-        return Streamed(_chain(first, encoded), media_type=FORMATS[body.response_format].media_type)
+        return SpeechResponse(_chain(first, encoded), media_type=FORMATS[body.response_format].media_type)
 
     @router.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     async def unknown(path: str) -> None:
-        raise Refusal(404, f"there is no /v1/{path} here; /v1/audio/speech and /v1/models are all", "unknown_url")
+        raise Refusal(404, f"/v1/{path} does not exist; this server has /v1/audio/speech and /v1/models", "unknown_url")
 
     return router
 
 
-def parse_call(body: SpeechCall, speech: SpeechQueue, limits: Limits) -> tuple[SpeechRequest, Encoder]:
+def parse_call(body: SpeechCall, speech: SpeechQueue, limits: Limits) -> tuple[SpeechRequest, AudioEncoder]:
     """The request to the model, and the encoder of its speech. Raises `Refusal` for a request that cannot be fulfilled."""
     require_model(speech, body.model)
     refuse_unsupported(body, limits)
@@ -117,25 +117,29 @@ def parse_call(body: SpeechCall, speech: SpeechQueue, limits: Limits) -> tuple[S
     with refuse_field("input", "invalid_value"):
         voice.check(request)
     with refuse_field("response_format", "unsupported_value"):
-        encoder = audio_encoding.encoder(body.response_format, voice.rate)
+        encoder = audio_encoding.make_encoder(body.response_format, voice.rate)
     return request, encoder
 
 
 def refuse_unsupported(body: SpeechCall, limits: Limits) -> None:
     """Raises `Refusal` for fields that no model here supports, and for texts that are empty or too long."""
     if not is_whole(body.input):
-        raise Refusal(400, "input holds half a character (a lone surrogate, as \\ud800); send whole ones", "invalid_value", "input")
+        raise Refusal(
+            400, "input contains half of a character (a lone surrogate such as \\ud800); send complete characters", "invalid_value", "input"
+        )
     if not body.input.strip():
-        raise Refusal(400, "input is empty; give the words to speak", "invalid_value", "input")
+        raise Refusal(400, "input is empty; send a text to speak", "invalid_value", "input")
     if len(body.input) > limits.chars:
-        message = f"input has {len(body.input)} characters, at most {limits.chars} are accepted; split the text at its paragraphs"
+        message = (
+            f"input has {len(body.input)} characters, at most {limits.chars} are accepted; split the text, for example at its paragraphs"
+        )
         raise Refusal(400, message, "string_above_max_length", "input")
     if body.speed != 1.0:
-        raise Refusal(400, f"speed {body.speed:g} is not supported; the voice speaks at its own, 1.0", "unsupported_value", "speed")
+        raise Refusal(400, f"speed {body.speed:g} is not supported; omit it, or send 1.0", "unsupported_value", "speed")
     if body.stream_format != "audio":
         raise Refusal(400, f"stream_format {body.stream_format!r} is not supported; use audio", "unsupported_value", "stream_format")
     if body.instructions:
-        raise Refusal(400, "instructions are not supported; leave them out", "unsupported_value", "instructions")
+        raise Refusal(400, "instructions are not supported; omit them", "unsupported_value", "instructions")
 
 
 def is_whole(text: str) -> bool:
@@ -147,8 +151,8 @@ def find_speaker(body: SpeechCall, voice: Voice) -> str:
     """The speaker's name as the model has it. Raises `Refusal`, which lists the model's speakers."""
     speaker = (body.voice if isinstance(body.voice, str) else body.voice.id).lower()
     if speaker not in voice.speakers:
-        known = ", ".join(voice.speakers) or "no voice by name; it clones from a reference clip, on the page"
-        raise Refusal(400, f"voice {speaker!r} is not known; {body.model} has {known}", "invalid_value", "voice")
+        known = ", ".join(voice.speakers) or "no voice by name; it clones a reference clip, which is possible on the page"
+        raise Refusal(400, f"voice {speaker!r} does not exist; {body.model} has {known}", "invalid_value", "voice")
     return speaker
 
 
@@ -164,11 +168,11 @@ def refuse_field(param: str, code: str) -> Iterator[None]:
 def require_model(speech: SpeechQueue, name: str) -> None:
     """Raises `Refusal`, which lists the models, for an unknown one."""
     if name not in speech.models:
-        raise Refusal(404, f"the model {name!r} does not exist; there is {', '.join(speech.models)}", "model_not_found", "model")
+        raise Refusal(404, f"the model {name!r} does not exist; models: {', '.join(speech.models)}", "model_not_found", "model")
 
 
-async def encode(chunks: AsyncGenerator[np.ndarray, None], encoder: Encoder) -> AsyncGenerator[bytes, None]:
-    """The file's bytes, while the speech in it is generated. The first step takes as long as the first chunk of speech."""
+async def encode(chunks: AsyncGenerator[np.ndarray, None], encoder: AudioEncoder) -> AsyncGenerator[bytes, None]:
+    """The bytes of the file while its speech is generated. The first step takes as long as the first chunk of speech."""
     async with aclosing(chunks):
         async for wave in chunks:
             yield await asyncio.to_thread(encoder.feed, wave)
@@ -176,10 +180,10 @@ async def encode(chunks: AsyncGenerator[np.ndarray, None], encoder: Encoder) -> 
 
 
 async def await_first(call: Call, first: Awaitable[bytes]) -> bytes:
-    """The first bytes, after which the response can no longer be an error. Raises `Refusal`, also if the client disconnects before."""
+    """The first bytes, after which the response can no longer be an error. Raises `Refusal`, also if the client disconnects."""
     waiting = asyncio.ensure_future(first)
     try:
-        while not (await asyncio.wait({waiting}, timeout=LISTENING))[0]:
+        while not (await asyncio.wait({waiting}, timeout=CONNECTION_CHECK))[0]:
             if await call.is_disconnected():
                 raise Refusal(499, "the client disconnected")  # for the log: nobody receives it
         return waiting.result()
@@ -193,8 +197,8 @@ async def await_first(call: Call, first: Awaitable[bytes]) -> bytes:
         waiting.cancel()
 
 
-class Streamed(StreamingResponse):
-    """Closes its source, also when the client disconnects in the middle."""
+class SpeechResponse(StreamingResponse):
+    """A streamed response that closes its source, also if the client disconnects before the end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self.body_iterator):  # type: ignore[type-var]
@@ -210,11 +214,11 @@ async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenera
                 yield data
 
 
-def _about(speech: SpeechQueue, name: str) -> dict[str, Any]:
+def _describe_model(speech: SpeechQueue, name: str) -> dict[str, Any]:
     voice = speech.models[name]
     return {"id": name, "object": "model", "created": voice.created, "owned_by": "overtone", "voices": list(voice.speakers)}
 
 
-async def _answer(_: Call, error: Exception) -> Response:
+async def _handle_http_error(_: Call, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return to_refusal(error).response()

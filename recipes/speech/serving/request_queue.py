@@ -1,4 +1,4 @@
-"""The queue of requests: one thread speaks them in their order, a bounded number waits, and those whose client has left are dropped."""
+"""The queue of requests: one thread speaks them in order, a limited number can wait, and requests of disconnected clients are dropped."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class SpeechQueue:
     """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
 
     def __init__(self, models: Mapping[str, Voice], room: int) -> None:
-        """`room`: most requests that wait while another is spoken. `pending` counts those that wait or are spoken."""
+        """`room`: maximum number of waiting requests. `pending` counts the waiting requests and the current one."""
         self.models, self.room, self.pending = models, room, 0
         self._closing = threading.Event()
-        self._thread = ThreadPoolExecutor(1, "speech")  # two at once would share the model's caches, and each other's time
+        self._thread = ThreadPoolExecutor(1, "speech")  # two at a time would share the model's caches, and slow each other down
 
     async def speak(self, model: str, request: SpeechRequest, sampling: SpeechSampling) -> AsyncGenerator[np.ndarray, None]:
-        """Samples [n] float32 as they are generated. Closing or cancelling the iterator stops generation at its next chunk.
+        """Samples [n] float32 while they are generated. Closing or cancelling the iterator stops generation at its next chunk.
 
         Raises `QueueFullError` at the first step if the queue is full, and every error of the model.
         """
@@ -46,7 +46,7 @@ class SpeechQueue:
         loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
         def put(piece: Piece) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it every client
+            with contextlib.suppress(RuntimeError):  # the event loop has ended, so there are no clients
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         self.pending += 1
@@ -64,20 +64,20 @@ class SpeechQueue:
     def _generate(
         self, voice: Voice, request: SpeechRequest, sampling: SpeechSampling, put: Callable[[Piece], None], cancelled: threading.Event
     ) -> None:
-        """Runs in the thread. Chunks are not held back for a slow client: all others would wait for it too."""
+        """Runs in the thread. It does not wait for a slow client, because all other clients would wait too."""
         try:
             for wave in voice.stream(request, sampling):
                 put(wave)
                 if cancelled.is_set():
                     return
                 if self._closing.is_set():
-                    raise ServerClosedError("the server is closing")
+                    raise ServerClosedError("the server is shutting down")
             put(None)
         except Exception as error:
             put(error)
 
     def close(self) -> None:
-        """Stop the current request at its next chunk, drop those that wait, free the models' memory."""
+        """Stop the current request at its next chunk, drop the waiting ones, free the models' memory."""
         self._closing.set()
         self._thread.shutdown(cancel_futures=True)
         for voice in self.models.values():

@@ -1,4 +1,4 @@
-"""The page's upload routes, in place of gradio's own: one file of bounded size in bounded time."""
+"""The page's upload routes, which replace gradio's own: one file of limited size in limited time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from recipes.speech.serving.reference_clips import Clips
 
 CONCURRENT_UPLOADS = 4
-"""Uploads that are read at a time; further ones wait unread."""
+"""Number of uploads that are read at a time; others wait."""
 FORM_OVERHEAD = 2**12
-"""Bytes of a form beside its file."""
+"""Maximum size in bytes of a form without its file."""
 
 ROUTES = (
     Route("POST", "/gradio_api/upload", largest=LARGEST + FORM_OVERHEAD),
@@ -40,11 +40,11 @@ def upload_routes(clips: Clips) -> APIRouter:
             try:
                 return [str(await asyncio.to_thread(clips.keep, data, name))]
             except UserError as error:
-                raise RequestError(503, f"the clip cannot be kept: {error}", "no_room") from error
+                raise RequestError(503, f"the clip cannot be saved: {error}", "no_room") from error
 
     @router.get("/upload_progress")
     async def progress() -> Response:
-        return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")  # the page shows a progress bar and needs a response
+        return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")  # the page's progress bar needs a response
 
     return router
 
@@ -55,7 +55,7 @@ async def read_form(request: Request) -> tuple[bytes, str]:
         async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=0) as form:
             file = form.get("files")
             if not isinstance(file, UploadFile):
-                raise RequestError(400, "a form with one file under the name `files` is expected", "invalid_upload")
+                raise RequestError(400, "expected a form with one file named `files`", "invalid_upload")
             if (file.size or 0) > LARGEST:
                 raise RequestError(413, f"the file is larger than {LARGEST} bytes", "request_too_large")
             return await file.read(), file.filename or ""

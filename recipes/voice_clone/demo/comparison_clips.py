@@ -15,7 +15,7 @@ from data_prep.manifest import read_lines
 from finetune.storage import files
 from recipes.speech.cli.evaluate import CLIPS, JSON
 from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.evaluation.systems import RECORDINGS, slug
 
 THROUGH_CODEC, BEFORE, AFTER = "through the codec", "before", "after"
@@ -45,14 +45,14 @@ def read_clips(evaluation: Path, new_voice: Path) -> dict[str, list[ComparisonCl
 
 def reconstruct_clips(recordings: Sequence[ComparisonClip], codec: str, whisper: str, out: Path) -> list[ComparisonClip]:
     """Encode and decode the recordings: the upper bound for models that generate these codes. Writes FLAC files to `out`."""
-    model, asr = open_codec(codec).load("cpu"), intelligibility.load(whisper)
+    model, asr = open_codec(codec).load_whisper("cpu"), intelligibility.load_whisper(whisper)
     reconstructed = []
     for clip in recordings:
-        (codes,) = model.encode([samples_of(clip.real)])
+        (codes,) = model.encode([read_clip(clip.real)])
         wave = model.decode(codes)
         path = out / f"{clip.real.stem}.flac"
         files.write_bytes(path, encode_flac(Audio(wave, MASTER_RATE)))
-        reconstructed.append(ComparisonClip(clip.text, intelligibility.listen(asr, wave, "english").text, path, clip.real))
+        reconstructed.append(ComparisonClip(clip.text, intelligibility.transcribe(asr, wave, "english").text, path, clip.real))
     return reconstructed
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from finetune.monitoring.event_log import read_log
 from recipes.speech.evaluation import intelligibility, speaker_similarity
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 
 from . import comparison_clips
 from .comparison_clips import AFTER, BEFORE, ComparisonClip
@@ -115,7 +115,7 @@ def compute_preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[
             for line in script
             if Path(row["source"]).name == line["recording"] and row["start"] <= (line["start"] + line["end"]) / 2 < row["end"]
         ]
-        errors = intelligibility.compare(" ".join(spoken), row["text"], "english")
+        errors = intelligibility.count_errors(" ".join(spoken), row["text"], "english")
         wrong += errors.wrong_words if errors else len(row["text"].split())
         words += errors.words if errors else 0
     return round(wrong / words, 4)
@@ -123,11 +123,11 @@ def compute_preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[
 
 def measure_systems(clips_of_systems: Mapping[str, Sequence[ComparisonClip]], new_voice: Path, speaker: str) -> dict[str, Figures]:
     """System → its results."""
-    encoder = speaker_similarity.spectral()
+    encoder = speaker_similarity.mfcc_encoder()
     voices = embed_voices(encoder, new_voice, speaker)
     figures = {}
     for title, clips in clips_of_systems.items():
-        vectors = [speaker_similarity.embed(encoder, samples_of(clip.path)) for clip in clips]
+        vectors = [speaker_similarity.embed(encoder, read_clip(clip.path)) for clip in clips]
         similarity = {voice: mean_similarity(vectors, clips, voices, voice) for voice in voices.clips}
         nearest = max(similarity.keys() - {speaker}, key=lambda voice: similarity[voice])
         figures[title] = Figures(
@@ -143,23 +143,23 @@ def measure_systems(clips_of_systems: Mapping[str, Sequence[ComparisonClip]], ne
 def compute_word_error_rate(clips: Sequence[ComparisonClip], shift: int) -> float:
     """WER over all clips, each compared with the text `shift` places later, cyclically."""
     pairs = [(clips[(at + shift) % len(clips)].text, clip.heard) for at, clip in enumerate(clips)]
-    return round(intelligibility.share_of_wrong_words(pairs, "english"), 4)
+    return round(intelligibility.transcripts_wer(pairs, "english"), 4)
 
 
-def embed_voices(encoder: speaker_similarity.Encoder, new_voice: Path, speaker: str) -> speaker_similarity.Voices:
+def embed_voices(encoder: speaker_similarity.SimilarityEncoder, new_voice: Path, speaker: str) -> speaker_similarity.SpeakerVectors:
     """Vectors of recordings of the base's six voices and of the new voice."""
     clips = {folder.name: sorted(folder.iterdir()) for folder in sorted((new_voice / "known").iterdir())}
     clips[speaker] = sorted((new_voice / "held_out").iterdir())
-    vectors = {name: {path: encoder.vector(samples_of(path)) for path in paths} for name, paths in clips.items()}
-    return speaker_similarity.voices(encoder, vectors)
+    vectors = {name: {path: encoder.vector(read_clip(path)) for path in paths} for name, paths in clips.items()}
+    return speaker_similarity.group_vectors(encoder, vectors)
 
 
 def mean_similarity(
-    vectors: Sequence[speaker_similarity.Vector | None], clips: Sequence[ComparisonClip], voices: speaker_similarity.Voices, voice: str
+    vectors: Sequence[speaker_similarity.Vector | None], clips: Sequence[ComparisonClip], voices: speaker_similarity.SpeakerVectors, voice: str
 ) -> float:
     """Mean cosine of the clips' vectors to a voice's recordings of other texts; 0 for silence, which has no vector."""
     cosines = [
-        0.0 if vector is None else voices.likeness(vector, voice, frozenset({clip.real}))
+        0.0 if vector is None else voices.similarity(vector, voice, frozenset({clip.real}))
         for vector, clip in zip(vectors, clips, strict=True)
     ]
     return round(float(np.mean([one for one in cosines if one is not None])), 4)

@@ -64,12 +64,12 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     from .comparison_clips import THROUGH_CODEC
 
     seconds = dict(seconds)
-    with demo_runner.timed(seconds, "measure"):
+    with demo_runner.time_stage(seconds, "measure"):
         spoken = comparison_clips.read_clips(home / "evaluation", NEW_VOICE)
         coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / "through_codec")
         outcome = final_results.measure_demo(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
         files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(spoken))
-    seconds = demo_runner.with_total(seconds)
+    seconds = demo_runner.add_total(seconds)
     warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]
     files.write_json(home / demo_runner.SUMMARY, {"demo_models": warnings, "seconds": seconds, **outcome.to_json()})
     text = f"{outcome.format_table()}\n\n{seconds['all']:.0f} s in total. Results to listen to and to look at:"

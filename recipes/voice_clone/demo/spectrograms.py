@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pages.report_audio import draw_spectrogram
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 
 from .comparison_clips import ComparisonClip
 
@@ -26,7 +26,7 @@ def draw_spectrograms(clips_of_systems: Mapping[str, Sequence[ComparisonClip]]) 
     rows = figure.subplots(len(chosen), 1, sharex=True)
     longest = 0.0
     for axes, (title, clip) in zip(rows, chosen.items(), strict=True):
-        samples = samples_of(clip.path)
+        samples = read_clip(clip.path)
         seconds = len(samples) / MASTER_RATE
         longest = max(longest, seconds)
         axes.imshow(imread(io.BytesIO(draw_spectrogram(samples))), aspect="auto", extent=(0, seconds, 0, 1))

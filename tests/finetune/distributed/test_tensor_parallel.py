@@ -18,7 +18,7 @@ from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.modeling import loading, lora_adapters
 from recipes.language.tensor_parallel_plans import LLAMA, PLANS
-from tests.causal_lm.recipe import CausalModel, on_meta, write_base
+from tests.causal_lm.recipe import ByteCausalModel, on_meta, write_base
 from tests.finetune import tiny
 
 Kind = Literal["llama", "qwen3"]
@@ -26,7 +26,7 @@ KINDS: tuple[Kind, ...] = ("llama", "qwen3")
 CUTS = {"colwise": "outputs", "rowwise": "inputs"}
 
 
-def model_of(folder: Path, kind: Kind) -> tuple[CausalModel, tuple[type[nn.Module], ...]]:
+def model_of(folder: Path, kind: Kind) -> tuple[ByteCausalModel, tuple[type[nn.Module], ...]]:
     if not (folder / kind).is_dir():
         write_base(folder / kind, kind)
     model = on_meta(folder / kind)

@@ -28,8 +28,8 @@ from finetune.distributed import activation_checkpointing
 from finetune.modeling import loading, lora_adapters
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.recipe import Batch, Term
-from recipes.language.causal_model import CausalModel, block_classes
-from recipes.language.collation import collate, monotonous, pack
+from recipes.language.causal_model import CausalModel, find_block_classes
+from recipes.language.collation import collate, make_filler, pack
 from recipes.llm_sft.recipe import loss
 
 SMALL: dict[str, Any] = {
@@ -53,8 +53,8 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "gpt2": GPT2Config(vocab_size=96, n_embd=32, n_layer=4, n_head=4),
 }
 BATCHES: dict[str, Callable[[], Batch]] = {
-    "padded": lambda: collate([monotonous(40), monotonous(40), monotonous(25)]),
-    "packed": lambda: pack([monotonous(40), monotonous(60)]),
+    "padded": lambda: collate([make_filler(40), make_filler(40), make_filler(25)]),
+    "packed": lambda: pack([make_filler(40), make_filler(60)]),
 }
 WAYS: list[tuple[torch.dtype, bool, Recomputing]] = [
     (dtype, lora, how) for dtype in (torch.float32, torch.bfloat16) for lora in (False, True) for how in ("none", "full")
@@ -82,7 +82,7 @@ def prepared(config: PretrainedConfig, lora: bool, dtype: torch.dtype) -> Causal
 
 def predicted(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora: bool, how: Recomputing) -> Activations:
     on_meta = prepared(config, lora, dtype)._apply(lambda tensor: tensor.to("meta") if isinstance(tensor, nn.Parameter) else tensor)
-    blocks = block_classes(on_meta)
+    blocks = find_block_classes(on_meta)
     return trace_step(on_meta, trim_stacks(on_meta, blocks), blocks, loss, batch, 1, dtype, how)
 
 
@@ -100,9 +100,9 @@ def really_kept(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora
         return tensor
 
     if how == "full":
-        for block in [module for module in model.modules() if isinstance(module, block_classes(model))]:
+        for block in [module for module in model.modules() if isinstance(module, find_block_classes(model))]:
             block.register_forward_pre_hook(keep_arguments(keep), with_kwargs=True)
-    activation_checkpointing.wrap_blocks(model, block_classes(model), how)
+    activation_checkpointing.wrap_blocks(model, find_block_classes(model), how)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         terms = loss(model.train(), batch)
     assert terms["nll"].sum.requires_grad

@@ -14,7 +14,7 @@ from finetune.planning.estimate import LOOKED_AT, estimate_run, preview_data, re
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft.recipe import RECIPE as LLM
-from recipes.llm_sft.tiny_checkpoint import shape
+from recipes.llm_sft.tiny_checkpoint import make_config
 from recipes.voice_clone.model.model_configs import make_released_config
 from recipes.voice_clone.recipe import RECIPE as VOICE
 from tests.finetune import tiny
@@ -45,7 +45,7 @@ def test_a_released_voice_model_by_its_config_alone(tmp_path: Path) -> None:
 
 
 def test_a_language_model_and_its_adapters(tmp_path: Path) -> None:
-    config = shape(WORDS)
+    config = make_config(WORDS)
     full = estimate_run(run_of("llm_sft", LLM, tmp_path, config), LLM)
     lora = estimate_run(run_of("llm_sft", LLM, tmp_path, config, ("model.lora", "{rank: 4}")), LLM)
     assert 0 < lora.outline.trained < full.outline.trained / 10 and lora.outline.total > full.outline.total
@@ -54,7 +54,7 @@ def test_a_language_model_and_its_adapters(tmp_path: Path) -> None:
 
 
 def test_the_plan_is_of_the_config_s_optimizer(tmp_path: Path) -> None:
-    config = shape(WORDS)
+    config = make_config(WORDS)
     whole, muon = (
         estimate_run(run_of("llm_sft", LLM, tmp_path, config, ("train.optimizer", name)), LLM).outline for name in ("adamw", "muon")
     )
@@ -63,7 +63,7 @@ def test_the_plan_is_of_the_config_s_optimizer(tmp_path: Path) -> None:
 
 
 def test_shared_matrices_are_traced_narrow_and_refused_with_a_reason(tmp_path: Path) -> None:
-    found = estimate_run(run_of("llm_sft", LLM, tmp_path, shape(WORDS)), LLM)
+    found = estimate_run(run_of("llm_sft", LLM, tmp_path, make_config(WORDS)), LLM)
     assert found.work.refuses_tensor(2) is None
     assert "does not divide the model's num_key_value_heads: 2" in (found.work.refuses_tensor(4) or "")
     whole, half = (found.activations(1024, "none", size) for size in (1, 2))
@@ -81,7 +81,7 @@ def test_what_cannot_be_a_run_is_told(tmp_path: Path) -> None:
         estimate_run(resolve("llm_sft", LLM.Options, [], [("model.source", "./nowhere")]), LLM)
     nothing = ("model.lora", "{targets: nothing_like_it}")
     with pytest.raises(UserError, match="must match linear layers only"):
-        estimate_run(run_of("llm_sft", LLM, tmp_path, shape(WORDS), nothing), LLM)
+        estimate_run(run_of("llm_sft", LLM, tmp_path, make_config(WORDS), nothing), LLM)
 
 
 def test_some_rows_say_how_long_all_are(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A released model under one forward: its own names and numbers, its own blocks, and a refusal of what is no such model."""
+"""Tests of `recipes.language.causal_model`: names, loss and gradients of the stock model; other kinds of models are refused."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from finetune.errors import UserError
 from finetune.modeling.loss_head import Shaping
 from recipes.language import causal_model
-from recipes.language.collation import IGNORE, monotonous, pack, pad
+from recipes.language.collation import IGNORE, make_filler, pack, pad
 from tests.causal_lm.recipe import write_base
 
 
 @pytest.mark.parametrize(("kind", "tied"), [("llama", False), ("qwen3", True)])
-def test_the_model_has_the_bases_names_its_tie_and_real_buffers(tmp_path: Path, kind: str, tied: bool) -> None:
+def test_a_model_on_meta_has_the_names_and_the_tie_of_its_base_and_real_buffers(tmp_path: Path, kind: str, tied: bool) -> None:
     base = write_base(tmp_path / "base", kind)  # type: ignore[arg-type]
-    model = causal_model.on_meta(base, None)
+    model = causal_model.build_on_meta(base, None)
     stored = load_file(base / "model.safetensors")
     assert dict(model.named_parameters()).keys() == stored.keys() and ("lm_head.weight" in stored) != tied
     assert all(parameter.is_meta and parameter.shape == stored[name].shape for name, parameter in model.named_parameters())
     assert (model.get_submodule("lm_head").weight is model.get_submodule("model.embed_tokens").weight) == tied
     assert not any(buffer.is_meta for buffer in model.buffers()) and len(list(model.buffers())) >= 1
-    assert [each.__name__ for each in causal_model.block_classes(model)] == [f"{kind.capitalize()}DecoderLayer"]
+    assert [each.__name__ for each in causal_model.find_block_classes(model)] == [f"{kind.capitalize()}DecoderLayer"]
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_loss_and_gradients_are_those_of_the_stock_model(tmp_path: Path, kind: str) -> None:
+def test_loss_and_gradients_equal_those_of_the_stock_model(tmp_path: Path, kind: str) -> None:
     base = write_base(tmp_path / "base", kind)  # type: ignore[arg-type]
     stock = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     own = causal_model.CausalModel(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32))
@@ -48,9 +48,9 @@ def test_loss_and_gradients_are_those_of_the_stock_model(tmp_path: Path, kind: s
     assert count > 5 and torch.allclose(nll / count, expected, rtol=1e-6) and 0 <= hits <= count
     (nll / count).backward()
     expected.backward()
-    wanted = dict(stock.named_parameters())
+    expected_parameters = dict(stock.named_parameters())
     for name, parameter in own.named_parameters():
-        assert (parameter.grad - wanted[name].grad).norm() <= 1e-5 * wanted[name].grad.norm(), name
+        assert (parameter.grad - expected_parameters[name].grad).norm() <= 1e-5 * expected_parameters[name].grad.norm(), name
 
 
 SCALING = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
@@ -65,16 +65,16 @@ SMALL = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "num_hidde
     ],
     ids=["a table of positions", "a rotary embedding that scales with the highest position"],
 )
-def test_a_padded_row_has_no_position_that_its_samples_have_not(config: PretrainedConfig) -> None:
+def test_padding_adds_no_higher_position_to_a_packed_row(config: PretrainedConfig) -> None:
     torch.manual_seed(0)
     model = causal_model.CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")).eval()
-    rows = pack([{**monotonous(size), "ids": torch.arange(size)} for size in (8, 5)])
+    rows = pack([{**make_filler(size), "ids": torch.arange(size)} for size in (8, 5)])
     likelihoods = [model(row.tensors, row.lengths)[0].item() for row in (rows, pad(rows, 40))]
     assert likelihoods[0] == pytest.approx(likelihoods[1], rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (
             {"model_type": "home_made", "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}},
@@ -83,26 +83,26 @@ def test_a_padded_row_has_no_position_that_its_samples_have_not(config: Pretrain
         ({"model_type": "vit"}, "model_type 'vit' is not a causal language model of transformers"),
     ],
 )
-def test_another_kind_of_model_is_refused_before_anything_of_it_runs(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+def test_another_kind_of_model_is_refused_before_its_code_runs(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     base = write_base(tmp_path / "base", "llama")
     (base / "config.json").write_text(json.dumps({**json.loads((base / "config.json").read_text()), **changes}))
     (base / "modeling.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
-    with pytest.raises(UserError, match=told):
-        causal_model.on_meta(base, None)
+    with pytest.raises(UserError, match=message):
+        causal_model.build_on_meta(base, None)
     assert not (tmp_path / "canary").exists()
 
 
-def test_what_configs_say_about_logits_is_read() -> None:
-    class Config:
+def test_scale_and_cap_of_logits_are_read_from_the_config() -> None:
+    class ScaledLogits:
         logit_scale, logits_scaling, final_logit_softcapping = 0.5, 4.0, 30.0
 
-    assert causal_model.shaping_of(Config()) == Shaping(0.125, 30.0)
-    assert causal_model.shaping_of(object()) == Shaping()
+    assert causal_model.read_shaping(ScaledLogits()) == Shaping(0.125, 30.0)
+    assert causal_model.read_shaping(object()) == Shaping()
 
 
-def test_types_that_are_made_of_other_models_are_left_out() -> None:
-    """As the installed transformers has them: a config that builds or opens other models' configs."""
-    kinds = causal_model.language_model().types
+def test_types_composed_of_other_models_are_excluded() -> None:
+    """In the installed transformers, these are the types whose config class loads or builds other configs."""
+    kinds = causal_model.causal_language_model().types
     assert len(kinds) > 100 and {"qwen3", "llama", "phi3", "gemma3"} <= set(kinds)
     assert [kind for kind in kinds if _opens_others(CONFIG_MAPPING[kind])] == []
 

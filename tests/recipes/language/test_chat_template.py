@@ -1,4 +1,4 @@
-"""A chat as text: the same on every day, whole or in part, and no part of it passed over."""
+"""Tests of `recipes.language.chat_template`: rendering with a fixed date, whole or in part, and templates that ignore fields."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 import pytest
 
 from finetune.errors import UserError
-from recipes.language.chat_template import TODAY, Chat, check_all_written, template_of
+from recipes.language.chat_template import FIXED_DATE, Chat, check_fields_rendered, find_template
 from tests.recipes.llm_sft.families import template, tokenizer
 
 CHAT = [{"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "Cold."}]
 
 
 def chat_of(family: str, messages: list[dict[str, Any]] = CHAT, tools: list[Any] | None = None) -> Chat:
-    return Chat(messages, tools, tokenizer(family), template_of(tokenizer(family), tools))
+    return Chat(messages, tools, tokenizer(family), find_template(tokenizer(family), tools))
 
 
-def test_whole_in_part_and_with_the_prompt() -> None:
+def test_a_chat_is_rendered_whole_in_part_and_with_the_generation_prompt() -> None:
     chat = chat_of("chatml")
-    assert chat.answers == [1]
-    assert chat.written() == "<|im_start|>user\nOslo?<|im_end|>\n<|im_start|>assistant\nCold.<|im_end|>\n"
-    assert chat.written(1, prompt=True) == "<|im_start|>user\nOslo?<|im_end|>\n<|im_start|>assistant\n"
-    assert chat.written(0) == ""
-    assert chat.written(template="{{ messages[1].content }}") == "Cold."
+    assert chat.assistant_indices == [1]
+    assert chat.render() == "<|im_start|>user\nOslo?<|im_end|>\n<|im_start|>assistant\nCold.<|im_end|>\n"
+    assert chat.render(1, add_generation_prompt=True) == "<|im_start|>user\nOslo?<|im_end|>\n<|im_start|>assistant\n"
+    assert chat.render(0) == ""
+    assert chat.render(template="{{ messages[1].content }}") == "Cold."
 
 
-def test_the_clock_stands_still() -> None:
-    assert f"Today Date: {TODAY:%d %b %Y}" in chat_of("llama3").written()
+def test_templates_see_a_fixed_date() -> None:
+    assert f"Today Date: {FIXED_DATE:%d %b %Y}" in chat_of("llama3").render()
     other = tokenizer("chatml", "llama3")
     jinja = "  {{ strftime_now('%Y-%m-%d, %A %B %H:%M:%S') }}\n"
-    other_chat = Chat(CHAT, None, other, template_of(_Templated(jinja), None))
-    assert other_chat.written() == f"  {TODAY:%Y-%m-%d, %A %B} 00:00:00", "and the line that sets the clock leaves no trace"
+    other_chat = Chat(CHAT, None, other, find_template(_Templated(jinja), None))
+    assert other_chat.render() == f"  {FIXED_DATE:%Y-%m-%d, %A %B} 00:00:00", "and the macro for the date adds no text"
 
 
 class _Templated:
@@ -42,44 +42,44 @@ class _Templated:
         return self._jinja
 
 
-def test_a_template_for_tools_is_taken_for_tools() -> None:
+def test_a_chat_with_tools_uses_the_template_for_tools() -> None:
     of = tokenizer("mistral", "chatml")
     kept, of.chat_template = of.chat_template, {"default": "plain", "tool_use": "with tools"}
     try:
-        assert template_of(of, None) == "plain" and template_of(of, [{"name": "weather"}]) == "with tools"
+        assert find_template(of, None) == "plain" and find_template(of, [{"name": "weather"}]) == "with tools"
     finally:
         of.chat_template = kept
 
 
-def test_no_template() -> None:
+def test_a_tokenizer_without_a_template_is_refused() -> None:
     of = tokenizer("gemma2", "gemma2")
     kept, of.chat_template = of.chat_template, None
     try:
-        with pytest.raises(UserError, match="has no chat template.*options.chat_template: FILE"):
-            template_of(of, None)
+        with pytest.raises(UserError, match="has no chat template.*set options.chat_template to"):
+            find_template(of, None)
     finally:
         of.chat_template = kept
 
 
 @pytest.mark.parametrize("jinja", ["{{ messages[7].content }}", "{% for", "{{ raise_exception('no') }}", "{{ 1 + messages[0].content }}"])
-def test_a_template_that_fails_says_why(jinja: str) -> None:
-    with pytest.raises(UserError, match=r"cannot write this chat: \w+: ."):
-        Chat(CHAT, None, tokenizer("chatml"), jinja).written()
+def test_the_error_of_a_template_is_reported(jinja: str) -> None:
+    with pytest.raises(UserError, match=r"cannot render this chat: \w+: ."):
+        Chat(CHAT, None, tokenizer("chatml"), jinja).render()
 
 
-def test_what_is_passed_over() -> None:
+def test_a_template_that_ignores_a_field_is_refused() -> None:
     thoughtful = [CHAT[0], {**CHAT[1], "reasoning_content": "North."}]
-    check_all_written(chat_of("qwen3", thoughtful))
-    check_all_written(chat_of("qwen3", [*thoughtful, *CHAT]))  # left out of the whole, and rightly
-    check_all_written(chat_of("chatml", [CHAT[0], {**CHAT[1], "reasoning_content": "", "tool_calls": []}]))
-    with pytest.raises(UserError, match="passes over `reasoning_content`.*options.chat_template: FILE, or take"):
-        check_all_written(chat_of("chatml", thoughtful))
-    with pytest.raises(UserError, match="passes over `tools`"):
-        check_all_written(chat_of("chatml", tools=[{"name": "weather"}]))
-    check_all_written(chat_of("qwen3", tools=[{"name": "weather"}]))
+    check_fields_rendered(chat_of("qwen3", thoughtful))
+    check_fields_rendered(chat_of("qwen3", [*thoughtful, *CHAT]))  # it may drop the thoughts of earlier turns
+    check_fields_rendered(chat_of("chatml", [CHAT[0], {**CHAT[1], "reasoning_content": "", "tool_calls": []}]))
+    with pytest.raises(UserError, match="ignores `reasoning_content`.*set options.chat_template to .*, or remove"):
+        check_fields_rendered(chat_of("chatml", thoughtful))
+    with pytest.raises(UserError, match="ignores `tools`"):
+        check_fields_rendered(chat_of("chatml", tools=[{"name": "weather"}]))
+    check_fields_rendered(chat_of("qwen3", tools=[{"name": "weather"}]))
 
 
-def test_a_template_is_a_program_in_a_box() -> None:
+def test_a_template_runs_in_a_sandbox() -> None:
     with pytest.raises(UserError, match="SecurityError|UndefinedError"):
-        Chat(CHAT, None, tokenizer("chatml"), "{{ ''.__class__.__mro__[1].__subclasses__() }}").written()
-    assert "strftime_now" in template("llama3"), "or the clock is not tried"
+        Chat(CHAT, None, tokenizer("chatml"), "{{ ''.__class__.__mro__[1].__subclasses__() }}").render()
+    assert "strftime_now" in template("llama3"), "or the test of the date tests nothing"

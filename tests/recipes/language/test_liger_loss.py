@@ -1,6 +1,6 @@
-"""Liger's kernel gives our head's loss and gradients, in calls and in training; and what cannot run is refused before anything is loaded.
+"""Tests of `recipes.language.liger_loss`: loss, gradients and training equal those of the chunked head; refusals come before loading.
 
-Its kernels run here, in Triton's interpreter; what only a GPU does (compiling them, their speed and memory) no test sees.
+Liger's kernels run in Triton's interpreter. Compilation, speed and memory on a GPU are not tested.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @needs_liger
-def test_loss_hits_and_gradients_are_those_of_the_chunked_head(found: Any) -> None:
+def test_loss_hits_and_gradients_equal_those_of_the_chunked_head(found: Any) -> None:
     assert len(found["heads"]) == 4
     for case in found["heads"]:
-        allowed = 1e-6 if case["dtype"] == "torch.float32" else 1e-2  # bf16 has 8 bits, and the interpreter cuts off what does not fit
+        allowed = 1e-6 if case["dtype"] == "torch.float32" else 1e-2  # bf16 has 8 bits, and the interpreter truncates instead of rounding
         assert case["nll"][0] == pytest.approx(case["nll"][1], rel=allowed), case
         assert len(case["apart"]) == 2 + case["bias"] and max(case["apart"]) <= allowed, case
         assert case["hits"][0] == case["hits"][1], case
-    assert 10 < found["heads"][1]["hits"][0] < 30, "some guesses are right and some wrong"
+    assert 10 < found["heads"][1]["hits"][0] < 30, "some predictions are right and some are wrong"
 
 
 @needs_liger
-def test_without_targets_there_are_zeros_with_their_gradients(found: Any) -> None:
+def test_without_targets_loss_and_gradients_are_zero(found: Any) -> None:
     assert found["without_targets"] == [0.0, 0.0, 0.0, 0.0]
 
 
 @needs_liger
-def test_a_frozen_weights_gradient_is_not_computed(found: Any) -> None:
+def test_no_gradient_is_computed_for_a_frozen_weight(found: Any) -> None:
     assert found["frozen"]["kept"] == [True, False] and found["frozen"]["hidden"]
     assert found["frozen"]["watched"] == pytest.approx(found["heads"][1]["nll"][0], rel=1e-6)
 
 
 @needs_liger
 @pytest.mark.parametrize("run", ["full", "adapted"])
-def test_training_takes_the_same_steps(found: Any, run: str) -> None:
+def test_training_gives_the_same_losses_and_gradient_norms(found: Any, run: str) -> None:
     liger, chunked = found[run]["liger"], found[run]["chunked"]
     assert len(liger["steps"]) == 3 and liger["calls"] > 3 and chunked["calls"] == 0
     for one, other in zip(liger["steps"], chunked["steps"], strict=True):
@@ -81,7 +81,7 @@ SHARDED = {"fsdp": {}, "tensor": {"parallel.tensor": "2"}, "adapted": {"model.lo
 @pytest.mark.timeout(600)
 @needs_liger
 def test_two_ranks_have_the_same_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three chats, each a micro-batch: one rank is left over with none."""
+    """Each of the three chats is a micro-batch, so one rank has none in the last round."""
     monkeypatch.setitem(launching.ALONE, "TRITON_INTERPRET", "1")
     tiny_runs.write_base(tmp_path / "base", tied=False)
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*tiny_runs.rows(), tiny_runs.rows()[0]]))
@@ -104,9 +104,9 @@ def test_two_ranks_have_the_same_gradients(tmp_path: Path, monkeypatch: pytest.M
             assert (tensor - expected[path]).norm() <= 1e-5 * expected[path].norm(), (name, path)
 
 
-def test_it_has_the_heads_names_and_is_gathered_by_itself(tmp_path: Path) -> None:
+def test_the_head_keeps_its_parameter_names_and_is_its_own_sharding_unit(tmp_path: Path) -> None:
     base = tiny_runs.write_base(tmp_path / "base", tied=False)
-    ours, theirs = causal_model.on_meta(base, None), causal_model.on_meta(base, None, LigerHead)
+    ours, theirs = causal_model.build_on_meta(base, None), causal_model.build_on_meta(base, None, LigerHead)
     assert [type(model.get_submodule("lm_head")) for model in (ours, theirs)] == [LossHead, LigerHead]
     assert dict(ours.named_parameters()).keys() == dict(theirs.named_parameters()).keys()
     small = nn.ModuleList([theirs.get_submodule("lm_head")])
@@ -114,26 +114,26 @@ def test_it_has_the_heads_names_and_is_gathered_by_itself(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shaping", [Shaping(scale=0.5), Shaping(cap=30.0)])
-def test_logits_that_a_model_changes_are_refused(shaping: Shaping) -> None:
-    with pytest.raises(UserError, match="options.loss_head: liger is for plain logits.*take chunked"):
+def test_a_model_that_changes_its_logits_is_refused(shaping: Shaping) -> None:
+    with pytest.raises(UserError, match="options.loss_head: liger needs unmodified logits.*use chunked"):
         LigerHead(nn.Linear(4, 5), shaping)
 
 
-def test_without_a_gpu_it_is_refused_before_the_base_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_gpu_it_is_refused_before_the_base_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     given = [("model.source", str(tmp_path / "nowhere")), ("options.loss_head", "liger")]
-    with pytest.raises(UserError, match="options.loss_head: liger needs a CUDA GPU, for which its kernels are compiled; take chunked"):
+    with pytest.raises(UserError, match="options.loss_head: liger needs a CUDA GPU for its Triton kernels; use chunked"):
         RECIPE.load(resolve("llm_sft", RECIPE.Options, [], given))
     assert causal_model.choose_loss_head("chunked") is LossHead
 
 
-@pytest.mark.parametrize("there", [None, SimpleNamespace(LigerFusedLinearCrossEntropyLoss=nn.CrossEntropyLoss)], ids=["missing", "older"])
-def test_without_the_package_or_with_an_older_one_it_is_refused(monkeypatch: pytest.MonkeyPatch, there: Any) -> None:
-    """torch's own loss, like the older ones, takes `reduction` and no `return_predicted_tokens`."""
-    liger_loss._fused.cache_clear()
+@pytest.mark.parametrize("package", [None, SimpleNamespace(LigerFusedLinearCrossEntropyLoss=nn.CrossEntropyLoss)], ids=["missing", "older"])
+def test_a_missing_or_older_package_is_refused(monkeypatch: pytest.MonkeyPatch, package: Any) -> None:
+    """torch's own loss stands for an older release: it accepts `reduction` and not `return_predicted_tokens`."""
+    liger_loss._liger_loss.cache_clear()
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setitem(sys.modules, "liger_kernel", there)
-    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", there)
+    monkeypatch.setitem(sys.modules, "liger_kernel", package)
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", package)
     with pytest.raises(UserError, match=r"liger needs liger-kernel 0.8 or later: pip install 'overtone\[liger\]'"):
         causal_model.choose_loss_head("liger")

@@ -1,4 +1,4 @@
-"""Rows of every shape, and what is said of those that have none."""
+"""Tests of `recipes.language.messages`: the accepted forms of a row, and the errors for others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads_object
-from recipes.language.chat_labels import tokenise
-from recipes.language.messages import is_plain, messages_of, tools_of
+from recipes.language.chat_labels import tokenize_row
+from recipes.language.messages import is_plain_text, read_messages, read_tools
 from tests.finetune.hostile import JSON_PIECES, broken
 from tests.recipes.llm_sft.families import tokenizer
 
@@ -20,15 +20,17 @@ CASES = 400
 ASKED, SAID = {"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "Cold."}
 
 
-def test_three_shapes() -> None:
-    assert messages_of({"messages": [ASKED, SAID]}) == ([ASKED, SAID], 0)
-    assert messages_of({"prompt": [ASKED], "completion": [SAID]}) == ([ASKED, SAID], 1)
-    assert is_plain({"prompt": "Oslo?", "completion": ""}) and not is_plain({"prompt": [ASKED], "completion": [SAID]})
-    assert not is_plain({"messages": [ASKED], "prompt": "", "completion": ""}), "a chat that a tool left its source beside"
+def test_three_forms_are_accepted() -> None:
+    assert read_messages({"messages": [ASKED, SAID]}) == ([ASKED, SAID], 0)
+    assert read_messages({"prompt": [ASKED], "completion": [SAID]}) == ([ASKED, SAID], 1)
+    assert is_plain_text({"prompt": "Oslo?", "completion": ""}) and not is_plain_text({"prompt": [ASKED], "completion": [SAID]})
+    assert not is_plain_text({"messages": [ASKED], "prompt": "", "completion": ""}), (
+        "messages take precedence, because a tool may keep the source of a chat beside it"
+    )
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({}, "expected .*found no key"),
         ({"text": "Oslo?"}, "found text: 'Oslo.'"),
@@ -43,23 +45,23 @@ def test_three_shapes() -> None:
         ({"messages": [ASKED, {"role": "assistant", "tool_calls": ["x"]}]}, r"messages\[1\].tool_calls must hold objects"),
     ],
 )
-def test_what_is_no_chat(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        messages_of(row)
+def test_a_malformed_row_is_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_messages(row)
 
 
-def test_empty_keys_are_dropped() -> None:
-    """transformers 5 does it too; 4 would write `None` into the text."""
-    assert messages_of({"messages": [{**ASKED, "tool_calls": None, "name": None}]})[0] == [ASKED]
-    assert messages_of({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]})[0] == [
+def test_null_fields_are_dropped() -> None:
+    """transformers 5 does the same; 4 would write `None` into the text."""
+    assert read_messages({"messages": [{**ASKED, "tool_calls": None, "name": None}]})[0] == [ASKED]
+    assert read_messages({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]})[0] == [
         {"role": "assistant", "tool_calls": []}
     ]
 
 
-def test_arguments_in_a_string_are_read() -> None:
+def test_arguments_given_as_a_string_are_parsed() -> None:
     def arguments(text: Any, wrapped: bool = True) -> Any:
         function = {"name": "weather", "arguments": text}
-        [message], _ = messages_of({"messages": [{"role": "assistant", "tool_calls": [{"function": function} if wrapped else function]}]})
+        [message], _ = read_messages({"messages": [{"role": "assistant", "tool_calls": [{"function": function} if wrapped else function]}]})
         [call] = message["tool_calls"]
         return call["function"]["arguments"] if wrapped else call["arguments"]
 
@@ -68,31 +70,31 @@ def test_arguments_in_a_string_are_read() -> None:
         arguments("Oslo")
 
 
-def test_the_row_stays_as_it_was() -> None:
+def test_the_given_row_is_not_changed() -> None:
     call = {"function": {"name": "weather", "arguments": "{}"}}
     row = {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
-    messages_of(row)
+    read_messages(row)
     assert row == {
         "messages": [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "weather", "arguments": "{}"}}]}]
     }
 
 
-def test_tools() -> None:
-    assert tools_of({"tools": [{"name": "weather"}]}) == [{"name": "weather"}]
-    assert tools_of({}) is tools_of({"tools": None}) is tools_of({"tools": []}) is None
+def test_tools_must_be_a_list_of_schemas() -> None:
+    assert read_tools({"tools": [{"name": "weather"}]}) == [{"name": "weather"}]
+    assert read_tools({}) is read_tools({"tools": None}) is read_tools({"tools": []}) is None
     for wrong in ("weather", ["weather"], {"name": "weather"}):
         with pytest.raises(UserError, match="tools must be a list of JSON schemas"):
-            tools_of({"tools": wrong})
+            read_tools({"tools": wrong})
 
 
-def test_arguments_of_a_call_that_no_file_can_hold_are_refused() -> None:
+def test_arguments_that_cannot_be_saved_as_json_are_refused() -> None:
     for arguments in ("[" * 100_000, '{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1, "a": 2}'):
         call = {"function": {"name": "f", "arguments": arguments}}
         with pytest.raises(UserError, match=r"messages\[0\]: the arguments of tool call f are not JSON \("):
-            messages_of({"messages": [{"role": "assistant", "tool_calls": [call]}]})
+            read_messages({"messages": [{"role": "assistant", "tool_calls": [call]}]})
 
 
-def test_whatever_stands_in_a_row_it_is_refused_or_becomes_tokens() -> None:
+def test_any_row_is_tokenized_or_refused() -> None:
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": '{"x": [1]}'}}]}
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     sound: list[dict[str, Any]] = [
@@ -105,7 +107,7 @@ def test_whatever_stands_in_a_row_it_is_refused_or_becomes_tokens() -> None:
         chance = random.Random(number)
         raw = broken(chance, json.dumps(chance.choice(sound)).encode(), JSON_PIECES)
         try:
-            ids, supervised = tokenise(loads_object(raw), tokenizer("qwen3"), "assistant")
+            ids, supervised = tokenize_row(loads_object(raw), tokenizer("qwen3"), "assistant")
         except UserError:
             ends["refused"] += 1
         else:

@@ -1,4 +1,4 @@
-"""The checks on the model at hand pass for what is right, and catch what is not."""
+"""Tests of `recipes.language.model_checks`: the checks pass for sound models and detect each fault."""
 
 from __future__ import annotations
 
@@ -29,19 +29,10 @@ from finetune.errors import UserError
 from recipes.language import model_checks, varlen_attention
 from recipes.language.causal_model import CausalModel
 from recipes.language.collation import collate
+from tests.recipes.language import tiny_models
+from tests.recipes.language.tiny_models import VOCABULARY
 
-WORDS = 131
-SHAPE = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-}
+SHAPE = {**tiny_models.SHAPE, "pad_token_id": 0}  # some configs have a default beyond a small vocabulary
 ISOLATING: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**SHAPE),
     "qwen3": Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True),
@@ -51,7 +42,7 @@ ISOLATING: dict[str, PretrainedConfig] = {
     "phi3": Phi3Config(**SHAPE),
     "cohere, scaled": CohereConfig(**SHAPE, logit_scale=0.3),
     "granite, scaled": GraniteConfig(**SHAPE, logits_scaling=3.0),
-    "gpt2": GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2),
+    "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2),
     "qwen3_moe": Qwen3MoeConfig(**SHAPE, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
 }
 
@@ -62,20 +53,20 @@ def whole_model(config: PretrainedConfig, attention: str | None = None) -> Any:
 
 
 def settings(packing: bool = True) -> Any:
-    wanted = SimpleNamespace(packing=packing)
-    return SimpleNamespace(data=wanted, train=SimpleNamespace(precision="fp32", micro_tokens=64), options=SimpleNamespace(attention="auto"))
+    train = SimpleNamespace(precision="fp32", micro_tokens=64)
+    return SimpleNamespace(data=SimpleNamespace(packing=packing), train=train, options=SimpleNamespace(attention="auto"))
 
 
 def check(model: Any, packing: bool = True) -> None:
-    model_checks.check(model, SimpleNamespace(model=model), settings(packing))  # type: ignore[arg-type]
+    model_checks.check_batching(model, SimpleNamespace(model=model), settings(packing))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ISOLATING)
-def test_the_likelihood_is_the_models_own_and_packing_changes_nothing(kind: str) -> None:
+def test_the_loss_equals_the_models_own_and_packing_does_not_change_it(kind: str) -> None:
     whole = whole_model(ISOLATING[kind])
     model = CausalModel(whole).eval()
     check(model)
-    sample = model_checks._sample(11, 3, WORDS)
+    sample = model_checks._make_sample(11, 3, VOCABULARY)
     batch = collate([sample])
     with torch.no_grad():
         nll, hits = model(batch.tensors)
@@ -87,39 +78,39 @@ def test_the_likelihood_is_the_models_own_and_packing_changes_nothing(kind: str)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", varlen_attention.LOOP, pytest.param("flex_attention", marks=pytest.mark.slow)])
-def test_every_attention_keeps_packed_samples_apart(attention: str) -> None:
+def test_every_attention_separates_packed_samples(attention: str) -> None:
     varlen_attention.register()
     check(CausalModel(whole_model(ISOLATING["qwen3"], attention)).eval())
 
 
-def test_attention_sample_by_sample_that_is_not_the_models_own_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_attention_that_differs_from_the_models_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     varlen_attention.register()
     model = CausalModel(whole_model(ISOLATING["mistral, sliding"], varlen_attention.LOOP)).eval()
     check(model, packing=False)
     monkeypatch.setattr(varlen_attention.Spans, "mask", lambda *_: None)
-    with pytest.raises(UserError, match=r"by sdpa under a mask and .* by varlen, .*take sdpa or eager"):
+    with pytest.raises(UserError, match=r"by sdpa with a mask and .* by varlen, .*use sdpa or eager"):
         check(model, packing=False)
 
 
-def test_a_rule_that_differs_only_in_rows_longer_than_those_that_are_tried_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_rule_that_differs_only_in_longer_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     varlen_attention.register()
     model = CausalModel(whole_model(MistralConfig(**SHAPE, sliding_window=40), varlen_attention.LOOP)).eval()
     check(model)
     narrower = masking_utils.sliding_window_causal_mask_function
     monkeypatch.setattr(masking_utils, "sliding_window_causal_mask_function", lambda window: narrower(window - 1))
-    with pytest.raises(UserError, match="lets positions see others than those before them, within a window"):
+    with pytest.raises(UserError, match="positions attend to others than the earlier ones within a window"):
         check(model)
 
 
-def test_a_model_whose_attention_ignores_positions_is_caught_when_packing_and_only_then() -> None:
+def test_a_model_whose_attention_ignores_positions_is_refused_only_with_packing() -> None:
     model = CausalModel(whole_model(OPTConfig(**{**SHAPE, "ffn_dim": 48, "word_embed_proj_dim": 32}))).eval()
     check(model, packing=False)
     with pytest.raises(UserError, match=r"data\.packing: false"):
         check(model)
 
 
-def test_a_model_that_lets_samples_look_left_over_the_border_is_caught() -> None:
-    """A short convolution over positions, as some hybrid models have, leaks two tokens and not a whole sample."""
+def test_a_model_that_mixes_neighbouring_positions_is_refused() -> None:
+    """A short convolution over positions, as in some hybrid models, leaks two tokens and not a whole sample."""
 
     class Leaking(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
@@ -133,12 +124,12 @@ def test_a_model_that_lets_samples_look_left_over_the_border_is_caught() -> None
 
     model = CausalModel(whole_model(ISOLATING["llama"])).eval()
     model.set_submodule(model.decoder_path, Leaking(model.get_submodule(model.decoder_path)))
-    with pytest.raises(UserError, match="see each other|on each other"):
+    with pytest.raises(UserError, match="attend to each other"):
         check(model)
 
 
 @pytest.mark.parametrize("fault", ["states", "logits"])
-def test_a_model_that_does_more_than_the_loss_knows_is_refused(fault: str) -> None:
+def test_a_model_that_changes_its_states_or_logits_is_refused(fault: str) -> None:
     whole = whole_model(ISOLATING["llama"])
     original = type(whole).forward
 
@@ -151,5 +142,5 @@ def test_a_model_that_does_more_than_the_loss_knows_is_refused(fault: str) -> No
             return result
 
     whole.__class__ = Different
-    with pytest.raises(UserError, match="does not know"):
+    with pytest.raises(UserError, match="does not support"):
         CausalModel(whole)

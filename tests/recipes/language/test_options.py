@@ -1,4 +1,4 @@
-"""What the options accept."""
+"""Tests of `recipes.language.options`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from recipes.language.options import LanguageOptions
 
 
-def test_defaults_choose_by_themselves_and_unknown_values_are_refused() -> None:
+def test_defaults_and_refusal_of_unknown_values() -> None:
     options = LanguageOptions()
     assert (options.supervise, options.chat_template, options.attention, options.loss_head) == ("assistant", None, "auto", "chunked")
     with pytest.raises(ValidationError, match="flash_attention_2"):

@@ -1,4 +1,4 @@
-"""The recipe hands its plans to the core. tests/finetune/distributed/test_tensor_parallel.py compares them with those of transformers."""
+"""Tests that the recipe passes its plans on; tests/finetune/distributed/test_tensor_parallel.py compares them with transformers'."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from recipes.llm_sft import recipe, tiny_checkpoint
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_is_of_a_class_that_transformers_has(name: str) -> None:
+def test_each_plan_is_for_a_class_of_transformers(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert issubclass(getattr(importlib.import_module(module), kind), nn.Module)
 
 
-def test_a_loaded_model_carries_the_plans(tmp_path: Path) -> None:
+def test_a_loaded_model_has_the_plans(tmp_path: Path) -> None:
     base = tiny_checkpoint.build(tmp_path / "base")
     config = resolve("llm_sft", recipe.RECIPE.Options, [], {"model.source": str(base), "data.train": str(tmp_path / "rows.jsonl")}.items())
-    loaded = recipe.load_shape(config)
+    loaded = recipe.load_model(config)
     assert loaded.tensor_plans == PLANS and len(PLANS) == 2
     assert all(tensor_parallel.plan_of(block, loaded.tensor_plans) for block in tensor_parallel.blocks_of(loaded.model, loaded.blocks))

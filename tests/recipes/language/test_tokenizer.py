@@ -1,4 +1,4 @@
-"""The tokenizer of a base, with the base's chat template or with another."""
+"""Tests of `recipes.language.tokenizer`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def test_the_template_is_the_base_own_or_the_one_that_is_given(base: Path, tmp_path: Path) -> None:
+def test_a_given_template_replaces_the_one_of_the_base(base: Path, tmp_path: Path) -> None:
     other = families.template("qwen3")
     (tmp_path / "other.jinja").write_text(other)
     assert load_tokenizer(base, None).chat_template == families.template("chatml") != other
     assert load_tokenizer(base, tmp_path / "other.jinja").chat_template == other
 
 
-def test_a_template_that_cannot_be_read_is_named(base: Path, tmp_path: Path) -> None:
+def test_a_template_that_cannot_be_read_is_refused(base: Path, tmp_path: Path) -> None:
     (tmp_path / "binary.jinja").write_bytes(b"\xff\xfe")
     for name in ("none.jinja", "binary.jinja"):
         with pytest.raises(UserError, match=rf"options\.chat_template: .*{name} cannot be read"):
             load_tokenizer(base, tmp_path / name)
 
 
-def test_a_tokenizer_without_places_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_fast_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer"}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(UserError, match="no fast form"):
+    with pytest.raises(UserError, match="no fast version"):
         load_tokenizer(tmp_path, None)

@@ -1,4 +1,4 @@
-"""Samples of a row apart: what each position sees, on models with and without a window, and what is refused."""
+"""Tests of `recipes.language.varlen_attention` on models with and without a window, and its refusals."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
+from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 from transformers.masking_utils import and_masks, causal_mask_function, packed_sequence_mask_function, sliding_window_causal_mask_function
 
 from finetune.distributed import activation_checkpointing
 from finetune.errors import UserError
 from recipes.language import varlen_attention
-from recipes.language.causal_model import CausalModel, block_classes
-from recipes.language.collation import pack, pad
+from recipes.language.causal_model import find_block_classes
+from recipes.language.collation import collate, pack, pad
 from recipes.language.varlen_attention import Spans
 from tests.finetune.synchronizations import report, synchronizations
-from tests.recipes.llm_sft import test_contract_gradients as gradients
-from tests.recipes.llm_sft.test_contract_gradients import SHAPE
+from tests.recipes.language import tiny_models
+from tests.recipes.language.tiny_models import SHAPE, compute_gradients, largest_difference, make_batches, make_model, make_samples
 
 CPU = torch.device("cpu")
 WINDOW = 4
@@ -33,7 +33,7 @@ FAMILIES: dict[str, PretrainedConfig] = {
         **SHAPE, head_dim=8, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]
     ),
 }
-Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @pytest.fixture(autouse=True)
@@ -41,24 +41,19 @@ def registered() -> None:
     varlen_attention.register()
 
 
-def model_of(config: PretrainedConfig, attention: str) -> Any:
-    torch.manual_seed(2)
-    return CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation=attention))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_and_padded_gradients_equal_those_of_single_samples_with_a_mask(family: str) -> None:
+    packed, alone = make_batches()
+    assert max(tiny_models.LENGTHS) > 2 * WINDOW
+    expected = compute_gradients(make_model(FAMILIES[family], "sdpa"), alone)
+    model = make_model(FAMILIES[family], varlen_attention.LOOP)
+    assert largest_difference(compute_gradients(model, [packed]), expected) <= 1e-5
+    assert largest_difference(compute_gradients(model, [collate(make_samples())]), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_and_padded_gradients_are_those_of_the_samples_alone_under_a_mask(family: str) -> None:
-    packed, alone = gradients.batches()
-    assert max(gradients.LENGTHS) > 2 * WINDOW
-    expected = gradients.gradients(model_of(FAMILIES[family], "sdpa"), alone)
-    model = model_of(FAMILIES[family], varlen_attention.LOOP)
-    assert gradients.largest_difference(gradients.gradients(model, [packed]), expected) <= 1e-5
-    assert gradients.largest_difference(gradients.gradients(model, [gradients.side_by_side()]), expected) <= 1e-5
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_forward_and_backward_never_wait_for_the_device(family: str) -> None:
-    model, batches = model_of(FAMILIES[family], varlen_attention.LOOP), [gradients.batches()[0], gradients.side_by_side()]
+def test_forward_and_backward_do_not_wait_for_the_device(family: str) -> None:
+    model, batches = make_model(FAMILIES[family], varlen_attention.LOOP), [make_batches()[0], collate(make_samples())]
     with synchronizations(CPU) as found:
         for batch in batches:
             model(batch.tensors, batch.lengths)[0].backward()
@@ -66,98 +61,98 @@ def test_forward_and_backward_never_wait_for_the_device(family: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["selective", "full"])
-def test_a_block_computed_again_sees_the_same_samples(how: Any) -> None:
-    packed, alone = gradients.batches()
-    model = model_of(FAMILIES["mistral, every layer in a window"], varlen_attention.LOOP)
-    expected = gradients.gradients(model, alone)
-    activation_checkpointing.wrap_blocks(model, block_classes(model), how)
-    found = gradients.gradients(model, [packed])
+def test_activation_checkpointing_does_not_change_gradients(how: Any) -> None:
+    packed, alone = make_batches()
+    model = make_model(FAMILIES["mistral, every layer in a window"], varlen_attention.LOOP)
+    expected = compute_gradients(model, alone)
+    activation_checkpointing.wrap_blocks(model, find_block_classes(model), how)
+    found = compute_gradients(model, [packed])
     plain = {name.replace("_checkpoint_wrapped_module.", ""): gradient for name, gradient in found.items()}
-    assert plain.keys() != found.keys() and gradients.largest_difference(plain, expected) <= 1e-5
+    assert plain.keys() != found.keys() and largest_difference(plain, expected) <= 1e-5
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 5, 8])
-def test_spans_are_what_a_mask_says(window: int | None) -> None:
+def test_spans_equal_the_mask_of_transformers(window: int | None) -> None:
     rule = rule_of(window)
-    found = wanted(rule, window, LENGTHS)
-    square = dense(and_masks(rule, samples_apart(LENGTHS)), sum(LENGTHS))
+    found = spans_for(rule, window, LENGTHS)
+    square = dense(and_masks(rule, same_sample(LENGTHS)), sum(LENGTHS))
     assert found is not None and torch.equal(torch.block_diag(*blocks(found)).bool(), square)
     assert found.bounds.dtype == torch.int32 and found.bounds.tolist() == [0, 4, 5, 12] and found.longest == 7
 
 
-def test_a_row_in_which_all_that_came_before_is_seen_needs_none() -> None:
+def test_a_row_with_one_sample_needs_no_spans_unless_a_window_is_shorter() -> None:
     for lengths in ((), (12,)):
-        assert wanted(causal_mask_function, None, lengths) is None
-        assert wanted(rule_of(12), 12, lengths) is None
-        found = wanted(rule_of(11), 11, lengths)
+        assert spans_for(causal_mask_function, None, lengths) is None
+        assert spans_for(rule_of(12), 12, lengths) is None
+        found = spans_for(rule_of(11), 11, lengths)
         assert found is not None and found.lengths == (12,) and found.bounds.tolist() == [0, 12] and found.window == 11
 
 
-def test_a_row_of_fixed_shape_tells_the_kernel_nothing_that_changes_but_its_bounds() -> None:
-    rows = [pad(pack(gradients.samples()[:count]), 70) for count in (1, 3, 5)]
+def test_rows_of_fixed_shape_differ_only_in_the_values_of_their_bounds() -> None:
+    rows = [pad(pack(make_samples()[:count]), 70) for count in (1, 3, 5)]
     kept = []
     for row in rows:
-        with varlen_attention.packed(row.tensors["bounds"], row.lengths):
-            found = varlen_attention.spans(batch_size=1, kv_length=70, mask_function=causal_mask_function, device=CPU)
+        with varlen_attention.packed_row(row.tensors["bounds"], row.lengths):
+            found = varlen_attention.make_spans(batch_size=1, kv_length=70, mask_function=causal_mask_function, device=CPU)
         assert found is not None and found.bounds is row.tensors["bounds"]
         kept.append((found.lengths, found.longest, found.window, found.bounds.shape))
     assert len(set(kept)) == 1 and kept[0][:2] == ((), 70)
     with pytest.raises(ValueError, match="only the kernel"):
-        varlen_attention.one_by_one(nn.Module(), *torch.zeros(3, 1, 2, 70, 8), found)
+        varlen_attention.attend_in_loop(nn.Module(), *torch.zeros(3, 1, 2, 70, 8), found)
 
 
 @pytest.mark.parametrize(
     ("rule", "window"),
     [
-        pytest.param(lambda row, head, position, other: other <= position + 1, None, id="the next one is seen"),
-        pytest.param(sliding_window_causal_mask_function(5), None, id="a window that was not told"),
+        pytest.param(lambda row, head, position, other: other <= position + 1, None, id="attends to the next one"),
+        pytest.param(sliding_window_causal_mask_function(5), None, id="an unexpected window"),
         pytest.param(sliding_window_causal_mask_function(5), 4, id="another window"),
         pytest.param(causal_mask_function, 4, id="no window"),
     ],
 )
 @pytest.mark.parametrize("lengths", [(), (2, 1)])
-def test_another_rule_of_who_sees_whom_is_refused_also_where_a_row_is_too_short_to_show_it(
-    rule: Sees, window: int | None, lengths: tuple[int, ...]
+def test_another_mask_rule_is_refused_also_in_rows_too_short_to_show_it(
+    rule: MaskRule, window: int | None, lengths: tuple[int, ...]
 ) -> None:
-    with varlen_attention.compared(12), pytest.raises(UserError, match=r"set options\.attention: sdpa"):
-        wanted(rule, window, lengths)
+    with varlen_attention.compare_rule(12), pytest.raises(UserError, match=r"set options\.attention: sdpa"):
+        spans_for(rule, window, lengths)
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 5, 8, 12, 20])
-def test_the_rules_that_are_computed_here_are_accepted(window: int | None) -> None:
-    with varlen_attention.compared(12):
-        wanted(rule_of(window), window, LENGTHS)
+def test_causal_rules_with_and_without_a_window_are_accepted(window: int | None) -> None:
+    with varlen_attention.compare_rule(12):
+        spans_for(rule_of(window), window, LENGTHS)
 
 
 def test_a_padding_mask_and_several_packed_rows_are_refused() -> None:
-    with varlen_attention.compared(12), pytest.raises(UserError, match="lets positions see others"):
-        varlen_attention.spans(
+    with varlen_attention.compare_rule(12), pytest.raises(UserError, match="positions attend to others"):
+        varlen_attention.make_spans(
             batch_size=1, kv_length=12, mask_function=causal_mask_function, attention_mask=torch.arange(12)[None] < 9, device=CPU
         )
-    with varlen_attention.packed(torch.tensor([0, 4, 12], dtype=torch.int32), (4, 8)), pytest.raises(ValueError, match="one at a time"):
-        varlen_attention.spans(batch_size=2, kv_length=12, mask_function=causal_mask_function, device=CPU)
+    with varlen_attention.packed_row(torch.tensor([0, 4, 12], dtype=torch.int32), (4, 8)), pytest.raises(ValueError, match="one at a time"):
+        varlen_attention.make_spans(batch_size=2, kv_length=12, mask_function=causal_mask_function, device=CPU)
 
 
-def test_what_sdpa_would_leave_out_of_an_attention_is_refused() -> None:
-    model = model_of(Gemma2Config(**SHAPE, head_dim=8), varlen_attention.LOOP)
+def test_an_option_that_sdpa_ignores_is_refused() -> None:
+    model = make_model(Gemma2Config(**SHAPE, head_dim=8), varlen_attention.LOOP)
     with pytest.raises(UserError, match=r"has softcap, .*set options\.attention: eager"):
-        batch = gradients.batches()[0]
+        batch = make_batches()[0]
         model(batch.tensors, batch.lengths)
 
 
-def test_the_stock_attention_is_used_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = model_of(FAMILIES["llama"], varlen_attention.LOOP), gradients.batches()[0]
+def test_masked_sdpa_is_used_only_while_its_context_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = make_model(FAMILIES["llama"], varlen_attention.LOOP), make_batches()[0]
     seen: list[int] = []
-    one_by_one = varlen_attention.one_by_one
+    one_by_one = varlen_attention.attend_in_loop
     monkeypatch.setitem(attentions(), varlen_attention.LOOP, lambda *given, **named: seen.append(1) or one_by_one(*given, **named))
-    with varlen_attention.stock(model.config):
+    with varlen_attention.masked_sdpa(model.config):
         model(batch.tensors, batch.lengths)
     assert not seen
     model(batch.tensors, batch.lengths)
     assert len(seen) == SHAPE["num_hidden_layers"]
 
 
-def test_without_a_gpu_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert not varlen_attention.has_kernel(FAMILIES["llama"])
 
@@ -173,7 +168,7 @@ def test_without_a_gpu_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> No
         ((9, 0), {"v_head_dim": 16}, False),
     ],
 )
-def test_the_kernel_is_for_the_heads_that_it_takes(
+def test_the_kernel_is_used_only_for_supported_heads(
     capability: tuple[int, int], changes: dict[str, Any], fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -182,7 +177,7 @@ def test_the_kernel_is_for_the_heads_that_it_takes(
 
 
 def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):
-    raise AssertionError("it knows neither scale nor window")
+    raise AssertionError("called without a scale and a window")
 
 
 def of_torch_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size=(-1, -1)):
@@ -190,25 +185,25 @@ def of_torch_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return
 
 
 @pytest.mark.parametrize(("kernel", "usable"), [(of_torch_2_10, False), (of_torch_2_11, True)])
-def test_the_kernel_of_an_older_torch_is_used_where_it_knows_scale_and_window(
+def test_an_older_kernel_is_used_only_if_it_takes_scale_and_window(
     kernel: Callable[..., torch.Tensor], usable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By signature alone: what torch 2.11 computes for shared heads without `enable_gqa`, only a GPU can say (`docs/gpu.md`)."""
+    """Only by its signature: the result of torch 2.11 for shared heads without `enable_gqa` needs a GPU (`docs/gpu.md`)."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
     assert varlen_attention.has_kernel(LlamaConfig(**SHAPE)) == usable
     if usable:
         made = [torch.randn(1, heads, 58, 64, dtype=torch.bfloat16) for heads in (8, 2, 2)]
-        attended, _ = varlen_attention.at_once(nn.Module(), *made, spans_of((17, 1, 40), 5), scaling=0.125)
-        assert attended.shape == (1, 58, 8, 64) and (attended == 0.5).all(), "the scale, and four positions before each one's own"
+        attended, _ = varlen_attention.attend_with_kernel(nn.Module(), *made, spans_of((17, 1, 40), 5), scaling=0.125)
+        assert attended.shape == (1, 58, 8, 64) and (attended == 0.5).all(), "the scale, and a window of four positions before each one"
 
 
 @pytest.mark.parametrize("window", [None, 5])
-def test_the_kernel_is_given_what_it_takes(window: int | None) -> None:
-    """In shape only."""
+def test_the_kernel_accepts_its_arguments(window: int | None) -> None:
+    """On meta: shapes only."""
     made = [torch.randn(1, heads, 58, 64, device="meta", dtype=torch.bfloat16).requires_grad_() for heads in (8, 2, 2)]
-    attended, _ = varlen_attention.at_once(nn.Module(), made[0], made[1], made[2], spans_of((17, 1, 40), window), scaling=0.125)
+    attended, _ = varlen_attention.attend_with_kernel(nn.Module(), made[0], made[1], made[2], spans_of((17, 1, 40), window), scaling=0.125)
     assert attended.shape == (1, 58, 8, 64) and attended.dtype == torch.bfloat16
     attended.sum().backward()
     assert all(each.grad is not None and each.grad.shape == each.shape for each in made)
@@ -216,11 +211,11 @@ def test_the_kernel_is_given_what_it_takes(window: int | None) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch's varlen kernel runs on CUDA alone")
 @pytest.mark.parametrize("window", [None, 5])
-def test_the_kernel_computes_what_the_loop_does(window: int | None) -> None:
+def test_the_kernel_and_the_loop_give_equal_results(window: int | None) -> None:
     cuda, lengths = torch.device("cuda"), (17, 1, 40)
     made = [torch.randn(1, heads, sum(lengths), 64, device=cuda, dtype=torch.bfloat16) for heads in (8, 2, 2)]
     found = []
-    for attend in (varlen_attention.one_by_one, varlen_attention.at_once):
+    for attend in (varlen_attention.attend_in_loop, varlen_attention.attend_with_kernel):
         given = [each.clone().requires_grad_() for each in made]
         attended, _ = attend(nn.Module(), *given, spans_of(lengths, window, cuda), scaling=0.125)
         attended.float().square().sum().backward()
@@ -233,25 +228,25 @@ def spans_of(lengths: tuple[int, ...], window: int | None, device: torch.device 
     return Spans(lengths, bounds, max(lengths), window)
 
 
-def wanted(rule: Sees, window: int | None, lengths: tuple[int, ...]) -> Spans | None:
-    """For a row of these samples, or for one that is a sample of 12 positions."""
+def spans_for(rule: MaskRule, window: int | None, lengths: tuple[int, ...]) -> Spans | None:
+    """Spans of a row of samples with these lengths; without lengths, of one sample of 12 positions."""
     bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) if lengths else None
-    with varlen_attention.packed(bounds, lengths):
-        return varlen_attention.spans(batch_size=1, kv_length=sum(lengths) or 12, mask_function=rule, local_size=window, device=CPU)
+    with varlen_attention.packed_row(bounds, lengths):
+        return varlen_attention.make_spans(batch_size=1, kv_length=sum(lengths) or 12, mask_function=rule, local_size=window, device=CPU)
 
 
 def rule_of(window: int | None) -> Any:
     return sliding_window_causal_mask_function(window) if window else causal_mask_function
 
 
-def samples_apart(lengths: tuple[int, ...]) -> Sees:
+def same_sample(lengths: tuple[int, ...]) -> MaskRule:
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
-    own: Sees = packed_sequence_mask_function(numbers[None])
+    own: MaskRule = packed_sequence_mask_function(numbers[None])
     return own
 
 
-def dense(rule: Sees, length: int) -> Tensor:
-    """[length, length]: row sees column."""
+def dense(rule: MaskRule, length: int) -> Tensor:
+    """[length, length]: row attends to column."""
     places = torch.arange(length)
     return torch.stack([rule(torch.tensor(0), torch.tensor(0), place.expand(length), places) for place in places])
 

@@ -1,4 +1,4 @@
-"""What several tests of exported models share: runs are made once, and nobody changes them."""
+"""A trained run and its export, made once for all tests of this folder; tests must not change them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.recipes.llm_sft import tiny_runs
 
 @pytest.fixture(scope="session")
 def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All weights trained until two chats are known by heart."""
+    """All weights trained until the model has memorized two chats."""
     folder = tmp_path_factory.mktemp("full")
     return tiny_runs.trained(folder, tiny_runs.FULL, ("data.val", str(folder / "chats.jsonl")))
 

@@ -1,4 +1,4 @@
-"""A tiny byte-level tokenizer with the added tokens of each family, and templates in the shape of theirs."""
+"""Tiny byte-level tokenizers with the added tokens of each model family, and templates like theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ It is cold.
 <|im_start|>assistant user system Who are you? I am a machine.
 Think before you answer, then answer: yes or no.\n\n\n\nYes.\n\nNo.\n\nIt is.\n\n"""
 NEWLINES = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-"""Qwen's and Llama's: white space that ends in line breaks is one piece, so two of them can become one token."""
+"""The pattern of Qwen and Llama: white space that ends in line breaks is one piece, so two line breaks can become one token."""
 
 
 class Family(NamedTuple):
@@ -24,7 +24,7 @@ class Family(NamedTuple):
     begin: str | None
     special: tuple[str, ...]
     plain: tuple[str, ...] = ()
-    """Added, but text to the tokenizer."""
+    """Added tokens that the tokenizer treats as text."""
 
 
 FAMILIES = {
@@ -65,7 +65,7 @@ def tokenizer(family: str, template_name: str | None = None) -> Any:
 
 @cache
 def spaced() -> Any:
-    """A tokenizer of SentencePiece's kind, which puts a space before every text: cut in pieces, a text is another text."""
+    """A tokenizer like SentencePiece's, which adds a space before every text: decoded piece by piece, a text changes."""
     whole = Tokenizer(models.BPE(byte_fallback=True))
     whole.normalizer = normalizers.Replace(" ", "▁")
     whole.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
@@ -79,7 +79,7 @@ def _trainer() -> trainers.BpeTrainer:
 
 
 def _wrapped(whole: Tokenizer, own: Family) -> Any:
-    """As released tokenizers are: added tokens with a meaning and without, and one that begins every text by itself."""
+    """Like released tokenizers: special tokens, other added tokens, and one that is added at the beginning of every text."""
     named = [own.end, *([own.begin] if own.begin else [])]
     whole.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in (*named, *own.special)])
     whole.add_tokens([AddedToken(text, special=False, normalized=False) for text in own.plain])

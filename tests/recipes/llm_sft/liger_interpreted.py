@@ -1,6 +1,7 @@
-"""Both loss heads side by side on the CPU, Liger's by Triton's interpreter; what they gave goes to found.json in the folder named.
+"""Runs both loss heads on the CPU, Liger's in Triton's interpreter, and writes the results to found.json in the given folder.
 
-A process of its own, `TRITON_INTERPRET=1 python -m tests.recipes.llm_sft.liger_interpreted FOLDER`: Triton decides at its import.
+It is a separate process, `TRITON_INTERPRET=1 python -m tests.recipes.llm_sft.liger_interpreted FOLDER`, because Triton reads the variable
+when it is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WORDS, WIDTH = 97, 16
 
 
 def head_and_data(rows: int, bias: bool, dtype: torch.dtype) -> tuple[nn.Linear, Tensor, Tensor]:
-    """Data of which the head guesses about half right; 40 rows are five of Liger's chunks."""
+    """Data of which the head predicts about half correctly; 40 rows are five of Liger's chunks."""
     torch.manual_seed(3)
     linear = nn.Linear(WIDTH, WORDS, bias=bias, dtype=dtype)
     hidden = torch.randn(rows, WIDTH, dtype=dtype) * 2
@@ -36,7 +37,7 @@ def outcome(kind: type[LossHead], linear: nn.Linear, hidden: Tensor, targets: Te
 
 
 def compared(rows: int, bias: bool, dtype: torch.dtype) -> dict[str, Any]:
-    """Loss and hits of (Liger's, ours), and the relative distances of the gradients by hidden states, weight, and bias."""
+    """Loss and hits of both heads (Liger's first), and relative differences of the gradients of hidden states, weight and bias."""
     given = head_and_data(rows, bias, dtype)
     nll, hits, found = outcome(LigerHead, *given)
     own_nll, own_hits, own = outcome(LossHead, *given)
@@ -46,14 +47,14 @@ def compared(rows: int, bias: bool, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def without_targets() -> list[float]:
-    """The loss, and the largest gradient by hidden states and weight."""
+    """Loss, hits, and the sums of the absolute gradients of hidden states and weight."""
     linear, hidden, targets = head_and_data(0, False, torch.float32)
     nll, hits, gradients = outcome(LigerHead, linear, hidden, targets)
     return [nll, hits, *(float(each.abs().sum()) for each in gradients)]
 
 
 def frozen() -> dict[str, Any]:
-    """Whether gradients by hidden states and by the frozen weight were kept; and the loss where nothing is learned."""
+    """Whether gradients of hidden states and of the frozen weight were kept; and the loss without gradients."""
     linear, hidden, targets = head_and_data(40, False, torch.float32)
     head = LigerHead(linear.requires_grad_(False), Shaping())
     nll, _ = head(hidden, targets)
@@ -66,10 +67,10 @@ def frozen() -> dict[str, Any]:
 
 
 def run(folder: Path, kind: str, *overrides: tuple[str, str]) -> dict[str, Any]:
-    """Losses, gradient norms and accuracies of three steps under `fully_shard`, and how often Liger was called."""
-    before = liger_loss._fused.cache_info()
+    """Losses, gradient norms and accuracies of three steps with `fully_shard`, and the number of calls of Liger."""
+    before = liger_loss._liger_loss.cache_info()
     trained = tiny_runs.trained(folder, *overrides, ("train.steps", "3"), ("options.loss_head", kind))
-    after = liger_loss._fused.cache_info()
+    after = liger_loss._liger_loss.cache_info()
     rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     steps = [[row["loss"], row["grad_norm"], row["accuracy"]] for row in rows if "loss" in row]
     return {"steps": steps, "calls": after.hits + after.misses - before.hits - before.misses}

@@ -1,6 +1,6 @@
-"""The loss is generation's own likelihood, token by token, side by side and packed; and what would break that is caught, bug by bug.
+"""Tests that the training loss is the likelihood of generation, token by token, padded and packed; and that each of eight bugs is detected.
 
-The checks run on the product first. The injections replace one function of the product for one test; the product has no switch for them.
+The checks first run on the product. Each bug replaces one function of the product for one test; the product has no switch for it.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from finetune.training import setup
 from finetune.training import step as steps
 from finetune.training.step import Training
 from recipes.language import chat_labels, collation, varlen_attention
-from recipes.language.assistant_spans import Turn
+from recipes.language.assistant_spans import TurnSpan
 from recipes.language.collation import IGNORE
 from recipes.llm_sft import make_task, tiny_checkpoint
-from recipes.llm_sft.demo import turns_of
+from recipes.llm_sft.demo import split_turns
 from recipes.llm_sft.recipe import RECIPE
 from tests.recipes.llm_sft import tiny_runs
 
 END = "<|im_end|>"
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
 PACKED = {"data.packing": "true", "train.micro_tokens": "110", "train.global_batch_tokens": "100000", "train.precision": "fp32"}
-"""Several ragged micro-batches, and all of them one step."""
+"""Several micro-batches of different sizes, all in one step."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """A run that stands ready, on the weights of an export, and what that export says in plain transformers."""
+class ContractCase:
+    """A run that is ready to train the weights of an export, and what plain transformers generates with that export."""
 
     training: Training
     rows: list[dict[str, Any]]
-    said: list[list[int]]
-    """Of each row the tokens that the assistant says, each turn with its end."""
+    answers: list[list[int]]
+    """For each row the assistant's tokens, each turn with its end token."""
     generated: Tensor
-    """Log-probabilities that cached generation gives to all of them, step by step."""
+    """Log-probabilities of all these tokens in cached generation, step by step."""
     gradient: Tensor
-    """Of the mean over all of them, as the definition has it: row by row, one after the other."""
+    """Gradient of the mean over all of them by definition: row by row, one after the other."""
 
     @property
     def samples(self) -> list[Sample]:
         return [RECIPE.read(row, self.training.loaded.processor) for row in self.rows]
 
 
-class Forced(LogitsProcessor):
-    """Lets generation choose only the given tokens, one after the other, and notes what probability it gave to each."""
+class ForcedTokens(LogitsProcessor):
+    """Forces generation to produce the given tokens, and records the log-probability of each."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens
@@ -77,14 +77,14 @@ class Forced(LogitsProcessor):
 
 
 def generate(model: Any, tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], list[Tensor]]:
-    """Drive cached generation along every answer of a chat: its tokens, and what each was given."""
+    """Force cached generation along every answer of a chat: the answers' tokens, and their log-probabilities."""
     tokens: list[int] = []
     noted: list[Tensor] = []
-    for before, answer in turns_of(messages):
+    for before, answer in split_turns(messages):
         given = tokenizer.apply_chat_template(before, add_generation_prompt=True, return_dict=True, return_tensors="pt")
-        forced = Forced([*tokenizer(answer)["input_ids"], tokenizer.convert_tokens_to_ids(END)])
+        forced = ForcedTokens([*tokenizer(answer)["input_ids"], tokenizer.convert_tokens_to_ids(END)])
         model.generate(**given, logits_processor=LogitsProcessorList([forced]), do_sample=False, max_new_tokens=len(forced.tokens) + 5)
-        assert len(forced.noted) == len(forced.tokens), "generation stops where the turn ends"
+        assert len(forced.noted) == len(forced.tokens), "generation stops at the end of the turn"
         tokens += forced.tokens
         noted += forced.noted
     return tokens, noted
@@ -95,25 +95,25 @@ def write_base(folder: Path, family: str) -> Path:
     if family == "llama":
         config = {**json.loads((folder / "config.json").read_text()), **LLAMA}
         (folder / "config.json").write_text(json.dumps(config))
-        (folder / "model.safetensors").write_bytes(tiny_checkpoint.weights(config, seed=1))
+        (folder / "model.safetensors").write_bytes(tiny_checkpoint.make_weights(config, seed=1))
     return folder
 
 
-def make_case(folder: Path, family: str) -> Iterator[Case]:
-    """A few real steps with packing, exported; the export then in plain transformers, and once more as the base of a run."""
+def make_case(folder: Path, family: str) -> Iterator[ContractCase]:
+    """Train a few steps with packing and export them. The export is run in plain transformers, and is also the base of another run."""
     chance = random.Random(4)
-    rows = [make_task.chat(chance, frozenset()) for _ in range(5)]
+    rows = [make_task.make_chat(chance, frozenset()) for _ in range(5)]
     write_base(folder / "base", family)
     run = tiny_runs.trained(folder, ("data.packing", "true"), ("train.steps", "2"), ("train.lr", "1e-3"), data=rows)
     made = export.export(run, folder / "export")
     tokenizer, plain = AutoTokenizer.from_pretrained(made), AutoModelForCausalLM.from_pretrained(made).eval()
     with torch.no_grad():
-        said, noted = zip(*(generate(plain, tokenizer, row["messages"]) for row in rows), strict=True)
+        answers, noted = zip(*(generate(plain, tokenizer, row["messages"]) for row in rows), strict=True)
     given = {"model.source": made, "data.train": folder / "chats.jsonl", "run.dir": folder / "again", "log.trackers": "[]", **PACKED}
     config = resolve("llm_sft", RECIPE.Options, [], [(key, str(value)) for key, value in given.items()])
     training, _ = setup.build(config, RECIPE, join((), folder))
     generated = torch.stack([each for of_row in noted for each in of_row])
-    yield Case(training, rows, list(said), generated, plain_gradient(training, rows, len(generated)))
+    yield ContractCase(training, rows, list(answers), generated, plain_gradient(training, rows, len(generated)))
     leave()
 
 
@@ -123,20 +123,20 @@ def plain_gradient(training: Training, rows: list[dict[str, Any]], count: int) -
         batch = collation.collate([RECIPE.read(row, training.loaded.processor)])
         sharding.prepare_backward(training.model, training.strategy, last=True)
         (RECIPE.loss(training.model, batch)["nll"].sum / count).backward()
-    return taken_gradients(training)
+    return take_gradients(training)
 
 
 @pytest.fixture(scope="module")
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractCase]:
     yield from make_case(tmp_path_factory.mktemp(request.param), request.param)
 
 
-# ---- the checks
+# ---- checks
 
 
 @torch.no_grad()
 def likelihoods(training: Training, batch: Batch) -> Tensor:
-    """The log-probability of each target of a batch, in their order, by the training forward."""
+    """The log-probability of each target of a batch, in order, by the training forward."""
     found: list[Tensor] = []
 
     def one_by_one(head: Any, given: tuple[Tensor, Tensor]) -> None:
@@ -149,58 +149,58 @@ def likelihoods(training: Training, batch: Batch) -> Tensor:
     return torch.stack(found)
 
 
-def check_supervised_is_what_the_assistant_says(case: Case) -> None:
-    assert [sample["ids"][sample["supervised"]].tolist() for sample in case.samples] == case.said
+def check_supervised_tokens_are_the_assistants(case: ContractCase) -> None:
+    assert [sample["ids"][sample["supervised"]].tolist() for sample in case.samples] == case.answers
 
 
-def check_padded_likelihood_is_that_of_generation(case: Case) -> None:
+def check_padded_likelihood_is_that_of_generation(case: ContractCase) -> None:
     torch.testing.assert_close(likelihoods(case.training, collation.collate(case.samples)), case.generated, rtol=0, atol=1e-5)
 
 
-def check_packed_likelihood_is_that_of_generation(case: Case) -> None:
+def check_packed_likelihood_is_that_of_generation(case: ContractCase) -> None:
     torch.testing.assert_close(likelihoods(case.training, collation.pack(case.samples)), case.generated, rtol=0, atol=1e-5)
 
 
-def check_packed_samples_do_not_see_each_other(case: Case) -> None:
-    """The same likelihoods, to the last bit, behind another sample of the same length."""
+def check_packed_samples_do_not_see_each_other(case: ContractCase) -> None:
+    """The same likelihoods, to the last bit, after another sample of the same length."""
     first, *others = case.samples
     another = {**first, "ids": first["ids"].flip(0)}
     one, other = (likelihoods(case.training, collation.pack([sample, *others])) for sample in (first, another))
-    rest = slice(int((collation.following(first) != IGNORE).sum()), None)
+    rest = slice(int((collation.shift_labels(first) != IGNORE).sum()), None)
     assert not torch.equal(one, other) and torch.equal(one[rest], other[rest])
 
 
-def check_positions_start_again_with_each_sample(case: Case) -> None:
+def check_positions_start_again_with_each_sample(case: ContractCase) -> None:
     batch = collation.pack(case.samples)
     lengths = [len(sample["ids"]) for sample in case.samples]
     assert batch.tensors["positions"].tolist() == [[place for length in lengths for place in range(length)]]
 
 
-def check_an_epoch_is_the_mean_over_every_target(case: Case) -> None:
-    """Loss and gradient of the micro-batches of a step are those of all rows one by one, divided once by the count of their targets."""
+def check_an_epoch_is_the_mean_over_every_target(case: ContractCase) -> None:
+    """Loss and gradient of the micro-batches of a step equal those of all rows one by one, divided once by the number of their targets."""
     training = case.training
     order, loader = batching.Order.of(training.config), steps.make_loader(training, training.rows)
     (step,) = batching.steps(order, training.rows.lengths, Place(), epochs=1)
     turns = loader.turns(step.micros)
     loader.close()
-    assert len({turn.batch.targets["nll"] for turn in turns}) > 1, "micro-batches with as many targets each would hide a mean of means"
+    assert len({turn.batch.targets["nll"] for turn in turns}) > 1, "micro-batches with equally many targets would hide a mean of means"
     counts = steps.global_counts(training.world, turns)
     totals, _ = steps.accumulate(training, turns, counts)
-    found = taken_gradients(training)
+    found = take_gradients(training)
     assert counts["nll"] == len(case.generated)
     assert float(totals["nll"]) / counts["nll"] == pytest.approx(-float(case.generated.mean()), rel=1e-6)
     assert (found - case.gradient).norm() <= 1e-5 * case.gradient.norm()
 
 
-def taken_gradients(training: Training) -> Tensor:
-    """All gradients as one vector; they are cleared."""
+def take_gradients(training: Training) -> Tensor:
+    """All gradients as one vector; clears them."""
     taken = torch.cat([parameter.grad.full_tensor().flatten() for parameter in training.model.parameters()])  # type: ignore[union-attr]
     training.model.zero_grad(set_to_none=True)
     return taken
 
 
 CHECKS = (
-    check_supervised_is_what_the_assistant_says,
+    check_supervised_tokens_are_the_assistants,
     check_padded_likelihood_is_that_of_generation,
     check_packed_likelihood_is_that_of_generation,
     check_packed_samples_do_not_see_each_other,
@@ -211,12 +211,12 @@ CHECKS = (
 
 @pytest.mark.parametrize("case", ["qwen3", "llama"], indirect=True)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_product_passes(check: Callable[[Case], None], case: Case) -> None:
+def test_the_product_passes_each_check(check: Callable[[ContractCase], None], case: ContractCase) -> None:
     assert len(case.generated) >= 40 and {message["role"] for row in case.rows for message in row["messages"]} >= {"system"}
     check(case)
 
 
-# ---- the bugs
+# ---- bugs
 
 
 def shifted_twice(sample: Sample) -> Tensor:
@@ -229,18 +229,18 @@ def not_shifted(sample: Sample) -> Tensor:
     return torch.where(sample["supervised"], sample["ids"], IGNORE)
 
 
-def one_turn_early(of: Any, text: str, wanted: list[int], ends: frozenset[str]) -> list[Turn]:
-    turns = ORIGINAL["find"](of, text, wanted, ends)
-    return [Turn(before.end, turn.start) for before, turn in zip([Turn(0, 0), *turns], turns, strict=False)]
+def one_turn_early(of: Any, text: str, messages: list[int], ends: frozenset[str]) -> list[TurnSpan]:
+    turns = ORIGINAL["find_turns"](of, text, messages, ends)
+    return [TurnSpan(before.end, turn.start) for before, turn in zip([TurnSpan(0, 0), *turns], turns, strict=False)]
 
 
-def without_end(*asked: Any) -> list[Turn]:
-    return [Turn(turn.start, turn.end - len(END)) for turn in ORIGINAL["find"](*asked)]
+def without_end(*given: Any) -> list[TurnSpan]:
+    return [TurnSpan(turn.start, turn.end - len(END)) for turn in ORIGINAL["find_turns"](*given)]
 
 
 def seeing_all_that_came_before(self: Any, input_ids: Tensor, **given: Any) -> Any:
-    """Positions start again, but everything to the left may be seen."""
-    with varlen_attention.packed(None, ()):
+    """Positions restart, but all earlier ones are attended to."""
+    with varlen_attention.packed_row(None, ()):
         return ORIGINAL["decoder"](self, input_ids=input_ids, **given)
 
 
@@ -252,7 +252,7 @@ def counting_on(rows: list[Sample]) -> Batch:
 
 
 def mean_of_means(training: Training, turns: list[Any], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Each micro-batch's own mean, and their mean, as if it were the step's."""
+    """The mean of the micro-batches' means instead of the mean of the step."""
     totals = {name: torch.zeros(()) for name in counts}
     weights: dict[str, float] = {}
     for turn in turns:
@@ -262,8 +262,8 @@ def mean_of_means(training: Training, turns: list[Any], counts: dict[str, float]
     return totals, weights
 
 
-def read_again(case: Case, cache: Path) -> Case:
-    """With samples as they are read now: those that a run has cached were read without the bug."""
+def read_again(case: ContractCase, cache: Path) -> ContractCase:
+    """The case with samples that are read with the bug; the samples in the cache were read without it."""
     training = case.training
     path = training.config.data.train
     assert isinstance(path, Path)
@@ -279,7 +279,7 @@ def without_the_last(order: Any, lengths: Any, place: Place, epochs: int | None)
 
 
 ORIGINAL: dict[str, Any] = {
-    "find": chat_labels.find,
+    "find_turns": chat_labels.find_turns,
     "decoder": Qwen3Model.forward,
     "pack": collation.pack,
     "accumulate": steps.accumulate,
@@ -287,11 +287,11 @@ ORIGINAL: dict[str, Any] = {
 }
 MASK, SIDE_BY_SIDE, END_TO_END, APART, POSITIONS, EPOCH = CHECKS
 LIKELIHOODS = {SIDE_BY_SIDE, END_TO_END, EPOCH}
-BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[Case], None]]]] = {
-    "label shifted twice": (collation, "following", shifted_twice, LIKELIHOODS),
-    "no shift": (collation, "following", not_shifted, LIKELIHOODS),
-    "mask off by one turn": (chat_labels, "find", one_turn_early, {MASK, *LIKELIHOODS}),
-    "end of turn not supervised": (chat_labels, "find", without_end, {MASK, *LIKELIHOODS}),
+BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[ContractCase], None]]]] = {
+    "label shifted twice": (collation, "shift_labels", shifted_twice, LIKELIHOODS),
+    "no shift": (collation, "shift_labels", not_shifted, LIKELIHOODS),
+    "mask off by one turn": (chat_labels, "find_turns", one_turn_early, {MASK, *LIKELIHOODS}),
+    "end of turn not supervised": (chat_labels, "find_turns", without_end, {MASK, *LIKELIHOODS}),
     "packed samples leaking": (Qwen3Model, "forward", seeing_all_that_came_before, {END_TO_END, APART, EPOCH}),
     "positions not restarting": (collation, "pack", counting_on, {END_TO_END, APART, POSITIONS, EPOCH}),
     "mean of means": (steps, "accumulate", mean_of_means, {EPOCH}),
@@ -305,7 +305,9 @@ def test_eight_bugs_are_listed() -> None:
 
 @pytest.mark.parametrize("case", ["qwen3"], indirect=True)
 @pytest.mark.parametrize("bug", BUGS)
-def test_bug_is_caught_by_its_check(bug: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_detected_by_its_checks_and_no_others(
+    bug: str, case: ContractCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, name, wrong, expected = BUGS[bug]
     monkeypatch.setattr(module, name, wrong)
     case = read_again(case, tmp_path)

@@ -1,4 +1,4 @@
-"""The demo runs what a user would, stops where that fails, and counts exact answers. `make demo-llm` runs it whole."""
+"""Tests of `recipes.llm_sft.demo`; `make demo-llm` runs the whole demo."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.launch.launching import ROOT
 from tests.recipes.llm_sft import tiny_runs
 
 
-def test_it_runs_the_commands_of_a_user_in_order(tmp_path: Path) -> None:
-    stages = demo.commands(tmp_path)
+def test_the_demo_runs_the_commands_of_a_user_in_order(tmp_path: Path) -> None:
+    stages = demo.make_commands(tmp_path)
     assert list(stages) == ["base", "task", "data", "train", "export"]
     words = {stage: " ".join(command) for stage, command in stages.items()}
     assert "-m data_prep text" in words["data"] and "-m finetune export" in words["export"]
@@ -27,40 +27,40 @@ def test_it_runs_the_commands_of_a_user_in_order(tmp_path: Path) -> None:
     assert settings[0]["data"]["packing"] is True and "packing" not in settings[1]["data"]
 
 
-def test_it_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_stops_at_a_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     touched = tmp_path / "later"
     failing = {
         "base": [sys.executable, "-c", "raise SystemExit(3)"],
         "task": [sys.executable, "-c", f"import pathlib; pathlib.Path({str(touched)!r}).touch()"],
     }
-    monkeypatch.setattr(demo, "commands", lambda home: failing)
+    monkeypatch.setattr(demo, "make_commands", lambda home: failing)
     assert demo.main() == 3
     assert "the demo stopped at `base` (exit code 3)" in capfd.readouterr().err
     assert not touched.exists()
 
 
-def test_a_model_that_learned_a_few_chats_by_heart_answers_them_and_its_base_does_not(tmp_path: Path) -> None:
+def test_exact_match_of_memorized_chats_is_one_and_of_the_base_zero(tmp_path: Path) -> None:
     chance = random.Random(1)
-    rows = [make_task.chat(chance, frozenset()) for _ in range(3)]
+    rows = [make_task.make_chat(chance, frozenset()) for _ in range(3)]
     tiny_checkpoint.build(tmp_path / "base")
     batch = (("train.steps", "40"), ("train.lr", "5e-3"), ("train.global_batch_tokens", "1000"), ("train.micro_tokens", "150"))
     run = tiny_runs.trained(tmp_path, ("data.packing", "true"), ("data.val", str(tmp_path / "chats.jsonl")), *batch, data=rows)
     made = export.export(run, tmp_path / "export")
     chats = tmp_path / "chats.jsonl"
-    assert len({len(make_task.questions(row)) for row in rows}) > 1
+    assert len({len(make_task.list_questions(row)) for row in rows}) > 1
     assert demo.exact_match(tmp_path / "base", chats) == 0.0
     assert demo.exact_match(made, chats) == 1.0
     (tmp_path / "wrong.jsonl").write_text(chats.read_text().replace('"assistant", "content": "', '"assistant", "content": "Z'))
     assert demo.exact_match(made, tmp_path / "wrong.jsonl") == 0.0
 
 
-def test_the_figures_are_what_the_run_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_has_the_figures_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").mkdir()
     events = [{"event": "step", "step": step, "loss": loss} for step, loss in ((1, 5.5), (2, 1.0), (3, 0.25))]
     events += [{"event": "evaluation", "step": step, "val/loss": loss} for step, loss in ((2, 0.9), (3, 0.3))]
     (tmp_path / "run" / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    figures = demo.summarise(tmp_path, {"data": 1.5, "train": 2.0}, 0.0, 0.97)
+    figures = demo.make_summary(tmp_path, {"data": 1.5, "train": 2.0}, 0.0, 0.97)
     assert figures == {
         "exact_match_before": 0.0,
         "exact_match_after": 0.97,
@@ -68,11 +68,11 @@ def test_the_figures_are_what_the_run_left(tmp_path: Path, capsys: pytest.Captur
         "steps": 3,
         "seconds": {"data": 1.5, "train": 2.0, "all": 3.5},
     }
-    demo.report(tmp_path, figures)
-    said = capsys.readouterr().out
-    assert "0.0% are answered exactly before and 97.0% after" in said
+    demo.print_summary(tmp_path, figures)
+    printed = capsys.readouterr().out
+    assert "0.0% before training, 97.0% after" in printed
     for place in ("export", "run/loss.png", "summary.json"):
-        assert str(tmp_path / place) in said
+        assert str(tmp_path / place) in printed
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""An export is the trained model, bit by bit, in a folder that needs nothing of ours."""
+"""Tests of `recipes.llm_sft.exported_files`: the export has the trained weights bit by bit, and needs no code of this package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def logits(model: Any) -> Tensor:
     return found
 
 
-def test_the_stock_classes_compute_what_was_trained_bit_by_bit(full_run: Path, exported: Path) -> None:
+def test_stock_classes_load_the_trained_weights_bit_by_bit(full_run: Path, exported: Path) -> None:
     trained = AutoModelForCausalLM.from_pretrained(full_run.parent / "base")
     before = logits(trained)
     trained.load_state_dict(trained_tensors(full_run), strict=False)
@@ -44,16 +44,16 @@ def test_the_stock_classes_compute_what_was_trained_bit_by_bit(full_run: Path, e
     assert AutoTokenizer.from_pretrained(exported).get_vocab() == families.tokenizer("chatml").get_vocab()
 
 
-def test_a_tied_head_that_the_base_stores_is_not_exported_untrained(full_run: Path, exported: Path) -> None:
+def test_a_stored_copy_of_a_tied_head_is_not_exported(full_run: Path, exported: Path) -> None:
     stored = load_file(full_run.parent / "base" / "model.safetensors")
     assert stored.keys() - load_file(exported / "model.safetensors").keys() == {"lm_head.weight"}
 
 
-def test_a_head_of_its_own_is_kept(tmp_path: Path) -> None:
-    assert exported_files.tied_head(tiny_runs.write_base(tmp_path / "base", tied=False)) is None
+def test_an_untied_head_is_exported(tmp_path: Path) -> None:
+    assert exported_files.find_tied_head(tiny_runs.write_base(tmp_path / "base", tied=False)) is None
 
 
-def test_merged_adapters_compute_what_peft_computes(tmp_path: Path) -> None:
+def test_merged_adapters_give_the_logits_of_peft(tmp_path: Path) -> None:
     run = tiny_runs.trained(tmp_path, *tiny_runs.ADAPTED, ("train.steps", "8"))
     state, trained = checkpoint.read_state(checkpoint.find(run)), trained_tensors(run)
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
@@ -68,20 +68,20 @@ def test_merged_adapters_compute_what_peft_computes(tmp_path: Path) -> None:
     assert "LoRA of rank 8, alpha 16, merged" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_base_own_template_goes_along_as_it_is(exported: Path, full_run: Path) -> None:
+def test_the_template_of_the_base_is_copied(exported: Path, full_run: Path) -> None:
     base = full_run.parent / "base"
     assert (exported / "chat_template.jinja").read_bytes() == (base / "chat_template.jinja").read_bytes()
     assert AutoTokenizer.from_pretrained(exported).chat_template == families.template("chatml")
 
 
 @pytest.mark.parametrize("state", [{}, {"supervise": "all", "chat_template": None}, {"supervise": "last", "chat_template": 3}])
-def test_a_state_that_no_training_writes(tmp_path: Path, state: dict[str, Any]) -> None:
+def test_an_invalid_state_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"the checkpoint's state.json: recipe_state\.(supervise|chat_template): "):
-        exported_files.plan(tiny_runs.write_base(tmp_path / "base"), state)
+        exported_files.plan_export(tiny_runs.write_base(tmp_path / "base"), state)
 
 
 @pytest.mark.parametrize("kept_in", ["file", "field", "both", "nowhere"])
-def test_the_template_that_was_trained_with_replaces_all_others(tmp_path: Path, kept_in: str) -> None:
+def test_the_template_of_the_training_replaces_all_others(tmp_path: Path, kept_in: str) -> None:
     base = tiny_runs.write_base(tmp_path / "base")
     old = (base / "chat_template.jinja").read_text()
     if kept_in in ("field", "nowhere"):
@@ -99,34 +99,34 @@ def test_the_template_that_was_trained_with_replaces_all_others(tmp_path: Path, 
     assert json.loads((out / "tokenizer_config.json").read_text()).get("chat_template", new) == new
 
 
-def test_a_type_that_is_asked_for_is_what_transformers_loads(full_run: Path, tmp_path: Path) -> None:
+def test_the_requested_dtype_is_exported(full_run: Path, tmp_path: Path) -> None:
     for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         out = export.export(full_run, tmp_path / name, dtype=name)
         assert AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype == dtype
         assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {dtype}
 
 
-def test_only_what_is_known_by_name_is_copied(tmp_path: Path) -> None:
+def test_only_files_with_known_names_are_copied(tmp_path: Path) -> None:
     base = tiny_runs.write_base(tmp_path / "base")
     for name in ("chats.json", "notes.txt", "modeling_mine.py", "LICENSE", "model.safetensors.index.json", "tokenizer.model"):
         (base / name).write_text('{"weight_map": {}}')
     (base / "additional_chat_templates").mkdir()
-    copied = set(exported_files.plan(base, STATE).copy)
+    copied = set(exported_files.plan_export(base, STATE).copy)
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "tokenizer.model", "LICENSE"} <= copied
     assert "additional_chat_templates" in copied
     assert copied.isdisjoint({"chats.json", "notes.txt", "modeling_mine.py", "model.safetensors.index.json", "model.safetensors"})
-    assert not any("chat_template" in name for name in exported_files.plan(base, {**STATE, "chat_template": "{{ messages }}"}).copy)
+    assert not any("chat_template" in name for name in exported_files.plan_export(base, {**STATE, "chat_template": "{{ messages }}"}).copy)
 
 
-def test_generation_settings_learn_the_end_of_turn_and_keep_the_rest(tmp_path: Path) -> None:
+def test_the_end_of_turn_is_added_to_the_generation_config(tmp_path: Path) -> None:
     base = tiny_runs.write_base(tmp_path / "base")
     end = families.tokenizer("chatml").eos_token_id
     (base / "generation_config.json").write_text(json.dumps({"eos_token_id": 5, "temperature": 0.6, "do_sample": True}))
-    found = json.loads(exported_files.plan(base, STATE).files["generation_config.json"])
+    found = json.loads(exported_files.plan_export(base, STATE).files["generation_config.json"])
     assert found == {"eos_token_id": [5, end], "temperature": 0.6, "do_sample": True}
     for enough in (end, [end], [end, 7]):
         (base / "generation_config.json").write_text(json.dumps({"eos_token_id": enough}))
-        plan = exported_files.plan(base, STATE)
+        plan = exported_files.plan_export(base, STATE)
         assert "generation_config.json" not in plan.files and "generation_config.json" in plan.copy
 
 
@@ -141,7 +141,7 @@ def test_generation_settings_learn_the_end_of_turn_and_keep_the_rest(tmp_path: P
         (None, None),
     ],
 )
-def test_the_licence_is_read_from_the_base_own_card(tmp_path: Path, text: str | None, licence: str | None) -> None:
+def test_the_licence_is_read_from_the_card_of_the_base(tmp_path: Path, text: str | None, licence: str | None) -> None:
     if text is not None:
         (tmp_path / "README.md").write_text(text)
-    assert exported_files.licence_of(tmp_path) == licence
+    assert exported_files.read_licence(tmp_path) == licence

@@ -1,4 +1,4 @@
-"""The tiny tokenizer that is shipped is what the command makes; it loses no text, and sees the task's words letter by letter."""
+"""Tests of `recipes.llm_sft.make_tokenizer` and of the tokenizer in the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recipes.language.chat_labels import check_template
 from recipes.llm_sft import make_task, make_tokenizer, tiny_checkpoint
 
 
-def test_the_command_makes_the_shipped_files(tmp_path: Path) -> None:
+def test_the_command_makes_the_files_in_the_package(tmp_path: Path) -> None:
     assert make_tokenizer.main([str(tmp_path / "made")]) == 0
     shipped = {path.name: path.read_bytes() for path in tiny_checkpoint.TOKENIZER.iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()} == shipped and len(shipped) == 3
@@ -20,7 +20,7 @@ def test_the_command_makes_the_shipped_files(tmp_path: Path) -> None:
         make_tokenizer.main([])
 
 
-def test_every_text_comes_back_and_words_are_one_token() -> None:
+def test_texts_are_restored_and_words_are_one_token() -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint.TOKENIZER)
     for text in ("Grüße, 世界! 🙂\n\t\x00", "Reverse KQAD", "user assistant system"):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
@@ -28,5 +28,5 @@ def test_every_text_comes_back_and_words_are_one_token() -> None:
     assert tokenizer.tokenize("B-A " + make_task.LETTERS) == ["B", "-", "A", "Ġ", *make_task.LETTERS]
 
 
-def test_the_template_tells_what_the_assistant_says() -> None:
+def test_the_template_marks_the_text_of_the_assistant() -> None:
     assert "{% generation %}" in check_template(AutoTokenizer.from_pretrained(tiny_checkpoint.TOKENIZER))

@@ -1,4 +1,4 @@
-"""The card says what the model was made from, and nothing of the machine that it was made on."""
+"""Tests of `recipes.llm_sft.model_card`: what the model was made from, and no paths on the machine of the training."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ def header(text: str) -> dict[str, Any]:
     return found
 
 
-def test_base_data_metrics_and_settings(tmp_path: Path) -> None:
+def test_the_card_has_base_data_metrics_and_settings(tmp_path: Path) -> None:
     text = card(tmp_path)
-    for told in (
+    for line in (
         "| Base | Qwen/Qwen3-1.7B-Base@abc |",
         "| Data | `chats.jsonl`, 1,234 rows, 56,789 tokens |",
         f"SHA-256 `{'ab' * 32}`",
-        "| Learned | every turn of the assistant |",
+        "| Supervised | every turn of the assistant |",
         "| Trained | all weights |",
         "| Steps | 1,200 |",
-        "| Validation loss | 0.5000 nats a token, perplexity 1.649 |",
+        "| Validation loss | 0.5000 nats per token, perplexity 1.649 |",
         "lr: 2.0e-05",
         "apply_chat_template",
     ):
-        assert told in text, told
+        assert line in text, line
     assert str(tmp_path) not in text and "secret place" not in text
     assert header(text)["license"] == "apache-2.0" and header(text)["base_model"] == "Qwen/Qwen3-1.7B-Base"
 
 
-def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+def test_unknown_values_are_reported_as_unknown(tmp_path: Path) -> None:
     text = card(tmp_path, licence=None, chats=False, validation_loss=None)
-    assert "| Validation loss | not measured at this step |" in text and "licence, which could not be read here" in text
+    assert "| Validation loss | not measured at this step |" in text and "it could not be read from the base's model card" in text
     assert "license" not in header(text) and "apply_chat_template" not in text
 
 
-def test_a_folder_is_no_name_for_the_hub(tmp_path: Path) -> None:
+def test_a_base_in_a_folder_is_not_in_the_metadata_for_the_hub(tmp_path: Path) -> None:
     (tmp_path / "my-base").mkdir()
     text = card(tmp_path, base={"source": str(tmp_path / "my-base"), "revision": None, "digest": "0"})
     assert "base_model" not in header(text) and "| Base | my-base |" in text and str(tmp_path) not in text
 
 
 @pytest.mark.parametrize(
-    ("dora", "quantization", "told"), [(False, None, "LoRA of rank 8"), (True, None, "DoRA of rank 8"), (False, "nf4", "4-bit base, LoRA")]
+    ("dora", "quantization", "kind"), [(False, None, "LoRA of rank 8"), (True, None, "DoRA of rank 8"), (False, "nf4", "4-bit base, LoRA")]
 )
-def test_adapters_are_named(tmp_path: Path, dora: bool, quantization: str | None, told: str) -> None:
-    assert f"| Trained | {told}" in card(tmp_path, lora={"rank": 8, "alpha": 16.0, "dora": dora}, quantization=quantization)
+def test_adapters_are_described(tmp_path: Path, dora: bool, quantization: str | None, kind: str) -> None:
+    assert f"| Trained | {kind}" in card(tmp_path, lora={"rank": 8, "alpha": 16.0, "dora": dora}, quantization=quantization)

@@ -1,4 +1,4 @@
-"""The options of llm_sft: checked, and read without torch, which the recipe itself imports."""
+"""Tests of `recipes.llm_sft.options`, which are read without torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recipes.llm_sft.options import Options
 ROOT = Path(__file__).parents[3]
 
 
-def test_they_are_those_of_the_recipe() -> None:
+def test_the_recipe_has_these_options() -> None:
     folder = find_recipe("llm_sft")
     assert load_options(folder) is Options is load_recipe(folder).Options
 
@@ -24,7 +24,7 @@ def test_they_are_those_of_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("supervise", "user"), ("attention", "fast"), ("loss_head", "full"), ("chat_template", "3"), ("packing", "true")]
 )
-def test_bad_options_are_refused(key: str, value: str) -> None:
+def test_unknown_options_and_values_are_refused(key: str, value: str) -> None:
     with pytest.raises(UserError, match=f"options.{key}"):
         resolve("llm_sft", Options, [], [(f"options.{key}", value)])
 

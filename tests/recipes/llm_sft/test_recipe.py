@@ -1,4 +1,4 @@
-"""The contract's small functions, on a tokenizer and a model that are real and tiny."""
+"""Tests of the recipe's small functions with a real tokenizer and a tiny model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.modeling import loading
 from recipes.llm_sft import recipe
-from recipes.llm_sft.recipe import RECIPE, Processor
+from recipes.llm_sft.recipe import RECIPE, ChatProcessor
 from tests.finetune.data.test_index_workers import check_other_processes
 from tests.finetune.tiny import let_go
 from tests.recipes.llm_sft import tiny_runs
@@ -31,7 +31,7 @@ def loaded(folder: Path, *overrides: tuple[str, str]) -> Any:
     return RECIPE.load(resolve("llm_sft", RECIPE.Options, [], [("model.source", str(folder / "base")), *overrides]))
 
 
-def test_a_row_becomes_ids_of_which_the_answer_is_learned(tmp_path: Path) -> None:
+def test_the_answer_of_a_row_is_supervised(tmp_path: Path) -> None:
     processor = loaded(tmp_path).processor
     sample = RECIPE.read(CHAT, processor)
     learned = processor.tokenizer.decode(sample["ids"][sample["supervised"]])
@@ -40,42 +40,43 @@ def test_a_row_becomes_ids_of_which_the_answer_is_learned(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_other_processes_read_the_same(tmp_path: Path) -> None:
+def test_other_processes_read_the_same_samples(tmp_path: Path) -> None:
     check_other_processes(Path(recipe.__file__).parent, loaded(tmp_path).processor, tiny_runs.rows(), tmp_path)
 
 
-def test_every_way_of_supervision_is_passed_on(tmp_path: Path) -> None:
+def test_the_option_supervise_is_passed_on(tmp_path: Path) -> None:
     everything = loaded(tmp_path, ("options.supervise", "everything"))
     sample = RECIPE.read(CHAT, everything.processor)
     assert int((~sample["supervised"]).sum()) == 1, "all but the first"
     assert everything.state == {"supervise": "everything", "chat_template": None}
-    assert everything.remarks[0] == "options.supervise: everything, so questions are learned like answers"
+    assert everything.remarks[0] == "supervised: every token, questions included (options.supervise: everything)"
 
 
-def test_what_is_learned_and_by_which_attention_is_remarked_on_before_the_first_step(tmp_path: Path) -> None:
+def test_supervision_and_attention_are_logged_before_the_first_step(tmp_path: Path) -> None:
     learned, attention = loaded(tmp_path, ("options.attention", "sdpa")).remarks
-    assert "supervised is what the chat template adds for the assistant" in learned
-    assert attention.startswith("attention: sdpa, as asked") and loaded(tmp_path).remarks[1].startswith("attention: ")
+    assert "supervised: the text that the chat template adds for the assistant" in learned
+    assert attention.startswith("attention: sdpa, as configured") and loaded(tmp_path).remarks[1].startswith("attention: ")
 
 
-def test_a_tokenizer_without_template_trains_on_texts_and_says_so(tmp_path: Path) -> None:
+def test_without_a_chat_template_only_texts_are_trained(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path).processor.tokenizer
     tokenizer.chat_template = None
-    assert recipe.about_supervision(tokenizer, "assistant").startswith("chats cannot be trained on, only texts of prompt and completion: ")
-    processor = Processor(tokenizer, "assistant")
+    remark = recipe.describe_supervision(tokenizer, "assistant")
+    assert remark.startswith("only rows with prompt and completion as text can be trained, and no chats: ")
+    processor = ChatProcessor(tokenizer, "assistant")
     assert RECIPE.read({"prompt": "1, 2, ", "completion": "3"}, processor)["supervised"].any()
     with pytest.raises(UserError, match="template"):
         RECIPE.read(CHAT, processor)
 
 
-def test_a_given_template_is_used_and_belongs_to_the_run(tmp_path: Path) -> None:
+def test_a_given_template_is_used_and_saved_with_the_run(tmp_path: Path) -> None:
     template = tmp_path / "own.jinja"
     template.write_text("{% for message in messages %}{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}{% endfor %}")
     found = loaded(tmp_path, ("options.chat_template", str(template)))
     assert found.state["chat_template"] == template.read_text() == found.processor.tokenizer.chat_template
 
 
-def test_the_loss_has_one_weighted_term_and_one_that_is_watched(tmp_path: Path) -> None:
+def test_accuracy_is_reported_and_does_not_add_to_the_loss(tmp_path: Path) -> None:
     batch = RECIPE.collate([RECIPE.read(row, loaded(tmp_path).processor) for row in tiny_runs.rows()])
     terms = RECIPE.loss(lambda tensors, lengths: (torch.tensor(4.0), torch.tensor(2.0)), batch)  # type: ignore[arg-type]
     assert {name: (float(term.sum), term.weight) for name, term in terms.items()} == {"nll": (4.0, 1.0), "accuracy": (2.0, 0.0)}
@@ -85,7 +86,7 @@ def test_the_loss_has_one_weighted_term_and_one_that_is_watched(tmp_path: Path) 
 
 
 def permuted(base: Path) -> str:
-    """Six tokens have each other's ids, as after a careless repair."""
+    """Exchange the ids of six tokens."""
     path = base / "tokenizer.json"
     content = json.loads(path.read_text())
     words = content["model"]["vocab"]
@@ -115,7 +116,7 @@ def a_template_for_tools(base: Path) -> str:
     return "additional_chat_templates/tool_use.jinja"
 
 
-def test_a_run_does_not_adopt_another_tokenizer_or_template_nor_export_with_it(tmp_path: Path) -> None:
+def test_a_run_is_neither_resumed_nor_exported_with_another_tokenizer_or_template(tmp_path: Path) -> None:
     run = tiny_runs.trained(tmp_path, ("train.steps", "1"))
     shutil.move(tmp_path / "base", tmp_path / "kept")
     changes = (permuted, another_special_token, another_template, a_template_for_tools)
@@ -133,4 +134,4 @@ def test_a_run_does_not_adopt_another_tokenizer_or_template_nor_export_with_it(t
         shutil.rmtree(base)
     shutil.copytree(tmp_path / "kept", tmp_path / "base")
     let_go(run)
-    assert checkpoint.find(tiny_runs.trained(tmp_path, ("train.steps", "2"))).name == "step-00000002", "the same files, copied back"
+    assert checkpoint.find(tiny_runs.trained(tmp_path, ("train.steps", "2"))).name == "step-00000002", "the original files, copied back"

@@ -1,4 +1,4 @@
-"""A step waits for the GPU once, where its numbers decide whether it is applied, and a micro-batch never."""
+"""Tests that a step waits for the GPU once, when its results decide whether it is applied, and that micro-batches never wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiny base: same seed, same bytes; whole or not there; and transformers takes it for a Qwen3 with a chat tokenizer."""
+"""Tests of `recipes.llm_sft.tiny_checkpoint`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
-    torch.manual_seed(123)  # whatever was drawn before
+    torch.manual_seed(123)  # the global generator must not matter
     drawn = torch.random.get_rng_state()
     first, again, other = (contents(tiny_checkpoint.build(tmp_path / name, seed)) for name, seed in (("one", 0), ("two", 0), ("three", 1)))
     assert first == again and set(first) == LAYOUT
     assert {name for name in first if other[name] != first[name]} == {"model.safetensors"}
-    assert first["model.safetensors"] == SEED_0, "the same on every release of transformers, so that the demo's figures stay"
+    assert first["model.safetensors"] == SEED_0, "the same with every release of transformers, so that the demo's figures do not change"
     assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
-def test_transformers_loads_it(tmp_path: Path) -> None:
+def test_transformers_loads_the_model_and_its_tokenizer(tmp_path: Path) -> None:
     folder = tiny_checkpoint.build(tmp_path / "base")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert type(model).__name__ == "Qwen3ForCausalLM" and model.lm_head.weight is model.model.embed_tokens.weight
@@ -41,17 +41,17 @@ def test_transformers_loads_it(tmp_path: Path) -> None:
     )
     with torch.no_grad():
         scores = model(**given).logits[0, -1]
-    assert scores.isfinite().all() and scores.std() > 0.1, "logits that are all alike would learn slowly"
+    assert scores.isfinite().all() and scores.std() > 0.1, "nearly equal logits would make training slow"
 
 
-def test_command_line_refuses_to_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_does_not_overwrite_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_checkpoint.main([str(tmp_path / "made"), "--seed", "3"]) == 0
-    assert "it answers noise until it is trained" in capsys.readouterr().out
+    assert "a model with random weights; train it before use" in capsys.readouterr().out
     with pytest.raises(UserError, match="exists already"):
         tiny_checkpoint.main([str(tmp_path / "made")])
 
 
-def test_nothing_is_left_of_a_failed_build(tmp_path: Path) -> None:
+def test_a_failed_build_leaves_no_folder(tmp_path: Path) -> None:
     def fail(operation: str, path: Path) -> None:
         if operation == "rename":
             raise OSError("stopped")

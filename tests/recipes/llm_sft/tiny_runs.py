@@ -1,4 +1,4 @@
-"""A tiny Qwen3 with a tokenizer of its own, and runs that learn two chats by heart, in this process."""
+"""A tiny Qwen3 with its own tokenizer, and runs in this process that memorize two chats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADAPTED = (("train.lr", "5e-2"), ("model.lora", "{rank: 8, alpha: 16}"))
 
 
 def write_base(folder: Path, tokenizer: Any = None, tied: bool = True) -> Path:
-    """Random fp32 weights and a tokenizer, in a released model's layout. If tied, the head is stored too, as some releases do."""
+    """Random fp32 weights and a tokenizer in the layout of a released model. The head is stored also if it is tied, as in some releases."""
     tokenizer = tokenizer or families.tokenizer("chatml")
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -51,11 +51,11 @@ def write_base(folder: Path, tokenizer: Any = None, tied: bool = True) -> Path:
 
 
 def rows() -> list[dict[str, Any]]:
-    return [{"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]} for asked, said in CHATS]
+    return [{"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]} for prompt, answer in CHATS]
 
 
 def trained(folder: Path, *overrides: tuple[str, str], data: list[dict[str, Any]] | None = None) -> Path:
-    """A committed run in folder/run, on folder/base (made if it is missing); returns the run's folder."""
+    """Train folder/base (made if it is missing) and commit the run to folder/run, which is returned."""
     if not (folder / "base").is_dir():
         write_base(folder / "base")
     (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data or rows()))

@@ -1,5 +1,5 @@
-"""torch's varlen kernel in plain operations on a CPU, where torch has none, so that what is around it can run: each sample by itself,
-forward and backward as flash attention (Dao et al. 2022, arXiv:2205.14135, algorithms 1 and 4) defines them, without its tiles."""
+"""torch's varlen kernel in plain operations for CPUs, where torch has none, so that the code around it can be tested. It computes each
+sample separately, with forward and backward as in flash attention (Dao et al. 2022, arXiv:2205.14135, algorithms 1 and 4) without tiles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, _: Tensor, longest: int, __: int, causal: bool = False, scale: Any = None,
     window: Any = None, *more: Any, **named: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Query [S, heads, D], key and value [S, fewer heads, D] → attended [S, heads, D]; NaN where no sample is."""
+    """Query [S, heads, D], key and value [S, fewer heads, D] → attended [S, heads, D]; NaN outside of samples."""
     attended = torch.full_like(query, torch.nan)
     for part in parts(bounds, longest):
         shares, values = shares_of(query[part], key[part], scale, window), grouped(value[part], query)

@@ -1,4 +1,4 @@
-"""The fixtures of `voice_clone`, the first recipe that uses this library."""
+"""The fixtures of `voice_clone`, the recipe that uses this library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation and server know a speech model by its protocol alone: a model of a few lines goes through both, and no Qwen3-TTS with it."""
+"""Tests that evaluation and server need only the protocol of a speech model: both work with a tiny model, and without Qwen3-TTS."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def spoken(text: str, speaker: str, seed: int = 0) -> np.ndarray:
-    """What the model says, generated here."""
+    """The model's speech, generated in this process."""
     voice = Tones(ToneFolder(Path(), {"low": 110.0, "high": 440.0}))
     return voice.speak([SpeechRequest(text, speaker)], SpeechSampling(seed=seed))[0].wave
 
@@ -49,16 +49,16 @@ def spoken(text: str, speaker: str, seed: int = 0) -> np.ndarray:
 # --- evaluation
 
 
-def rows(path: Path, clip: Path, *speakers: str) -> Path:
-    """A text for each speaker, with a recording and a reference clip of it; the language is one that tones do not have."""
+def write_rows(path: Path, clip: Path, *speakers: str) -> Path:
+    """A text for each speaker with a recording and a reference clip. Tones do not support the language."""
     soundfile.write(clip, 0.3 * np.sin(2 * np.pi * 220 * np.arange(RATE) / RATE), RATE)
     row = {"text": TEXT, "language": "english", "audio": clip.name, "ref_audio": clip.name}
     path.write_text("".join(json.dumps(row | {"speaker": speaker}) + "\n" for speaker in speakers))
     return path
 
 
-def test_another_model_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, base = rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Low", "High"), tone_folder(tmp_path / "base")
+def test_a_model_with_the_protocol_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, base = write_rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Low", "High"), tone_folder(tmp_path / "base")
     out = tmp_path / "evaluation"
     argv = ["--data", str(data), "--base", str(base), "--max-seconds", "0.5", "--batch", "1", "--out", str(out)]
     assert evaluate.evaluate(TONES, folder, argv) == 0
@@ -74,25 +74,25 @@ def test_another_model_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest
     assert "tones: 2 of 2 texts spoken" in capsys.readouterr().out
 
 
-def test_its_own_refusals_come_before_it_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_the_model_come_before_it_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ToneFolder, "open", lambda *_: pytest.fail("a model was loaded"))
-    data = rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Zed")
+    data = write_rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Zed")
     for model, message in ((folder, r"val\.jsonl:1: speaker zed: there are low, high"), (tmp_path, r"no tones\.json in it")):
         with pytest.raises(UserError, match=message):
             evaluate.evaluate(TONES, model, ["--data", str(data), "--out", str(tmp_path / "out")])
 
 
-def test_the_recipe_says_who_was_trained(tmp_path: Path) -> None:
+def test_trained_speakers_come_from_the_recipe(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoints" / "step-00000005"
     checkpoint.mkdir(parents=True)
     (checkpoint / "state.json").write_text(json.dumps(tiny.state(5, recipe="tones", recipe_state={"speakers": ["low"]})))
     (system,) = systems.find_systems(TONES, tmp_path, "all")
     systems.check_item(TONES, system, Item("1", TEXT, "low", "auto"))
-    with pytest.raises(UserError, match="speaker 'high': .* was not trained on that voice; it has low"):
+    with pytest.raises(UserError, match="speaker 'high': .* was not trained with this speaker; its speakers are low"):
         systems.check_item(TONES, system, Item("1", TEXT, "high", "auto"))
 
 
-def test_another_model_speaks_the_samples_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_the_protocol_speaks_the_samples_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Tones] = []
     monkeypatch.setattr(ToneFolder, "open", lambda self: opened.append(Tones(self)) or opened[-1])
     first, second = training_samples.speak_prompts(TONES, folder, [TEXT, f"High|{TEXT}"])
@@ -111,7 +111,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield process
 
 
-def test_openais_client_is_served_by_another_model(served: Served) -> None:
+def test_a_model_with_the_protocol_is_served_to_the_client_of_openai(served: Served) -> None:
     import openai
 
     client = served.client()
@@ -125,7 +125,7 @@ def test_openais_client_is_served_by_another_model(served: Served) -> None:
     with client.audio.speech.with_streaming_response.create(voice="low", **same | {"response_format": "pcm"}) as stream:
         assert len(b"".join(stream.iter_bytes())) == 2 * FRAME * len(TEXT)
     for wrong, field, message in (
-        ({"voice": "anna"}, "voice", "'anna' is not known; tones has low, high"),
+        ({"voice": "anna"}, "voice", "'anna' does not exist; tones has low, high"),
         ({"extra_body": {"language": "english"}}, "language", "tones have none"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
@@ -133,26 +133,26 @@ def test_openais_client_is_served_by_another_model(served: Served) -> None:
         assert caught.value.param == field and message in caught.value.message
 
 
-def test_the_page_offers_what_the_model_has(served: Served, tmp_path: Path) -> None:
+def test_the_page_offers_the_speakers_and_languages_of_the_model(served: Served, tmp_path: Path) -> None:
     page = PageClient(served.url)
     html = served.ask("/")[2].decode()
-    assert '"as trained"' in html and "english" not in html, "tones have no language to choose"
+    assert '"as trained"' in html and "english" not in html, "tones have no languages"
     page.predict("voices_b", "tones", None)  # as choosing the second model in the page does
     left, right = page.predict("speak", TEXT, "tones", "low", "tones", "high", None, "", "as trained", 1.0, False, 0)
     assert "tones · low" in left and "0.55 s" in left and "cut off" not in left and "tones · high" in right
-    rows(tmp_path / "val.jsonl", tmp_path / "clip.flac")
+    write_rows(tmp_path / "val.jsonl", tmp_path / "clip.flac")
     page.predict("voices_a", "tones", "low")
     clip = page.uploaded(tmp_path / "clip.flac")
     card, _ = page.predict("speak", "x" * 30, "tones", CLIP, NOBODY, None, clip, "", "as trained", 1.0, False, 0)
     assert re.search(r"1\.00 s · cut off", card)
 
 
-def test_serving_it_loads_no_other_model(served: Served) -> None:
-    """After the other tests of the server."""
+def test_serving_a_model_does_not_import_others(served: Served) -> None:
+    """Must run after the other tests of the server."""
     assert served.process.stdout is not None and served.end(signal.SIGTERM) == 0
     rest = served.process.stdout.read()
     modules = rest.rpartition("modules: ")[2].split()
-    assert "serve: ended" in rest and training_samples.SpeechSampling.__module__ in modules, "the list is of the server's process"
+    assert "serve: stopped" in rest and training_samples.SpeechSampling.__module__ in modules, "the list is of the server's process"
     qwen = {"qwen_tts", "torch", *(one.__module__ for one in (Synthesizer, SamplingSettings, ExportedModel, TokenIds))}
     assert qwen.isdisjoint(modules) and len(qwen) == 6
 
@@ -160,14 +160,14 @@ def test_serving_it_loads_no_other_model(served: Served) -> None:
 # --- the contract
 
 
-def test_the_recipe_offers_what_the_protocol_names() -> None:
+def test_the_classes_of_the_recipe_implement_the_protocols() -> None:
     for protocol, ours in ((Voice, Synthesizer), (VoiceFolder, ExportedVoice), (Voice, Tones), (VoiceFolder, ToneFolder)):
         names = {name for name in vars(protocol) if not name.startswith("_")}
         own = set(dir(ours)) | (set(ours.__dataclass_fields__) if hasattr(ours, "__dataclass_fields__") else set())
         assert len(names) >= 4 and names - own <= {"speakers"}, f"{ours.__name__} lacks {names - own}"
 
 
-def test_requests_and_results_of_the_recipe_are_those_of_the_protocol_and_more() -> None:
+def test_requests_and_results_of_the_recipe_extend_those_of_the_protocol() -> None:
     assert {field.name for field in fields(Request)} - {field.name for field in fields(SpeechRequest)} == {"streamed_text"}
     assert {field.name for field in fields(SpeechWithCodes)} - {field.name for field in fields(SpeechResult)} == {"codes"}
     full = convert_sampling(SpeechSampling(greedy=True, temperature=0.5, seed=3, max_seconds=7.0))

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.audio.waveform import Audio, encode_flac
-from recipes.speech.evaluation.audio_measures import Sound
+from recipes.speech.evaluation.audio_measures import AudioMeasures
 from recipes.speech.evaluation.evaluation_texts import SEEN, UNSEEN, Item
-from recipes.speech.evaluation.intelligibility import Errors
-from recipes.speech.evaluation.metrics import Scored
+from recipes.speech.evaluation.intelligibility import ErrorCounts
+from recipes.speech.evaluation.metrics import ScoredClip
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System
 
@@ -29,17 +29,17 @@ def sound_file(path: Path, seconds: float) -> Path:
     return path
 
 
-def clips(folder: Path, name: str, stretch: float, wrong: int, like: float) -> list[Scored]:
+def clips(folder: Path, name: str, stretch: float, wrong: int, like: float) -> list[ScoredClip]:
     """Twelve texts, six of them new."""
     return [
-        Scored(
+        ScoredClip(
             item=Item(f"eval-{at:02d}", f"{MARKUP} text {at}", "anna", "english", group=UNSEEN if at < TEXTS // 2 else SEEN),
             path=sound_file(folder / name / f"{at}.flac", 0.3 * stretch),
-            sound=Sound(2.0 * stretch, 0.5 * stretch, 0.0),
+            sound=AudioMeasures(2.0 * stretch, 0.5 * stretch, 0.0),
             ended=not (name == BASE and at == 0),
             real_seconds=2.0,
             transcript=f"text {at}",
-            errors=Errors(10, wrong, 50, wrong),
+            errors=ErrorCounts(10, wrong, 50, wrong),
             similarities={"own encoder": like + 0.01 * at},
         )
         for at in range(TEXTS)

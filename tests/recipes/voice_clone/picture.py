@@ -22,11 +22,11 @@ def take(url: str, text: str) -> bytes:
         view.goto(url)
         view.locator("#text textarea").fill(text)
         view.locator("#speak").click()
-        view.wait_for_selector("#heard-b audio", timeout=300_000)
-        view.evaluate("document.querySelectorAll('.heard audio').forEach(one => one.currentTime = one.duration * 0.4)")
+        view.wait_for_selector("#result-b audio", timeout=300_000)
+        view.evaluate("document.querySelectorAll('.result audio').forEach(one => one.currentTime = one.duration * 0.4)")
         view.mouse.move(0, 0)
         view.wait_for_timeout(2000)
-        bottom = view.locator("#heard-a").bounding_box()
+        bottom = view.locator("#result-a").bounding_box()
         assert bottom is not None
         clip = {"x": 0, "y": 0, "width": 1000, "height": bottom["y"] + bottom["height"] + 16}
         return view.screenshot(full_page=True, clip=clip)

@@ -23,7 +23,7 @@ from recipes.speech.serving.reference_clips import Clips
 from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.voice_clone.inference.synthesizer import open_synthesizer
 from tests.asgi import ANYTHING, HOME, JSON, App
-from tests.recipes.speech.serving.test_reference_clips import Held
+from tests.recipes.speech.serving.test_reference_clips import HeldDecoder
 
 SECRET = "0123456789abcdef"
 TOKEN = (b"authorization", f"Bearer {SECRET}".encode())
@@ -49,10 +49,8 @@ def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPath
     speech.close()
 
 
-def test_other_requests_are_answered_while_a_clip_is_decoded(
-    app: App, clips: Clips, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = Held(tmp_path)
+def test_other_requests_are_answered_while_a_clip_is_decoded(app: App, clips: Clips, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldDecoder(tmp_path)
     monkeypatch.setattr(clips, "_decoder", held)
     clip = {"path": str(clips.keep(b"x", "a.wav")), "meta": {"_type": "gradio.FileData"}}
     data = ["Late.", "tuned", CLIP, NOBODY, None, clip, "", "as trained", 0.9, False, 0]

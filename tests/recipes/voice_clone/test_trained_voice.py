@@ -18,7 +18,7 @@ from finetune.exporting import export
 from finetune.storage import demo_models, files
 from recipes.speech.evaluation import intelligibility, speaker_similarity, systems
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.voice import SpeechSampling
 from recipes.voice_clone.demo import pipeline
 from recipes.voice_clone.inference.synthesizer import SPEECH
@@ -38,7 +38,7 @@ needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite 
 
 def said(system: systems.System, items: Sequence[Item], out: Path) -> dict[str, Samples]:
     """By the item's key."""
-    return {take.item.key: samples_of(take.path) for take in systems.speak(SPEECH, system, system.folder, items, BRIEF, 16, out)}
+    return {take.item.key: read_clip(take.path) for take in systems.speak(SPEECH, system, system.folder, items, BRIEF, 16, out)}
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +54,21 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Item, Samples
 
 
 def test_the_demo_base_speaks_its_text_and_no_other(clones: list[tuple[Item, Samples]]) -> None:
-    asr = intelligibility.load(pipeline.WHISPER)
+    asr = intelligibility.load_whisper(pipeline.WHISPER)
     own = [(item.text, wave) for item, wave in clones]
     others = [(clones[(at + 1) % len(clones)][0].text, wave) for at, (_, wave) in enumerate(clones)]
-    assert intelligibility.word_error_rate(asr, own, "english") < 0.5
-    assert intelligibility.word_error_rate(asr, others, "english") > 0.8
+    assert intelligibility.clips_wer(asr, own, "english") < 0.5
+    assert intelligibility.clips_wer(asr, others, "english") > 0.8
 
 
 def test_clones_are_most_similar_to_the_voice_of_their_clip(clones: list[tuple[Item, Samples]]) -> None:
-    encoder = speaker_similarity.own(demo_models.folder_of(pipeline.BASE))
-    clips = {voice: {path: encoder.vector(samples_of(path)) for path in sorted((KNOWN / voice).iterdir())} for voice in VOICES}
-    known = speaker_similarity.voices(encoder, clips)
+    encoder = speaker_similarity.load_own_encoder(demo_models.folder_of(pipeline.BASE))
+    clips = {voice: {path: encoder.vector(read_clip(path)) for path in sorted((KNOWN / voice).iterdir())} for voice in VOICES}
+    known = speaker_similarity.group_vectors(encoder, clips)
     vectors = {item: encoder.vector(wave) for item, wave in clones}
     likeness = {  # cloned from → like whom → sum of cosines
         cloned: {
-            voice: sum(known.likeness(vector, voice) or 0.0 for item, vector in vectors.items() if item.speaker == cloned)
+            voice: sum(known.similarity(vector, voice) or 0.0 for item, vector in vectors.items() if item.speaker == cloned)
             for voice in VOICES
         }
         for cloned in VOICES

@@ -28,7 +28,7 @@ from finetune.modeling.loading import tensor_shapes
 from finetune.storage import demo_models, files
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.voice import SpeechSampling
 from recipes.voice_clone.exporting import exported_files
 from recipes.voice_clone.inference.synthesizer import SPEECH
@@ -120,13 +120,13 @@ def measure(base: Path, corpus: Path, sentences: int, measures: dict[str, WordEr
     also per voice."""
     tokenizer = qwen3_tts.load_codec(base / CODEC_FOLDER, "cpu")
     items = select_held_out(corpus, sentences)
-    originals = [samples_of(item.recording) for item in items if item.recording]
+    originals = [read_clip(item.recording) for item in items if item.recording]
     system, settings = systems.untrained_system(SPEECH, base), SpeechSampling(max_seconds=MAX_SECONDS)
     takes = list(systems.speak(SPEECH, system, base, items, settings, 8, base.parent / "said"))
     spoken = {
         "original": list(zip(items, originals, strict=True)),
         "codec": [(item, measure_codec.reconstruct(tokenizer, wave)) for item, wave in zip(items, originals, strict=True)],
-        "cloned": [(take.item, samples_of(take.path)) for take in takes],
+        "cloned": [(take.item, read_clip(take.path)) for take in takes],
     }
     voices = dict.fromkeys(item.speaker for item in items)
     return {

@@ -1,4 +1,4 @@
-"""The whole way: from rows and a model to the three documents, and refusals before anything is loaded."""
+"""Tests of `recipes.speech.cli.evaluate`: from rows and a model to the three result files, and refusals before a model is loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Voice = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def voice(fresh: Any, export: Any, nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Voice:
-    """The command line for an export of the untrained model, its rows given."""
+    """Makes the command line that evaluates an export of the untrained model on given rows."""
     folder = tmp_path_factory.mktemp("voice")
     model = export(fresh, "custom_voice", folder / "me")
 
@@ -38,7 +38,7 @@ def voice(fresh: Any, export: Any, nano: Path, tmp_path_factory: pytest.TempPath
     return command
 
 
-def test_from_rows_to_documents(voice: Voice, nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_evaluated_into_three_files(voice: Voice, nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = voice(tmp_path / "all", *ROWS, NEW)
     seen = write_corpus(tmp_path / "seen", [ROWS[0], {**ROWS[0], "text": "Boats, boats."}]).train
     assert verbs.main([*command, "--base", str(nano), "--seen", str(seen)]) == 0
@@ -52,13 +52,15 @@ def test_from_rows_to_documents(voice: Voice, nano: Path, tmp_path: Path, capsys
     assert len(list((out / "clips").rglob("*.flac"))) == 8
     assert {row["base"] for row in found["compared"]} == {"nano, zero-shot"}
     notes = "\n".join(found["notes"])
-    assert "no --asr was given" in notes and "1 of 4 texts have no recording" in notes and "stand in for an independent" in notes
+    assert (
+        "no --asr was given" in notes and "1 of 4 texts have no recording" in notes and "there is no independent speaker encoder" in notes
+    )
     assert len(Page((out / "evaluation.html").read_text()).all("audio")) == 3 + 4 + 4
     assert "| me | 2 |" in (out / "evaluation.md").read_text()
     assert "me: 4 of 4 texts spoken" in capsys.readouterr().out
 
 
-def test_an_evaluation_replaces_one_that_was_begun(voice: Voice, tmp_path: Path) -> None:
+def test_an_evaluation_replaces_an_incomplete_one(voice: Voice, tmp_path: Path) -> None:
     command = voice(tmp_path / "twice", *ROWS[:1])
     out = tmp_path / "twice" / "evaluation"
     (out / "clips" / "old").mkdir(parents=True)
@@ -70,7 +72,7 @@ def test_an_evaluation_replaces_one_that_was_begun(voice: Voice, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("row", "more", "told"),
+    ("row", "more", "message"),
     [
         ({"text": ""}, (), "train.jsonl:2: the row has no text to speak"),
         ({"speaker": "zed"}, (), "train.jsonl:2: --speaker zed: "),
@@ -80,21 +82,21 @@ def test_an_evaluation_replaces_one_that_was_begun(voice: Voice, tmp_path: Path)
         ({"audio": "train.jsonl"}, (), "cannot be used"),
         ({}, ("--asr", "enormous"), "--asr enormous: neither a file nor one of"),
         ({}, ("--checkpoints", "all"), "is one exported model"),
-        ({}, ("--batch", "0"), "--batch 0: at least 1"),
-        ({}, ("--limit", "0"), "--limit 0: at least 1"),
-        ({}, ("--max-seconds", "0"), "--max-seconds 0: more than 0"),
+        ({}, ("--batch", "0"), "--batch 0: must be at least 1"),
+        ({}, ("--limit", "0"), "--limit 0: must be at least 1"),
+        ({}, ("--max-seconds", "0"), "--max-seconds 0: must be more than 0"),
         ({}, ("--reference", "gone.wav"), "--reference gone.wav: no such file"),
         ({}, ("--base", "HERE"), "no model"),
-        ({}, ("--out", "HERE"), "exists and is no evaluation"),
+        ({}, ("--out", "HERE"), "contains files that are not of an evaluation"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_before_a_model_is_loaded(
+def test_bad_input_is_refused_before_a_model_is_loaded(
     voice: Voice,
     nano: Path,
     tmp_path: Path,
     row: dict[str, Any],
     more: tuple[str, ...],
-    told: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -103,7 +105,7 @@ def test_what_cannot_be_evaluated_is_refused_before_a_model_is_loaded(
     places = {"NANO": str(nano), "HERE": str(tmp_path)}
     command = voice(tmp_path / "bad", ROWS[0], {**ROWS[1], **row})
     assert verbs.main([*command, *(places.get(word, word) for word in more)]) == 2
-    assert told in capsys.readouterr().err and not loaded and not (tmp_path / "bad" / "evaluation").exists()
+    assert message in capsys.readouterr().err and not loaded and not (tmp_path / "bad" / "evaluation").exists()
 
 
 def test_help_names_every_option(voice: Voice, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,12 +115,12 @@ def test_help_names_every_option(voice: Voice, tmp_path: Path, capsys: pytest.Ca
     assert all(option in shown for option in ("--asr", "--base", "--seen", "--checkpoints", "--speaker-model", "--reference"))
 
 
-# --- a run that has learned its clips by heart, from its first checkpoint to the evaluation
+# --- a run that memorizes its clips, from its first checkpoint to the evaluation
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_run_speaks_samples_while_it_trains_and_is_evaluated_after(nano: Path, rows_of: Any, tmp_path: Path) -> None:
+def test_a_run_speaks_samples_during_training_and_is_evaluated_afterwards(nano: Path, rows_of: Any, tmp_path: Path) -> None:
     from dataclasses import replace
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -146,15 +148,15 @@ def test_a_run_speaks_samples_while_it_trains_and_is_evaluated_after(nano: Path,
     tracked = replace(world, accelerator=type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(config.run.dir)))
     assert run.train(tracked, config, RECIPE) == "finished"
     leave()
-    told = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "sampled"]
-    assert told[-1]["step"] == 300 and told[-1]["answers"][1]["answer"].startswith("bert, ")
-    assert all((config.run.dir / answer["sound"]).is_file() for event in told for answer in event["answers"])
+    sampled = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "sampled"]
+    assert sampled[-1]["step"] == 300 and sampled[-1]["answers"][1]["answer"].startswith("bert, ")
+    assert all((config.run.dir / answer["sound"]).is_file() for event in sampled for answer in event["answers"])
     board = EventAccumulator(str(config.run.dir / "tracking"))
     board.Reload()
     assert board.Audio("samples/2")[-1].step == 300 and board.Images("samples/2")[-1].step == 300
     assert board.Scalars("samples/seconds")[-1].step == 300
 
-    for row in rows:  # what the learned codes sound like, as the recordings that the voice is held to
+    for row in rows:  # compare the voice with what the learned codes decode to
         row["ref_audio"] = row["audio"]
     (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--checkpoints", "all", "--base", str(nano), "--greedy", "--max-seconds", "3", "--out", str(tmp_path / "out")]
@@ -171,14 +173,14 @@ def test_a_run_speaks_samples_while_it_trains_and_is_evaluated_after(nano: Path,
 
 
 @pytest.mark.slow
-def test_a_recogniser_and_an_independent_encoder_listen_too(voice: Voice, babbler: Path, tiny_speaker_model: Path, tmp_path: Path) -> None:
-    """With a Whisper that babbles: every clip is heard, the recordings too, and each figure is the sum that its clips give."""
+def test_transcripts_and_an_independent_encoder_are_used(voice: Voice, babbler: Path, tiny_speaker_model: Path, tmp_path: Path) -> None:
+    """With an untrained Whisper: all clips are transcribed, also the recordings, and each figure is computed over all clips."""
     options = ["--asr", str(babbler), "--speaker-model", str(tiny_speaker_model)]
-    assert verbs.main([*voice(tmp_path / "heard", *ROWS), *options]) == 0
-    found = json.loads((tmp_path / "heard" / "evaluation" / "evaluation.json").read_text())
+    assert verbs.main([*voice(tmp_path / "scored", *ROWS), *options]) == 0
+    found = json.loads((tmp_path / "scored" / "evaluation" / "evaluation.json").read_text())
     clips = [clip for clip in found["clips"] if clip["system"] == "me"]
     assert len(clips) == 2 and all(clip["heard"] for clip in clips)
     wrong, words = (sum(clip["errors"][key] for clip in clips) for key in ("wrong_words", "words"))
     assert words == 8 and found["figures"]["me"]["all"]["wer"] == pytest.approx(100 * wrong / words)
     assert found["figures"][RECORDINGS]["all"]["wer"] > 0
-    assert "tiny-sv" in found["similarity"] and not [note for note in found["notes"] if "stand in" in note]
+    assert "tiny-sv" in found["similarity"] and not [note for note in found["notes"] if "no independent speaker encoder" in note]

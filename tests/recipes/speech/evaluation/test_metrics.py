@@ -1,4 +1,4 @@
-"""Corpus rates by hand, and differences that only a real one survives."""
+"""Tests of `recipes.speech.evaluation.metrics`, with values computed by hand and differences with and without an effect."""
 
 from __future__ import annotations
 
@@ -8,95 +8,95 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recipes.speech.evaluation import metrics as figures
-from recipes.speech.evaluation.audio_measures import Sound
+from recipes.speech.evaluation import metrics
+from recipes.speech.evaluation.audio_measures import AudioMeasures
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.intelligibility import Errors
-from recipes.speech.evaluation.metrics import Scored, metric_value
+from recipes.speech.evaluation.intelligibility import ErrorCounts
+from recipes.speech.evaluation.metrics import ScoredClip, metric_value
 
 
-def clip(key: str = "1", wrong: int = 1, words: int = 10, seconds: float = 2.0, text: str = "x" * 20, ended: bool = True) -> Scored:
-    return Scored(
+def clip(key: str = "1", wrong: int = 1, words: int = 10, seconds: float = 2.0, text: str = "x" * 20, ended: bool = True) -> ScoredClip:
+    return ScoredClip(
         item=Item(key, text, "a", "english"),
         path=Path(f"{key}.flac"),
-        sound=Sound(seconds, silent_seconds=seconds / 4, clipped_seconds=0.0),
+        sound=AudioMeasures(seconds, silent_seconds=seconds / 4, clipped_seconds=0.0),
         ended=ended,
         real_seconds=2.0,
         transcript="words",
-        errors=Errors(words, wrong, 5 * words, 2 * wrong),
-        similarities={"ear": 0.5},
+        errors=ErrorCounts(words, wrong, 5 * words, 2 * wrong),
+        similarities={"encoder": 0.5},
     )
 
 
-def test_rates_are_sums_over_sums_and_no_means_of_rates() -> None:
+def test_rates_are_computed_over_all_clips_together() -> None:
     both = [clip(wrong=1, words=1), clip(wrong=0, words=99)]
-    assert metric_value(figures.WER, both) == pytest.approx(1.0), "the mean of the rates would be 50 %"
-    assert metric_value(figures.CER, both) == pytest.approx(100 * 2 / 500)
+    assert metric_value(metrics.WER, both) == pytest.approx(1.0), "the mean of the rates would be 50 %"
+    assert metric_value(metrics.CER, both) == pytest.approx(100 * 2 / 500)
 
 
-def test_figures_by_hand() -> None:
+def test_metrics_equal_values_computed_by_hand() -> None:
     clips = [clip(seconds=3.0), clip(seconds=1.0, ended=False)]
-    assert metric_value(figures.DURATION, clips) == 1.5, "a clip that was cut off has no length of its own"
-    assert metric_value(figures.PACE, clips) == pytest.approx(20 / 2.25)
-    assert metric_value(figures.SILENCE, clips) == 25.0
-    assert metric_value(figures.RUNAWAYS, clips) == 50.0
-    assert metric_value(figures.similarity_metric("ear"), clips) == 0.5
-    assert metric_value(figures.similarity_metric("other"), clips) is None
+    assert metric_value(metrics.DURATION, clips) == 1.5, "a clip that was cut off has no duration"
+    assert metric_value(metrics.PACE, clips) == pytest.approx(20 / 2.25)
+    assert metric_value(metrics.SILENCE, clips) == 25.0
+    assert metric_value(metrics.RUNAWAYS, clips) == 50.0
+    assert metric_value(metrics.similarity_metric("encoder"), clips) == 0.5
+    assert metric_value(metrics.similarity_metric("other"), clips) is None
 
 
 def test_stretched_speech_shows_in_duration_and_pace() -> None:
     slow = clip(seconds=2.6)
-    assert metric_value(figures.DURATION, [slow]) == pytest.approx(1.3)
-    assert metric_value(figures.PACE, [clip()]) == pytest.approx(1.3 * (metric_value(figures.PACE, [slow]) or 0))
+    assert metric_value(metrics.DURATION, [slow]) == pytest.approx(1.3)
+    assert metric_value(metrics.PACE, [clip()]) == pytest.approx(1.3 * (metric_value(metrics.PACE, [slow]) or 0))
 
 
-def test_a_clip_without_a_transcript_counts_neither_way() -> None:
-    deaf = replace(clip(wrong=10), errors=None, transcript=None)
-    assert metric_value(figures.WER, [clip(wrong=1), deaf]) == 10.0
-    assert metric_value(figures.WER, [deaf]) is None
+def test_a_clip_without_a_transcript_is_excluded() -> None:
+    without = replace(clip(wrong=10), errors=None, transcript=None)
+    assert metric_value(metrics.WER, [clip(wrong=1), without]) == 10.0
+    assert metric_value(metrics.WER, [without]) is None
 
 
-def test_a_real_difference_is_found_and_noise_is_not() -> None:
+def test_an_effect_is_detected_and_noise_is_not() -> None:
     before = [clip(str(number), wrong=3 + number % 3) for number in range(40)]
     better = [clip(str(number), wrong=1 + number % 3) for number in range(40)]
     noisy = [clip(str(number), wrong=3 + (number + 1) % 3) for number in range(40)]
-    found = figures.paired_difference(figures.WER, better, before)
+    found = metrics.paired_difference(metrics.WER, better, before)
     assert found is not None and found.verdict == "better" and found.texts == 40
     assert found.change == pytest.approx(-20.0) and found.low <= -20.0 <= found.high < 0
-    back = figures.paired_difference(figures.WER, before, better)
+    back = metrics.paired_difference(metrics.WER, before, better)
     assert back is not None and back.verdict == "worse"
-    same = figures.paired_difference(figures.WER, noisy, before)
+    same = metrics.paired_difference(metrics.WER, noisy, before)
     assert same is not None and same.verdict == "no clear difference"
 
 
-def test_the_interval_holds_95_percent_of_what_chance_makes_of_it() -> None:
-    """Of many texts a mean is normally distributed: 1.96 standard errors to each side. 90 % would be 1.645, 99 % 2.576."""
+def test_the_interval_covers_95_percent() -> None:
+    """The mean of many texts is normally distributed: 1.96 standard errors to each side. 90 % would be 1.645, 99 % 2.576."""
     chance = np.random.default_rng(0)
     wrong = chance.integers(0, 100, 400)
     own = [clip(str(number), wrong=int(errors), words=100) for number, errors in enumerate(wrong)]
     right = [clip(str(number), wrong=0, words=100) for number in range(len(wrong))]
-    found = figures.paired_difference(figures.WER, own, right)
+    found = metrics.paired_difference(metrics.WER, own, right)
     assert found is not None and found.change == pytest.approx(wrong.mean())
     error = wrong.std() / np.sqrt(len(wrong))
     assert (found.high - found.low) / (2 * error) == pytest.approx(1.96, abs=0.1)
-    assert (found.high + found.low) / 2 == pytest.approx(found.change, abs=0.2 * error), "as much on one side as on the other"
+    assert (found.high + found.low) / 2 == pytest.approx(found.change, abs=0.2 * error), "the same on both sides"
 
 
-def test_few_texts_give_no_verdict_however_clear() -> None:
+def test_few_texts_give_no_verdict() -> None:
     for count, verdict in ((5, "too few texts"), (6, "better")):
-        found = figures.paired_difference(figures.WER, [clip(str(at), 1) for at in range(count)], [clip(str(at), 9) for at in range(count)])
+        found = metrics.paired_difference(metrics.WER, [clip(str(at), 1) for at in range(count)], [clip(str(at), 9) for at in range(count)])
         assert found is not None and found.verdict == verdict
 
 
 def test_higher_similarity_is_better() -> None:
     low = [clip(str(number)) for number in range(10)]
-    high = [replace(one, similarities={"ear": 0.8}) for one in low]
-    found = figures.paired_difference(figures.similarity_metric("ear"), high, low)
+    high = [replace(one, similarities={"encoder": 0.8}) for one in low]
+    found = metrics.paired_difference(metrics.similarity_metric("encoder"), high, low)
     assert found is not None and found.verdict == "better" and found.change == pytest.approx(0.3)
 
 
 def test_only_texts_that_both_spoke_are_compared() -> None:
-    found = figures.paired_difference(figures.WER, [clip("1"), clip("2"), clip("3")], [clip("2"), clip("3"), clip("4")])
+    found = metrics.paired_difference(metrics.WER, [clip("1"), clip("2"), clip("3")], [clip("2"), clip("3"), clip("4")])
     assert found is not None and found.texts == 2
-    assert figures.paired_difference(figures.WER, [clip("1")], [clip("1")]) is None
-    assert figures.paired_difference(figures.DURATION, [clip("1"), clip("2")], [clip("1"), clip("2")]) is None
+    assert metrics.paired_difference(metrics.WER, [clip("1")], [clip("1")]) is None
+    assert metrics.paired_difference(metrics.DURATION, [clip("1"), clip("2")], [clip("1"), clip("2")]) is None

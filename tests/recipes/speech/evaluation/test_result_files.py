@@ -1,4 +1,4 @@
-"""The JSON holds everything, and the Markdown says whether training helped."""
+"""Tests of `recipes.speech.evaluation.result_files`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.speech.evaluation import result_files as documents
+from recipes.speech.evaluation import result_files
 from recipes.speech.evaluation.systems import RECORDINGS
 from tests.recipes.voice_clone.evaluated import BASE, STEPS, TEXTS, evaluation
 
 
-def test_everything_is_in_the_json(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(documents.build_record(evaluation(tmp_path)), allow_nan=False))
+def test_the_json_has_all_results(tmp_path: Path) -> None:
+    found = json.loads(json.dumps(result_files.build_record(evaluation(tmp_path)), allow_nan=False))
     assert list(found["figures"]) == [RECORDINGS, *STEPS, BASE]
     assert found["figures"]["step 100"]["unseen"]["texts"] == 6 and found["figures"]["step 100"]["unseen"]["wer"] == 10.0
     assert found["similarity"]["own encoder"]["another speaker"] == 0.3
@@ -24,18 +24,18 @@ def test_everything_is_in_the_json(tmp_path: Path) -> None:
 
 
 def test_the_markdown_says_whether_training_helped(tmp_path: Path) -> None:
-    text = documents.render_markdown(evaluation(tmp_path))
+    text = result_files.render_markdown(evaluation(tmp_path))
     assert f"WER, unseen texts: **better than {BASE}**. 30 → 10 % (−20; 95 % interval −20 to −20; 6 texts)" in text
-    assert "Not ended, unseen texts: **no clear difference to" in text and "Clipped, " not in text, "nothing was clipped anywhere"
+    assert "Not ended, unseen texts: **no clear difference from" in text and "Clipped, " not in text, "no system has clipped samples"
     assert "## Texts that are not in the training data" in text and "## Texts of the training data" in text
     row = next(line for line in text.splitlines() if line.startswith("| step 300 |"))
     assert row.startswith("| step 300 | 6 | 10 | 2 | 0.725 | 0.5 |")
     assert "- A note." in text and "faster from step 100 to step 300" in text
     table = [line.count("|") for line in text.splitlines() if line.startswith("|")]
-    assert len(set(table[:7])) == 1, "every line of the first table has as many cells"
+    assert len(set(table[:7])) == 1, "all lines of the first table have equally many cells"
 
 
-def test_without_a_base_the_document_says_that_nothing_was_compared(tmp_path: Path) -> None:
+def test_without_a_base_the_markdown_says_that_nothing_was_compared(tmp_path: Path) -> None:
     whole = evaluation(tmp_path)
     alone = replace(whole, systems=whole.systems[:-1], clips={name: clips for name, clips in whole.clips.items() if name != BASE})
-    assert "Whether training helped is not known: there is no base to compare with (--base FOLDER)" in documents.render_markdown(alone)
+    assert "Whether training helped is unknown: there is no base to compare with (--base FOLDER)" in result_files.render_markdown(alone)

@@ -1,4 +1,4 @@
-"""What the figures of systems say together."""
+"""Tests of `recipes.speech.evaluation.results`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.speech.evaluation import results as outcome
+from recipes.speech.evaluation import results
 from recipes.speech.evaluation.evaluation_texts import SEEN, UNSEEN
 from recipes.speech.evaluation.metrics import PACE, WER
 from recipes.speech.evaluation.systems import RECORDINGS
@@ -15,7 +15,7 @@ from tests.recipes.voice_clone.evaluated import BASE, STEPS, evaluation
 
 
 def test_trained_voices_are_compared_with_the_base_on_the_same_texts(tmp_path: Path) -> None:
-    rows = outcome.compare_with_base(evaluation(tmp_path))
+    rows = results.compare_with_base(evaluation(tmp_path))
     (row,) = [row for row in rows if (row.system, row.group, row.metric) == ("step 300", UNSEEN, WER)]
     assert (row.base, row.before, row.after, row.difference.texts) == (BASE, 30.0, 10.0, 6)
     assert row.difference.verdict == "better"
@@ -23,37 +23,37 @@ def test_trained_voices_are_compared_with_the_base_on_the_same_texts(tmp_path: P
     assert {row.metric.key for row in rows} == {"wer", "cer", "similarity own encoder", "clipping", "runaways"}
 
 
-def test_a_similarity_stands_between_a_stranger_and_the_speaker(tmp_path: Path) -> None:
-    (found,) = outcome.similarity_scales(evaluation(tmp_path))
+def test_a_similarity_is_placed_between_another_speaker_and_the_speaker(tmp_path: Path) -> None:
+    (found,) = results.similarity_scales(evaluation(tmp_path))
     assert (found.stranger, found.same) == (0.3, pytest.approx(0.855))
     assert found.places[RECORDINGS] == pytest.approx(1.0)
     assert found.places["step 300"] == pytest.approx((0.755 - 0.3) / 0.555)
 
 
-def test_without_strangers_there_is_no_place(tmp_path: Path) -> None:
-    (found,) = outcome.similarity_scales(replace(evaluation(tmp_path), strangers={}))
+def test_with_one_speaker_there_is_no_scale(tmp_path: Path) -> None:
+    (found,) = results.similarity_scales(replace(evaluation(tmp_path), strangers={}))
     assert found.stranger is None and set(found.places.values()) == {None}
 
 
 def test_speech_that_gets_faster_with_every_checkpoint_is_reported(tmp_path: Path) -> None:
     whole = evaluation(tmp_path)
-    (first, second) = outcome.describe_pace_drifts(whole)
+    (first, second) = results.describe_pace_drifts(whole)
     assert "not in the training data: speech became 80% faster from step 100 to step 300" in first
     assert "Texts of the training data: speech became 80% faster" in second
     steady = replace(whole, clips=dict.fromkeys(whole.clips, whole.clips["step 100"]))
-    assert outcome.describe_pace_drifts(steady) == []
-    assert outcome.describe_pace_drifts(evaluation(tmp_path, ["step 100"])) == []
+    assert results.describe_pace_drifts(steady) == []
+    assert results.describe_pace_drifts(evaluation(tmp_path, ["step 100"])) == []
 
 
-def test_a_curve_has_the_checkpoints_alone(tmp_path: Path) -> None:
-    points = outcome.checkpoint_curve(evaluation(tmp_path), PACE, SEEN)
+def test_a_curve_has_only_checkpoints(tmp_path: Path) -> None:
+    points = results.checkpoint_curve(evaluation(tmp_path), PACE, SEEN)
     assert [step for step, _ in points] == [100, 200, 300]
     assert [value for _, value in points] == sorted(value for _, value in points)
 
 
-def test_what_nobody_measured_has_no_column(tmp_path: Path) -> None:
+def test_a_metric_without_values_has_no_column(tmp_path: Path) -> None:
     whole = evaluation(tmp_path)
-    deaf = {name: [replace(clip, errors=None) for clip in clips] for name, clips in whole.clips.items()}
-    keys = [metric.key for metric in replace(whole, clips=deaf).metrics]
+    without_transcripts = {name: [replace(clip, errors=None) for clip in clips] for name, clips in whole.clips.items()}
+    keys = [metric.key for metric in replace(whole, clips=without_transcripts).metrics]
     assert keys == ["similarity own encoder", "duration_ratio", "pace", "silence", "clipping", "runaways"]
     assert whole.names == [RECORDINGS, *STEPS, BASE]

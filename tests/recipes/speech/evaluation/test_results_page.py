@@ -1,4 +1,4 @@
-"""The page holds every player and picture itself, escapes what it shows, and asks nobody for anything."""
+"""Tests of `recipes.speech.evaluation.results_page`: players and pictures are in the page, texts are escaped, nothing is requested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOADED = """async () => {
   await Promise.all([...sounds.map(known), ...pictures.map((one) => one.decode())]);
   return [sounds.map((one) => one.duration), pictures.map((one) => one.naturalWidth)];
 }"""
-"""How long every player is and how wide every picture, once all are there. Other ways to wait need `eval`, which the page forbids."""
+"""Durations of all players and widths of all pictures, once they are loaded. Other ways to wait need `eval`, which the page forbids."""
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +32,25 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return results_page.render(evaluation(tmp_path_factory.mktemp("evaluated")))
 
 
-def test_every_clip_has_its_player_and_its_spectrogram(source: str) -> None:
+def test_every_clip_has_a_player_and_a_spectrogram(source: str) -> None:
     page = Page(source)
     assert len(page.all("audio")) == len(page.all("img")) == TEXTS * 5
     assert all(one["src"].startswith("data:audio/flac;base64,") for one in page.all("audio"))
     assert all(one["src"].startswith("data:image/png;base64,") for one in page.all("img"))
     text = page.text()
-    for told in (
+    for expected in (
         MARKUP,
         "better than",
         "Speaking rate",
-        "cut off: the model did not end by itself",
+        "cut off at the time limit",
         "A note.",
         "faster from step 100",
         *STEPS,
     ):
-        assert told in text
+        assert expected in text
 
 
-def test_the_page_requests_nothing_and_runs_nothing(source: str) -> None:
+def test_the_page_has_no_requests_and_no_scripts(source: str) -> None:
     page = Page(source)
     assert not page.all("script") and not page.all("iframe") and MARKUP not in source
     addresses = [tag[key] for _, tag in page.tags for key in ("src", "href", "action", "poster", "srcset") if key in tag]
@@ -60,8 +60,8 @@ def test_the_page_requests_nothing_and_runs_nothing(source: str) -> None:
     assert "default-src 'none'" in source
 
 
-def test_a_plot_for_each_figure_over_the_checkpoints(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results_page, "SHOWN", 1)
+def test_there_is_a_plot_for_each_metric_over_the_checkpoints(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_page, "SHOWN_TEXTS", 1)
     page = Page(source)
     pictures = [one["aria-label"] for one in page.all("svg")]
     assert len(pictures) == 2 * 8 and "step 100: 10 %; step 200: 10 %; step 300: 10 %" in pictures[0]
@@ -69,24 +69,24 @@ def test_a_plot_for_each_figure_over_the_checkpoints(tmp_path: Path, source: str
     assert not alone.all("svg") and "#checkpoints" not in [one["href"] for one in alone.all("a")]
 
 
-def test_what_went_worst_comes_first_and_room_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worst_texts_come_first_and_the_total_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluation(tmp_path)
     runaway = replace(whole.clips["step 300"][2], ended=False)
     clips = {**whole.clips, "step 300": [*whole.clips["step 300"][:2], runaway, *whole.clips["step 300"][3:]]}
     monkeypatch.setattr(results_page, "AUDIO_BYTES", 20_000)
-    monkeypatch.setattr(results_page, "SHOWN", 3)
+    monkeypatch.setattr(results_page, "SHOWN_TEXTS", 3)
     texts = results_page.choose_texts(replace(whole, clips=clips))
     assert texts[0].item.key == "eval-02" and [card.name for card in texts[0].cards] == [RECORDINGS, *STEPS, BASE]
     players = [card.player for text in texts for card in text.cards]
     assert 0 < sum(map(len, players)) <= 20_000
     missing = [card.missing for text in texts for card in text.cards if not card.player]
-    assert missing and all("no room for more sound; the file is" in one for one in missing)
+    assert missing and all("no room for more audio; the file is" in one for one in missing)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the evaluation in one")
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to test the page in a browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_shows_it_offline_without_an_error_and_without_a_request(source: str, tmp_path: Path, scheme: str) -> None:
+def test_a_browser_shows_the_page_offline_without_errors_and_requests(source: str, tmp_path: Path, scheme: str) -> None:
     from playwright.sync_api import sync_playwright
 
     from tests.data_prep.cli.test_report import FAINT
@@ -97,17 +97,17 @@ def test_a_browser_shows_it_offline_without_an_error_and_without_a_request(sourc
         browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
         context = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme, offline=True)
         view = context.new_page()
-        troubles: list[str] = []
+        problems: list[str] = []
         requests: list[str] = []
-        view.on("console", lambda message: troubles.append(message.text))
-        view.on("pageerror", lambda error: troubles.append(str(error)))
+        view.on("console", lambda message: problems.append(message.text))
+        view.on("pageerror", lambda error: problems.append(str(error)))
         view.on("request", lambda request: requests.append(request.url[:40]))
         view.goto((tmp_path / "evaluation.html").as_uri())
         seconds, widths = view.evaluate(LOADED)
         assert len(seconds) == len(widths) == TEXTS * 5 and min(seconds) > 0.1 and min(widths) > 5
-        assert view.evaluate("document.documentElement.scrollWidth") <= 400, "the page is as narrow as a telephone"
+        assert view.evaluate("document.documentElement.scrollWidth") <= 400, "the page fits on a phone"
         texts, faint = view.evaluate(FAINT)
         assert texts > 100 and faint == []
         browser.close()
-    assert troubles == []
+    assert problems == []
     assert [url for url in requests if not url.startswith("data:")] == [(tmp_path / "evaluation.html").as_uri()[:40]]

@@ -1,4 +1,4 @@
-"""Everything that is measured of a clip, on real files; and what a clip must not be held to."""
+"""Tests of `recipes.speech.evaluation.scoring` with real files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
-from recipes.speech.evaluation import metrics as figures
-from recipes.speech.evaluation import scoring as listening
-from recipes.speech.evaluation import speaker_similarity as likeness
+from recipes.speech.evaluation import metrics, scoring, speaker_similarity
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.metrics import DURATION, PACE, metric_value
 from recipes.speech.evaluation.systems import RECORDINGS, Take
@@ -21,7 +19,7 @@ from tests.recipes.voice_clone.conftest import voice
 VOICES = {"low": (110.0, 0.9), "high": (233.0, 0.5)}
 
 
-def written(path: Path, wave: np.ndarray) -> Path:
+def write_wave(path: Path, wave: np.ndarray) -> Path:
     soundfile.write(path, wave, 24_000)
     return path
 
@@ -31,62 +29,60 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> list[Item]:
     """Two speakers, two recordings each."""
     folder = tmp_path_factory.mktemp("clips")
     return [
-        Item(f"{name}{at}", "x" * 15, name, "english", written(folder / f"{name}{at}.flac", voice(*sound, 1.0 + at / 10)))
+        Item(f"{name}{at}", "x" * 15, name, "english", write_wave(folder / f"{name}{at}.flac", voice(*sound, 1.0 + at / 10)))
         for name, sound in VOICES.items()
         for at in range(2)
     ]
 
 
 @pytest.fixture(scope="module")
-def listeners(items: list[Item]) -> listening.Listeners:
-    return listening.load_listeners(items, [likeness.spectral()], None)
+def models(items: list[Item]) -> scoring.ScoringModels:
+    return scoring.load_scoring_models(items, [speaker_similarity.mfcc_encoder()], None)
 
 
 def recordings(items: list[Item]) -> list[Take]:
     return [Take(item, item.recording, True) for item in items if item.recording]
 
 
-def test_a_right_voice_is_nearer_than_a_swapped_one(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
-    right = [Take(item, written(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.1)), True) for item in items]
+def test_the_same_voice_is_more_similar_than_another(items: list[Item], models: scoring.ScoringModels, tmp_path: Path) -> None:
+    right = [Take(item, write_wave(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.1)), True) for item in items]
     swapped = [replace(take, path=other.path) for take, other in zip(right, right[2:] + right[:2], strict=True)]
-    scored = listening.score_all({RECORDINGS: recordings(items), "right": right, "swapped": swapped}, listeners)
-    metric = figures.similarity_metric(likeness.SPECTRAL)
+    scored = scoring.score_all({RECORDINGS: recordings(items), "right": right, "swapped": swapped}, models)
+    metric = metrics.similarity_metric(speaker_similarity.SPECTRAL)
     found = {name: metric_value(metric, clips) for name, clips in scored.items()}
     assert found["right"] is not None and found["swapped"] is not None and found[RECORDINGS] is not None
     assert found["right"] > 0.5 > 0 > found["swapped"]
-    (stranger,) = listening.similarity_of_strangers(listeners).values()
-    assert abs(found["swapped"] - stranger) < abs(found["right"] - stranger), "another's voice is a stranger"
+    (stranger,) = scoring.similarity_between_speakers(models).values()
+    assert abs(found["swapped"] - stranger) < abs(found["right"] - stranger), "another voice is at the lower end of the scale"
 
 
-def test_stretched_speech_shows_in_duration_and_pace(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
-    slow = [Take(item, written(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.5)), True) for item in items]
-    scored = listening.score_all({RECORDINGS: recordings(items), "slow": slow}, listeners)
+def test_stretched_speech_shows_in_duration_and_pace(items: list[Item], models: scoring.ScoringModels, tmp_path: Path) -> None:
+    slow = [Take(item, write_wave(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.5)), True) for item in items]
+    scored = scoring.score_all({RECORDINGS: recordings(items), "slow": slow}, models)
     assert metric_value(DURATION, scored["slow"]) == pytest.approx(6.0 / 4.2)
     assert metric_value(PACE, scored["slow"]) == pytest.approx(60 / 6.0) and metric_value(PACE, scored[RECORDINGS]) == pytest.approx(
         60 / 4.2
     )
 
 
-def test_silence_is_a_finding_and_no_error(items: list[Item], listeners: listening.Listeners, tmp_path: Path) -> None:
-    mute = [Take(item, written(tmp_path / f"{item.key}.flac", np.zeros(24_000)), False) for item in items[:1]]
-    scored = listening.score_all({RECORDINGS: recordings(items), "mute": mute}, listeners)
+def test_silence_is_measured_and_no_error(items: list[Item], models: scoring.ScoringModels, tmp_path: Path) -> None:
+    mute = [Take(item, write_wave(tmp_path / f"{item.key}.flac", np.zeros(24_000)), False) for item in items[:1]]
+    scored = scoring.score_all({RECORDINGS: recordings(items), "mute": mute}, models)
     (one,) = scored["mute"]
-    assert one.sound.silent_seconds == one.sound.seconds == 1.0 and one.similarities == {likeness.SPECTRAL: None}
-    assert [note for note in listening.describe_failures(scored, listeners) if note.startswith("mute: 1 of 1 clips have no similarity")]
+    assert one.sound.silent_seconds == one.sound.seconds == 1.0 and one.similarities == {speaker_similarity.SPECTRAL: None}
+    assert [note for note in scoring.describe_failures(scored, models) if note.startswith("mute: 1 of 1 clips have no similarity")]
 
 
-def test_a_clip_is_compared_with_other_clips_than_its_recording_and_its_reference(
-    listeners: listening.Listeners, items: list[Item]
-) -> None:
-    ((_, voices),) = listeners.encoders
+def test_a_clip_is_not_compared_with_its_recording_and_its_reference(models: scoring.ScoringModels, items: list[Item]) -> None:
+    ((_, voices),) = models.encoders
     own, other = items[0].recording, items[1].recording
     assert own is not None and other is not None
-    assert listening.excluded_clips(voices, items[0]) == {own}
-    assert listening.excluded_clips(voices, replace(items[0], recording=None, reference=other)) == {other}
-    assert listening.excluded_clips(voices, replace(items[0], reference=other)) == {own}, "nothing would be left to hold it to"
+    assert scoring.excluded_clips(voices, items[0]) == {own}
+    assert scoring.excluded_clips(voices, replace(items[0], recording=None, reference=other)) == {other}
+    assert scoring.excluded_clips(voices, replace(items[0], reference=other)) == {own}, "otherwise no clip would be left to compare with"
 
 
-def test_a_clip_that_cannot_be_decoded_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_clip_that_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.flac").write_bytes(b"fLaC" + bytes(100))
     with pytest.raises(UserError, match=r"broken\.flac cannot be used \(unreadable"):
-        listening.check_clips([Item("1", "Hello.", "a", "auto", tmp_path / "broken.flac")])
+        scoring.check_clips([Item("1", "Hello.", "a", "auto", tmp_path / "broken.flac")])

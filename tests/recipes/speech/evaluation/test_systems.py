@@ -1,4 +1,4 @@
-"""What can be evaluated, who may say what, and clips that come from a real model."""
+"""Tests of `recipes.speech.evaluation.systems`, with clips of a real model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BRIEF = SpeechSampling(max_seconds=0.3)
 
 @pytest.fixture(scope="module")
 def untrained(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export for anna and bert of a model that babbles."""
+    """An export of an untrained model with the speakers anna and bert."""
     return export(fresh, "custom_voice", tmp_path_factory.mktemp("untrained") / "voice")
 
 
 def run_with(folder: Path, *steps: int) -> Path:
-    """A run whose checkpoints say who was trained, and hold nothing else."""
+    """A run whose checkpoints have only the names of the trained speakers."""
     for step in steps:
         checkpoint = folder / "checkpoints" / f"step-{step:08d}"
         checkpoint.mkdir(parents=True)
@@ -49,13 +49,13 @@ def test_checkpoints_are_systems_by_step(tmp_path: Path) -> None:
     assert [(system.name, system.step) for system in found] == [("step 100", 100), ("step 200", 200)]
 
 
-@pytest.mark.parametrize("asked", ["300", "100,", "best", "-100", "100;200"])
-def test_unknown_checkpoints_are_refused_with_those_that_exist(tmp_path: Path, asked: str) -> None:
-    with pytest.raises(UserError, match=r"--checkpoints .*: give all, or steps with commas between them; there are 100, 200"):
-        systems.find_systems(SPEECH, run_with(tmp_path, 100, 200), asked)
+@pytest.mark.parametrize("steps", ["300", "100,", "best", "-100", "100;200"])
+def test_unknown_checkpoints_are_refused_with_those_that_exist(tmp_path: Path, steps: str) -> None:
+    with pytest.raises(UserError, match=r"--checkpoints .*: give all, or steps separated by commas; existing steps: 100, 200"):
+        systems.find_systems(SPEECH, run_with(tmp_path, 100, 200), steps)
 
 
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model"):
         systems.find_systems(SPEECH, tmp_path, None)
 
@@ -69,17 +69,17 @@ def test_only_a_base_can_clone(untrained: Path, nano: Path) -> None:
 def test_items_that_a_system_cannot_speak_are_refused(untrained: Path, nano: Path, tmp_path: Path) -> None:
     (named,), cloning = systems.find_systems(SPEECH, untrained, None), systems.untrained_system(SPEECH, nano)
     systems.check_item(SPEECH, named, Item("1", "Hello.", "anna", "english"))
-    for system, item, told in (
+    for system, item, message in (
         (named, Item("1", "Hello.", "zed", "auto"), "does not have this speaker; it has anna, bert"),
         (named, Item("1", "Hello.", "anna", "dutch"), "is not known to this model"),
         (cloning, Item("1", "Hello.", "zed", "auto"), "no reference audio to clone from"),
-        (systems.find_systems(SPEECH, run_with(tmp_path, 5), "all")[0], Item("1", "Hello.", "zed", "auto"), "it has anna"),
+        (systems.find_systems(SPEECH, run_with(tmp_path, 5), "all")[0], Item("1", "Hello.", "zed", "auto"), "its speakers are anna"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             systems.check_item(SPEECH, system, item)
 
 
-def test_the_encoder_is_the_base_that_the_card_names(untrained: Path, nano: Path, tmp_path: Path) -> None:
+def test_the_encoder_is_that_of_the_base_in_the_card(untrained: Path, nano: Path, tmp_path: Path) -> None:
     (named,) = systems.find_systems(SPEECH, untrained, None)
     with pytest.raises(UserError, match=r"the base in overtone\.json cannot be used .*; give --base FOLDER"):
         systems.find_encoder_folder(SPEECH, named)
@@ -88,7 +88,7 @@ def test_the_encoder_is_the_base_that_the_card_names(untrained: Path, nano: Path
     assert systems.find_encoder_folder(SPEECH, systems.untrained_system(SPEECH, nano)) == nano
 
 
-def test_clips_of_a_real_model(untrained: Path, tmp_path: Path) -> None:
+def test_a_real_model_speaks_all_items_into_files(untrained: Path, tmp_path: Path) -> None:
     items = [Item("b-1", "Hi.", "bert", "english"), Item("a-1", "A longer text.", "anna", "auto"), Item("a-2", "Hi.", "anna", "english")]
     (named,) = systems.find_systems(SPEECH, untrained, None)
     with systems.open_export(SPEECH, named, tmp_path) as folder:
@@ -97,8 +97,8 @@ def test_clips_of_a_real_model(untrained: Path, tmp_path: Path) -> None:
     for take in takes:
         samples, rate = soundfile.read(take.path, dtype="float32")
         assert rate == 24_000 and take.path.parent == tmp_path / "clips" and 0 < len(samples) <= 0.32 * rate and np.ptp(samples) > 0
-    assert not all(take.ended for take in takes), "what babbles does not end within 0.3 s"
+    assert not all(take.ended for take in takes), "an untrained model does not end within 0.3 s"
 
 
-def test_a_name_becomes_a_folder() -> None:
+def test_a_name_is_converted_to_a_folder_name() -> None:
     assert systems.slug("Step 100, zero/shot…") == "step-100-zero-shot"

@@ -1,4 +1,4 @@
-"""Sentences that a run says while it trains."""
+"""Tests of `recipes.speech.evaluation.training_samples`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recipes.speech.voice import SpeechRequest, SpeechResult
 from recipes.voice_clone.recipe import RECIPE
 
 
-def test_samples_are_reproducible_and_have_sound_and_picture(
+def test_samples_are_reproducible_and_have_audio_and_a_spectrogram(
     fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_samples, "MAX_SECONDS", 0.4)
@@ -32,12 +32,12 @@ def test_samples_are_reproducible_and_have_sound_and_picture(
         assert imread(io.BytesIO(one.picture)).shape[0] == 80
 
 
-def test_pace_is_of_what_ended(voice: np.ndarray) -> None:
+def test_the_speaking_rate_is_only_of_speech_that_ended(voice: np.ndarray) -> None:
     ended = training_samples.make_answer(SpeechRequest("x" * 28, "anna"), SpeechResult(voice, 24_000, True))
-    assert ended.text == "anna, 2.00 s, 14.0 characters a second"
+    assert ended.text == "anna, 2.00 s, 14.0 characters per second"
     assert ended.numbers == {"seconds": 2.0, "silence": 0.0, "ended": 1.0, "characters_per_second": 14.0}
     cut = training_samples.make_answer(SpeechRequest("x" * 28, None), SpeechResult(voice, 24_000, False))
-    assert cut.text == "the only voice, 2.00 s, cut off, it did not end by itself"
+    assert cut.text == "the only voice, 2.00 s, cut off at the time limit"
     assert cut.numbers == {"seconds": 2.0, "silence": 0.0, "ended": 0.0}
 
 
@@ -46,22 +46,22 @@ def voice() -> np.ndarray:
     return np.sin(np.arange(48_000) / 20).astype(np.float32) / 2
 
 
-def test_no_sound_at_all_is_an_answer_too() -> None:
+def test_empty_audio_is_an_answer_without_a_file() -> None:
     mute = training_samples.make_answer(SpeechRequest("Hi.", None), SpeechResult(np.zeros(0, np.float32), 24_000, True))
     assert mute.text == "the only voice, 0.00 s, silent"
     assert mute.sound == mute.picture == b"" and mute.numbers == {"seconds": 0.0, "silence": 0.0, "ended": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("prompt", "told"), [("anna|", "holds no text"), ("  ", "holds no text"), ("zed|Hello.", "not in the data; there are anna, bert")]
+    ("prompt", "message"), [("anna|", "has no text"), ("  ", "has no text"), ("zed|Hello.", "not in the data; speakers: anna, bert")]
 )
-def test_prompts_that_cannot_be_spoken_are_refused_before_the_run(prompt: str, told: str) -> None:
+def test_bad_prompts_are_refused_before_the_run(prompt: str, message: str) -> None:
     training_samples.check_prompts(["Hello.", "Anna|Hello."], ["bert", "anna"])
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         training_samples.check_prompts([prompt], ["bert", "anna"])
 
 
-def test_the_recipe_checks_them_where_it_looks_at_the_data(fresh: Any) -> None:
-    asked = fresh.config.model_copy(update={"sample": type(fresh.config.sample)(every=5, prompts=("zed|Hello.",))})
+def test_the_recipe_checks_prompts_when_it_prepares_the_data(fresh: Any) -> None:
+    config = fresh.config.model_copy(update={"sample": type(fresh.config.sample)(every=5, prompts=("zed|Hello.",))})
     with pytest.raises(UserError, match="sample.prompts: 'zed|Hello.' names a speaker who is not in the data"):
-        RECIPE.prepare(asked)
+        RECIPE.prepare(config)

@@ -1,4 +1,4 @@
-"""Access control: which requests are admitted."""
+"""Tests of `recipes.speech.serving.access_control`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from data_prep.pages.request_guard import Caller, RequestError
 from finetune.errors import UserError
 from recipes.speech.serving.access_control import (
-    FORGOTTEN,
+    FAILURE_LIFETIME,
     FREE_TRIES,
     LONGEST_WAIT,
-    REMEMBERED,
+    MAX_CLIENTS,
     TOKEN,
     AccessControl,
     AccessPolicy,
@@ -26,11 +26,11 @@ SECRET = "0123456789abcdef"
 HOME = {"host": "127.0.0.1:7861"}
 
 
-def test_others_are_let_in_only_with_a_token(tmp_path: Path) -> None:
+def test_other_machines_are_admitted_only_with_a_token(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "localhost", "::1", "127.0.0.9"):
         assert load_access_policy(host, None, {}) == AccessPolicy(None, local=True)
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
-        with pytest.raises(UserError, match=f"--host {host} would admit everyone who can reach it; set {TOKEN}"):
+        with pytest.raises(UserError, match=f"--host {host} would admit everyone who can reach this address; set {TOKEN}"):
             load_access_policy(host, None, {})
         assert load_access_policy(host, None, {TOKEN: SECRET}) == AccessPolicy(SECRET, local=False)
     (tmp_path / "token").write_text(f"{SECRET}from-a-file\n")
@@ -39,11 +39,11 @@ def test_others_are_let_in_only_with_a_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "short", "0123456789 abcdef", "0123456789abcdéf"])
-def test_a_token_that_is_none(bad: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{TOKEN}: a token is 16 or more"):
+def test_an_invalid_token_is_refused(bad: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{TOKEN}: a token must have 16 or more"):
         load_access_policy("127.0.0.1", None, {TOKEN: bad})
     (tmp_path / "token").write_text(bad)
-    with pytest.raises(UserError, match="--token-file .*: a token is 16 or more"):
+    with pytest.raises(UserError, match="--token-file .*: a token must have 16 or more"):
         load_access_policy("127.0.0.1", tmp_path / "token", {})
     with pytest.raises(UserError, match="--token-file .* cannot be read"):
         load_access_policy("127.0.0.1", tmp_path / "no", {})
@@ -53,7 +53,7 @@ def basic(password: str) -> str:
     return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
 
 
-class Clock:
+class ManualClock:
     now = 0.0
 
     def __call__(self) -> float:
@@ -69,8 +69,8 @@ def status(control: AccessControl, shown: str | None = None, address: str = "192
     return 200
 
 
-def test_the_token_is_checked() -> None:
-    control = AccessControl(AccessPolicy(SECRET, local=False), Clock())
+def test_requests_need_the_right_token() -> None:
+    control = AccessControl(AccessPolicy(SECRET, local=False), ManualClock())
     for shown in (f"Bearer {SECRET}", f"bearer {SECRET}", basic(SECRET)):
         assert status(control, shown) == 200
     wrong = (
@@ -90,14 +90,16 @@ def test_the_token_is_checked() -> None:
     assert read_token("Basic \xe9") == "" and read_token(basic("a:b")) == "a:b"
 
 
-def test_who_shows_wrong_tokens_waits_longer_each_time_and_nobody_else_does() -> None:
-    clock = Clock()
+def test_wrong_tokens_delay_only_their_client_and_longer_each_time() -> None:
+    clock = ManualClock()
     control = AccessControl(AccessPolicy(SECRET, local=False), clock)
     assert [status(control, f"Bearer wrong{at}") for at in range(FREE_TRIES)] == [401] * FREE_TRIES
     waits = []
     for at in range(9):
         with pytest.raises(RequestError, match="too many wrong tokens from this address; try again in") as caught:
-            control.admit(Caller(HOME | {"authorization": f"Bearer {SECRET}"}, "192.0.2.1"))  # not looked at: a guess must not be worth it
+            control.admit(
+                Caller(HOME | {"authorization": f"Bearer {SECRET}"}, "192.0.2.1")
+            )  # not compared, or guessing would be possible during the wait
         assert caught.value.status_code == 429 and caught.value.headers is not None
         waits.append(int(caught.value.headers["retry-after"]))
         assert status(control, f"Bearer {SECRET}", "192.0.2.2") == 200 and status(control, address="192.0.2.1") == 401
@@ -108,31 +110,31 @@ def test_who_shows_wrong_tokens_waits_longer_each_time_and_nobody_else_does() ->
     assert status(control, f"Bearer {SECRET}") == 200
 
 
-def test_a_page_that_was_left_open_with_an_old_token_guesses_nothing() -> None:
-    control = AccessControl(AccessPolicy(SECRET, local=False), Clock())
+def test_repeating_one_wrong_token_does_not_count_as_guessing() -> None:
+    control = AccessControl(AccessPolicy(SECRET, local=False), ManualClock())
     assert {status(control, "Bearer yesterdays") for _ in range(50)} == {401}
     assert status(control, f"Bearer {SECRET}") == 200
 
 
-def test_the_memory_of_wrong_tokens_is_bounded_and_fades() -> None:
-    clock = Clock()
+def test_the_record_of_wrong_tokens_is_limited_and_expires() -> None:
+    clock = ManualClock()
     control = AccessControl(AccessPolicy(SECRET, local=False), clock)
-    for at in range(REMEMBERED + 10):
+    for at in range(MAX_CLIENTS + 10):
         status(control, "Bearer x", f"10.{at >> 16}.{at >> 8 & 255}.{at & 255}")
-    assert len(control._failures) == REMEMBERED and "10.0.0.9" not in control._failures
+    assert len(control._failures) == MAX_CLIENTS and "10.0.0.9" not in control._failures
     for at in range(FREE_TRIES - 1):
         status(control, f"Bearer wrong{at}")
-    clock.now += FORGOTTEN + 1
+    clock.now += FAILURE_LIFETIME + 1
     assert [status(control, f"Bearer late{at}") for at in range(2)] == [401, 401]
 
 
-def test_a_client_is_an_address_or_a_network_of_the_sixth_version() -> None:
+def test_a_client_is_an_ipv4_address_or_an_ipv6_network() -> None:
     assert client_of("2001:db8::1") == client_of("2001:db8::ffff:2") != client_of("2001:db8:0:1::1")
     assert client_of("::ffff:192.0.2.1") == client_of("192.0.2.1") == "192.0.2.1"
     assert client_of("") == "" and client_of("testclient") == "testclient"
 
 
-def test_only_this_machine_and_no_other_site() -> None:
+def test_pages_of_other_sites_are_rejected() -> None:
     local = AccessControl(AccessPolicy(None, local=True))
     assert status(local) == status(local, origin="http://127.0.0.1:7861") == status(local, host="localhost:1") == 200
     for headers, wanted in (

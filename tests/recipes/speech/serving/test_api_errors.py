@@ -1,4 +1,4 @@
-"""Refusals have the shape that OpenAI's clients read."""
+"""Tests of `recipes.speech.serving.api_errors`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from recipes.speech.serving.openai_api import SpeechCall
         (500, "server_error"),
     ],
 )
-def test_the_shape(status: int, kind: str) -> None:
+def test_errors_have_the_format_of_openai(status: int, kind: str) -> None:
     answer = Refusal(status, "no", "some_code", "voice").response()
     assert answer.status_code == status
     assert json.loads(answer.body) == {"error": {"message": "no", "type": kind, "param": "voice", "code": "some_code"}}
@@ -39,7 +39,7 @@ def test_every_validation_error_is_reported() -> None:
     assert refusal.detail == "input: Input should be a valid string; loudness: Extra inputs are not permitted"
 
 
-def test_what_the_guard_refuses_has_the_same_shape() -> None:
+def test_rejections_of_the_guard_are_converted() -> None:
     answer = to_refusal(RequestError(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
     error = json.loads(answer.body)["error"]
     assert (answer.status_code, answer.headers["retry-after"], error["code"]) == (429, "60", "too_many_attempts")
@@ -48,6 +48,6 @@ def test_what_the_guard_refuses_has_the_same_shape() -> None:
     assert to_refusal(refusal) is refusal
 
 
-def test_half_a_character_of_a_client_does_not_break_the_answer() -> None:
+def test_a_lone_surrogate_in_a_message_is_escaped() -> None:
     answer = Refusal(400, "no \ud800", None, "\udfff").response()
     assert json.loads(answer.body)["error"] == {"message": "no \\ud800", "type": "invalid_request_error", "param": "\\udfff", "code": None}

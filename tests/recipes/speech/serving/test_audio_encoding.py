@@ -1,4 +1,4 @@
-"""Every format plays in two readers, whole, and comes in pieces where it can."""
+"""Tests of `recipes.speech.serving.audio_encoding`: each format is decoded by two readers, and streamed if possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
-from recipes.speech.serving import audio_encoding as audio
+from recipes.speech.serving import audio_encoding
 from recipes.voice_clone.cli import output_folder
 
 RATE = 24000
@@ -19,12 +19,12 @@ TONE = (0.4 * np.sin(2 * np.pi * 440 * np.arange(RATE * 3 // 2) / RATE)).astype(
 
 
 def encode(name: str, wave: np.ndarray = TONE, step: int = 1920) -> list[bytes]:
-    encoder = audio.encoder(name, RATE)
+    encoder = audio_encoding.make_encoder(name, RATE)
     return [*(encoder.feed(wave[at : at + step]) for at in range(0, len(wave), step)), encoder.finish()]
 
 
 def decoded(data: bytes) -> tuple[np.ndarray, int]:
-    """By FFmpeg."""
+    """Decoded by FFmpeg."""
     with av.open(io.BytesIO(data)) as container:
         frames = list(container.decode(audio=0))
     planes = [frame.to_ndarray().astype(np.float64).ravel() / (32768 if frame.format.name.startswith("s16") else 1) for frame in frames]
@@ -35,7 +35,7 @@ def pitch(wave: np.ndarray, rate: int) -> float:
     return float(np.argmax(np.abs(np.fft.rfft(wave * np.hanning(len(wave))))) * rate / len(wave))
 
 
-@pytest.mark.parametrize("name", [name for name in audio.FORMATS if name != "pcm"])
+@pytest.mark.parametrize("name", [name for name in audio_encoding.FORMATS if name != "pcm"])
 def test_encoded_speech_decodes_to_the_same_wave(name: str) -> None:
     wave, rate = decoded(b"".join(encode(name)))
     assert len(wave) / rate == pytest.approx(1.5, abs=0.1)
@@ -45,7 +45,7 @@ def test_encoded_speech_decodes_to_the_same_wave(name: str) -> None:
         assert len(again) / rate == pytest.approx(1.5, abs=0.1) and pitch(again, rate) == pytest.approx(440, abs=2)
 
 
-def test_wav_and_pcm_and_flac_are_exact() -> None:
+def test_wav_pcm_and_flac_are_lossless() -> None:
     exact = (TONE * 32767).round().astype("<i2")
     assert b"".join(encode("pcm")) == exact.tobytes()
     for name in ("wav", "flac"):
@@ -53,9 +53,9 @@ def test_wav_and_pcm_and_flac_are_exact() -> None:
         assert rate == RATE and np.abs(again.astype(int) - exact).max() <= (0 if name == "wav" else 1)
 
 
-def test_a_wav_without_an_end_is_one_whose_lengths_are_open() -> None:
+def test_a_streamed_wav_header_differs_only_in_its_lengths() -> None:
     wave = np.linspace(-1, 1, 500, dtype=np.float32)
-    whole, header = output_folder.encode_wav(wave, RATE), audio.wav_header(RATE)
+    whole, header = output_folder.encode_wav(wave, RATE), audio_encoding.wav_header(RATE)
     lengths = [*range(4, 8), *range(40, 44)]
     assert len(header) == output_folder.HEADER_BYTES and all(header[at] == 0xFF for at in lengths)
     assert [header[at] for at in range(44) if at not in lengths] == [whole[at] for at in range(44) if at not in lengths]
@@ -64,22 +64,22 @@ def test_a_wav_without_an_end_is_one_whose_lengths_are_open() -> None:
 
 
 @pytest.mark.parametrize("name", ["mp3", "opus", "aac", "wav", "pcm"])
-def test_bytes_come_while_it_is_spoken(name: str) -> None:
-    """Before the last quarter is fed, most of it is out."""
+def test_bytes_are_returned_before_the_end(name: str) -> None:
+    """Most bytes are returned before the last quarter of the samples."""
     pieces = encode(name, np.tile(TONE, 4))
     share = list(itertools.accumulate(map(len, pieces)))[len(pieces) * 3 // 4] / sum(map(len, pieces))
     assert share > 0.65
     assert len([piece for piece in pieces if piece]) >= 4
 
 
-@pytest.mark.parametrize("name", audio.FORMATS)
-def test_no_speech_is_an_empty_file_and_too_loud_is_clipped(name: str) -> None:
+@pytest.mark.parametrize("name", audio_encoding.FORMATS)
+def test_empty_audio_is_encoded_and_loud_audio_is_clipped(name: str) -> None:
     assert isinstance(b"".join(encode(name, TONE[:0])), bytes)
     loud, _ = decoded(b"".join(encode("wav", TONE * 9)))
     assert np.abs(loud).max() <= 1.0
 
 
-def test_what_is_not_supported_lists_what_is() -> None:
-    assert audio.available() == tuple(audio.FORMATS)
+def test_an_unknown_format_is_refused_with_the_supported_ones() -> None:
+    assert audio_encoding.available_formats() == tuple(audio_encoding.FORMATS)
     with pytest.raises(UserError, match="'vorbis' is not supported; available: mp3, opus, aac, flac, wav, pcm"):
-        audio.encoder("vorbis", RATE)
+        audio_encoding.make_encoder("vorbis", RATE)

@@ -1,4 +1,4 @@
-"""Served as people are served: a real process, OpenAI's own client, gradio's own client, a real browser."""
+"""Tests of `recipes.speech.serving.http_server` as a real process, with OpenAI's client, gradio's client and a browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECRET = "0123456789abcdef-secret"
 
 @pytest.fixture(scope="module")
 def exports(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The two exports of an untrained model: they make noise, and never stop by themselves."""
+    """Two exports of an untrained model, which generates noise without an end."""
     folder = tmp_path_factory.mktemp("exports")
     return {
         "tuned": carded(export(fresh, "custom_voice", folder / "tuned")),
@@ -53,7 +53,7 @@ def served(exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
         yield running
 
 
-def test_openais_client_is_served(served: Served) -> None:
+def test_the_client_of_openai_works(served: Served) -> None:
     client = served.client()
     assert [model.id for model in client.models.list()] == ["tuned", "fresh-base"]
     assert client.models.retrieve("tuned").voices == ["anna", "bert"]
@@ -69,29 +69,29 @@ def test_openais_client_is_served(served: Served) -> None:
         assert streamed.headers["transfer-encoding"] == "chunked" and b"".join(streamed.iter_bytes()) == wave
 
 
-def test_what_cannot_be_done_is_an_error_that_the_client_understands(served: Served) -> None:
+def test_refusals_are_errors_of_the_client_of_openai(served: Served) -> None:
     import openai
 
     client = served.client()
     good = {"model": "tuned", "voice": "anna", "input": HELLO}
-    for wrong, kind, told in (
-        ({"model": "tts-1"}, openai.NotFoundError, "'tts-1' does not exist; there is tuned, fresh-base"),
-        ({"voice": "alloy"}, openai.BadRequestError, "'alloy' is not known; tuned has anna, bert"),
+    for wrong, kind, message in (
+        ({"model": "tts-1"}, openai.NotFoundError, "'tts-1' does not exist; models: tuned, fresh-base"),
+        ({"voice": "alloy"}, openai.BadRequestError, "'alloy' does not exist; tuned has anna, bert"),
         ({"speed": 2}, openai.BadRequestError, "speed 2 is not supported"),
         ({"input": "a" * 201}, openai.BadRequestError, "201 characters, at most 200 are accepted"),
     ):
         with pytest.raises(kind) as caught:
             client.audio.speech.create(**good | wrong)
-        assert told in caught.value.message and caught.value.param == next(iter(wrong)) and caught.value.code
+        assert message in caught.value.message and caught.value.param == next(iter(wrong)) and caught.value.code
     with pytest.raises(openai.APIStatusError) as caught:
         client.audio.speech.create(**good | {"input": "a" * 2**18})
     assert caught.value.status_code == 413
 
 
-def test_another_site_in_the_same_browser_can_do_nothing(served: Served) -> None:
+def test_pages_of_other_sites_are_rejected(served: Served) -> None:
     evil = "http://attacker.example"
     call = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO}).encode()
-    assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400, "a name that the site gave to this machine"
+    assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400, "a host name of the other site that resolves to this machine"
     for path, body in (("/v1/audio/speech", call), ("/gradio_api/upload", b"x"), ("/gradio_api/queue/join", b"{}"), ("/", None)):
         assert served.ask(path, body, Origin=evil, Content_Type="text/plain")[0] == 403
     assert served.ask("/v1/models", Origin=served.url)[0] == 200
@@ -103,12 +103,12 @@ def test_another_site_in_the_same_browser_can_do_nothing(served: Served) -> None
 SETTINGS = ["as trained", 0.9, False, 0]
 
 
-def test_the_page_compares_two_and_keeps_nothing(served: Served, exports: dict[str, Path], fresh: Any) -> None:
+def test_the_page_compares_two_voices_and_writes_no_speech_to_the_disk(served: Served, exports: dict[str, Path], fresh: Any) -> None:
     page = PageClient(served.url)
     left, right = page.predict("speak", HELLO, "tuned", "anna", "fresh-base", "bert", None, "", *SETTINGS)
     for title, card in (("tuned · anna", left), ("fresh-base · bert", right)):
         assert title in card and card.count("data:image/png;base64,") == 1
-        assert soundfile.info(io.BytesIO(sound_in(card))).duration == pytest.approx(1.04, abs=0.01)
+        assert soundfile.info(io.BytesIO(read_player(card))).duration == pytest.approx(1.04, abs=0.01)
     assert kept(served) == [], "speech is never written to the disk"
     clip = fresh.config.data.train.parent / "low.flac"
     page.predict("voices_a", "fresh-base", "anna")  # as choosing the model in the page does
@@ -117,14 +117,14 @@ def test_the_page_compares_two_and_keeps_nothing(served: Served, exports: dict[s
     assert CLIP in only[0] and only[1] == ""
     upload = Path(sound["path"])
     assert upload.read_bytes() == clip.read_bytes() and private(upload, served.temporary)
-    status, headers, heard = served.ask(f"/gradio_api/file={upload}")
-    assert (status, headers["content-type"], heard) == (200, "audio/flac", clip.read_bytes())
+    status, headers, content = served.ask(f"/gradio_api/file={upload}")
+    assert (status, headers["content-type"], content) == (200, "audio/flac", clip.read_bytes())
     for path in ("/etc/passwd", exports["tuned"] / "config.json", ROOT / "pyproject.toml", f"{upload.parent.parent}", f"{upload}/../../x"):
         assert served.ask(f"/gradio_api/file={path}")[0] == 404
 
 
-def test_a_request_can_name_no_file_that_was_not_uploaded(served: Served, exports: dict[str, Path]) -> None:
-    """In any of its fields: gradio would copy what looks like a file to where it is served."""
+def test_requests_can_only_name_uploaded_files(served: Served, exports: dict[str, Path]) -> None:
+    """Otherwise gradio would copy any file named in a field into the folder that it serves."""
     page = PageClient(served.url)
     for path in (str(exports["tuned"] / "config.json"), "/etc/passwd", "http://127.0.0.1:1/x.wav"):
         file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
@@ -134,7 +134,7 @@ def test_a_request_can_name_no_file_that_was_not_uploaded(served: Served, export
     assert all(path.name in ("clip.flac", "decoded.wav") for path in kept(served))
 
 
-def test_a_clip_that_would_stop_the_server_is_refused(served: Served) -> None:
+def test_a_clip_that_decodes_to_gigabytes_is_refused(served: Served) -> None:
     """15 minutes at 384 kHz in 8 channels, in 190 kB: two gigabytes of samples."""
     page = PageClient(served.url)
     page.predict("voices_a", "fresh-base", "anna")
@@ -145,7 +145,7 @@ def test_a_clip_that_would_stop_the_server_is_refused(served: Served) -> None:
         assert not done["success"] and message in done["output"]["error"]
 
 
-def test_nothing_of_gradio_is_open_but_what_the_page_sends(served: Served) -> None:
+def test_only_the_routes_that_the_page_uses_are_open(served: Served) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="video"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
     for name in ("process_recording", "component_server", "call/speak", "run/speak", "api/speak", "vibe-edit", "stream/x", "reset/"):
         assert served.ask(f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
@@ -153,11 +153,11 @@ def test_nothing_of_gradio_is_open_but_what_the_page_sends(served: Served) -> No
         assert served.ask(f"/gradio_api/{name}")[0] == 404
     for path in CLOSED_PAGES:
         assert served.ask(path)[0] == 404
-    assert served.ask("/?page=x&deep_link=../../x")[0] == 200, "what the page does not need is not passed on"
+    assert served.ask("/?page=x&deep_link=../../x")[0] == 200, "parameters that the page does not use are dropped"
 
 
-def test_what_no_client_sends_is_answered_with_a_sentence(served: Served) -> None:
-    """Each of these was a traceback in the log."""
+def test_unusual_requests_are_answered_with_a_message(served: Served) -> None:
+    """Each of these once caused a traceback in the log."""
 
     def say(**fields: Any) -> tuple[int, str]:
         body = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO} | fields).encode()
@@ -167,58 +167,77 @@ def test_what_no_client_sends_is_answered_with_a_sentence(served: Served) -> Non
     assert say(seed=-1) == (400, "seed: Input should be greater than or equal to 0")
     assert say(input="\ud800")[0] == 400 and "half of a character" in say(input="\ud800")[1]
     assert served.ask("/", Host="[")[0] == 400 and served.ask("/", Origin="http://[")[0] == 403
-    assert served.ask("/", Authorization="Basic \xe9")[0] == 200, "no token is wanted here"
+    assert served.ask("/", Authorization="Basic \xe9")[0] == 200, "this server has no token"
     assert PageClient(served.url).upload(b"x", "a\r\nX-Evil: 1")[0] in (200, 400)
     assert served.ask("/gradio_api/queue/data?session_hash=unknown")[0] == 400
 
 
-def test_it_ends_in_good_order(served: Served) -> None:
-    """After the other tests here; what was uploaded goes with the server."""
+def test_sigterm_ends_the_server_and_removes_its_files(served: Served) -> None:
+    """Must run after the other tests of this server."""
     assert served.process.stdout is not None
     children = psutil.Process(served.process.pid).children(recursive=True)
-    assert len(children) == 1, "the one that decodes clips"
+    assert len(children) == 1, "the process that decodes clips"
     assert served.end(signal.SIGTERM) == 0
     rest = served.process.stdout.read()
-    assert rest.endswith("serve: ended\n")
-    # A browser's connection that was still open.
+    assert rest.endswith("serve: stopped\n")
+    # From a client's connection that was still open.
     assert rest.count("Traceback") == rest.count("CancelledError: Task cancelled, timeout graceful shutdown exceeded"), rest
     assert list(served.temporary.iterdir()) == [] and not children[0].is_running()
 
 
-def test_a_server_that_is_ended_while_it_loads_leaves_nothing(exports: dict[str, Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "finetune", "serve", "--port", str(loopback.free_port()), "--model", str(exports["tuned"])]
-    surroundings = os.environ | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+LOADING = """
+import sys, threading
+from pathlib import Path
+from recipes.speech.serving.http_server import serve
+
+class Endless:
+    folder = Path(sys.argv[1])
+
+    def open(self):
+        threading.Event().wait()
+
+serve(lambda _: Endless(), [Endless.folder], ["--port", sys.argv[2]])
+"""
+"""A server with a model that never finishes loading."""
+
+
+def test_a_server_that_is_ended_while_loading_leaves_no_files(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-c", LOADING, str(tmp_path / "model"), str(loopback.free_port())]
+    surroundings = os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     while not process.stdout.readline().startswith("serve: loading"):
         assert process.poll() is None
-    assert len(list(tmp_path.glob(".overtone-serve-*"))) == 1
+    assert len(list(temporary.glob(".overtone-serve-*"))) == 1
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert process.returncode != 0 and list(tmp_path.iterdir()) == []
+    assert process.returncode != 0 and list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["--base", "nowhere"], "nowhere: no such folder"),
         (["--host", "0.0.0.0"], "set OVERTONE_TOKEN, or give --token-file FILE"),
         (["--token-file", "nowhere"], "--token-file nowhere cannot be read"),
         (["--port", "70000"], "--port 70000: expected a port from 1 to 65535"),
-        (["--queue", "-1"], "--queue -1 is too little"),
-        (["--max-chars", "0"], "--max-chars 0 is too little"),
+        (["--queue", "-1"], "--queue -1 is too small"),
+        (["--max-chars", "0"], "--max-chars 0 is too small"),
     ],
 )
 def test_bad_options_are_refused_before_a_model_is_loaded(
-    argv: list[str], told: str, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    argv: list[str], message: str, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERTONE_TOKEN", raising=False)
     monkeypatch.setattr(http_server, "load_models", lambda *_: pytest.fail("a model was loaded"))
-    with pytest.raises(UserError, match=re.escape(told)):
+    with pytest.raises(UserError, match=re.escape(message)):
         http_server.serve(SPEECH.inspect, [exports["tuned"]], argv)
 
 
-def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_folders_and_a_used_port_are_refused(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "load_models", lambda *_: pytest.fail("a model was loaded"))
     design = tmp_path / "design"
     design.mkdir()
@@ -227,12 +246,12 @@ def test_folders_that_cannot_be_served_and_a_taken_port(exports: dict[str, Path]
     (tmp_path / "tuned").symlink_to(design)
     (tmp_path / "other" / "tuned").mkdir(parents=True)
     (tmp_path / "other" / "tuned" / "config.json").write_text(json.dumps(config))
-    for folder, told in (
+    for folder, message in (
         (design, "tts_model_type 'voice_design' is not a model that can speak here"),
         (tmp_path / "other", "no model"),
-        (tmp_path / "other" / "tuned", "would both be called tuned; rename one"),
+        (tmp_path / "other" / "tuned", "would both have the name tuned; rename one"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             http_server.serve(SPEECH.inspect, [exports["tuned"], folder], [])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -250,8 +269,8 @@ def test_help_imports_no_torch() -> None:
 
 
 @pytest.mark.slow
-def test_with_a_token_others_are_served_too(exports: dict[str, Path], tmp_path: Path) -> None:
-    """And with no room to wait, a second request is sent away until there is."""
+def test_a_server_with_a_token_admits_other_machines(exports: dict[str, Path], tmp_path: Path) -> None:
+    """It also has no queue, so a second request is refused until the first has ended."""
     import openai
 
     say = {"model": "tuned", "voice": "anna", "input": HELLO}
@@ -278,13 +297,13 @@ def test_with_a_token_others_are_served_too(exports: dict[str, Path], tmp_path: 
             thread.start()
         for thread in both:
             thread.join()
-        assert len(answers) == 2 and min(answers) > 1000, "OpenAI's client comes again when it is told to"
+        assert len(answers) == 2 and min(answers) > 1000, "OpenAI's client retries after the time in the response"
         assert SECRET not in (served.process.stdout.read() if served.end(signal.SIGINT) == 0 and served.process.stdout else SECRET)
 
 
 @pytest.mark.slow
-def test_disconnected_clients_keep_nobody_waiting(exports: dict[str, Path], tmp_path: Path) -> None:
-    """Neither a client of the API nor a page: the next request is spoken long before theirs would have ended."""
+def test_disconnected_clients_do_not_delay_others(exports: dict[str, Path], tmp_path: Path) -> None:
+    """For clients of the API and for pages: the next request is spoken long before theirs would have ended."""
     with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "60") as served:
         client = served.client()
 
@@ -300,8 +319,8 @@ def test_disconnected_clients_keep_nobody_waiting(exports: dict[str, Path], tmp_
                 next(gone.iter_bytes(1))
 
         def leave_page(seed: int) -> None:
-            asked = [HELLO, "tuned", "anna", "– nobody –", None, None, "", "as trained", 0.9, False, seed]
-            assert PageClient(served.url, f"session{seed}").join("speak", *asked)[0] == 200
+            arguments = [HELLO, "tuned", "anna", NOBODY, None, None, "", "as trained", 0.9, False, seed]
+            assert PageClient(served.url, f"session{seed}").join("speak", *arguments)[0] == 200
             with urllib.request.urlopen(f"{served.url}/gradio_api/queue/data?session_hash=session{seed}", timeout=60) as gone:
                 while b"is speaking" not in gone.readline():
                     pass
@@ -310,17 +329,17 @@ def test_disconnected_clients_keep_nobody_waiting(exports: dict[str, Path], tmp_
         (_, short), (whole, long) = times[0], times[-1]
         for leave in (leave_api, leave_page):
             leave(long)
-            assert spoken(short)[0] < whole / 2, f"{leave.__name__}: what nobody hears was made to its end"
+            assert spoken(short)[0] < whole / 2, f"{leave.__name__}: speech was generated to its end without a client"
 
 
 @pytest.mark.slow
 def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) -> None:
-    """Nobody is sent away, everybody gets all of it, and memory does not grow with the number of requests."""
+    """No client is refused, all get the whole speech, and memory does not grow with the number of requests."""
     say = {"model": "tuned", "voice": "anna", "response_format": "wav"}
     with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "1") as served:
         wanted = {seed: served.client().audio.speech.create(input=HELLO, extra_body={"seed": seed}, **say).read() for seed in range(4)}
         assert len(set(wanted.values())) == 4
-        lengths, begin, failures = [0] * 8, time.monotonic(), []
+        lengths, begin, failures, warm_clients = [0] * 8, time.monotonic(), [], threading.Semaphore(0)
 
         def talk(at: int) -> None:
             client = served.client()
@@ -329,11 +348,14 @@ def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) 
                 if got != wanted[at % 4]:
                     failures.append(at)
                 lengths[at] += 1
+                if lengths[at] == 2:
+                    warm_clients.release()
 
         threads = [threading.Thread(target=talk, args=(at,)) for at in range(8)]
         for thread in threads:
             thread.start()
-        time.sleep(20)
+        for _ in threads:
+            assert warm_clients.acquire(timeout=600)
         warm = psutil.Process(served.process.pid).memory_info().rss
         for thread in threads:
             thread.join()
@@ -345,8 +367,8 @@ def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the page in one")
-def test_a_browser_compares_clones_and_reaches_for_nothing_else(exports: dict[str, Path], fresh: Any, tmp_path: Path) -> None:
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to test the page in a browser")
+def test_a_browser_compares_and_clones_and_sends_no_other_requests(exports: dict[str, Path], fresh: Any, tmp_path: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     clip = fresh.config.data.train.parent / "low.flac"
@@ -355,45 +377,45 @@ def test_a_browser_compares_clones_and_reaches_for_nothing_else(exports: dict[st
         browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
         view = browser.new_context(http_credentials={"username": "me", "password": SECRET}).new_page()
         view.set_default_timeout(120_000)
-        troubles: list[str] = []
+        problems: list[str] = []
         requests: list[str] = []
-        view.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
-        view.on("pageerror", lambda error: troubles.append(str(error)))
+        view.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        view.on("pageerror", lambda error: problems.append(str(error)))
         view.on("request", lambda request: requests.append(request.url))
         view.goto(served.url)
         view.locator("#text textarea").fill(HELLO)
         view.locator("#speak").click()
-        view.wait_for_selector("#heard-b audio")
-        assert [view.locator(f"#heard-{side} b").inner_text() for side in "ab"] == ["tuned · anna", "fresh-base · anna"]
-        view.wait_for_function("[...document.querySelectorAll('.heard audio')].every(one => one.duration > 1 && one.duration < 1.1)")
-        view.wait_for_function("[...document.querySelectorAll('.heard img')].every(one => one.naturalWidth > 50)")
-        view.locator("#heard-a audio").evaluate("one => { one.muted = true; return one.play() }")
-        view.wait_for_function("getComputedStyle(document.querySelector('#heard-a .heard')).getPropertyValue('--at') > 0.3")
+        view.wait_for_selector("#result-b audio")
+        assert [view.locator(f"#result-{side} b").inner_text() for side in "ab"] == ["tuned · anna", "fresh-base · anna"]
+        view.wait_for_function("[...document.querySelectorAll('.result audio')].every(one => one.duration > 1 && one.duration < 1.1)")
+        view.wait_for_function("[...document.querySelectorAll('.result img')].every(one => one.naturalWidth > 50)")
+        view.locator("#result-a audio").evaluate("one => { one.muted = true; return one.play() }")
+        view.wait_for_function("getComputedStyle(document.querySelector('#result-a .result')).getPropertyValue('--at') > 0.3")
         choose(view, "#voice-b", "the reference clip")
         view.locator("#speak").click()
         view.get_by_text("record or upload a reference clip first").wait_for()
         view.get_by_text("Reference clip: a voice to clone").click()
         view.locator("#clip input[type=file]").set_input_files(clip)
         view.wait_for_selector("#clip [data-testid=waveform-controls], #clip .component-wrapper")
-        speak_until(view, "document.querySelector('#heard-b b')?.innerText === 'fresh-base · the reference clip'")
-        choose(view, "#model-b", "– nobody –")
-        speak_until(view, "document.querySelector('#heard-a audio') && !document.querySelector('#heard-b audio')")
+        speak_until(view, "document.querySelector('#result-b b')?.innerText === 'fresh-base · the reference clip'")
+        choose(view, "#model-b", NOBODY)
+        speak_until(view, "document.querySelector('#result-a audio') && !document.querySelector('#result-b audio')")
         browser.close()
         assert served.end(signal.SIGINT) == 0
-    assert troubles == []
+    assert problems == []
     assert {url.split("/")[2] for url in requests if url.startswith("http")} == {f"127.0.0.1:{served.port}"}
 
 
 def speak_until(view: Any, condition: str) -> None:
-    """As a person does: a click while the last speech is still being wound up is passed over, and the next one is not."""
-    from playwright.sync_api import TimeoutError as Late
+    """Click until it works, as a user does: gradio ignores a click while the previous request is ending."""
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
     for _ in range(12):
         view.locator("#speak").click()
-        with contextlib.suppress(Late):
+        with contextlib.suppress(PlaywrightTimeout):
             view.wait_for_function(condition, timeout=10_000)
             return
-    raise AssertionError(f"{condition} never came")
+    raise AssertionError(f"{condition} did not become true")
 
 
 def choose(view: Any, dropdown: str, option: str) -> None:
@@ -405,16 +427,16 @@ def basic(password: str) -> str:
     return "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
 
 
-def sound_in(card: str) -> bytes:
+def read_player(card: str) -> bytes:
     (data,) = re.findall(r'src="data:audio/flac;base64,([^"]+)"', card)
     return base64.b64decode(data)
 
 
 def private(path: Path, above: Path) -> bool:
-    """Whether a folder on the way to it keeps all other users out."""
+    """Whether other users have no access to one of the folders above it."""
     return any(folder.stat().st_mode & 0o077 == 0 for folder in path.parents if folder.is_relative_to(above) and folder != above)
 
 
 def kept(served: Served) -> list[Path]:
-    """Files of sound in the server's folder."""
+    """Audio and picture files in the server's folder."""
     return [path for path in served.temporary.rglob("*") if path.is_file() and path.suffix in (".wav", ".flac", ".mp3", ".png")]

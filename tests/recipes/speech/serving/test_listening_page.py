@@ -1,4 +1,4 @@
-"""What the page's controls do, over a real model. (A browser and gradio's own client go through it in test_serving.py.)"""
+"""Tests of `recipes.speech.serving.listening_page` with a real model; test_http_server.py tests it with gradio's client and a browser."""
 
 from __future__ import annotations
 
@@ -43,44 +43,44 @@ def controls(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) 
     clips.close()
 
 
-def shown(controls: Controls, *asked: Any) -> list[list[str]]:
+def speak(controls: Controls, *arguments: Any) -> list[list[str]]:
     async def collect() -> list[list[str]]:
-        return [each async for each in controls.speak(*asked)]
+        return [each async for each in controls.speak(*arguments)]
 
     return asyncio.run(collect())
 
 
 def kept(controls: Controls, clip: Path) -> str:
-    """As an upload of the file would leave it."""
+    """The path of the file after an upload."""
     return str(controls.clips.keep(clip.read_bytes(), clip.name))
 
 
-def test_two_are_shown_beside_each_other_as_they_come(controls: Controls) -> None:
+def test_both_sides_are_updated_during_generation(controls: Controls) -> None:
     assert controls.voices("custom_voice") == ["anna", "bert"] and controls.voices("base") == ["anna", "bert", CLIP]
-    steps = shown(controls, HELLO, "custom_voice", "anna", "base", "bert", None, *PLAIN)
-    assert "custom_voice · anna waits" in steps[0][0] and steps[0][1] == ""
+    steps = speak(controls, HELLO, "custom_voice", "anna", "base", "bert", None, *PLAIN)
+    assert "custom_voice · anna is waiting" in steps[0][0] and steps[0][1] == ""
     assert "<audio" in steps[-2][0] and "base · bert is speaking: 0.6 s" in steps[-2][1]
     assert all("<audio" in side and "cut off" in side for side in steps[-1])
 
 
 @pytest.mark.parametrize("sampled", [True, False])
-def test_the_settings_begin_with_what_the_model_says_of_itself(controls: Controls, monkeypatch: pytest.MonkeyPatch, sampled: bool) -> None:
+def test_initial_settings_are_those_of_the_model(controls: Controls, monkeypatch: pytest.MonkeyPatch, sampled: bool) -> None:
     import gradio
 
     model = next(iter(controls.speech.models.values()))
     monkeypatch.setattr(model, "exported", replace(model.exported, generation={"do_sample": sampled, "temperature": 0.4}))
     with gradio.Blocks():
         _, temperature, greedy, _ = setting_inputs(gradio, controls)
-    assert (temperature.value, greedy.value) == (0.4, not sampled), "a slider's temperature would ask for sampling"
+    assert (temperature.value, greedy.value) == (0.4, not sampled), "a temperature alone would mean sampling"
 
 
-def test_a_clip_is_cloned_by_a_base(controls: Controls, fresh: Any) -> None:
+def test_a_base_clones_a_clip(controls: Controls, fresh: Any) -> None:
     clip = kept(controls, fresh.config.data.train.parent / "low.flac")
-    last = shown(controls, HELLO, "base", CLIP, NOBODY, None, clip, "It is late.", *PLAIN[1:])[-1]
+    last = speak(controls, HELLO, "base", CLIP, NOBODY, None, clip, "It is late.", *PLAIN[1:])[-1]
     assert f"base · {CLIP}" in last[0] and last[1] == ""
 
 
-def test_a_clip_is_needed_where_there_is_no_voice_by_name(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_named_voices_only_clones(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_voices(kind: str, *names: str) -> None:
         model = controls.speech.models[kind]
         talker = model.exported.config["talker_config"] | {"spk_id": dict.fromkeys(names, 70)}
@@ -101,8 +101,8 @@ def test_bad_requests_are_refused_before_speech_is_generated(controls: Controls,
     long, none = kept(controls, tmp_path / "long.flac"), kept(controls, tmp_path / "none.wav")
     good = {"text": HELLO, "model": "custom_voice", "voice": "anna", "other": NOBODY, "whose": None, "clip": None}
     good |= dict(zip(("said", "language", "temperature", "greedy", "seed"), PLAIN, strict=True))
-    for wrong, told in (
-        ({"text": " "}, "write the text to speak"),
+    for wrong, message in (
+        ({"text": " "}, "enter a text to speak"),
         ({"text": "a" * 101}, "101 characters; at most 100 are accepted"),
         ({"voice": "carl"}, "has no voice 'carl'"),
         ({"voice": CLIP}, "has no voice 'the reference clip'"),
@@ -111,9 +111,9 @@ def test_bad_requests_are_refused_before_speech_is_generated(controls: Controls,
         ({"model": "base", "voice": CLIP}, "record or upload a reference clip first"),
         ({"model": "base", "voice": CLIP, "clip": long}, "61 s or more; at most 60 s are read"),
         ({"model": "base", "voice": CLIP, "clip": none}, "cannot be used"),
-        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/long.flac"}, "no longer here; upload it again"),
-        ({"said": "a" * 101}, "text of the clip has 101 characters; at most 100 are accepted"),
-        ({"text": None}, "write the text to speak"),
+        ({"model": "base", "voice": CLIP, "clip": f"{tmp_path}/long.flac"}, "has been removed; upload it again"),
+        ({"said": "a" * 101}, "transcript of the clip has 101 characters; at most 100 are accepted"),
+        ({"text": None}, "enter a text to speak"),
         ({"seed": -1}, "the seed -1 is not a number from 0"),
         ({"seed": None}, "the seed None is not a number"),
         ({"seed": float("nan")}, "the seed nan is not a number"),
@@ -121,11 +121,11 @@ def test_bad_requests_are_refused_before_speech_is_generated(controls: Controls,
         ({"temperature": 0}, "the temperature 0 is not above 0"),
         ({"temperature": "hot"}, "the temperature 'hot' is not above 0"),
     ):
-        with pytest.raises(Error, match=told):
-            shown(controls, *(good | wrong).values())
+        with pytest.raises(Error, match=message):
+            speak(controls, *(good | wrong).values())
 
 
-def test_a_card_is_as_wide_as_it_is_long_and_escapes() -> None:
+def test_the_width_of_a_card_is_its_duration_and_texts_are_escaped() -> None:
     one, two = Player("<b>a</b>", 2.0, False, "data:s", "data:p"), Player("b", 1.0, True, "data:s", "data:p")
     assert [re.search(r"width: ([\d.]+)%", html)[1] for html in render_sides([one, two])] == ["100.0", "50.0"]  # type: ignore[index]
     assert "&lt;b&gt;a&lt;/b&gt;" in render_card(one, 2.0) and "cut off" not in render_card(one, 2.0)

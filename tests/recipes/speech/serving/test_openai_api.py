@@ -1,4 +1,4 @@
-"""The API over a real model, in this process. (OpenAI's own client speaks with it in test_serving.py.)"""
+"""Tests of `recipes.speech.serving.openai_api` with a real model in this process; test_http_server.py tests it with OpenAI's client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(speech: SpeechQueue) -> Iterator[TestClient]:
         yield client
 
 
-def test_every_format_under_its_own_name(client: TestClient, speech: SpeechQueue) -> None:
+def test_every_format_has_its_media_type(client: TestClient, speech: SpeechQueue) -> None:
     for name, form in FORMATS.items():
         answer = client.post("/v1/audio/speech", json=GOOD | {"response_format": name})
         assert answer.status_code == 200 and answer.headers["content-type"] == form.media_type
@@ -51,18 +51,18 @@ def test_every_format_under_its_own_name(client: TestClient, speech: SpeechQueue
 
 
 @pytest.mark.parametrize(
-    ("wrong", "status", "param", "told"),
+    ("wrong", "status", "param", "message"),
     [
-        ({"model": "x"}, 404, "model", "there is tuned, nano"),
+        ({"model": "x"}, 404, "model", "models: tuned, nano"),
         ({"voice": "x"}, 400, "voice", "tuned has anna, bert"),
         ({"voice": {"id": "x"}}, 400, "voice", "tuned has anna, bert"),
-        ({"model": "nano"}, 400, "voice", "nano has no voice by name; it clones from a reference clip"),
+        ({"model": "nano"}, 400, "voice", "nano has no voice by name; it clones a reference clip"),
         ({"input": " "}, 400, "input", "input is empty"),
         ({"input": "a" * 101}, 400, "input", "101 characters, at most 100 are accepted"),
         ({"response_format": "vorbis"}, 400, "response_format", "available: mp3, opus, aac, flac, wav, pcm"),
         ({"speed": 1.5}, 400, "speed", "speed 1.5 is not supported"),
         ({"stream_format": "sse"}, 400, "stream_format", "use audio"),
-        ({"instructions": "Whisper."}, 400, "instructions", "leave them out"),
+        ({"instructions": "Whisper."}, 400, "instructions", "omit them"),
         ({"language": "latin"}, 400, "language", "known: chinese"),
         ({"loudness": 3}, 400, "loudness", "Extra inputs are not permitted"),
         ({"input": None}, 400, "input", "should be a valid string"),
@@ -71,14 +71,14 @@ def test_every_format_under_its_own_name(client: TestClient, speech: SpeechQueue
         ({"seed": "x"}, 400, "seed", "valid integer"),
     ],
 )
-def test_what_cannot_be_done_is_refused(wrong: dict, status: int, param: str, told: str, client: TestClient) -> None:
+def test_requests_that_cannot_be_fulfilled_are_refused(wrong: dict, status: int, param: str, message: str, client: TestClient) -> None:
     answer = client.post("/v1/audio/speech", json=GOOD | wrong)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param)
-    assert told in error["message"] and error["type"] == "invalid_request_error" and error["code"]
+    assert message in error["message"] and error["type"] == "invalid_request_error" and error["code"]
 
 
-def test_other_places_and_no_json(client: TestClient) -> None:
+def test_unknown_paths_and_invalid_json_are_errors(client: TestClient) -> None:
     for answer in (client.get("/v1/voices"), client.get("/v1/models/x"), client.get("/v1/audio/speech")):
         assert answer.status_code == 404 and answer.json()["error"]["message"]
     answer = client.post("/v1/audio/speech", content=b"{", headers={"content-type": "application/json"})
@@ -104,8 +104,8 @@ def test_a_failure_of_the_model_is_a_server_error(client: TestClient, speech: Sp
 
 
 @pytest.mark.parametrize("wrong", [{"input": "\ud800"}, {"voice": "\ud800"}, {"model": "\ud800"}, {"language": "\ud800"}, {"\udfff": 1}])
-def test_half_a_character_is_refused(wrong: dict, client: TestClient) -> None:
-    """The guard refuses it before; the API does not depend on that."""
+def test_a_lone_surrogate_is_refused(wrong: dict, client: TestClient) -> None:
+    """The guard refuses it too; the API does not rely on that."""
     body = json.dumps(GOOD | wrong)
     answer = client.post("/v1/audio/speech", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (400, 404) and answer.json()["error"]["message"]
@@ -114,33 +114,33 @@ def test_half_a_character_is_refused(wrong: dict, client: TestClient) -> None:
 def test_tokenizing_and_encoding_do_not_block_the_event_loop(
     client: TestClient, speech: SpeechQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a long text nor the encoding of a long speech keeps the loop from other requests."""
+    """Long texts and long speech must not delay other requests."""
     threads: list[str] = []
-    check, encoder = speech.models["tuned"].check, audio_encoding.encoder
+    check, encoder = speech.models["tuned"].check, audio_encoding.make_encoder
 
-    class Watched:
+    class ThreadRecorder:
         def __init__(self, name: str, rate: int) -> None:
             self._encoder = encoder(name, rate)
 
         def feed(self, wave: Any) -> bytes:
-            threads.append("feed" if in_the_loop() else "")
+            threads.append("feed" if runs_in_event_loop() else "")
             return self._encoder.feed(wave)
 
         def finish(self) -> bytes:
-            threads.append("finish" if in_the_loop() else "")
+            threads.append("finish" if runs_in_event_loop() else "")
             return self._encoder.finish()
 
     def watched(request: Any) -> None:
-        threads.append("check" if in_the_loop() else "")
+        threads.append("check" if runs_in_event_loop() else "")
         check(request)
 
     monkeypatch.setattr(speech.models["tuned"], "check", watched)
-    monkeypatch.setattr(audio_encoding, "encoder", Watched)
+    monkeypatch.setattr(audio_encoding, "make_encoder", ThreadRecorder)
     assert client.post("/v1/audio/speech", json=GOOD | {"response_format": "flac"}).status_code == 200
     assert len(threads) > 3 and set(threads) == {""}
 
 
-def in_the_loop() -> bool:
+def runs_in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Reference clips: what is kept, for how long, how much of it, and how it is decoded."""
+"""Tests of `recipes.speech.serving.reference_clips`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from recipes.speech.serving.reference_clips import BOUNDS, KEPT_SECONDS, SMALLES
 from tests.data_prep.crafted_flac import flac
 
 MINUTES = {"frames": 15 * 60 * 384_000, "rate": 384_000, "channels": 8}
-"""Of the clip that once stopped the server: two gigabytes of samples in 190 kB."""
+"""A clip that once stopped the server: two gigabytes of samples in 190 kB."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def decoded(clips: Clips, path: Path | str) -> Path:
     return asyncio.run(clips.decode(str(path)))
 
 
-def test_a_clip_is_decoded_as_the_model_reads_it_and_once(clips: Clips, tmp_path: Path) -> None:
+def test_a_clip_is_decoded_once_and_without_loss(clips: Clips, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (3 * 48_000, 2))
     soundfile.write(tmp_path / "a.flac", noise, 48_000)
     clip = clips.keep((tmp_path / "a.flac").read_bytes(), "My Voice.FLAC")
@@ -48,7 +48,7 @@ def test_a_clip_is_decoded_as_the_model_reads_it_and_once(clips: Clips, tmp_path
 
 
 @pytest.mark.parametrize("declared", [None, 0], ids=["honest", "undeclared"])
-def test_a_clip_that_holds_hours_is_refused_and_not_decoded(declared: int | None, clips: Clips) -> None:
+def test_a_very_long_clip_is_refused_without_decoding(declared: int | None, clips: Clips) -> None:
     content = flac(**MINUTES, declared=declared)
     assert len(content) < 2**18
     clip = clips.keep(content, "a.flac")
@@ -59,12 +59,12 @@ def test_a_clip_that_holds_hours_is_refused_and_not_decoded(declared: int | None
 
 
 @pytest.mark.parametrize("name", ["a\r\nb.flac", "../../x.flac", "x.html", "", "\ud800", "a" * 5000 + ".wav", ".flac", "a.flac\x00"])
-def test_a_name_decides_nothing_but_a_common_ending(name: str, clips: Clips) -> None:
+def test_only_a_common_extension_of_a_file_name_is_used(name: str, clips: Clips) -> None:
     clip = clips.keep(b"x", name)
     assert clip.name in ("clip", "clip.flac", "clip.wav") and clips.find(str(clip)) == clip
 
 
-def test_only_clips_are_found(clips: Clips, tmp_path: Path) -> None:
+def test_only_paths_of_clips_are_found(clips: Clips, tmp_path: Path) -> None:
     clip = clips.keep(b"x", "a.wav")
     (tmp_path / "clip.wav").write_bytes(b"x")
     folder = tmp_path / "clips"
@@ -72,11 +72,11 @@ def test_only_clips_are_found(clips: Clips, tmp_path: Path) -> None:
         assert clips.find(str(path)) is None, path
     for path in ("", "clip.wav", "http://x/clip.wav", f"{clip}\x00", clip.with_name(reference_clips.DECODED)):
         assert clips.find(str(path)) is None, path
-        with pytest.raises(UserError, match="no longer here; upload it again"):
+        with pytest.raises(UserError, match="has been removed; upload it again"):
             decoded(clips, path)
 
 
-def test_the_folder_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
+def test_the_size_of_the_folder_is_limited_by_removing_the_oldest_clips(tmp_path: Path) -> None:
     clips = Clips(tmp_path / "clips", room=3 * SMALLEST)
     kept = []
     for at in range(5):
@@ -88,29 +88,29 @@ def test_the_folder_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
     clips.close()
 
 
-def test_a_clip_is_kept_for_a_quarter_of_an_hour(clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_clips_are_removed(clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
     old, young = clips.keep(b"x", "a.wav"), clips.keep(b"x", "a.wav")
     os.utime(old.parent, (time.time() - KEPT_SECONDS - 1,) * 2)
     swept = threading.Event()
     sweep = clips.sweep
 
-    def watched() -> None:
+    def sweep_and_report() -> None:
         sweep()
         swept.set()
 
-    monkeypatch.setattr(clips, "sweep", watched)
+    monkeypatch.setattr(clips, "sweep", sweep_and_report)
     monkeypatch.setattr(reference_clips, "SWEEP_SECONDS", 0.0)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with clips.sweeping(None):
             assert await asyncio.to_thread(swept.wait, 60)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert not old.exists() and young.is_file()
 
 
-class Held(AudioDecoder):
-    """Decodes when the test says so."""
+class HeldDecoder(AudioDecoder):
+    """Decodes when the test sets `go`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -119,23 +119,23 @@ class Held(AudioDecoder):
     def probe(self, path: Path, bounds: AudioLimits = BOUNDS) -> Any:
         self.begun.set()
         assert self.go.wait(60)
-        raise AudioError("unreadable", "as the test says")
+        raise AudioError("unreadable", "by the test")
 
 
-def test_decoding_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """The loop is free while a clip is in hand; a second clip waits for its turn, and one whose client has gone is not begun."""
-    held = Held(tmp_path / "decoding")
+def test_decoding_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    """The loop is free during decoding. A second clip waits, and is not decoded if its client disconnects."""
+    held = HeldDecoder(tmp_path / "decoding")
     clips = Clips(tmp_path / "clips", decoder=held)
     clip = clips.keep(b"x", "a.wav")
 
-    async def story() -> None:
+    async def scenario() -> None:
         first, second = (asyncio.create_task(clips.decode(str(clip))) for _ in range(2))
         assert await asyncio.to_thread(held.begun.wait, 60)
         assert not first.done() and not second.done()
         second.cancel()
         held.go.set()
-        with pytest.raises(UserError, match="as the test says"):
+        with pytest.raises(UserError, match="by the test"):
             await first
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     clips.close()

@@ -1,4 +1,4 @@
-"""One after another, a bounded number waiting, nothing made for nobody. The voice here makes its chunks when the test says."""
+"""Tests of `recipes.speech.serving.request_queue`. The voice generates each chunk when the test releases it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from recipes.speech.voice import SpeechRequest, SpeechSampling
 CHUNK = np.zeros(10, np.float32)
 
 
-class Slow:
-    """Speaks a chunk for each `go`, up to five; the text `bad` is too much for it."""
+class HeldVoice:
+    """Generates a chunk for each release of `go`, up to five; fails on the text `bad`."""
 
     def __init__(self) -> None:
         self.go, self.spoken, self.most, self._now = threading.Semaphore(0), [], 0, 0
-        self.begun = 0
-        """Chunks, of all texts."""
+        self.begun = threading.Semaphore(0)
+        """Released at the beginning of each chunk."""
 
     def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
         self._now += 1
         self.most = max(self.most, self._now)
         try:
             for _ in range(5):
-                self.begun += 1
+                self.begun.release()
                 self.go.acquire()
                 if request.text == "bad":
                     raise ValueError("bad text")
@@ -51,43 +51,45 @@ async def all_of(speech: SpeechQueue, text: str) -> int:
     return len([wave async for wave in speaking(speech, text)])
 
 
-async def until(true: Any) -> None:
-    while not true():
-        await asyncio.sleep(0.01)
+async def second_chunk_of(voice: HeldVoice) -> None:
+    """Wait until the second chunk is being generated."""
+    for _ in range(2):
+        assert await asyncio.to_thread(voice.begun.acquire, timeout=30)
 
 
-def run(story: Any, room: int = 2) -> Slow:
-    voice = Slow()
+def run(scenario: Any, room: int = 2) -> HeldVoice:
+    voice = HeldVoice()
 
-    async def told() -> None:
+    async def run_scenario() -> None:
         speech = SpeechQueue({"m": voice}, room)  # type: ignore[dict-item]
         try:
-            await asyncio.wait_for(story(speech, voice), 30)
-            await until(lambda: speech.pending == 0)
+            await asyncio.wait_for(scenario(speech, voice), 30)
+            assert speech.pending == 0
         finally:
             for _ in range(99):
                 voice.go.release()
             await asyncio.to_thread(speech.close)
 
-    asyncio.run(told())
+    asyncio.run(run_scenario())
     return voice
 
 
 def test_requests_are_served_one_after_another_in_their_order() -> None:
-    async def story(speech: SpeechQueue, voice: Slow) -> None:
+    async def scenario(speech: SpeechQueue, voice: HeldVoice) -> None:
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
         for _ in range(15):
             voice.go.release()
         assert await asyncio.gather(*waiting) == [5, 5, 5]
 
-    voice = run(story)
+    voice = run(scenario)
     assert voice.spoken == [*"aaaaabbbbbccccc", "closed"] and voice.most == 1
 
 
 def test_a_full_queue_refuses_the_next_request_and_serves_the_others() -> None:
-    async def story(speech: SpeechQueue, voice: Slow) -> None:
+    async def scenario(speech: SpeechQueue, voice: HeldVoice) -> None:
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "abc"]
-        await until(lambda: speech.pending == 3)
+        await asyncio.sleep(0)  # each task runs to its first wait
+        assert speech.pending == 3
         with pytest.raises(QueueFullError, match=r"Queue full \(3 pending\)"):
             await all_of(speech, "d")
         for _ in range(15):
@@ -97,43 +99,46 @@ def test_a_full_queue_refuses_the_next_request_and_serves_the_others() -> None:
             voice.go.release()
         assert await all_of(speech, "e") == 5
 
-    assert "d" not in run(story).spoken
+    assert "d" not in run(scenario).spoken
 
 
 def test_generation_stops_when_the_client_disconnects() -> None:
-    async def story(speech: SpeechQueue, voice: Slow) -> None:
+    async def scenario(speech: SpeechQueue, voice: HeldVoice) -> None:
         async with aclosing(speaking(speech, "a")) as chunks:
             voice.go.release()
             await anext(chunks)
-            await until(lambda: voice.begun == 2)  # so that its second chunk is in hand when it leaves
+            await second_chunk_of(voice)  # its second chunk is being generated when the client disconnects
         waiting = [asyncio.create_task(all_of(speech, text)) for text in "bc"]
-        await until(lambda: speech.pending == 2)
+        await asyncio.sleep(0)  # each task runs to its first wait
+        assert speech.pending == 2
         waiting[0].cancel()  # while it waits in the queue
-        await until(lambda: speech.pending == 1)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        assert speech.pending == 1
         for _ in range(7):
             voice.go.release()
         assert await waiting[1] == 5
 
-    assert run(story).spoken == [*"aaccccc", "closed"]
+    assert run(scenario).spoken == [*"aaccccc", "closed"]
 
 
 def test_an_error_fails_only_its_own_request() -> None:
-    async def story(speech: SpeechQueue, voice: Slow) -> None:
+    async def scenario(speech: SpeechQueue, voice: HeldVoice) -> None:
         for _ in range(6):
             voice.go.release()
         with pytest.raises(ValueError, match="bad text"):
             await all_of(speech, "bad")
         assert await all_of(speech, "good") == 5
 
-    run(story)
+    run(scenario)
 
 
 def test_closing_the_server_fails_the_current_request() -> None:
-    async def story(speech: SpeechQueue, voice: Slow) -> None:
+    async def scenario(speech: SpeechQueue, voice: HeldVoice) -> None:
         chunks = speaking(speech, "a")
         voice.go.release()
         await anext(chunks)
-        await until(lambda: voice.begun == 2)  # the thread has looked at `_closing` after the first chunk, and is making the second
+        await second_chunk_of(voice)  # the thread has checked `_closing` after the first chunk, and is generating the second
         closing = asyncio.create_task(asyncio.to_thread(speech.close))
         await asyncio.to_thread(speech._closing.wait)
         voice.go.release()
@@ -142,4 +147,4 @@ def test_closing_the_server_fails_the_current_request() -> None:
             await anext(chunks)
         await closing
 
-    run(story)
+    run(scenario)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.scoring import samples_of
+from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.voice_clone.demo import comparison_clips, pipeline
 from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE, ComparisonClip
@@ -34,10 +34,8 @@ def test_clips_of_each_system_are_in_order_and_have_their_recording(tmp_path: Pa
 def test_codec_reconstruction_changes_the_audio_but_not_the_words(tmp_path: Path) -> None:
     row = comparison_clips.read_rows(pipeline.NEW_VOICE / "held_out.jsonl")[0]
     real = pipeline.NEW_VOICE / row["audio"]
-    (coded,) = comparison_clips.reconstruct_clips(
-        [ComparisonClip(row["text"], row["text"], real, real)], pipeline.CODEC, pipeline.WHISPER, tmp_path
-    )
-    errors = intelligibility.compare(row["text"], coded.heard, "english")
+    (coded,) = comparison_clips.reconstruct_clips([ComparisonClip(row["text"], row["text"], real, real)], pipeline.CODEC, pipeline.WHISPER, tmp_path)
+    errors = intelligibility.count_errors(row["text"], coded.heard, "english")
     assert errors and errors.wrong_words <= errors.words / 3
-    before, after = samples_of(real), samples_of(coded.path)
+    before, after = read_clip(real), read_clip(coded.path)
     assert abs(len(before) - len(after)) < 2 * 1920 and coded.path.parent == tmp_path and coded.real == real
