@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import runpy
 import signal
@@ -111,8 +112,9 @@ def _run_command(words: list[str], env: dict[str, str], cwd: Path, fresh: tuple[
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]  # a command is no worker of another process
     for name in [*sys.modules]:
-        if name.partition(".")[0] in (*OWN_PACKAGES, *fresh):
+        if name.startswith("outside_recipe_") or name.partition(".")[0] in (*OWN_PACKAGES, *fresh):
             del sys.modules[name]
     first, *rest = words
     given = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
