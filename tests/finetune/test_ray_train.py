@@ -13,7 +13,7 @@ from finetune import ray_train
 from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
 from finetune.ray_train import Engine, format_arguments, split_arguments
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +85,6 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path)
     inputs = ["--model.source", str(config.model.source), "--data.train", str(config.data.train)]
-    command = [sys.executable, "finetune/ray_train.py", "--recipe", str(tiny.FOLDER), *inputs, "--num-workers", "2"]
-    done = subprocess.run([*command, "--ray-address", "127.0.0.1:1"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    argv = ["--recipe", tiny.FOLDER, *inputs, "--num-workers", "2", "--ray-address", "127.0.0.1:1"]
+    done = fork_server.run_command("finetune/ray_train.py", *argv)
     assert done.returncode == 2 and done.stderr.startswith("error: no Ray cluster at 127.0.0.1:1: "), done.stderr

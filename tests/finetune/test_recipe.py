@@ -13,7 +13,7 @@ import pytest
 
 from finetune.errors import UserError
 from finetune.recipe import Inference, Recipe, built_in_recipes, choose_recipe, find_recipe, load_options, load_recipe
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,8 +136,7 @@ def test_a_recipe_in_the_old_form_trains_and_generates_with_one_warning(tmp_path
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def run(*command: str) -> tuple[str, list[str]]:
-        argv = [sys.executable, *command, "--recipe", str(folder)]
-        done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        done = fork_server.run_command(*command, "--recipe", folder, cwd=tmp_path, env=environ)
         assert done.returncode == 0, done.stderr
         return done.stdout, [line for line in done.stderr.splitlines() if "Warning" in line]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,13 +14,17 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor, init_device_mesh
 
 from finetune.checkpointing import safetensors_shards
 from finetune.checkpointing.safetensors_shards import TensorEntry, TensorShard
-from finetune.distributed.process_group import World
+from finetune.config import resolve
+from finetune.distributed import sharding
+from finetune.distributed.process_group import World, join, leave
+from finetune.modeling import loading
 from finetune.storage import files
-from tests.finetune import tiny
+from tests.byte_model.recipe import Options
+from tests.finetune import fork_server
 
 TENSORS = {
     "odd.bf16": torch.randn(5, 3).bfloat16(),
@@ -167,46 +172,34 @@ def test_the_header_says_where_each_piece_lies(tmp_path: Path) -> None:
     assert found == [{"matrix": {"saved_offsets": [0, 0]}}, {"matrix": {"saved_offsets": [4, 0]}}]
 
 
-TWO_RANKS = """
-import json, sys
-from pathlib import Path
-import torch
-from torch.distributed.tensor import distribute_tensor, Replicate, Shard
-from finetune.modeling import loading as models
-from finetune.distributed import sharding as parallel
-from finetune.checkpointing import safetensors_shards as shards
-from finetune.distributed.process_group import join, leave
-from tests.byte_model.recipe import Options
-from tests.finetune.checkpointing.test_safetensors_shards import WHOLE
-from finetune.config import resolve
-
-CONFIG = resolve("tests/byte_model", Options, [], [])
-
-world = join((), Path(FOLDER))
-seen = {}
-for strategy, placements in (("fsdp", [Shard(0)]), ("ddp", [Replicate(), Shard(0)])):
-    mesh = parallel.make_layout(strategy, CONFIG, world).whole
-    tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
-    parts = shards.select_own_parts(tensors, world.rank, world.size)
-    seen[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}
-    shards.write_shard(Path(FOLDER, strategy, f"rank-{world.rank}.safetensors"), parts)
-    torch.distributed.barrier()
-    with shards.open_shards(Path(FOLDER, strategy)) as (read, shapes):
-        assert all(torch.equal(read(name, None), tensor) for name, tensor in WHOLE.items()) and len(shapes) == len(WHOLE) + 1
-        for name, tensor in tensors.items():
-            local = tensor.to_local() if name != "plain" else tensor
-            assert torch.equal(read(name, models.local_slices(tensor)[1]), local), name
-sys.stdout.write(json.dumps(seen) + chr(10))
-leave()
-"""
-
 WHOLE = {"a": torch.arange(15.0).reshape(5, 3), "b": torch.arange(3.0), "one": torch.ones(1, 4), "c": torch.arange(8)}
 
 
-def test_two_ranks_write_everything_once_and_read_their_own(tmp_path: Path) -> None:
+def parts_of_rank(folder: Path) -> dict[str, dict[str, list[list[int]]]]:
+    """On one of two ranks: offset and shape of what it writes of each tensor, under two strategies; what it reads back is its own part."""
+    world, found = join((), folder), dict[str, dict[str, list[list[int]]]]()
+    config = resolve("tests/byte_model", Options, [], [])
+    strategies: dict[Literal["fsdp", "ddp"], list[Placement]] = {"fsdp": [Shard(0)], "ddp": [Replicate(), Shard(0)]}
+    for strategy, placements in strategies.items():
+        mesh = sharding.make_layout(strategy, config, world).whole
+        tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
+        parts = safetensors_shards.own_parts(tensors, world.rank, world.size)
+        found[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}
+        safetensors_shards.write_shard(folder / strategy / f"rank-{world.rank}.safetensors", parts)
+        torch.distributed.barrier()
+        with safetensors_shards.open_shards(folder / strategy) as (read, shapes):
+            assert all(torch.equal(read(name, None), tensor) for name, tensor in WHOLE.items()) and len(shapes) == len(WHOLE) + 1
+            for name, tensor in tensors.items():
+                local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                assert torch.equal(read(name, loading.local_slices(tensor)[1]), local), name
+    leave()
+    return found
+
+
+def test_two_ranks_write_every_tensor_once_and_read_their_own_part(tmp_path: Path) -> None:
     for strategy in ("fsdp", "ddp"):
         (tmp_path / strategy).mkdir()
-    first, second = (json.loads(output) for output in tiny.ranks(TWO_RANKS.replace("FOLDER", repr(str(tmp_path)))))
+    first, second = fork_server.run_ranks(2, parts_of_rank, tmp_path)
     assert first["fsdp"] == {"a": [[0, 0], [3, 3]], "b": [[0], [2]], "one": [[0, 0], [1, 4]], "c": [[0], [4]], "plain": [[0], [2]]}
     assert second["fsdp"] == {"a": [[3, 0], [2, 3]], "b": [[2], [1]], "c": [[4], [4]]}
     assert (list(first["ddp"]), list(second["ddp"])) == (["a", "one", "plain"], ["b", "c"]), "replicas share the work"

@@ -19,7 +19,7 @@ from finetune.data.jsonl_dataset import index_path
 from finetune.distributed.process_group import join, leave
 from finetune.storage import files
 from finetune.training import setup
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 ROOT = Path(__file__).parents[3]
 SHOWING = replace(tiny.RECIPE, show=lambda sample, processor: f"«{bytes(sample['ids'].tolist()).decode()}» for {processor}")
@@ -132,6 +132,5 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
 
 
 def test_it_is_a_script_too(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "finetune", "plan", *argv_in(tmp_path, "--settings")]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = fork_server.run_command("-m", "finetune", "plan", *argv_in(tmp_path, "--settings"))
     assert done.returncode == 0 and done.stdout.startswith(f"recipe: {tiny.FOLDER}"), done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,7 @@ from finetune.checkpointing import checkpoint
 from finetune.cli import verify
 from finetune.distributed.process_group import World
 from finetune.storage import files
-from tests.finetune import tiny
-
-ROOT = Path(__file__).parents[3]
+from tests.finetune import fork_server, tiny
 
 
 @pytest.fixture
@@ -73,5 +69,5 @@ def test_nothing_good_and_nothing_at_all(run: Path, tmp_path: Path, capsys: pyte
 
 
 def test_the_verb_runs_as_a_command(run: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "finetune", "check", str(run)], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = fork_server.run_command("-m", "finetune", "check", run)
     assert done.returncode == 0 and done.stdout.endswith("the run can resume from step-00000006\n"), done.stderr

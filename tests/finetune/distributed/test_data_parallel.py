@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from finetune.config import Config, Parallel, Train
 from finetune.distributed import data_parallel, sharding
 from finetune.distributed.data_parallel import split_into_buckets
-from finetune.distributed.process_group import World
-from tests.finetune import tiny
+from finetune.distributed.process_group import World, join, leave
+from finetune.modeling.optimizers import make_optimizer, restore_state, update
+from tests.finetune import fork_server, tiny
 
 
 class Model(nn.Module):
@@ -127,81 +131,77 @@ def test_the_sizes_of_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert split_into_buckets([50, 1]) == [1, 1]
 
 
-IMPORTS = """
-import copy, json, sys, tempfile
-from pathlib import Path
-import torch
-import torch._dynamo  # which each rank would import later, by itself
-import torch.distributed as dist
-from finetune.distributed import data_parallel
-from finetune.modeling import optimizers as optim
-from finetune.distributed import sharding as parallel
-from finetune.config import Config, Parallel, Train
-from finetune.distributed.process_group import join, leave
-from tests.finetune.distributed.test_data_parallel import IDS, Model
-"""
-RANKS = """
-world, found = join((), Path(tempfile.mkdtemp())), {}
-data_parallel.BUCKET = 4 * 24  # three buckets
-sent, reduce = [], dist.all_reduce
-def counted(tensor, *arguments, **options):
-    sent.append(tensor.numel())
-    return reduce(tensor, *arguments, **options)
-dist.all_reduce = counted
-torch.manual_seed(0)
-plain = Model()
-model = copy.deepcopy(plain)
-parallel.shard(model, (), "ddp", Config.model_construct(train=Train(precision="fp32"), parallel=Parallel(strategy="ddp")), world)
-for step in range(2):
-    sent.clear()
-    for micro in range(2):  # only one rank's last micro-batch reaches all of the model
-        parallel.prepare_backward(model, "ddp", last=micro == 1)
-        shares = [plain(IDS + rank, seldom=step == 0 or (rank, micro) == (2, 1))["loss"] for rank in range(3)]
-        (sum(shares) / 3).backward()
-        (model(IDS + world.rank, seldom=step == 0 or (world.rank, micro) == (2, 1))["loss"]).backward()
-        found[f"sent {step} {micro}"] = len(sent)
-    both = list(zip(model.named_parameters(), plain.parameters(), strict=True))
-    found[f"wrong {step}"] = [n for (n, own), p in both if not torch.allclose(own.grad.full_tensor(), p.grad, rtol=1e-5, atol=1e-6)]
-    found[f"digest {step}"] = [own.grad.full_tensor().double().sum().item() for (_, own), _ in both]
-    model.zero_grad(set_to_none=True)
-    plain.zero_grad(set_to_none=True)
-sys.stdout.write(json.dumps(found) + chr(10))
-leave()
-"""
+def gradients_of_rank(folder: Path) -> dict[str, Any]:
+    """On one of three ranks: the all-reduces of each micro-batch, and the gradients of two steps beside those of one process."""
+    world, found, sent = join((), folder), dict[str, Any](), list[int]()
+    reduce = dist.all_reduce
+
+    def counted(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+        sent.append(tensor.numel())
+        return reduce(tensor, *arguments, **options)
+
+    torch.manual_seed(0)
+    plain = Model()
+    model = copy.deepcopy(plain)
+    config = Config.model_construct(train=Train(precision="fp32"), parallel=Parallel(strategy="ddp"))
+    with mock.patch.object(data_parallel, "BUCKET", 4 * 24), mock.patch.object(dist, "all_reduce", counted):  # three buckets
+        sharding.shard(model, (), "ddp", config, world)
+        for step in range(2):
+            for micro in range(2):  # only one rank's last micro-batch reaches all of the model
+                sent.clear()
+                sharding.prepare_backward(model, "ddp", last=micro == 1)
+                shares = [plain(IDS + rank, seldom=step == 0 or (rank, micro) == (2, 1))["loss"] for rank in range(3)]
+                torch.stack(shares).mean().backward()
+                model(IDS + world.rank, seldom=step == 0 or (world.rank, micro) == (2, 1))["loss"].backward()
+                found[f"sent {step} {micro}"] = len(sent)
+            both = list(zip(model.named_parameters(), plain.parameters(), strict=True))
+            wrong = [name for (name, own), right in both if not torch.allclose(whole(own.grad), whole(right.grad), rtol=1e-5, atol=1e-6)]
+            found[f"wrong {step}"] = wrong
+            found[f"digest {step}"] = [whole(own.grad).double().sum().item() for (_, own), _ in both]
+            model.zero_grad(set_to_none=True)
+            plain.zero_grad(set_to_none=True)
+    leave()
+    return found
 
 
-def test_on_three_ranks_gradients_are_averaged_once_a_step_bucket_by_bucket() -> None:
+def whole(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def test_on_three_ranks_gradients_are_averaged_once_a_step_bucket_by_bucket(tmp_path: Path) -> None:
     """Also those of a layer that only one of the ranks has reached: the others have zeros for it, and the same gradient afterwards."""
-    ranks = [json.loads(output) for output in tiny.forked(IMPORTS, RANKS, 3)]
+    ranks = fork_server.run_ranks(3, gradients_of_rank, tmp_path)
     assert all(found == ranks[0] for found in ranks)
     assert [ranks[0][f"sent {step} {micro}"] for step in range(2) for micro in range(2)] == [0, 3, 0, 3]
     assert ranks[0]["wrong 0"] == ranks[0]["wrong 1"] == []
 
 
-RESUMED = """
-world, found = join((), Path(tempfile.mkdtemp())), {}
-data_parallel.BUCKET = 1  # the layer that one rank alone reaches has a bucket of its own
-for precision in ("fp32", "bf16"):
-    torch.manual_seed(0)
-    model = Model()
-    config = Config.model_construct(train=Train(precision=precision), parallel=Parallel(strategy="ddp"))
-    parallel.shard(model, (), "ddp", config, world)
-    optimizer = optim.make_optimizer(model, Train())
-    optim.restore_state(optimizer, 3)
-    for seldom in (world.rank == 1, False):  # the first step after a resume: nothing of this model was reached before, here
-        model(IDS + world.rank, seldom=seldom)["loss"].backward()
-        found.setdefault(f"without {precision}", []).append([n for n, p in model.named_parameters() if p.grad is None])
-        gradients = parallel.group_by_layout(p.grad for p in model.parameters() if p.grad is not None)
-        found.setdefault(f"norm {precision}", []).append(parallel.gradient_norm(gradients).item())
-        optim.update_parameters(optimizer, 0.1)
-    found[f"weights {precision}"] = [p.full_tensor().double().sum().item() for p in model.parameters()]
-sys.stdout.write(json.dumps(found) + chr(10))
-leave()
-"""
+def updates_of_rank(folder: Path) -> dict[str, Any]:
+    """On one of two ranks: the gradients, norms and weights of the first two steps after a resume."""
+    world, found = join((), folder), dict[str, Any]()
+    precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
+    for precision in precisions:
+        torch.manual_seed(0)
+        model = Model()
+        config = Config.model_construct(train=Train(precision=precision), parallel=Parallel(strategy="ddp"))
+        with mock.patch.object(data_parallel, "BUCKET", 1):  # the layer that only one rank reaches has a bucket of its own
+            sharding.shard(model, (), "ddp", config, world)
+        optimizer = make_optimizer(model, Train())
+        restore_state(optimizer, 3)
+        for seldom in (world.rank == 1, False):  # on the first step after a resume no gradient of this process is known
+            model(IDS + world.rank, seldom=seldom)["loss"].backward()
+            found.setdefault(f"without {precision}", []).append([name for name, p in model.named_parameters() if p.grad is None])
+            gradients = sharding.group_by_layout(p.grad for p in model.parameters() if p.grad is not None)
+            found.setdefault(f"norm {precision}", []).append(sharding.gradient_norm(gradients).item())
+            update_parameters(optimizer, 0.1)
+        found[f"weights {precision}"] = [whole(p).double().sum().item() for p in model.parameters()]
+    leave()
+    return found
 
 
-def test_a_weight_that_another_rank_alone_has_reached_is_updated_on_all() -> None:
-    ranks = [json.loads(output) for output in tiny.forked(IMPORTS, RESUMED, 2)]
+def test_a_weight_that_only_one_rank_reached_is_updated_on_all(tmp_path: Path) -> None:
+    ranks = fork_server.run_ranks(2, updates_of_rank, tmp_path)
     assert ranks[0] == ranks[1]
     for precision in ("fp32", "bf16"):
         assert ranks[0][f"without {precision}"] == [[], ["seldom.weight", "seldom.bias"]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,45 +27,45 @@ from finetune.distributed.process_group import (
     sum_over_ranks,
 )
 from finetune.errors import ElsewhereError, UserError
-from tests.finetune import tiny
+from tests.finetune import fork_server
 
-TWO_RANKS = """
-import json, os, sys, tempfile
-from pathlib import Path
-from finetune.errors import UserError
-from finetune.distributed.process_group import gather_from_ranks, join, leave, run_on_main, broadcast_from_main, sum_over_ranks, run_on_all
 
-world = join((), Path(tempfile.mkdtemp()))
-rank = world.rank
-
-def told(agree, action):
+def outcome(agree: Callable[[World, Callable[[], Any]], Any], world: World, action: Callable[[], Any]) -> Any:
+    """Result or error of an agreement."""
     try:
         return agree(world, action)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-def failing(where, error):
-    def action():
-        if rank == where:
-            raise error
-        return rank
-    return action
 
-seen = {
-    "size": world.size, "main": world.is_main, "device": str(world.device),
-    "sums": sum_over_ranks(world, [rank + 1.0, 0.1]),
-    "share": broadcast_from_main(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
-    "gather": gather_from_ranks(world, "long" * rank),
-    "together": told(run_on_all, lambda: rank),
-    "user error on 1": told(run_on_all, failing(1, UserError("the disk is full"))),
-    "defect on 0": told(run_on_all, failing(0, KeyError("ours"))),
-    "once": told(run_on_main, lambda: ["computed on", rank]),
-    "once fails": told(run_on_main, failing(0, UserError("no such file"))),
-    "afterwards": sum_over_ranks(world, [1.0]),
-}
-sys.stdout.write(json.dumps(seen) + chr(10))
-leave()
-"""
+def agreements_of_rank(folder: Path) -> dict[str, Any]:
+    """On one of two ranks: what each agreement gives, and what it gives where one rank fails."""
+    world = join((), folder)
+    rank = world.rank
+
+    def failing(where: int, error: Exception) -> Callable[[], int]:
+        def action() -> int:
+            if rank == where:
+                raise error
+            return rank
+
+        return action
+
+    found = {
+        "size": world.size,
+        "main": world.is_main,
+        "sum_over_ranks": sum_over_ranks(world, [rank + 1.0, 0.1]),
+        "broadcast_from_main": broadcast_from_main(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
+        "gather_from_ranks": gather_from_ranks(world, "long" * rank),
+        "run_on_all": outcome(run_on_all, world, lambda: rank),
+        "user error on 1": outcome(run_on_all, world, failing(1, UserError("the disk is full"))),
+        "defect on 0": outcome(run_on_all, world, failing(0, KeyError("ours"))),
+        "run_on_main": outcome(run_on_main, world, lambda: ["computed on", rank]),
+        "run_on_main fails": outcome(run_on_main, world, failing(0, UserError("no such file"))),
+        "afterwards": sum_over_ranks(world, [1.0]),
+    }
+    leave()
+    return found
 
 
 def test_a_world_of_one_agrees_with_itself(world: World) -> None:
@@ -119,8 +120,8 @@ def test_nothing_is_pickled_in_an_agreement(world: World) -> None:
         broadcast_from_main(world, {"tensor": torch.ones(1)})
 
 
-def test_two_ranks_agree_and_fail_together() -> None:
-    first, second = (json.loads(output) for output in tiny.ranks(TWO_RANKS))
+def test_two_ranks_agree_and_fail_together(tmp_path: Path) -> None:
+    first, second = fork_server.run_ranks(2, agreements_of_rank, tmp_path)
     assert (first["main"], second["main"]) == (True, False) and first["size"] == second["size"] == 2
     assert first["sums"] == second["sums"] == [3.0, 0.2]
     assert first["share"] == second["share"] == {"from": 0, "text": "Æ", "nothing": None, "list": [[]]}

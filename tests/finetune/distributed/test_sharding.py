@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,12 +15,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from finetune.config import Config
-from finetune.distributed import activation_checkpointing, sharding
-from finetune.distributed.process_group import World
+from finetune.config import Config, Parallel, Train
+from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
+from finetune.distributed.process_group import World, join, leave
 from finetune.distributed.sharding import Layout, check_sharding, choose_strategy, make_layout, plain_name, shard
 from finetune.errors import UserError
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 HERE = torch.device("cpu")
 FSDP = {"ACCELERATE_USE_FSDP": "true"}
@@ -307,65 +307,60 @@ def test_plain_names() -> None:
     assert plain_name("head.weight") == "head.weight"
 
 
-IMPORTS = """
-import copy, json, sys, tempfile
-from pathlib import Path
-import torch
-import torch._dynamo  # which each rank would import later, by itself
-from torch import nn
-from finetune.distributed import sharding as parallel
-from finetune.distributed import tensor_parallel
-from finetune.config import Config, Parallel, Train
-from finetune.distributed.process_group import join, leave
-"""
-NORMS = """
-class Block(nn.Module):
-    def __init__(self):
+class NormedBlock(nn.Module):
+    def __init__(self) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 10), nn.Linear(10, 6)
 
-    def forward(self, hidden):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden + self.down(torch.tanh(self.up(self.norm(hidden))))
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.blocks, self.head = nn.Embedding(50, 6), nn.ModuleList([Block(), Block()]), nn.Linear(6, 3)
 
-    def forward(self, ids):
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks, self.head = nn.Embedding(50, 6), nn.ModuleList([NormedBlock(), NormedBlock()]), nn.Linear(6, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
         hidden = self.embedding(ids)
         for block in self.blocks:
             hidden = block(hidden)
         return self.head(hidden).clone()  # no view: fully_shard warns of those
 
-PLANS = {tensor_parallel.class_path(Block()): {"up": "outputs", "down": "inputs"}}
-world, found = join((), Path(tempfile.mkdtemp())), {}
-torch.manual_seed(0)
-whole = Model()
-rows = torch.arange(24).reshape(4, 6)
-for name, more in {"tensor": {"tensor": 2}, "hsdp": {"replicate": 2}, "fsdp": {}, "ddp": {}}.items():
-    strategy = "fsdp" if name == "tensor" else name
-    plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
-    config = Config.model_construct(train=Train(precision="fp32"), parallel=Parallel(strategy=strategy, **more))
-    parallel.shard(model, (Block,), strategy, config, world, PLANS)
-    shares, group = 4 // config.parallel.tensor, world.rank // config.parallel.tensor  # who shares matrices sees the same rows
-    plain(rows).square().sum().backward()
-    (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares
-    right = float(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5))
-    gradients = parallel.group_by_layout(parameter.grad for parameter in model.parameters())
-    norm = float(parallel.gradient_norm(gradients))
-    parallel.clip_gradients(gradients, norm, 0.5)
-    clipped = zip(model.named_parameters(), plain.parameters(), strict=True)
-    wrong = [key for (key, own), other in clipped if not torch.allclose(own.grad.full_tensor(), other.grad, rtol=1e-4, atol=1e-6)]
-    found[name] = {"norm": norm, "right": right, "wrong": wrong, "axes": sorted({len(own.placements) for own in model.parameters()})}
-sys.stdout.write(json.dumps(found) + chr(10))
-leave()
-"""
+
+def norms_of_rank(folder: Path) -> dict[str, dict[str, Any]]:
+    """On one of four ranks, for each strategy: the norm before clipping and the clipped gradients, beside those of one process."""
+    plans: tensor_parallel.Plans = {tensor_parallel.class_path(NormedBlock()): {"up": "outputs", "down": "inputs"}}
+    world, found = join((), folder), dict[str, dict[str, Any]]()
+    torch.manual_seed(0)
+    whole = Model()
+    rows = torch.arange(24).reshape(4, 6)
+    parallels = {
+        "tensor": Parallel(strategy="fsdp", tensor=2),
+        "hsdp": Parallel(strategy="hsdp", replicate=2),
+        "fsdp": Parallel(strategy="fsdp"),
+        "ddp": Parallel(strategy="ddp"),
+    }
+    for name, parallel in parallels.items():
+        plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
+        chosen = Config.model_construct(train=Train(precision="fp32"), parallel=parallel)
+        assert parallel.strategy != "auto"
+        shard(model, (NormedBlock,), parallel.strategy, chosen, world, plans)
+        shares, group = 4 // parallel.tensor, world.rank // parallel.tensor  # ranks that share matrices see the same rows
+        plain(rows).square().sum().backward()
+        (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares
+        right = float(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5))
+        norm = clipped(model, 0.5)
+        both = zip(model.named_parameters(), plain.parameters(), strict=True)
+        wrong = [key for (key, own), other in both if not torch.allclose(own.grad.full_tensor(), other.grad, rtol=1e-4, atol=1e-6)]
+        found[name] = {"norm": norm, "right": right, "wrong": wrong, "axes": sorted({len(own.placements) for own in model.parameters()})}
+    leave()
+    return found
 
 
-def test_on_four_ranks_the_norm_is_that_of_one_process() -> None:
+def test_on_four_ranks_the_norm_is_that_of_one_process(tmp_path: Path) -> None:
     """Under tensor parallelism a matrix lies over both axes of the ranks, its norms over one; under hsdp a shard lies on two ranks."""
-    ranks = [json.loads(output) for output in tiny.forked(IMPORTS, NORMS, 4)]
+    ranks = fork_server.run_ranks(4, norms_of_rank, tmp_path)
     assert all(found == ranks[0] for found in ranks), "every rank clips by the same norm"
     assert [*ranks[0]] == ["tensor", "hsdp", "fsdp", "ddp"]
     for name, found in ranks[0].items():

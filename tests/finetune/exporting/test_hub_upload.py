@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import pytest
 
 from finetune.errors import UserError
 from finetune.exporting import hub_upload
-from tests.finetune import fake_hub, tiny
+from tests.finetune import fake_hub, fork_server, tiny
 from tests.finetune.fake_hub import TOKEN, Hub
 
-ROOT = Path(__file__).parents[3]
 PUSH = """
 import sys
 from pathlib import Path
@@ -40,10 +38,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(hub: Hub, home: Path, *command: object, token: str | None = TOKEN, address: str | None = None) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, since the client reads where the hub is once, when it is imported."""
+    """With the client imported anew, since it reads the hub's address when it is imported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     given = {"HF_ENDPOINT": address or hub.address, "HF_HOME": str(home / "hf"), **({} if token is None else {"HF_TOKEN": token})}
-    return subprocess.run([sys.executable, *map(str, command)], env=kept | given, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    return fork_server.run_command(*command, env=kept | given, fresh=("huggingface_hub",))
 
 
 def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -> None:

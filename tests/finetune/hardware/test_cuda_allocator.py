@@ -87,9 +87,20 @@ def test_every_visible_gpu_must_allow_it(library: Driver, allows: bool) -> None:
     assert has_virtual_memory(library) is allows
 
 
-def test_training_sets_it_before_torch_reads_it() -> None:
+RECIPE = """
+import torch
+from finetune.recipe import Inference, Recipe
+from .options import Options
+RECIPE = Recipe(Options, *[None] * 6, ("plain",), Inference(print))
+"""
+
+
+def test_training_sets_it_before_torch_reads_it(tmp_path: Path) -> None:
     """Up to where the ranks would join; there, torch's own parser says what it has read."""
-    script = """
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    (tmp_path / "options.py").write_text("from finetune.config import Section\n\n\nclass Options(Section):\n    pass\n")
+    (tmp_path / "config.yaml").write_text("train: {steps: 3}\n")
+    script = f"""
 import os, sys, types
 from tests.finetune.hardware.test_cuda_allocator import Driver
 from finetune.hardware import cuda_allocator; from finetune import train
@@ -97,11 +108,11 @@ cuda_allocator.load_driver = lambda: Driver([1])
 def no_join(*_):
     import torch
     read = getattr(torch._C, "_accelerator_getAllocatorSettings", lambda: os.environ["PYTORCH_ALLOC_CONF"])()
-    sys.exit(f"torch read {read}")
+    sys.exit(f"torch read {{read}}")
 run = types.ModuleType("finetune.training.run")
 run.process_group, run.train = no_join, None
 sys.modules["finetune.training.run"] = run
-train.main(["--recipe", "llm_sft", "--data.train", "pyproject.toml"])  # a recipe that imports torch
+train.main(["--recipe", {str(tmp_path)!r}, "--data.train", "pyproject.toml"])
 """
     own = {name: value for name, value in os.environ.items() if name not in (VARIABLE, *OLDER)}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=own, capture_output=True, text=True, timeout=100, check=False)

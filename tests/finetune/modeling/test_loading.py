@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,7 @@ from finetune.modeling import loading, lora_adapters, trained_parameters
 from finetune.recipe import Loaded
 from finetune.storage import demo_models
 from tests.byte_model.recipe import write_base
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 
 def sharded(config: Config, world: World) -> Loaded:
@@ -328,7 +326,6 @@ def own_slices(rank: int, groups: int, neighbours: int) -> list[tuple[str, list[
 LAYOUTS = [(1, 2), (2, 2), (3, 2), (2, 4), (5, 1)]
 EVERY_RANK = """
 import json, multiprocessing, sys
-import torch._dynamo  # or each of the processes would import it
 from tests.finetune.modeling.test_loading import LAYOUTS, own_slices
 
 if __name__ == "__main__":
@@ -342,8 +339,8 @@ if __name__ == "__main__":
 def test_slices_say_where_the_part_of_each_rank_lies() -> None:
     """Also where tensor parallelism and `fully_shard` cut the same dimension, and the pieces are uneven or empty."""
     # Forks of this process could inherit a lock that one of torch's threads holds.
-    command = [sys.executable, "-c", EVERY_RANK]
-    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=120, check=True)
+    done = fork_server.run_command("-c", EVERY_RANK)
+    assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == len(LAYOUTS) == 5
     for (groups, neighbours), ranks in zip(LAYOUTS, found, strict=True):

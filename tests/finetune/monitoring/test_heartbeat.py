@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from finetune.errors import UserError
 from finetune.monitoring import vital_signs
 from finetune.monitoring.heartbeat import BEAT_SECONDS, MISSING_SECONDS, PATIENCE_SECONDS, Heartbeat, RunFailure
 from finetune.monitoring.peer_processes import ProcessExit
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 ALIVE = """
 import threading, time
@@ -187,6 +185,6 @@ if sys.argv[1] == "False":
     os.dup2(pipe, 2)
 heartbeat.end_by_signal(signal.SIGHUP)
 """
-    ended = subprocess.run([sys.executable, "-c", script, str(is_open)], capture_output=True, text=True, timeout=300)
+    ended = fork_server.run_command("-c", script, is_open)
     assert ended.returncode == 128 + signal.SIGHUP and ended.stdout == "SIGHUP rank 0 was ended by SIGHUP\n"
     assert ended.stderr == ("error: rank 0 was ended by SIGHUP\n" if is_open else "")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from finetune.modeling.loading import HUB_PATTERNS
 from finetune.storage.hub_download import commit_of, download
-from tests.finetune import fake_hub
+from tests.finetune import fake_hub, fork_server
 from tests.finetune.fake_hub import COMMIT
 
-ROOT = Path(__file__).parents[3]
 REPOSITORY = {
     "config.json": json.dumps({"model_type": "llama", "auto_map": {"AutoConfig": "code.C"}}).encode(),
     "model.safetensors": b"weights",
@@ -38,7 +35,7 @@ def test_data_of_one_commit_comes_and_no_code(tmp_path: Path) -> None:
         hub.repositories["me/model"] = REPOSITORY
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         given = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
-        done = subprocess.run([sys.executable, "-c", SCRIPT], env=kept | given, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        done = fork_server.run_command("-c", SCRIPT, env=kept | given, fresh=("huggingface_hub",))
     assert done.returncode == 0, done.stderr
     (first, second) = done.stdout.splitlines()
     folder = Path(first.split()[0])
