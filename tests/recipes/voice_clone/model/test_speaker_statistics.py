@@ -100,7 +100,7 @@ def test_unknown_speaker_in_validation(tmp_path: Path, corpus: Any) -> None:
 
 def test_missing_and_empty_data(tmp_path: Path, corpus: Any) -> None:
     made = corpus(tmp_path, [])
-    with pytest.raises(UserError, match="holds no rows"):
+    with pytest.raises(UserError, match="has no rows"):
         survey(made.config(tmp_path), IDS)
     with pytest.raises(UserError, match="nowhere.jsonl: No such file"):
         survey(made.config(tmp_path, ("data.train", "nowhere.jsonl")), IDS)
