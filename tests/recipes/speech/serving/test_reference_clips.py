@@ -119,7 +119,7 @@ class HeldDecoder(AudioDecoder):
     def probe(self, path: Path, bounds: AudioLimits = BOUNDS) -> Any:
         self.begun.set()
         assert self.go.wait(60)
-        raise AudioError("unreadable", "by the test")
+        raise AudioError("unreadable", "as the test says")
 
 
 def test_decoding_does_not_block_the_event_loop(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_decoding_does_not_block_the_event_loop(tmp_path: Path) -> None:
         assert not first.done() and not second.done()
         second.cancel()
         held.go.set()
-        with pytest.raises(UserError, match="by the test"):
+        with pytest.raises(UserError, match="as the test says"):
             await first
 
     asyncio.run(scenario())

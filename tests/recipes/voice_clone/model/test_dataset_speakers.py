@@ -106,7 +106,7 @@ def test_a_speaker_only_in_the_validation_data_is_refused(tmp_path: Path, corpus
 
 def test_missing_and_empty_data_are_refused(tmp_path: Path, corpus: Any) -> None:
     made = corpus(tmp_path, [])
-    with pytest.raises(UserError, match="holds no rows"):
+    with pytest.raises(UserError, match="has no rows"):
         collect_speakers(made.config(tmp_path), IDS)
     with pytest.raises(UserError, match="nowhere.jsonl: No such file"):
         collect_speakers(made.config(tmp_path, ("data.train", "nowhere.jsonl")), IDS)
