@@ -116,11 +116,13 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
         "volume": sum(PASSES[each.kind] * each.elements for each in collectives.sent) / of.total,
         "bytes": sum(each.size for each in collectives.sent),
         "hops": sum(each.ranks - 1 for each in collectives.sent),
-        "told": told(Work(of, unknown, 0, 0, sharding.compute_dtype(config).itemsize, "none"), arrangement, positions),
+        "simulated": simulate_traffic(
+            Work(of, refuse_activations, 0, 0, sharding.compute_dtype(config).itemsize, "none"), arrangement, positions
+        ),
     }
 
 
-def told(work: Work, arrangement: Arrangement, positions: list[int]) -> list[float]:
+def simulate_traffic(work: Work, arrangement: Arrangement, positions: list[int]) -> list[float]:
     """What the simulation says of a step with micro-batches of so many positions: bytes that a rank sends, and hops that it waits for.
     Over links of a byte a second its seconds are bytes, over links that take no time they are hops."""
     answers = []
@@ -133,7 +135,7 @@ def told(work: Work, arrangement: Arrangement, positions: list[int]) -> list[flo
     return answers
 
 
-def unknown(*_: Any) -> Any:
+def refuse_activations(*_: Any) -> Any:
     raise AssertionError("what is sent does not depend on activations")
 
 

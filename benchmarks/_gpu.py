@@ -200,11 +200,11 @@ def make_voice(folder: Path, scale: Scale) -> None:
 
 def speaker_base(bench: Bench, label: str, width: Width) -> Path:
     """A Qwen3-TTS with one named voice, which speaks as an export does."""
-    from benchmarks.generation import with_a_name
+    from benchmarks.generation import add_named_speaker
 
     def build(folder: Path) -> None:
         build_voice(folder, width, bench.scale)
-        with_a_name(folder)
+        add_named_speaker(folder)
 
     return make(bench.folder / f"speaker-{label}", build)
 

@@ -47,7 +47,7 @@ def ours(folder: Path, packing: bool) -> Iterator[Step]:
     joined = process_group.join((), folder)
     training, progress = setup.build(config, RECIPE, joined)
     loader = make_loader(training, training.rows)
-    for number, (step, turns) in enumerate(loader.over(loop.steps_left(training, progress))):
+    for number, (step, turns) in enumerate(loader.iterate(loop.steps_left(training, progress))):
 
         def act(turns: Any = turns, number: int = number, tokens: int = step.tokens) -> int:
             train_step(training, turns, number)

@@ -59,7 +59,7 @@ def main() -> None:
 def small_model(folder: Path, size: str, texts: int, frames: int, rounds: int) -> list[object]:
     """One line of the table, of a checkpoint that is small enough for its codec to matter too."""
     base = folder / size if (folder / size).exists() else tiny_checkpoint.build(folder / size, size)
-    tts, voice = reference_package.load(base), open_synthesizer(with_a_name(base))
+    tts, voice = reference_package.load(base), open_synthesizer(add_named_speaker(base))
     said = codes_of(tts.model, voice.exported.processor, texts, frames)
     request, sampling = Request(TEXT, "ann"), Sampling(greedy=True, max_seconds=frames / FRAME_RATE)
     waves = {"stock": partial(stock_wave, tts, texts, frames), "here": partial(voice.speak, [request] * texts, sampling)}
@@ -123,7 +123,7 @@ def first_chunk(voice: Synthesizer, request: Request, sampling: Sampling) -> Non
     next(voice.stream(request, sampling))
 
 
-def with_a_name(base: Path) -> Path:
+def add_named_speaker(base: Path) -> Path:
     """The base with a speaker in its config, as an export has."""
     config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     config["talker_config"]["spk_id"] = {"ann": 0}

@@ -63,7 +63,7 @@ def fit(
         requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
     with closing(make_loader(training, training.rows)) as loader:
-        for step, turns in loader.over(todo):
+        for step, turns in loader.iterate(todo):
             progress = take_step(training, progress, events, turns, step.after, saver.before_update)
             progress, stop = evaluate_or_stop(training, progress, events, requests)
             unsaved = save_when_due(training, progress, events, saver, stop)
