@@ -1,4 +1,4 @@
-"""Export a checkpoint and tell what memory and time it takes beyond the imports. Run by export_memory.py.
+"""Export a checkpoint, and report its memory and time without those of the imports. Run by export_memory.py.
 
 usage: _export_peak.py CHECKPOINT FOLDER RECIPE, the last a name or a folder; prints one line of JSON, see `_watched.report_peak`
 """

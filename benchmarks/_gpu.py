@@ -67,7 +67,7 @@ def has_gpu() -> bool:
 
 
 def clock() -> float:
-    """Seconds, once the device has done all that was asked of it."""
+    """Seconds, after the device has finished its work."""
     import torch
 
     if torch.cuda.is_available():
@@ -92,7 +92,7 @@ def circumstances(dry: bool) -> dict[str, str]:
 
 
 def card() -> str:
-    """Name, memory and driver; asked of the driver, since a process that asks torch takes memory of the GPU."""
+    """Name, memory and driver, from the driver: a process that uses torch for this takes memory of the GPU."""
     if not has_gpu():
         return "a CPU"
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]

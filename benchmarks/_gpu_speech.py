@@ -58,13 +58,13 @@ def codes(label: str, bench: Bench) -> list[Cells]:
     tts = reference_package.load(base)
     ids = Ids.of(json.loads((base / "config.json").read_text()))
     processor = Processor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
-    said = generation.codes_of(tts.model, processor, 1, frames)
+    variants = generation.codes_of(tts.model, processor, 1, frames)
 
     def eager() -> generation.Codes:
         with without_graphs():
-            return said["here"]()
+            return variants["here"]()
 
-    ways = {"here": said["here"], "here, without CUDA graphs": eager, "the stock package": said["stock"]}
+    ways = {"here": variants["here"], "here, without CUDA graphs": eager, "the stock package": variants["stock"]}
     spoken = {name: torch.tensor(act()[0]) for name, act in ways.items()}
     check_lengths(spoken, frames)
     taken = _timing.time_in_turns(ways, 2, warm_up=0, clock=_gpu.clock)

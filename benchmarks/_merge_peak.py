@@ -1,4 +1,4 @@
-"""Merge weights as `accelerate merge-weights` does, and tell what memory and time it takes beyond the imports. Run by export_memory.py.
+"""Merge weights as `accelerate merge-weights` does, and report memory and time without those of the imports. Run by export_memory.py.
 
 usage: _merge_peak.py CHECKPOINT FOLDER; prints one line of JSON, see `_watched.report_peak`
 """

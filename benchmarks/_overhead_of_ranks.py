@@ -60,9 +60,9 @@ def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    folder, asked = Path(sys.argv[1]), [word.partition("=") for word in sys.argv[2:]]
+    folder, models = Path(sys.argv[1]), [word.partition("=") for word in sys.argv[2:]]
     joined = process_group.join((), folder)
-    found = [{"model": model, **measure(joined, folder / model, int(rounds))} for model, _, rounds in asked]
+    found = [{"model": model, **measure(joined, folder / model, int(rounds))} for model, _, rounds in models]
     if joined.is_main:
         files.write_json(folder / f"overhead-{joined.size}.json", found)
     process_group.leave()

@@ -97,7 +97,7 @@ def read_samples(folder: Path) -> list[Any]:
 
 
 def trl(folder: Path, packing: bool, steps: int) -> list[tuple[float, int]]:
-    """Processor seconds and tokens of each step of TRL's SFTTrainer, told by a callback."""
+    """Processor seconds and tokens of each step of TRL's SFTTrainer, reported by a callback."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
     from trl import SFTConfig, SFTTrainer

@@ -18,7 +18,7 @@ def medians(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
 def time_in_turns(
     variants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int, clock: Callable[[], float] = time.process_time
 ) -> dict[str, list[float]]:
-    """Seconds of each round of each variant. They take turns, A B B A A B …, so that a busy minute falls on all of them alike.
+    """Seconds of each round of each variant. They take turns, A B B A A B …, so that a busy minute slows all of them equally.
 
     Unless another clock is given, seconds of this process on a processor: what others take of the machine in between is not counted.
     """

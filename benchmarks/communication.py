@@ -23,7 +23,7 @@ COLUMNS = (
     "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops",
 )  # fmt: skip
 NOTE = (
-    "One optimizer step on gloo; the model of strategy_bytes.py with 256 words. Left out are single numbers (norms, counts) and the votes. "
+    "One optimizer step on gloo; the model of strategy_bytes.py with 256 words. Single numbers (norms, counts) and the votes do not count. "
     "Moved / Ψ: elements in the literature's counting, all-reduced ones twice, over the model's parameters, for all micro-batches of the "
     "step: full sharding moves 3 Ψ for each, less the root, which stays gathered between forward and backward. Of that a rank sends "
     "(N-1)/N. Ranks that share matrices (tp) also sum their states: seven all-reduces for each block and micro-batch."
@@ -43,10 +43,12 @@ def main() -> None:
     _table.publish("communication", flags, COLUMNS, [row(each) for each in found], NOTE)
 
 
-def measure_ranks(folder: Path, worlds: list[int], asked: list[Case]) -> list[dict[str, Any]]:
+def measure_ranks(folder: Path, worlds: list[int], chosen: list[Case]) -> list[dict[str, Any]]:
     """Each case on each world."""
     make(folder)
-    return [each for ranks in worlds for each in _ranks.launch("_collectives_of_ranks.py", ranks, folder, "collectives", json.dumps(asked))]
+    return [
+        each for ranks in worlds for each in _ranks.launch("_collectives_of_ranks.py", ranks, folder, "collectives", json.dumps(chosen))
+    ]
 
 
 def row(found: dict[str, Any]) -> list[str]:

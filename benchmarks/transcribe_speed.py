@@ -58,7 +58,7 @@ NOTE = (
     "ratios are of what has word times. Times are processor seconds of one thread on a CPU, fp32, from samples at "
     "16 kHz to text; those of data_prep hold the detection of speech. whisper.transcribe ran at temperature 0 and without the text before: "
     "with its defaults it takes longer. The weights are random, because none that are trained come with this repository: so both ways "
-    "decode the same number of tokens, about as many as speech has, and nothing is said here about whether their texts agree."
+    "decode the same number of tokens, about as many as speech has; their texts are not compared."
 )
 
 
@@ -98,7 +98,7 @@ def make_whisper(master: Audio) -> Audio:
 
 
 def random_weights(size: str) -> Whisper:
-    """A model of Whisper's size that outputs at each position what `force_tokens` sets. Its layers compute as usual; the result is ignored."""
+    """A model of Whisper's size that outputs at each position what `force_tokens` sets. Its layers compute as usual, in vain."""
     torch.manual_seed(0)
     listening, speaking, width, heads = SIZES[size]
     model = Whisper(ModelDimensions(80, 1500, width, heads, listening, 51865, 448, width, heads, speaking))
@@ -109,7 +109,7 @@ def random_weights(size: str) -> Whisper:
 
 
 def force_tokens(model: Whisper, tokens: int) -> None:
-    """It says `tokens` tokens, the first and the last of them times at which a window starts and ends; and goes on if it may."""
+    """Make the model output `tokens` tokens, of which the first and the last are timestamps of a window, and then further ones."""
     tokenizer = get_tokenizer(True, num_languages=model.num_languages, language="en")
     words = tokenizer.encode(" There is no end to what it says" * 60)
     start, end = tokenizer.timestamp_begin, tokenizer.timestamp_begin + 1400
@@ -136,14 +136,14 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
 
 
 def one_file(model: Whisper, stretch: Audio) -> float:
-    """Processor seconds for a stretch of speech that lies in a file of its own."""
+    """Processor seconds for a stretch of speech in its own file."""
     force_tokens(model, tokens := max(3, round(SPOKEN_TOKENS * stretch.seconds)))
     return processor_seconds(lambda: stock(model, stretch, tokens, True))
 
 
 def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:
     """whisper.transcribe with `tokens` in each of its windows, with a time for each word or without."""
-    heard = whisper.transcribe(
+    found = whisper.transcribe(
         model,
         sound.samples,
         language="en",
@@ -153,12 +153,12 @@ def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:
         word_timestamps=timed,
         fp16=False,
     )
-    if len(heard["segments"]) != math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH):
+    if len(found["segments"]) != math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH):
         raise SystemExit("whisper.transcribe took more or fewer windows than it was to take: times of different work say nothing")
 
 
 def ours(model: Whisper, detector: Any, master: Audio, sound: Audio) -> None:
-    """From sound to words, as data_prep goes; a model that never ends is not asked again."""
+    """From sound to words, as data_prep goes; a model that never ends is not called again."""
     whisper_engine.FALLBACK_TEMPERATURES = ()
     units = whisper_engine.transcribe(model, sound, vad.windows(vad.find_speech(detector, sound, len(master.samples)), master), "english")
     if not units or any(unit.heard is None or unit.heard.complete for unit in units):

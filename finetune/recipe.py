@@ -314,7 +314,7 @@ def _roots(name: str) -> list[Path]:
 
 def _import_outside(folder: Path, module: str) -> Any:
     """A folder outside the tree becomes a package of its own, so that its files can import each other relatively."""
-    # By path, not by name: two folders may be called alike, and a dot in a name would read as a package inside another.
+    # By path, not by name: two folders may have the same name, and a dot in a name would read as a package inside another.
     package = f"outside_recipe_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     for name, file in ((package, folder / "__init__.py"), (f"{package}.{module}", folder / f"{module}.py")):
         if name not in sys.modules:

@@ -173,7 +173,7 @@ def resume(training: Training) -> Progress:
     """Restore the newest good checkpoint of the run's folder, if there is one. Collective: call on every rank."""
     newest, passed_over = run_on_main(training.world, lambda: newest_checkpoint(training.config))
     for problem in passed_over if training.world.is_main else []:
-        print(f"warning: passed over {problem}", file=sys.stderr, flush=True)
+        print(f"warning: skipped {problem}", file=sys.stderr, flush=True)
     return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, Path(newest)))
 
 
