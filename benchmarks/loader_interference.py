@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -83,10 +84,12 @@ class Tokenizing(Loader):
 
     def __init__(self, found: jsonl_dataset.Rows, recipe: Recipe, processor: Any) -> None:
         super().__init__(found, recipe, rank=0, size=1)
-        self._read = lambda row: recipe.read(found.read(row), processor)
+        self._file, self._index = found.path.open("rb", buffering=0), found.index
+        self._read = lambda raw: recipe.read(json.loads(raw), processor)
 
     def sample(self, row: int) -> Sample:
-        return self._read(row)
+        offset, size = self._index[row, :2].tolist()
+        return self._read(os.pread(self._file.fileno(), size, offset))
 
 
 def main() -> None:

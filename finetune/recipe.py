@@ -240,7 +240,7 @@ class Recipe(Generic[OptionsT]):
 
 def find_recipe(name: str) -> Path:
     """Folder of a recipe: a name under `recipes/`, or the path of a folder that holds `recipe.py`. Imports nothing."""
-    places = [Path(name)] if "/" in name or name.startswith(".") else [*_roots(name)]
+    places = [Path(name)] if "/" in name or name.startswith(".") else [root / name for root in _recipe_roots()]
     for folder in places:
         if (folder / "recipe.py").is_file():
             return folder.resolve()
@@ -306,10 +306,6 @@ def _import(folder: Path, name: str) -> Any:
 
 def _recipe_roots() -> list[Path]:
     return [Path(__file__).resolve().parent.parent / "recipes"]
-
-
-def _roots(name: str) -> list[Path]:
-    return [root / name for root in _recipe_roots()]
 
 
 def _import_outside(folder: Path, module: str) -> Any:
