@@ -39,17 +39,17 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
     own = safetensors_shards.select_own_parts(state, joined.rank, joined.size)
     for number in range(FIRSTS):
         saver = checkpoint.Saver(joined, folder / str(number), 2, asynchronous=True)
-        rounds["first copy"].append(together(joined, lambda: {name: part.value.clone() for name, part in own.items()}))
-        rounds["first save"].append(together(joined, lambda saver=saver: saver.begin(0, state, {}, "")))
+        rounds["first copy"].append(time_on_all_ranks(joined, lambda: {name: part.value.clone() for name, part in own.items()}))
+        rounds["first save"].append(time_on_all_ranks(joined, lambda saver=saver: saver.begin(0, state, {}, "")))
         finish(saver, folder / str(number), joined)
     saver = checkpoint.Saver(joined, folder, 2, asynchronous=True)
     kept = {name: part.value.clone() for name, part in own.items()}
     for step in range(max(7, WRITTEN // mebibytes) + 1):
-        rounds["copy"].append(together(joined, lambda: [kept[name].copy_(part.value) for name, part in own.items()]))
-        rounds["save"].append(together(joined, lambda step=step: saver.begin(step, state, {}, "")))
+        rounds["copy"].append(time_on_all_ranks(joined, lambda: [kept[name].copy_(part.value) for name, part in own.items()]))
+        rounds["save"].append(time_on_all_ranks(joined, lambda step=step: saver.begin(step, state, {}, "")))
         saver.finish()
         if joined.is_main:
-            rounds["torch.save"].append(taken(lambda: torch.save(state, folder / "whole.pt")))
+            rounds["torch.save"].append(time_call(lambda: torch.save(state, folder / "whole.pt")))
             files.discard(folder / "whole.pt")
     finish(saver, folder, joined)
     for name in ("copy", "save", "torch.save"):  # the first of these saves is no later one
@@ -71,13 +71,13 @@ def finish(saver: checkpoint.Saver, folder: Path, joined: World) -> None:
         files.discard(checkpoint.folder_of(folder))
 
 
-def together(joined: World, act: Callable[[], object]) -> Seconds:
+def time_on_all_ranks(joined: World, act: Callable[[], object]) -> Seconds:
     """Seconds of what all ranks begin at once. Collective: call on every rank."""
     process_group.sum_over_ranks(joined, [0.0])
-    return taken(act)
+    return time_call(act)
 
 
-def taken(act: Callable[[], object]) -> Seconds:
+def time_call(act: Callable[[], object]) -> Seconds:
     """Of one call: on the wall, and on a processor for the thread that trains."""
     began = {name: clock() for name, clock in CLOCKS.items()}
     act()

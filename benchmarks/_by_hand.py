@@ -25,7 +25,7 @@ Sums = Callable[[nn.Module, dict[str, Tensor]], Mapping[str, Tensor]]
 """Of a model and a batch's tensors, summed over its targets."""
 
 
-def filled(config: Config, device: torch.device) -> nn.Module:
+def load_filled_model(config: Config, device: torch.device) -> nn.Module:
     """The voice model of a config with its weights, as one module that nobody shards."""
     loaded = RECIPE.load(config)
     loading.materialise(loaded.model, loaded.base, loaded.buffers, device, config.run.seed)
@@ -115,8 +115,8 @@ def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[s
 def stock_others(talker: Any, states: Tensor, codes: Tensor) -> Tensor:
     """Codebooks 1 to 15 of these frames. The package's own function for it embeds the codes of each call anew, too."""
     tables = [talker.model.codec_embedding, *talker.code_predictor.model.codec_embedding][:-1]
-    heard = [table(codes[:, book]) for book, table in enumerate(tables)]
-    return cross_entropy(talker.code_predictor.forward_finetune(inputs_embeds=torch.stack([states, *heard], dim=1)).logits, codes[:, 1:])
+    embedded = [table(codes[:, book]) for book, table in enumerate(tables)]
+    return cross_entropy(talker.code_predictor.forward_finetune(inputs_embeds=torch.stack([states, *embedded], dim=1)).logits, codes[:, 1:])
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="sum")
 
 
-def check_alike(losses: dict[str, float], tolerance: float) -> None:
+def check_equal_losses(losses: dict[str, float], tolerance: float) -> None:
     """Ways that learn something else would not be ways of doing the same."""
     if max(losses.values()) - min(losses.values()) > tolerance:
-        raise SystemExit(f"the ways do not learn alike, so their times say nothing: {losses}")
+        raise SystemExit(f"the ways have different losses, so their times cannot be compared: {losses}")

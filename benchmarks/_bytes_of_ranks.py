@@ -146,8 +146,8 @@ def waiting_bytes(model: nn.Module) -> Iterator[list[int]]:
 
 def main(folder: Path) -> None:
     joined = process_group.join((), folder)
-    asked = [config_of(folder, *case, joined.size) for case in cases()]
-    found = [measure(joined, config) for config in asked if max(config.parallel.replicate, config.parallel.tensor) <= joined.size]
+    configs = [config_of(folder, *case, joined.size) for case in cases()]
+    found = [measure(joined, config) for config in configs if max(config.parallel.replicate, config.parallel.tensor) <= joined.size]
     if joined.is_main:
         files.write_json(folder / f"bytes-{joined.size}.json", found)
     process_group.leave()

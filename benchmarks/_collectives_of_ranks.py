@@ -1,4 +1,4 @@
-"""Count what the ranks of this world send each other in a step, for each strategy. Launched by communication.py.
+"""Count what the ranks of this process group send each other in a step, for each strategy. Launched by communication.py.
 
 usage (through accelerate launch): _collectives_of_ranks.py FOLDER CASES; the folder is made by strategy_bytes.make, the cases are a JSON
 list as strategy_bytes.cases has them; leaves FOLDER/collectives-N.json
@@ -116,13 +116,16 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
         "volume": sum(PASSES[each.kind] * each.elements for each in collectives.sent) / of.total,
         "bytes": sum(each.size for each in collectives.sent),
         "hops": sum(each.ranks - 1 for each in collectives.sent),
-        "told": told(Work(of, unknown, 0, 0, sharding.compute_dtype(config).itemsize, "none"), arrangement, positions),
+        "simulated": simulate_traffic(
+            Work(of, refuse_activations, 0, 0, sharding.compute_dtype(config).itemsize, "none"), arrangement, positions
+        ),
     }
 
 
-def told(work: Work, arrangement: Arrangement, positions: list[int]) -> list[float]:
-    """What the simulation says of a step with micro-batches of so many positions: bytes that a rank sends, and hops that it waits for.
-    Over links of a byte a second its seconds are bytes, over links that take no time they are hops."""
+def simulate_traffic(work: Work, arrangement: Arrangement, positions: list[int]) -> list[float]:
+    """Simulated bytes that a rank sends in a step with micro-batches of `positions`, and hops that it waits for.
+
+    Over links of a byte a second the simulated seconds are bytes; over links that take no time they are hops."""
     answers = []
     for link, unit in ((1e-9, 1.0), (float("inf"), HOP)):
         cluster = Cluster("links", Gpu(0, 0, link, link * arrangement.ranks), arrangement.ranks)
@@ -133,14 +136,14 @@ def told(work: Work, arrangement: Arrangement, positions: list[int]) -> list[flo
     return answers
 
 
-def unknown(*_: Any) -> Any:
+def refuse_activations(*_: Any) -> Any:
     raise AssertionError("what is sent does not depend on activations")
 
 
 def main(folder: Path, cases: list[tuple[str, int, str]]) -> None:
     joined = process_group.join((), folder)
-    asked = [config_of(folder, *case, joined.size) for case in cases]
-    found = [measure(joined, config) for config in asked if max(config.parallel.replicate, config.parallel.tensor) <= joined.size]
+    configs = [config_of(folder, *case, joined.size) for case in cases]
+    found = [measure(joined, config) for config in configs if max(config.parallel.replicate, config.parallel.tensor) <= joined.size]
     if joined.is_main:
         files.write_json(folder / f"collectives-{joined.size}.json", found)
     process_group.leave()

@@ -1,6 +1,6 @@
-"""Export a checkpoint and tell what memory and time it takes beyond the imports. Run by export_memory.py.
+"""Export a checkpoint, and report its memory and time without those of the imports. Run by export_memory.py.
 
-usage: _export_peak.py CHECKPOINT FOLDER RECIPE, the last a name or a folder; prints one line of JSON, see `_watched.tell`
+usage: _export_peak.py CHECKPOINT FOLDER RECIPE, the last a name or a folder; prints one line of JSON, see `_watched.report_peak`
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     place, target, recipe = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     torch.ones(8) @ torch.ones(8)
     load_recipe(find_recipe(recipe))
-    _watched.tell(lambda: export.export(place, target, recipe=recipe))
+    _watched.report_peak(lambda: export.export(place, target, recipe=recipe))
 
 
 if __name__ == "__main__":

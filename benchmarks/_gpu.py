@@ -67,7 +67,7 @@ def has_gpu() -> bool:
 
 
 def clock() -> float:
-    """Seconds, once the device has done all that was asked of it."""
+    """Seconds, after the device has finished its work."""
     import torch
 
     if torch.cuda.is_available():
@@ -92,7 +92,7 @@ def circumstances(dry: bool) -> dict[str, str]:
 
 
 def card() -> str:
-    """Name, memory and driver; asked of the driver, since a process that asks torch takes memory of the GPU."""
+    """Name, memory and driver, from the driver: a process that uses torch for this takes memory of the GPU."""
     if not has_gpu():
         return "a CPU"
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -200,11 +200,11 @@ def make_voice(folder: Path, scale: Scale) -> None:
 
 def speaker_base(bench: Bench, label: str, width: ModelSize) -> Path:
     """A Qwen3-TTS with one named voice, which speaks as an export does."""
-    from benchmarks.generation import with_a_name
+    from benchmarks.generation import add_named_speaker
 
     def build(folder: Path) -> None:
         build_voice(folder, width, bench.scale)
-        with_a_name(folder)
+        add_named_speaker(folder)
 
     return make(bench.folder / f"speaker-{label}", build)
 

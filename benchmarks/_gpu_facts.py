@@ -77,8 +77,8 @@ def varlen_kernel(bench: Bench) -> list[Cells]:
     query, key, value = (one[0].transpose(0, 1).contiguous().requires_grad_() for one in heads_of(bench, sum(lengths)))
     bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=bench.device)
     leaves = (query, key, value)
-    apart = zip(*(leaf.split(lengths) for leaf in leaves), strict=True)
-    expected = torch.cat([alone(*parts) for parts in apart if len(parts[0])])
+    separate = zip(*(leaf.split(lengths) for leaf in leaves), strict=True)
+    expected = torch.cat([alone(*parts) for parts in separate if len(parts[0])])
     slope = torch.randn_like(expected)
     wanted = torch.autograd.grad(expected, leaves, slope)
     has_flag = "enable_gqa" in inspect.signature(varlen_attn).parameters

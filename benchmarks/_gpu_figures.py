@@ -143,7 +143,7 @@ class Record:
 
 
 def read_record(path: Path) -> list[dict[str, Found]]:
-    """The last line about each figure, by figure, for each set of circumstances. A line that a kill cut off is left out."""
+    """The last line about each figure, by figure, for each set of circumstances. A line that a kill cut off is dropped."""
     found: dict[tuple[tuple[str, str], ...], dict[str, Found]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -271,19 +271,19 @@ def main() -> None:
     part, bench = part_named(name), Bench(Path(work), dry=sizes == "dry")
     with os.fdopen(int(descriptor), "w", encoding="utf-8") as events:
 
-        def tell(event: Mapping[str, object]) -> None:
+        def report(event: Mapping[str, object]) -> None:
             events.write(json.dumps(event, ensure_ascii=False) + "\n")
             events.flush()
 
         part.prepare(bench)
-        tell({"rows": [], "failed": None})  # of the models, in place of an earlier failure
+        report({"rows": [], "failed": None})  # of the models, in place of an earlier failure
         for figure in (figure for figure in part.figures if figure.name in names):
-            tell({"begin": figure.name})
+            report({"begin": figure.name})
             try:
                 rows = [[str(cell) for cell in row] for row in figure.measure(bench)]
-                tell({"rows": rows, "failed": None})
+                report({"rows": rows, "failed": None})
             except Exception as problem:  # out of memory, a package that is missing: the others are measured all the same
-                tell({"rows": [], "failed": one_line(problem)})
+                report({"rows": [], "failed": one_line(problem)})
             bench.clear()
     bench.leave()
 

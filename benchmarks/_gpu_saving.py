@@ -139,7 +139,7 @@ def plain_copies(training: Training) -> dict[str, Callable[[], object]]:
 
 
 def timed(act: Callable[[], object]) -> float:
-    return _timing.taken(act, _gpu.clock)
+    return _timing.time_once(act, _gpu.clock)
 
 
 def chat_training(bench: Bench) -> tuple[Training, list[RankBatch]]:

@@ -58,16 +58,16 @@ def codes(label: str, bench: Bench) -> list[Cells]:
     tts = reference_package.load(base)
     ids = TokenIds.from_config(json.loads((base / "config.json").read_text()))
     processor = SpeechProcessor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
-    said = generation.codes_of(tts.model, processor, 1, frames)
+    variants = generation.codes_of(tts.model, processor, 1, frames)
 
     def eager() -> generation.Codes:
         with without_graphs():
-            return said["here"]()
+            return variants["here"]()
 
-    ways = {"here": said["here"], "here, without CUDA graphs": eager, "the stock package": said["stock"]}
+    ways = {"here": variants["here"], "here, without CUDA graphs": eager, "the stock package": variants["stock"]}
     spoken = {name: torch.tensor(act()[0]) for name, act in ways.items()}
     check_lengths(spoken, frames)
-    taken = _timing.in_turns(ways, 2, warm_up=0, clock=_gpu.clock)
+    taken = _timing.time_in_turns(ways, 2, warm_up=0, clock=_gpu.clock)
     rows: list[Cells] = []
     for name, found in spoken.items():
         seconds = median(taken[name])
@@ -95,7 +95,7 @@ def sounds(label: str, bench: Bench) -> list[Cells]:
     with open_synthesizer(speaker(bench, label)) as voice:
         (spoken,) = voice.speak([request], sampling)
         acts = {"first": partial(generation.first_chunk, voice, request, sampling), "whole": lambda: list(voice.stream(request, sampling))}
-        taken = _timing.in_turns(acts, 3, warm_up=1, clock=_gpu.clock)
+        taken = _timing.time_in_turns(acts, 3, warm_up=1, clock=_gpu.clock)
     seconds, first, whole = len(spoken.wave) / spoken.rate, median(taken["first"]), median(taken["whole"])
     speed = f"{seconds * FRAME_RATE / whole:.1f}", f"{seconds / whole:.2f}"
     return [[f"{label}, text to sound, streamed", *speed, f"{first:.3f}", NOTHING]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import _gpu, _timing, _voice, voice_ways
-from benchmarks._by_hand import bare_step, check_alike, filled, optimizer_of, stock_heads, stock_sums
+from benchmarks._by_hand import bare_step, check_equal_losses, load_filled_model, optimizer_of, stock_heads, stock_sums
 from benchmarks._gpu import FULL, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from benchmarks._gpu_steps import SPEED, Version, ceiling_row, measure, voice_versions
@@ -55,11 +55,11 @@ def overhead(bench: Bench) -> list[Cells]:
     config = overhead_config(bench.folder, str(bench.fresh("overhead").resolve()))
     ours, batch = our_step(bench.joined(), config)
     with stock_heads():
-        stock = filled(config, bench.device)
+        stock = load_filled_model(config, bench.device)
     sums = partial(stock_sums, by_frame=False)
     acts = {"ours": ours, "bare": bare_step(stock, optimizer_of(stock, config), config, [batch], sums=sums)}
-    check_alike({name: act() for name, act in acts.items()}, ALIKE)
-    taken = _timing.in_turns(acts, bench.scale.rounds, warm_up=2, clock=_gpu.clock)
+    check_equal_losses({name: act() for name, act in acts.items()}, ALIKE)
+    taken = _timing.time_in_turns(acts, bench.scale.rounds, warm_up=2, clock=_gpu.clock)
     return [compared("a step", taken["ours"], "a bare loop", taken["bare"])]
 
 
@@ -70,8 +70,8 @@ def ways(bench: Bench) -> list[Cells]:
     step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
     found = voice_ways.ways_of(training, step)
     acts = voice_ways.trainers(training, found)
-    check_alike({name: acts[name]() for name, way in found.items() if way.share == 1.0}, ALIKE)
-    taken = _timing.in_turns(acts, 2, warm_up=1, clock=_gpu.clock)
+    check_equal_losses({name: acts[name]() for name, way in found.items() if way.share == 1.0}, ALIKE)
+    taken = _timing.time_in_turns(acts, 2, warm_up=1, clock=_gpu.clock)
     ours = taken[voice_ways.OURS]
     return [compared(f"a step on {len(training.rows)} clips", ours, name, taken[name]) for name in list(found)[1:]]
 

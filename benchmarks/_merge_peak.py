@@ -1,6 +1,6 @@
-"""Merge weights as `accelerate merge-weights` does, and tell what memory and time it takes beyond the imports. Run by export_memory.py.
+"""Merge weights as `accelerate merge-weights` does, and report memory and time without those of the imports. Run by export_memory.py.
 
-usage: _merge_peak.py CHECKPOINT FOLDER; prints one line of JSON, see `_watched.tell`
+usage: _merge_peak.py CHECKPOINT FOLDER; prints one line of JSON, see `_watched.report_peak`
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks import _watched
 def main() -> None:
     torch.set_num_threads(1)
     PartialState(cpu=True)
-    _watched.tell(lambda: merge_fsdp_weights(sys.argv[1], sys.argv[2]))
+    _watched.report_peak(lambda: merge_fsdp_weights(sys.argv[1], sys.argv[2]))
 
 
 if __name__ == "__main__":

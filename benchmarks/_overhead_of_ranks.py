@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks import _timing, _voice
-from benchmarks._by_hand import Step, accelerate_step, bare_step, check_alike, filled, optimizer_of
+from benchmarks._by_hand import Step, accelerate_step, bare_step, check_equal_losses, load_filled_model, optimizer_of
 from finetune.config import Config
 from finetune.data import batching
 from finetune.distributed import process_group
@@ -31,15 +31,15 @@ def measure(joined: World, folder: Path, rounds: int) -> dict[str, object]:
     """Processor seconds of each round, the mean over the ranks, which all train on the same clips. Collective: call on every rank."""
     config = _voice.run_config(folder, f"run-{joined.size}")
     ours, batch = our_step(joined, config)
-    bare, prepared = filled(config, joined.device), filled(config, joined.device)
+    bare, prepared = load_filled_model(config, joined.device), load_filled_model(config, joined.device)
     acts = {
         "ours": ours,
         "bare": bare_step(bare, optimizer_of(bare, config), config, [batch], joined.size),
         "accelerate": accelerate_step(prepared, config, batch),
     }
     for _ in range(2):
-        check_alike({name: act() for name, act in acts.items()}, 1e-4)
-    taken = _timing.in_turns(acts, rounds, warm_up=0)
+        check_equal_losses({name: act() for name, act in acts.items()}, 1e-4)
+    taken = _timing.time_in_turns(acts, rounds, warm_up=0)
     each = {
         name: [mean(ranks) for ranks in zip(*process_group.gather_from_ranks(joined, seconds), strict=True)]
         for name, seconds in taken.items()
@@ -60,9 +60,9 @@ def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    folder, asked = Path(sys.argv[1]), [word.partition("=") for word in sys.argv[2:]]
+    folder, models = Path(sys.argv[1]), [word.partition("=") for word in sys.argv[2:]]
     joined = process_group.join((), folder)
-    found = [{"model": model, **measure(joined, folder / model, int(rounds))} for model, _, rounds in asked]
+    found = [{"model": model, **measure(joined, folder / model, int(rounds))} for model, _, rounds in models]
     if joined.is_main:
         files.write_json(folder / f"overhead-{joined.size}.json", found)
     process_group.leave()

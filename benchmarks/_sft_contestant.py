@@ -47,7 +47,7 @@ def ours(folder: Path, packing: bool) -> Iterator[Step]:
     joined = process_group.join((), folder)
     training, progress = setup.build(config, RECIPE, joined)
     loader = make_loader(training, training.rows)
-    for number, (step, turns) in enumerate(loader.over(loop.steps_left(training, progress))):
+    for number, (step, turns) in enumerate(loader.iterate(loop.steps_left(training, progress))):
 
         def act(turns: Any = turns, number: int = number, tokens: int = step.tokens) -> int:
             train_step(training, turns, number)
@@ -97,7 +97,7 @@ def read_samples(folder: Path) -> list[Any]:
 
 
 def trl(folder: Path, packing: bool, steps: int) -> list[tuple[float, int]]:
-    """Processor seconds and tokens of each step of TRL's SFTTrainer, told by a callback."""
+    """Processor seconds and tokens of each step of TRL's SFTTrainer, reported by a callback."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
     from trl import SFTConfig, SFTTrainer

@@ -11,14 +11,14 @@ WARM_UP = 3
 
 
 def medians(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median processor seconds of each variant, as `in_turns` takes them."""
-    return {name: median(taken) for name, taken in in_turns(variants, rounds, WARM_UP).items()}
+    """Median processor seconds of each variant, as `time_in_turns` takes them."""
+    return {name: median(taken) for name, taken in time_in_turns(variants, rounds, WARM_UP).items()}
 
 
-def in_turns(
+def time_in_turns(
     variants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int, clock: Callable[[], float] = time.process_time
 ) -> dict[str, list[float]]:
-    """Seconds of each round of each variant. They take turns, A B B A A B …, so that a busy minute falls on all of them alike.
+    """Seconds of each round of each variant. They take turns, A B B A A B …, so that a busy minute slows all of them equally.
 
     Unless another clock is given, seconds of this process on a processor: what others take of the machine in between is not counted.
     """
@@ -28,12 +28,12 @@ def in_turns(
     order = list(variants)
     for _ in range(rounds):
         for name in order:
-            seconds[name].append(taken(variants[name], clock))
+            seconds[name].append(time_once(variants[name], clock))
         order.reverse()
     return seconds
 
 
-def taken(act: Callable[[], object], clock: Callable[[], float]) -> float:
+def time_once(act: Callable[[], object], clock: Callable[[], float]) -> float:
     """Seconds of one call, by this clock."""
     began = clock()
     act()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from benchmarks.order import anonymous_kib
 
 
-def tell(work: Callable[[], object]) -> None:
+def report_peak(work: Callable[[], object]) -> None:
     """Do it, and print one line of JSON: the peak of this process' anonymous memory above what it is now, in bytes; seconds of its
     processors; how often the memory was looked at."""
     seen, done = [anonymous_kib()], threading.Event()

@@ -23,7 +23,7 @@ COLUMNS = (
     "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops",
 )  # fmt: skip
 NOTE = (
-    "One optimizer step on gloo; the model of strategy_bytes.py with 256 words. Left out are single numbers (norms, counts) and the votes. "
+    "One optimizer step on gloo; the model of strategy_bytes.py with 256 words. Single numbers (norms, counts) and the votes do not count. "
     "Moved / Ψ: elements in the literature's counting, all-reduced ones twice, over the model's parameters, for all micro-batches of the "
     "step: full sharding moves 3 Ψ for each, less the root, which stays gathered between forward and backward. Of that a rank sends "
     "(N-1)/N. Ranks that share matrices (tp) also sum their states: seven all-reduces for each block and micro-batch."
@@ -39,22 +39,24 @@ QUICK = [case for case in CASES if case[0] in ("zero1", "fsdp × 2")] + [("fsdp"
 def main() -> None:
     flags = _table.read_flags(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        found = measured(Path(folder), [2] if flags.quick else [1, 2, 4], QUICK if flags.quick else CASES)
+        found = measure_ranks(Path(folder), [2] if flags.quick else [1, 2, 4], QUICK if flags.quick else CASES)
     _table.publish("communication", flags, COLUMNS, [row(each) for each in found], NOTE)
 
 
-def measured(folder: Path, worlds: list[int], asked: list[Case]) -> list[dict[str, Any]]:
+def measure_ranks(folder: Path, worlds: list[int], chosen: list[Case]) -> list[dict[str, Any]]:
     """Each case on each world."""
     make(folder)
-    return [each for ranks in worlds for each in _ranks.launch("_collectives_of_ranks.py", ranks, folder, "collectives", json.dumps(asked))]
+    return [
+        each for ranks in worlds for each in _ranks.launch("_collectives_of_ranks.py", ranks, folder, "collectives", json.dumps(chosen))
+    ]
 
 
 def row(found: dict[str, Any]) -> list[str]:
-    counted, told = round(found["bytes"]), round(found["told"][0])
-    ratio = f"{counted / told:.4f}" if told else "–"
+    counted, simulated = round(found["bytes"]), round(found["simulated"][0])
+    ratio = f"{counted / simulated:.4f}" if simulated else "–"
     kinds = [str(found["kinds"][kind]) for kind in ("all-gather", "reduce-scatter", "all-reduce")]
     first = [found["strategy"], found["precision"], str(found["ranks"]), str(found["turns"]), *kinds]
-    return [*first, f"{found['volume']:.2f}", f"{counted:,}", f"{told:,}", ratio, str(found["hops"]), f"{found['told'][1]:.0f}"]
+    return [*first, f"{found['volume']:.2f}", f"{counted:,}", f"{simulated:,}", ratio, str(found["hops"]), f"{found['simulated'][1]:.0f}"]
 
 
 if __name__ == "__main__":

@@ -101,14 +101,14 @@ def train(folder: Path, way: str, ranks: int) -> Path:
 
 
 def export(run: Path) -> dict[str, Any]:
-    return watched("_export_peak.py", run, run.parent / f"{run.name}-out", RECIPE)
+    return run_script("_export_peak.py", run, run.parent / f"{run.name}-out", RECIPE)
 
 
 def merge(folder: Path) -> dict[str, Any]:
-    return watched("_merge_peak.py", folder / "sharded", folder / "merged")
+    return run_script("_merge_peak.py", folder / "sharded", folder / "merged")
 
 
-def watched(script: str, source: Path, target: Path, *more: object) -> dict[str, Any]:
+def run_script(script: str, source: Path, target: Path, *more: object) -> dict[str, Any]:
     """What the script reports of its work, whose result is removed again."""
     printed = start(sys.executable, ROOT / "benchmarks" / script, source, target, *more)
     files.discard(target)

@@ -55,18 +55,18 @@ def stages(target: str, clone: Path) -> dict[str, float]:
         start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
-    said = list[str]()
+    printed = list[str]()
     for stage, beginning in ENDS.items():
         for line in process.stdout:
-            said.append(line)
+            printed.append(line)
             if line.startswith(beginning):
                 found[stage], began = time.monotonic() - began, time.monotonic()
                 break
     os.killpg(process.pid, signal.SIGTERM)  # which accelerate passes on to the ranks, in sessions of their own
-    said += process.stdout  # until the last of them has closed it
+    printed += process.stdout  # until the last of them has closed it
     process.wait()
     if len(found) < len(ENDS):
-        raise SystemExit(f"make {target} ended before its first step:\n{''.join(said[-20:])}")
+        raise SystemExit(f"make {target} ended before its first step:\n{''.join(printed[-20:])}")
     return found
 
 

@@ -59,15 +59,15 @@ def main() -> None:
 def small_model(folder: Path, size: str, texts: int, frames: int, rounds: int) -> list[object]:
     """One line of the table, of a checkpoint that is small enough for its codec to matter too."""
     base = folder / size if (folder / size).exists() else tiny_checkpoint.build(folder / size, size)
-    tts, voice = reference_package.load(base), open_synthesizer(with_a_name(base))
-    said = codes_of(tts.model, voice.exported.processor, texts, frames)
+    tts, voice = reference_package.load(base), open_synthesizer(add_named_speaker(base))
+    variants = codes_of(tts.model, voice.exported.processor, texts, frames)
     request, sampling = Request(TEXT, "ann"), SamplingSettings(greedy=True, max_seconds=frames / FRAME_RATE)
     waves = {"stock": partial(stock_wave, tts, texts, frames), "here": partial(voice.speak, [request] * texts, sampling)}
     first = {"stock": partial(stock_wave, tts, 1, frames), "here": partial(first_chunk, voice, request, sampling)}
     whole, soon = _timing.medians(waves, rounds), _timing.medians(first, rounds)
     spoken = texts * frames / FRAME_RATE
     factors = [f"{whole[way] / spoken:.3f}" for way in ("stock", "here")]
-    return [size, texts, *speeds(said, texts * frames, rounds), *factors, *(f"{soon[way]:.3f}" for way in ("stock", "here"))]
+    return [size, texts, *speeds(variants, texts * frames, rounds), *factors, *(f"{soon[way]:.3f}" for way in ("stock", "here"))]
 
 
 def released_shape(frames: int, rounds: int) -> list[object]:
@@ -81,11 +81,11 @@ def released_shape(frames: int, rounds: int) -> list[object]:
     return ["0.6B", 1, *speeds(codes_of(model, processor, 1, frames), frames, rounds), "", "", "", ""]
 
 
-def speeds(said: dict[str, Callable[[], Codes]], frames: int, rounds: int) -> list[str]:
+def speeds(variants: dict[str, Callable[[], Codes]], frames: int, rounds: int) -> list[str]:
     """Frames a second of both and their ratio, after a look at whether they are the same frames."""
-    if said["stock"]() != said["here"]():
+    if variants["stock"]() != variants["here"]():
         raise SystemExit("the two say different codes, so their times say nothing")
-    taken = _timing.medians(said, rounds)
+    taken = _timing.medians(variants, rounds)
     return [f"{frames / taken['stock']:.1f}", f"{frames / taken['here']:.1f}", f"{taken['stock'] / taken['here']:.1f}"]
 
 
@@ -96,8 +96,8 @@ def codes_of(model: Any, processor: SpeechProcessor, texts: int, frames: int) ->
     voices = {"ref_code": None, "ref_spk_embedding": [vector] * texts, "x_vector_only_mode": [True] * texts, "icl_mode": [False] * texts}
 
     def theirs() -> Codes:
-        asked = {"input_ids": [torch.tensor([tokens], device=device)] * texts, "languages": ["auto"] * texts, "voice_clone_prompt": voices}
-        codes, _ = model.generate(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
+        inputs = {"input_ids": [torch.tensor([tokens], device=device)] * texts, "languages": ["auto"] * texts, "voice_clone_prompt": voices}
+        codes, _ = model.generate(**inputs, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
         return [one.tolist() for one in codes]
 
     decoder, embedder = TalkerDecoder(model.talker, processor.ids), PromptEmbedder(model.talker, processor.ids)
@@ -115,15 +115,15 @@ def codes_of(model: Any, processor: SpeechProcessor, texts: int, frames: int) ->
 
 def stock_wave(tts: Any, texts: int, frames: int) -> None:
     voices = [reference_package.make_stored_voice_prompt(tts, 0)] * texts
-    asked = {"text": [TEXT] * texts, "language": ["auto"] * texts, "voice_clone_prompt": voices}
-    tts.generate_voice_clone(**asked, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
+    inputs = {"text": [TEXT] * texts, "language": ["auto"] * texts, "voice_clone_prompt": voices}
+    tts.generate_voice_clone(**inputs, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
 
 
 def first_chunk(voice: Synthesizer, request: Request, sampling: SamplingSettings) -> None:
     next(voice.stream(request, sampling))
 
 
-def with_a_name(base: Path) -> Path:
+def add_named_speaker(base: Path) -> Path:
     """The base with a speaker in its config, as an export has."""
     config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     config["talker_config"]["spk_id"] = {"ann": 0}

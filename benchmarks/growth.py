@@ -44,7 +44,11 @@ def main() -> None:
     lengths, sizes, ranks, rounds = ([128, 256], [10**3], [1, 2], 1) if flags.quick else (LENGTHS, SIZES, [1, 2, 4], 9)
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
-        found = [*by_length(Path(folder), lengths, rounds), *by_rows(Path(folder), sizes), *by_ranks(Path(folder), ranks, rounds)]
+        found = [
+            *measure_lengths(Path(folder), lengths, rounds),
+            *measure_rows(Path(folder), sizes),
+            *measure_ranks(Path(folder), ranks, rounds),
+        ]
     _table.publish("growth", flags, COLUMNS, found, NOTE.format(rounds=rounds, micros=MICROS, cores=os.cpu_count()))
 
 
@@ -73,12 +77,12 @@ def config_of(folder: Path, run: str) -> Config:
     return resolve(str(RECIPE), Options, [RECIPE / "config.yaml"], [(key, str(value)) for key, value in given.items()])
 
 
-def by_length(folder: Path, lengths: list[int], rounds: int) -> Iterator[list[object]]:
+def measure_lengths(folder: Path, lengths: list[int], rounds: int) -> Iterator[list[object]]:
     """Positions a second at each length of the sequences."""
     from finetune.distributed import process_group
 
     joined = process_group.join((), folder)
-    taken = _timing.in_turns(steps_of(joined, folder, lengths), rounds, _timing.WARM_UP)
+    taken = _timing.time_in_turns(steps_of(joined, folder, lengths), rounds, _timing.WARM_UP)
     process_group.leave()
     first = taken[str(lengths[0])]
     for length in lengths:
@@ -103,13 +107,13 @@ def steps_of(joined: Any, folder: Path, lengths: list[int]) -> dict[str, Callabl
     return {str(length): partial(train_step, training, turns[length], 0) for length in lengths}
 
 
-def by_rows(folder: Path, sizes: list[int]) -> Iterator[list[object]]:
+def measure_rows(folder: Path, sizes: list[int]) -> Iterator[list[object]]:
     """Indexing a file, and opening it again."""
     first: dict[str, float] = {}
     for size in sizes:
         path = folder / f"{size}.jsonl"
         files.write_jsonl(path, ({"text": "x" * (20 + row * 37 % 200)} for row in range(size)))
-        indexing, reopening = opened(path), opened(path)
+        indexing, reopening = open_in_new_process(path), open_in_new_process(path)
         figures = {
             "indexing, µs a row": 1e6 * indexing["seconds"] / size,
             "indexing, resident MiB": indexing["mib"],
@@ -122,14 +126,14 @@ def by_rows(folder: Path, sizes: list[int]) -> Iterator[list[object]]:
         files.discard(path)
 
 
-def opened(path: Path) -> dict[str, float]:
+def open_in_new_process(path: Path) -> dict[str, float]:
     """In a process of its own."""
     command = [sys.executable, str(ROOT / "benchmarks" / "_opening_rows.py"), str(path)]
     found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return found
 
 
-def by_ranks(folder: Path, counts: list[int], rounds: int) -> Iterator[list[object]]:
+def measure_ranks(folder: Path, counts: list[int], rounds: int) -> Iterator[list[object]]:
     """The same step on more ranks."""
     first: tuple[float, float] | None = None
     for ranks in counts:

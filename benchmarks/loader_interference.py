@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -83,10 +84,12 @@ class Tokenizing(Loader):
 
     def __init__(self, found: jsonl_dataset.Rows, recipe: Recipe, processor: Any) -> None:
         super().__init__(found, recipe, rank=0, size=1)
-        self._read = lambda row: recipe.read(found.read(row), processor)
+        self._file, self._index = found.path.open("rb", buffering=0), found.index
+        self._read = lambda raw: recipe.read(json.loads(raw), processor)
 
     def sample(self, row: int) -> Sample:
-        return self._read(row)
+        offset, size = self._index[row, :2].tolist()
+        return self._read(os.pread(self._file.fileno(), size, offset))
 
 
 def main() -> None:
@@ -135,7 +138,7 @@ def table(name: str, recipe: Recipe, config: Config, joined: World, micros: int,
     )
     assert found is not None
     contestants = {"the cache": Measured(Loader(found, recipe, 0, 1)), "tokenizing": Measured(Tokenizing(found, recipe, loaded.processor))}
-    check_alike(found, config, *(each.loader for each in contestants.values()))
+    check_equal_counts(found, config, *(each.loader for each in contestants.values()))
     work, places = OPERATIONS[name], steps_of(config, found)
     acts: dict[str, Callable[[], None]] = {"alone": partial(issue, micros * work)}
     for label, each in contestants.items():
@@ -158,7 +161,7 @@ def clock_of_this_thread() -> float:
 
 def rates_of(acts: dict[str, Callable[[], None]], rounds: int, operations: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Operations a second of each round."""
-    return {label: [operations / seconds for seconds in taken] for label, taken in _timing.in_turns(acts, rounds, 1, clock).items()}
+    return {label: [operations / seconds for seconds in taken] for label, taken in _timing.time_in_turns(acts, rounds, 1, clock).items()}
 
 
 def steps_of(config: Config, found: jsonl_dataset.Rows) -> Iterator[Step]:
@@ -167,7 +170,7 @@ def steps_of(config: Config, found: jsonl_dataset.Rows) -> Iterator[Step]:
         yield from (Step((micro,), step.after) for micro in step.micros)
 
 
-def check_alike(found: jsonl_dataset.Rows, config: Config, one: Loader, other: Loader) -> None:
+def check_equal_counts(found: jsonl_dataset.Rows, config: Config, one: Loader, other: Loader) -> None:
     for step in islice(steps_of(config, found), 3):
         tensors = [loader.turns(step.micros)[0].batch.tensors for loader in (one, other)]
         assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[1]) and [*tensors[0]] == [*tensors[1]]
@@ -220,7 +223,7 @@ def operations_of_a_pass() -> int:
 
 def beside(loader: Loader, todo: Iterator[Step], steps: int, work: int) -> None:
     """A micro-batch's operations for each of some steps, while the next one's batch is made."""
-    for _ in loader.over(islice(todo, steps)):
+    for _ in loader.iterate(islice(todo, steps)):
         issue(work)
 
 

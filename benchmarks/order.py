@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             path = make(Path(folder) / f"{size}.jsonl", size)
-            lines.append([f"{size:,}", *opened(path)])
+            lines.append([f"{size:,}", *measure_opening(path)])
     lines.append([f"{10**9:,}", f"{step_from_the_middle(np.broadcast_to(np.int64(120), 10**9)):.1f}", *4 * ["–"]])
     _table.publish("order", flags, COLUMNS, lines, NOTE)
 
@@ -57,11 +57,11 @@ def make(path: Path, size: int) -> Path:
     return path
 
 
-def opened(path: Path) -> list[object]:
+def measure_opening(path: Path) -> list[object]:
     """What stands in the table behind the number of rows."""
     gc.collect()
     before, began = anonymous_kib(), time.perf_counter()
-    jsonl_dataset.build_index(path, path.parent, "key", refuse)
+    jsonl_dataset.build_index(path, path.parent, "key", refuse_to_measure)
     found = jsonl_dataset.open_rows(path, path.parent)
     seconds = time.perf_counter() - began
     step = next(batching.steps(ORDER, found.lengths, middle(len(found)), None))
@@ -75,7 +75,7 @@ def opened(path: Path) -> list[object]:
     return [f"{took:.1f}", f"{1000 * seconds:.2f}", grown, index.stat().st_size // 1024, f"{1000 * counting:.0f}"]
 
 
-def refuse(_: dict[str, Any]) -> Measured:
+def refuse_to_measure(_: dict[str, Any]) -> Measured:
     raise AssertionError("rows are measured once, not at every start")
 
 

@@ -17,7 +17,7 @@ KINDS = {"instructions": (5.6, 0.8), "conversations": (6.5, 1.0)}
 """Mean and standard deviation of the logarithm of a sample's tokens: a median of 270, and of 665 with a long tail."""
 COLUMNS = ("samples", "sequence_length", "window", "best fit", "first fit in order", "padded by length", "padded in order", "best / padded")
 NOTE = (
-    "Log-normal lengths (medians of 270 and 665 tokens), longer samples left out, over one epoch in its shuffled order. Best fit: "
+    "Log-normal lengths (medians of 270 and 665 tokens), without longer samples, over one epoch in its shuffled order. Best fit: "
     "`data.packing`, longest first, each into the fullest row of its window that has room for it (`data.window` is 1,024 by default and "
     "4,096 in llm_sft); below 99 % only where a window makes fewer than 50 rows, of which the last is not full. A row is not padded: what "
     "it lacks costs no computation. First fit: as samples come, each into the first row of the window with room. Padded by length: "

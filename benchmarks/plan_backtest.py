@@ -131,9 +131,9 @@ class Kept(torch.autograd.Function):
         return gradient
 
 
-def foretold(row: Published) -> tuple[float, float]:
+def predict_peaks(row: Published) -> tuple[float, float]:
     """(states with what is gathered, traced activations and loss) in GB."""
-    model, dtype = built(row), torch.bfloat16
+    model, dtype = build_model(row), torch.bfloat16
     blocks = find_block_classes(model)
     of = outline_model(model, blocks, dtype)
     frozen = sum(weight.size for weight in of.weights if not weight.trained and weight.in_block) * row.frozen
@@ -147,7 +147,7 @@ def foretold(row: Published) -> tuple[float, float]:
     return (lasting + passing) / 1e9, work.peak / 1e9
 
 
-def built(row: Published) -> CausalModel:
+def build_model(row: Published) -> CausalModel:
     varlen_attention.register()
     config = SHAPES[row.model]
     attention = varlen_attention.LOOP if config.model_type != "falcon" else "sdpa"
@@ -171,9 +171,9 @@ def keep_inputs(model: nn.Module) -> None:
             layer.register_forward_pre_hook(lambda _, given: (Kept.apply(given[0]),))
 
 
-def fitted(rows: list[Published], told: list[tuple[float, float]]) -> tuple[float, float]:
+def fit_correction(rows: list[Published], predicted: list[tuple[float, float]]) -> tuple[float, float]:
     """Factor on what is traced, and constant in GB, by least squares of relative errors over every second row."""
-    half = list(zip(rows, told, strict=True))[::2]
+    half = list(zip(rows, predicted, strict=True))[::2]
     left = np.array([[traced / row.gigabytes, 1 / row.gigabytes] for row, (_, traced) in half])
     right = np.array([(row.gigabytes - states) / row.gigabytes for row, (states, _) in half])
     factor, constant = np.linalg.lstsq(left, right, rcond=None)[0]
@@ -183,10 +183,10 @@ def fitted(rows: list[Published], told: list[tuple[float, float]]) -> tuple[floa
 def main() -> None:
     flags = _table.read_flags(__doc__)
     rows = ROWS[:4] if flags.quick else ROWS
-    told = [foretold(row) for row in rows]
-    factor, constant = fitted(rows, told)
+    predicted = [predict_peaks(row) for row in rows]
+    factor, constant = fit_correction(rows, predicted)
     lines, plain, errors = [], [], []
-    for number, (row, (states, traced)) in enumerate(zip(rows, told, strict=True)):
+    for number, (row, (states, traced)) in enumerate(zip(rows, predicted, strict=True)):
         raw, fit = (states + traced) / row.gigabytes, (states + factor * traced + constant) / row.gigabytes
         use = "held out" if number % 2 else "fit"
         plain.append(abs(raw - 1))

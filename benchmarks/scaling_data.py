@@ -68,17 +68,17 @@ def encoder_flops(of: Whisper) -> float:
 
 
 def cross_flops(of: Whisper) -> float:
-    """Of a window: keys and values of what was heard, once for each decoder block."""
+    """Of a window: keys and values of the audio, once for each decoder block."""
     return of.decoder * FRAMES * 4 * of.width**2
 
 
 def step_flops(of: Whisper) -> float:
-    """Of a token: 14 d² weights a block (8 of the MLP, 4 of self-attention, 2 of cross-attention), attention to what was heard, logits."""
+    """Of a token: 14 d² weights a block (8 of the MLP, 4 of self-attention, 2 of cross-attention), attention to the audio, logits."""
     return of.decoder * (28 * of.width**2 + 4 * FRAMES * of.width) + 2 * of.width * VOCABULARY
 
 
 def step_bytes(of: Whisper, windows: int) -> float:
-    """Read in a step, in fp16: all weights once, and each window's keys and values of what was heard."""
+    """Read in a step, in fp16: all weights once, and each window's keys and values of the audio."""
     weights = 14 * of.decoder * of.width**2 + of.width * VOCABULARY
     return 2 * (weights + windows * of.decoder * 2 * FRAMES * of.width)
 

@@ -39,7 +39,7 @@ def reach(of: list[Case], way: str) -> str:
 
 
 def hiding(case: Case) -> int:
-    """Positions of a GPU's micro-batch with which `fsdp` pays; memory is not asked."""
+    """Positions of a GPU's micro-batch with which `fsdp` pays; memory is not considered."""
     cluster, work, micro = cluster_of(HIDDEN_AT, case.fabric), work_of(case.model), 64
     arrangement = next(each.arrangement for each in case.verdicts if each.arrangement.strategy == "fsdp" and each.arrangement.tensor == 1)
     while True:

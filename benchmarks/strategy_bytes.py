@@ -93,7 +93,7 @@ def sharing(found: dict[str, Any]) -> int:
 
 
 def lasting_formula(found: dict[str, Any]) -> float:
-    """Master, gradient and two moments, 4 bytes each, over the ranks that share them; neighbours hold norms alike."""
+    """Master, gradient and two moments, 4 bytes each, over the ranks that share them; neighbours have copies of the norms."""
     return 16 * (found["parameters"] / sharing(found) + found["alike"] * (found["tensor"] - 1) / found["ranks"])
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import _table, _timing, _voice
-from benchmarks._by_hand import check_alike, filled, stock_heads, stock_others
+from benchmarks._by_hand import check_equal_losses, load_filled_model, stock_heads, stock_others
 from recipes.voice_clone.model.model_configs import CODEBOOKS, SMALL
 from recipes.voice_clone.model.qwen3_tts_model import frame_embeddings, run_code_predictor, sum_codebook_losses
 from recipes.voice_clone.recipe import RECIPE
@@ -48,9 +48,9 @@ def compare(folder: Path, size: str, clips: int, frames: int, rounds: int) -> li
     """A line of the table."""
     config = _voice.run_config(_voice.make(folder / f"{size}-{clips}", SMALL[size], clips, frames), f"run-{size}-{clips}")
     RECIPE.prepare(config)
-    ours: Any = filled(config, torch.device("cpu"))
+    ours: Any = load_filled_model(config, torch.device("cpu"))
     with stock_heads():
-        stock: Any = filled(config, torch.device("cpu"))
+        stock: Any = load_filled_model(config, torch.device("cpu"))
     chance, width = torch.Generator().manual_seed(0), ours.talker.config.hidden_size
     states = torch.randn(clips * frames, width, generator=chance)
     codes = torch.randint(SMALL[size].codebook, (clips * frames, CODEBOOKS), generator=chance)
@@ -58,7 +58,7 @@ def compare(folder: Path, size: str, clips: int, frames: int, rounds: int) -> li
         "at once": partial(learned, ours, partial(all_frames, ours.talker, states, codes)),
         "loop": partial(learned, stock, partial(frame_by_frame, stock.talker, states, codes, frames)),
     }
-    check_alike({name: act() / len(codes) for name, act in acts.items()}, 1e-4)
+    check_equal_losses({name: act() / len(codes) for name, act in acts.items()}, 1e-4)
     taken = _timing.medians(acts, rounds)
     shapes = f"1 call on [{clips * frames}, {CODEBOOKS}, {width}]", f"{frames} calls on [{clips}, {CODEBOOKS}, {width}]"
     return [size, *shapes, f"{taken['loop'] / taken['at once']:.1f}"]

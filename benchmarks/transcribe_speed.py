@@ -58,7 +58,7 @@ NOTE = (
     "ratios are of what has word times. Times are processor seconds of one thread on a CPU, fp32, from samples at "
     "16 kHz to text; those of data_prep hold the detection of speech. whisper.transcribe ran at temperature 0 and without the text before: "
     "with its defaults it takes longer. The weights are random, because none that are trained come with this repository: so both ways "
-    "decode the same number of tokens, about as many as speech has, and nothing is said here about whether their texts agree."
+    "decode the same number of tokens, about as many as speech has; their texts are not compared."
 )
 
 
@@ -78,7 +78,7 @@ def main() -> None:
 def recording(minutes: float, pauses: tuple[float, float]) -> Audio:
     """The stretches of speech of the embedded sample, one after another, with pauses of the given seconds on the noise of a room."""
     chance, detector = np.random.default_rng(0), vad.load_vad()
-    stretches = [stretch for name in RECORDINGS for stretch in spoken(SAMPLE / name, detector)]
+    stretches = [stretch for name in RECORDINGS for stretch in make_speech(SAMPLE / name, detector)]
     pieces: list[Samples] = []
     while sum(map(len, pieces)) < minutes * 60 * MASTER_RATE:
         pause = np.zeros(int(chance.uniform(*pauses) * MASTER_RATE), np.float32)
@@ -87,18 +87,18 @@ def recording(minutes: float, pauses: tuple[float, float]) -> Audio:
     return Audio(sound + 1e-4 * chance.standard_normal(len(sound), np.float32), MASTER_RATE)
 
 
-def spoken(path: Path, detector: Any) -> list[Samples]:
+def make_speech(path: Path, detector: Any) -> list[Samples]:
     """What the detector hears in a file, without the pauses."""
     (master,) = load_track(path, probe_recording(path), MASTER_RATE)
-    return [master.samples[region.start : region.stop] for region in vad.find_speech(detector, hearing(master), len(master.samples))]
+    return [master.samples[region.start : region.stop] for region in vad.find_speech(detector, make_whisper(master), len(master.samples))]
 
 
-def hearing(master: Audio) -> Audio:
+def make_whisper(master: Audio) -> Audio:
     return Audio(soxr.resample(master.samples, MASTER_RATE, SPEECH_RATE), SPEECH_RATE)
 
 
 def random_weights(size: str) -> Whisper:
-    """A model of Whisper's size that says at each position what `talks` sets. All that its layers compute is computed, and ignored."""
+    """A model of Whisper's size that outputs at each position what `force_tokens` sets. Its layers compute as usual, in vain."""
     torch.manual_seed(0)
     listening, speaking, width, heads = SIZES[size]
     model = Whisper(ModelDimensions(80, 1500, width, heads, listening, 51865, 448, width, heads, speaking))
@@ -108,8 +108,8 @@ def random_weights(size: str) -> Whisper:
     return model.eval()
 
 
-def talks(model: Whisper, tokens: int) -> None:
-    """It says `tokens` tokens, the first and the last of them times at which a window starts and ends; and goes on if it may."""
+def force_tokens(model: Whisper, tokens: int) -> None:
+    """Make the model output `tokens` tokens, of which the first and the last are timestamps of a window, and then further ones."""
     tokenizer = get_tokenizer(True, num_languages=model.num_languages, language="en")
     words = tokenizer.encode(" There is no end to what it says" * 60)
     start, end = tokenizer.timestamp_begin, tokenizer.timestamp_begin + 1400
@@ -119,16 +119,16 @@ def talks(model: Whisper, tokens: int) -> None:
 
 def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
     """The cells of a row behind its name."""
-    sound = hearing(master)
+    sound = make_whisper(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
     packed, steps = decoding_windows.pack_windows(vad.make_windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
     tokens = round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
-    talks(model, each := round(tokens / steps))
+    force_tokens(model, each := round(tokens / steps))
     text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
     stretches = [Audio(sound.samples[region.start * 2 // 3 : region.stop * 2 // 3], SPEECH_RATE) for region in regions]  # 24 to 16 kHz
     files = sum(one_file(model, stretch) for stretch in stretches)
     decoding_windows.TOKENS_AT_LEAST, decoding_windows.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
-    talks(model, model.dims.n_text_ctx)
+    force_tokens(model, model.dims.n_text_ctx)
     mine = processor_seconds(lambda: ours(model, detector, master, sound))
     times = [f"{seconds:.1f} s" for seconds in (text, words, files, mine)]
     ratios = [f"{seconds / mine:.1f}" for seconds in (words, files)]
@@ -136,14 +136,14 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
 
 
 def one_file(model: Whisper, stretch: Audio) -> float:
-    """Processor seconds for a stretch of speech that lies in a file of its own."""
-    talks(model, tokens := max(3, round(SPOKEN_TOKENS * stretch.seconds)))
+    """Processor seconds for a stretch of speech in its own file."""
+    force_tokens(model, tokens := max(3, round(SPOKEN_TOKENS * stretch.seconds)))
     return processor_seconds(lambda: stock(model, stretch, tokens, True))
 
 
 def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:
     """whisper.transcribe with `tokens` in each of its windows, with a time for each word or without."""
-    heard = whisper.transcribe(
+    found = whisper.transcribe(
         model,
         sound.samples,
         language="en",
@@ -153,12 +153,12 @@ def stock(model: Whisper, sound: Audio, tokens: int, timed: bool) -> None:
         word_timestamps=timed,
         fp16=False,
     )
-    if len(heard["segments"]) != math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH):
+    if len(found["segments"]) != math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH):
         raise SystemExit("whisper.transcribe took more or fewer windows than it was to take: times of different work say nothing")
 
 
 def ours(model: Whisper, detector: Any, master: Audio, sound: Audio) -> None:
-    """From sound to words, as data_prep goes; a model that never ends is not asked again."""
+    """From sound to words, as data_prep goes; a model that never ends is not called again."""
     whisper_engine.FALLBACK_TEMPERATURES = ()
     units = whisper_engine.transcribe_recording(
         model, sound, vad.make_windows(vad.find_speech(detector, sound, len(master.samples)), master), "english"

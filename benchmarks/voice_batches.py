@@ -26,7 +26,7 @@ NOTE = (
     "Positions of text and speech over all positions, one epoch in its shuffled order, log-normal lengths. By `train.micro_tokens`: "
     "clips of about one length lie side by side within `data.window` of 1,024. In order: clips as they come, up to the same budget. Fixed "
     "numbers of clips, padded to the longest, are how the model's makers' script batches (2 by default). The predictor of codebooks 1 to "
-    "15 is left out of the account, since padding costs it nothing in either."
+    "15 is not counted, since padding costs it nothing in either."
 )
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from benchmarks import _table, _timing, _voice
-from benchmarks._by_hand import Step, bare_step, check_alike, filled, optimizer_of, stock_heads, stock_sums
+from benchmarks._by_hand import Step, bare_step, check_equal_losses, load_filled_model, optimizer_of, stock_heads, stock_sums
 from benchmarks.voice_batches import KINDS
 from finetune.config import Config
 from finetune.data import batching
@@ -94,8 +94,8 @@ def compare(joined: World, folder: Path, size: str, clips: int, rounds: int) -> 
     step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
     ways = ways_of(training, step)
     acts = trainers(training, ways)
-    check_alike({name: acts[name]() for name, way in ways.items() if way.share == 1.0}, 1e-4)
-    taken = _timing.in_turns(acts, rounds, warm_up=1)
+    check_equal_losses({name: acts[name]() for name, way in ways.items() if way.share == 1.0}, 1e-4)
+    taken = _timing.time_in_turns(acts, rounds, warm_up=1)
     frames = sum(int(turn.batch.tensors["frame_mask"].sum()) for turn in ways[OURS].turns)
     return [line(size, name, way, taken[name], taken[OURS], step.tokens, frames) for name, way in ways.items()]
 
@@ -137,7 +137,7 @@ def padded(loader: Loader, training: Training, rows: list[int], clips: int) -> l
 def trainers(training: Training, ways: dict[str, Way]) -> dict[str, Step]:
     """A step in each way. Those by hand share a model, which is another than the run's."""
     with stock_heads():
-        stock = filled(training.config, training.world.device)
+        stock = load_filled_model(training.config, training.world.device)
     by_hand = partial(step_by_hand, stock, optimizer_of(stock, training.config), training.config)
     return {name: our_step(training, way) if way.by_hand == "no" else by_hand(way) for name, way in ways.items()}
 

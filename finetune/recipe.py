@@ -240,7 +240,7 @@ class Recipe(Generic[OptionsT]):
 
 def find_recipe(name: str) -> Path:
     """Folder of a recipe: a name under `recipes/`, or the path of a folder that holds `recipe.py`. Imports nothing."""
-    places = [Path(name)] if "/" in name or name.startswith(".") else [*_roots(name)]
+    places = [Path(name)] if "/" in name or name.startswith(".") else [root / name for root in _recipe_roots()]
     for folder in places:
         if (folder / "recipe.py").is_file():
             return folder.resolve()
@@ -308,13 +308,9 @@ def _recipe_roots() -> list[Path]:
     return [Path(__file__).resolve().parent.parent / "recipes"]
 
 
-def _roots(name: str) -> list[Path]:
-    return [root / name for root in _recipe_roots()]
-
-
 def _import_outside(folder: Path, module: str) -> Any:
     """A folder outside the tree becomes a package of its own, so that its files can import each other relatively."""
-    # By path, not by name: two folders may be called alike, and a dot in a name would read as a package inside another.
+    # By path, not by name: two folders may have the same name, and a dot in a name would read as a package inside another.
     package = f"outside_recipe_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     for name, file in ((package, folder / "__init__.py"), (f"{package}.{module}", folder / f"{module}.py")):
         if name not in sys.modules:

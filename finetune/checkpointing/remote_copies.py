@@ -71,13 +71,13 @@ class Copies:
         if self._url is not None:
             self._lease = self._open.enter_context(Lease(self._url, str(self._run_dir.absolute())))
 
-    def catch_up(self, step: int) -> None:
+    def schedule_upload(self, step: int) -> None:
         """Schedule the upload of the checkpoint that the run resumes from: the previous process may not have uploaded it."""
         if self._url is not None:
             files.remove_unfinished(self._run_dir / "cache", NAME)
             self._newest, self._due = f"step-{step:08d}", step > 0
 
-    def hear(self, kind: str, _step: int, facts: dict[str, Any]) -> None:
+    def handle_event(self, kind: str, _step: int, facts: dict[str, Any]) -> None:
         """Listener of the run's events: schedules a committed checkpoint, in place of an older one whose upload has not started."""
         if kind == "committed" and self._url is not None:
             self._passed_over += self._due
@@ -87,7 +87,7 @@ class Copies:
         """Report a finished upload and start the next one; never blocks."""
         if self._running is not None and self._running.sent.done():
             done, self._running = self._running, None
-            self._tell(done, events)
+            self._report_upload(done, events)
         if self._url is not None and self._due and self._running is None:
             self._begin(self._url, events)
 
@@ -124,7 +124,7 @@ class Copies:
             remote.upload(snapshot, f"{url}/{snapshot.name}", MANIFEST)
         prune(url, self._keep, snapshot.name)
 
-    def _tell(self, done: _Copy, events: Events) -> None:
+    def _report_upload(self, done: _Copy, events: Events) -> None:
         name, problem = done.snapshot.name, done.sent.exception()
         if problem is not None and not isinstance(problem, OSError | UserError):
             raise problem

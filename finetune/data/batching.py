@@ -174,7 +174,7 @@ class Loader:
         self._rank, self._size, self._pinned = rank, size, pinned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
-    def over(self, todo: Iterator[Step]) -> Iterator[tuple[Step, list[RankBatch]]]:
+    def iterate(self, todo: Iterator[Step]) -> Iterator[tuple[Step, list[RankBatch]]]:
         ahead = None
         for step in todo:
             following = step, self._thread.submit(self.turns, step.micros)

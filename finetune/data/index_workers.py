@@ -47,7 +47,7 @@ class IndexWorkers:
     measure: Callable[..., Any]
     """(recipe, processor, row) → measurement; must be importable."""
 
-    def when_worth_it(self) -> ScanAll | None:
+    def choose_scan(self) -> ScanAll | None:
         """A function that scans in several processes; None if a single process is better: a small file, one core, or inside a daemon."""
         if multiprocessing.current_process().daemon or not self.path.is_file():
             return None

@@ -70,7 +70,7 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
     if path is None:
         return None
     limit = LengthLimit.of(config)
-    scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, partial(encode_row, limit)).when_worth_it()
+    scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, partial(encode_row, limit)).choose_scan()
     measure_row = partial(encode_row, limit, recipe, loaded.processor)
     built = run_on_main(world, lambda: build_index(path, cache, f"{key} {limit}", measure_row, scan_all))
     return run_on_all(world, lambda: open_rows(path, cache, built))

@@ -78,7 +78,7 @@ class Heartbeat:
         self._peers: Peers | None = None
         self._folder: Path | None = None
         self._word: Callable[[RunFailure], None] = lambda _: None
-        self._loss: RunFailure | None = None
+        self._failure: RunFailure | None = None
         self._beats = 0
         self._kills_before = vital_signs.out_of_memory_kills()
         self.step = 0
@@ -108,10 +108,10 @@ class Heartbeat:
                 sum_over_ranks(self._world, [0.0])  # a barrier: a rank that finishes early keeps watching the others
             self._stop()
             return
-        loss = self.fail(error)
+        failure = self.fail(error)
         in_order = self._store is None or (isinstance(error, UserError) and self._all_fail(self._store))
         if self._world.is_main or not in_order:
-            self._leave_word(loss)
+            self._write_last_word(failure)
         if in_order:
             self._stop()
         # Otherwise the thread keeps running: it ends the process if the exception does not, for example because a disk hangs.
@@ -135,7 +135,7 @@ class Heartbeat:
 
     def fail(self, error: BaseException) -> RunFailure:
         """Report to all ranks that this one is about to end, and write its traceback; returns the first failure of the run."""
-        if self._loss is None:
+        if self._failure is None:
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             if self._world.size > 1 and not isinstance(error, ElsewhereError):  # whose message names the rank already
                 text = f"rank {self._world.rank} failed: {text}"
@@ -145,31 +145,31 @@ class Heartbeat:
                 with contextlib.suppress(OSError, UserError):  # the disk may be what failed
                     files.write_text(self._folder / f"failure-rank-{self._world.rank}.txt", f"{time.strftime('%F %T')}\n{text}\n")
             broken = isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
-            self._loss = self._first_loss(own, self._looking_seconds() if broken else 0.0)
-        return self._loss
+            self._failure = self._first_failure(own, self._count_looking_seconds() if broken else 0.0)
+        return self._failure
 
     def end_by_signal(self, number: int) -> None:
         """End this process on a signal that arrives outside of the training steps; records the failure of the rank that may have caused
         it."""
         name = signal.Signals(number).name
-        loss = self._first_loss(RunFailure(f"rank {self._world.rank} was ended by {name}", self._world.rank, name), LOOK_SECONDS)
-        own = loss.signal == name and loss.rank == self._world.rank
-        self._end_now(loss, loss.message if own else f"rank {self._world.rank} was ended by {name}: {loss.message}", 128 + number)
+        failure = self._first_failure(RunFailure(f"rank {self._world.rank} was ended by {name}", self._world.rank, name), LOOK_SECONDS)
+        own = failure.signal == name and failure.rank == self._world.rank
+        self._end_now(failure, failure.message if own else f"rank {self._world.rank} was ended by {name}: {failure.message}", 128 + number)
 
-    def _looking_seconds(self) -> float:
+    def _count_looking_seconds(self) -> float:
         """How long to search for the rank whose death broke a collective: its connections close before its process has ended, and on
         another machine only its missing heartbeat shows it."""
         near = self._peers is None or self._peers.all_near
         return LOOK_SECONDS if near else MISSING_SECONDS + 3 * BEAT_SECONDS
 
-    def _first_loss(self, own: RunFailure, seconds: float) -> RunFailure:
+    def _first_failure(self, own: RunFailure, seconds: float) -> RunFailure:
         """The first failure of the run: one that another rank has reported, the death of a process, or this rank's `own`."""
         if self._store is None or self._peers is None:
             return own
         deadline = time.monotonic() + seconds
         while (reported := self._reported(self._store)) is None:
             if self._peers.wait(0.05 if seconds else 0.0):
-                own = self._loss_of(self._peers.deaths)
+                own = self._describe_deaths(self._peers.deaths)
                 break
             if time.monotonic() >= deadline:
                 break
@@ -183,7 +183,7 @@ class Heartbeat:
             self._store_answers = False
         return None
 
-    def _loss_of(self, deaths: Sequence[ProcessExit]) -> RunFailure:
+    def _describe_deaths(self, deaths: Sequence[ProcessExit]) -> RunFailure:
         """Describes the first death that the launcher did not cause: it sends SIGTERM to all ranks when one has died."""
         death = min(deaths, key=lambda each: each.signal == "SIGTERM")
         signs = None if self._folder is None else vital_signs.read_status(self._folder, death.rank)
@@ -202,9 +202,9 @@ class Heartbeat:
             return RunFailure(f"{who} was ended by {death.signal}{crash}", death.rank, death.signal)
         return RunFailure(f"{who} was killed (SIGKILL) {where}: {cause}", death.rank, "SIGKILL")
 
-    def _leave_word(self, loss: RunFailure) -> None:
+    def _write_last_word(self, failure: RunFailure) -> None:
         with contextlib.suppress(Exception):  # a full disk must not keep the process alive
-            self._word(loss)
+            self._word(failure)
 
     def _record_signs(self, folder: Path) -> None:
         device = self._world.device
@@ -259,15 +259,15 @@ class Heartbeat:
                 latest = store.get(_beat_key(watched))
             except RuntimeError as error:
                 return self._end(
-                    self._first_loss(RunFailure(f"the launcher's store does not respond: {error}"), LOOK_SECONDS), PATIENCE_SECONDS
+                    self._first_failure(RunFailure(f"the launcher's store does not respond: {error}"), LOOK_SECONDS), PATIENCE_SECONDS
                 )
             if latest != seen:
                 seen, changed = latest, time.monotonic()
             elif time.monotonic() - changed > MISSING_SECONDS:
-                return self._end(self._first(store, self._loss_of_silent(watched)), 0.0)
+                return self._end(self._first(store, self._describe_silent_rank(watched)), 0.0)
         return None
 
-    def _loss_of_silent(self, rank: int) -> RunFailure:
+    def _describe_silent_rank(self, rank: int) -> RunFailure:
         """The failure of a rank without heartbeats: on another machine, or hanging."""
         signs = None if self._folder is None else vital_signs.read_status(self._folder, rank)
         what = "" if signs is None else f" on {signs.host}, after step {signs.step}; if it was killed: {vital_signs.explain_kill(signs)}"
@@ -277,7 +277,7 @@ class Heartbeat:
         while not self._left.is_set():
             if peers.wait(BEAT_SECONDS):
                 if not self._left.wait(BEAT_SECONDS):  # after a normal end this rank would have left by now
-                    self._end(self._first_loss(self._loss_of(peers.deaths), 0.0), PATIENCE_SECONDS)
+                    self._end(self._first_failure(self._describe_deaths(peers.deaths), 0.0), PATIENCE_SECONDS)
                 return
 
     def _watch_the_store(self) -> None:
@@ -289,13 +289,13 @@ class Heartbeat:
             if silent > MISSING_SECONDS:
                 self._end(RunFailure(f"the launcher's store does not respond: no reply for {MISSING_SECONDS:.0f} s"), 0.0)
 
-    def _end(self, loss: RunFailure, patience: float) -> None:
+    def _end(self, failure: RunFailure, patience: float) -> None:
         if self._left.wait(patience):
             return
-        self._end_now(loss, f"rank {self._world.rank} ends, because {loss.message}", 1)
+        self._end_now(failure, f"rank {self._world.rank} ends, because {failure.message}", 1)
 
-    def _end_now(self, loss: RunFailure, message: str, code: int) -> NoReturn:
-        self._leave_word(loss)
+    def _end_now(self, failure: RunFailure, message: str, code: int) -> NoReturn:
+        self._write_last_word(failure)
         with contextlib.suppress(OSError, ValueError):  # the terminal or pipe may be closed
             print(f"error: {message}", file=sys.stderr, flush=True)
             sys.stdout.flush()

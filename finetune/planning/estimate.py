@@ -119,9 +119,9 @@ def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as file:
         lines = sum(1 for _ in file)
         file.seek(0)
-        apart = max(1, lines // LOOKED_AT)
+        stride = max(1, lines // LOOKED_AT)
         for number, raw in enumerate(file, start=1):
-            if (number - 1) % apart == 0 and raw.strip():
+            if (number - 1) % stride == 0 and raw.strip():
                 try:
                     row = loads_object(raw)
                 except UserError as problem:

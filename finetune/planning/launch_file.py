@@ -50,11 +50,11 @@ def distributed_type(arrangement: Arrangement) -> str:
 def format_overrides(verdict: LayoutEstimate) -> str:
     """Config overrides for this layout, as command-line flags; without those that the launch file implies."""
     arrangement = verdict.arrangement
-    said = {
+    overrides = {
         "parallel.strategy": arrangement.strategy if arrangement.strategy not in ("ddp", "fsdp") else None,
         "parallel.replicate": arrangement.replicate if arrangement.replicate > 1 else None,
         "parallel.tensor": arrangement.tensor if arrangement.tensor > 1 else None,
         "parallel.offload": "true" if arrangement.offload else None,
         "train.activation_checkpointing": verdict.recomputing if verdict.recomputing != "none" else None,
     }
-    return "".join(f" --{key} {value}" for key, value in said.items() if value is not None)
+    return "".join(f" --{key} {value}" for key, value in overrides.items() if value is not None)

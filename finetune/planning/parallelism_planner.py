@@ -35,7 +35,7 @@ HEAVIER: dict[Recomputing, tuple[Recomputing, ...]] = {
     "full": ("full",),
 }
 """Levels of activation checkpointing to try if nothing fits: the configured one, then those with less memory and more time."""
-ALIKE = 1.03
+EQUAL_RATIO = 1.03
 """Step times within this ratio count as equal."""
 HOP = 10e-6
 """Latency of one hop of a ring collective, in seconds. With hundreds of ranks it dominates, however little is sent."""
@@ -132,8 +132,8 @@ def rank_layouts(verdicts: list[LayoutEstimate]) -> list[LayoutEstimate]:
     must have the simplest layout first."""
     left, order = sorted((verdict for verdict in verdicts if verdict.fits), key=lambda each: each.seconds.total), []
     while left:
-        alike = [verdict for verdict in left if verdict.seconds.total <= left[0].seconds.total * ALIKE]
-        best = min(alike, key=verdicts.index)
+        equal = [verdict for verdict in left if verdict.seconds.total <= left[0].seconds.total * EQUAL_RATIO]
+        best = min(equal, key=verdicts.index)
         order.append(best)
         left.remove(best)
     return order + sorted((verdict for verdict in verdicts if not verdict.fits), key=lambda each: each.memory.total)
@@ -224,9 +224,9 @@ def explain_rejection(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
     if verdict.busy < 0.9 * best.busy:
         return f"fits in {needed:.1f} GiB, but {1 - verdict.busy:.0%} of the ranks' turns would have no micro-batch"
     ratio = verdict.seconds.total / best.seconds.total
-    if ratio > ALIKE:
+    if ratio > EQUAL_RATIO:
         return f"fits in {needed:.1f} GiB, but a step takes {ratio:.2f} times as long, with {verdict.seconds.waiting:.2f} s of waiting"
-    if ratio < 1 / ALIKE:
+    if ratio < 1 / EQUAL_RATIO:
         return f"fits in {needed:.1f} GiB and is not slower"
     return f"fits in {needed:.1f} GiB and is not faster"
 

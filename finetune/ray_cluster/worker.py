@@ -41,7 +41,7 @@ def train_as_worker(order: dict[str, Any]) -> dict[str, Any]:
         if ray.train.get_context().get_world_rank() == 0:
             await_release(config.run.dir)
         with process_group(config) as world:
-            train(world, config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, find_preemption), reports.hear)
+            train(world, config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, find_preemption), reports.handle_event)
     except UserError as error:
         return {"problem": str(error)}
     if LEAVING in reports.reason:
@@ -84,7 +84,7 @@ class Reports:
         """The last metrics of training and evaluation that were logged up to `step`."""
         return {name: value for number in sorted(self._numbers) if number <= step for name, value in self._numbers[number].items()}
 
-    def hear(self, kind: str, step: int, facts: dict[str, Any]) -> None:
+    def handle_event(self, kind: str, step: int, facts: dict[str, Any]) -> None:
         if kind in ("step", "evaluation"):
             self._numbers.setdefault(step, {"step": step}).update(facts)
         elif kind == "stopped":

@@ -33,7 +33,9 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
     weights: dict[str, float] = {}
     try:
         with closing(make_loader(training, rows)) as loader:
-            for _, turns in loader.over(_group_into_rounds(world.data_size, _make_micro_batches(rows, training.config.train.micro_tokens))):
+            for _, turns in loader.iterate(
+                _group_into_rounds(world.data_size, _make_micro_batches(rows, training.config.train.micro_tokens))
+            ):
                 if sum_over_ranks(world, [float(requests.poll() is not None)])[0]:
                     return None
                 for turn in turns:

@@ -63,7 +63,7 @@ def fit(
         requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
     with closing(make_loader(training, training.rows)) as loader:
-        for step, turns in loader.over(todo):
+        for step, turns in loader.iterate(todo):
             progress = take_step(training, progress, events, turns, step.after, saver.before_update)
             progress, stop = evaluate_or_stop(training, progress, events, requests)
             unsaved = save_when_due(training, progress, events, saver, stop)
@@ -173,7 +173,7 @@ def resume(training: Training) -> Progress:
     """Restore the newest good checkpoint of the run's folder, if there is one. Collective: call on every rank."""
     newest, passed_over = run_on_main(training.world, lambda: newest_checkpoint(training.config))
     for problem in passed_over if training.world.is_main else []:
-        print(f"warning: passed over {problem}", file=sys.stderr, flush=True)
+        print(f"warning: skipped {problem}", file=sys.stderr, flush=True)
     return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, Path(newest)))
 
 

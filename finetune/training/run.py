@@ -46,7 +46,7 @@ class Ending:
     step: int
     """Where the run started, until it ends in good order."""
     reason: str = "failed"
-    loss: RunFailure = field(default_factory=lambda: RunFailure(""))
+    failure: RunFailure = field(default_factory=lambda: RunFailure(""))
     """What failed first, on any rank."""
 
 
@@ -71,7 +71,9 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
     requests.end = heartbeat.end_by_signal
 
     def on_claim(account: str | None) -> None:
-        heartbeat.leave_traces_in(config.run.dir, lambda loss: write_exit_record(config.run.dir, heartbeat.step, loss.reason, loss))
+        heartbeat.leave_traces_in(
+            config.run.dir, lambda failure: write_exit_record(config.run.dir, heartbeat.step, failure.reason, failure)
+        )
         killed.extend([account] if account else [])
 
     # The signals are outermost: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
@@ -79,11 +81,11 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         run_on_main(world, copies.open)
         with out_of_memory.explain_out_of_memory(config, recipe, world):
             training, progress = build(config, recipe, world, on_claim)
-        notify = partial(notify_all, (listener or ignore_event, copies.hear, heartbeat.note_event))
+        notify = partial(notify_all, (listener or ignore_event, copies.handle_event, heartbeat.note_event))
         events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify)
         report_killed_launch(killed, events, progress.step)
         report_start(training, progress, events)
-        copies.catch_up(progress.step)
+        copies.schedule_upload(progress.step)
         saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
         needed = partial(bytes_on_gpu, training.loaded.base, recipe.base_folders, len(config.sample.prompts))
         ending = Ending(progress.step)
@@ -142,14 +144,14 @@ def report_failure(ending: Ending, world: World, heartbeat: Heartbeat) -> Iterat
     try:
         yield
     except NotFiniteError as error:  # raised on all ranks at the same step, so no rank waits for another
-        ending.reason, ending.loss = error.reason, RunFailure(str(error))
+        ending.reason, ending.failure = error.reason, RunFailure(str(error))
         raise
     except BaseException as error:
-        ending.loss = heartbeat.fail(error)  # before anything that may wait: other ranks are inside a collective
-        ending.reason = ending.loss.reason
-        if isinstance(error, RuntimeError) and ending.loss.rank not in (None, world.rank):
+        ending.failure = heartbeat.fail(error)  # before anything that may wait: other ranks are inside a collective
+        ending.reason = ending.failure.reason
+        if isinstance(error, RuntimeError) and ending.failure.rank not in (None, world.rank):
             # That rank may have been killed before it could report; then the main rank does.
-            raise (ElsewhereError if ending.loss.reported or not world.is_main else UserError)(ending.loss.message) from error
+            raise (ElsewhereError if ending.failure.reported or not world.is_main else UserError)(ending.failure.message) from error
         raise
 
 
@@ -178,10 +180,10 @@ def record_ending(ending: Ending, world: World, run_dir: Path, events: Events) -
         events.note("stopped", reached, reason=ending.reason)
         events.close()
         if world.is_main:
-            write_exit_record(run_dir, reached, ending.reason, ending.loss)
+            write_exit_record(run_dir, reached, ending.reason, ending.failure)
 
 
-def write_exit_record(run_dir: Path, step: int, reason: str, loss: RunFailure) -> None:
+def write_exit_record(run_dir: Path, step: int, reason: str, failure: RunFailure) -> None:
     """Why the run ended, in exit.json: the launcher turns every exit code into 1.
 
     If several ranks report a failure, the first record is kept. A run that ends in good order replaces any record, which is then from
@@ -189,12 +191,17 @@ def write_exit_record(run_dir: Path, step: int, reason: str, loss: RunFailure) -
     """
     committed = checkpoint.list_checkpoints(checkpoint.folder_of(run_dir))
     record = {
-        **{"reason": reason, "message": loss.message or None, "step": step or None},
-        **{"last_commit": committed[0].name if committed else None, "rank": loss.rank, "signal": loss.signal, "host": platform.node()},
+        **{"reason": reason, "message": failure.message or None, "step": step or None},
+        **{
+            "last_commit": committed[0].name if committed else None,
+            "rank": failure.rank,
+            "signal": failure.signal,
+            "host": platform.node(),
+        },
     }
     place = run_dir / EXIT_RECORD
     try:
-        (files.write_if_absent if loss.message else files.write_bytes)(place, files.json_bytes(record))
+        (files.write_if_absent if failure.message else files.write_bytes)(place, files.json_bytes(record))
     except (OSError, UserError) as error:
         print(f"warning: {place} cannot be written ({error}); the run: {reason} at step {step}", file=sys.stderr, flush=True)
 

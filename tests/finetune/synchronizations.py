@@ -69,7 +69,7 @@ def waits_of_steps(training: Training, steps: int) -> list[list[Synchronization]
     todo = islice(batching.steps(order, training.rows.lengths, batching.Place(), epochs=None), steps)
     loader = make_loader(replace(training, world=replace(world, device=torch.device("cuda"))), training.rows)
     with closing(loader), synchronizations(world.device) as found:
-        for number, (_, turns) in enumerate(loader.over(todo)):
+        for number, (_, turns) in enumerate(loader.iterate(todo)):
             assert len(turns) >= 3 and all(tensor.is_pinned() for turn in turns for tensor in turn.batch.tensors.values())
             train_step(training, turns, number)
             waits.append(found[:])

@@ -111,7 +111,7 @@ def test_any_damage_is_found_and_the_run_falls_back(tmp_path: Path, world: World
         kind(next((copy / "checkpoints" / newest.name).glob("*.safetensors")), random.Random(0))
         capfd.readouterr()
         training, progress = tiny.built(world, config_of(tmp_path, copy))
-        assert progress.step == 4 and "warning: passed over " in capfd.readouterr().err
+        assert progress.step == 4 and "warning: skipped " in capfd.readouterr().err
         for name, value in tensors_of(expected).items():
             assert torch.equal(value, tensors_of(training)[name]), name
 

@@ -212,7 +212,7 @@ def test_the_loader_reads_one_step_ahead_and_in_order() -> None:
             yield step
 
     seen = []
-    for step, turns in loader.over(asked()):
+    for step, turns in loader.iterate(asked()):
         seen.append((step, turns[0].micro.ids[0]))
         assert len(read) <= len(seen) + 1, "a longer queue would hold batches in memory"
     loader.close()
@@ -222,7 +222,7 @@ def test_the_loader_reads_one_step_ahead_and_in_order() -> None:
 
 def loader_over_nothing(rows: Rows) -> Iterator[object]:
     loader = Loader(rows, tiny.RECIPE, 0, 1)
-    yield from loader.over(iter([]))
+    yield from loader.iterate(iter([]))
     loader.close()
 
 
@@ -238,7 +238,7 @@ def test_a_cached_sample_that_can_not_be_read_is_named_with_its_row(tmp_path: Pa
         (2, r"rows\.jsonl:4: .*nested.*delete .*samples"),
     ):
         with pytest.raises(UserError, match=words):
-            list(loader.over(iter([Step((MicroBatch((row,), 1, 0),), Place())])))
+            list(loader.iterate(iter([Step((MicroBatch((row,), 1, 0),), Place())])))
     loader.close()
 
 

@@ -120,12 +120,12 @@ def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
     workers = IndexWorkers(path, tiny.FOLDER, None, odd)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    assert workers.when_worth_it() is None
+    assert workers.choose_scan() is None
     monkeypatch.setattr(index_workers, "WORTH_BYTES", path.stat().st_size // 3)
-    chosen = workers.when_worth_it()
+    chosen = workers.choose_scan()
     assert isinstance(chosen, partial) and chosen.args == (3,)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
-    assert workers.when_worth_it() is None
+    assert workers.choose_scan() is None
 
 
 def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_mistake_of_the_user_is_kept_without_a_traceback(world: World, tmp_pat
 def test_an_end_is_named_as_far_as_it_is_known(world: World, how: str | None, code: int | None, words: str) -> None:
     heartbeat = Heartbeat(world)
     heartbeat.note_event("step", 7, {})
-    loss = heartbeat._loss_of([ProcessExit(1, 4711, how, code)])
+    loss = heartbeat._describe_deaths([ProcessExit(1, 4711, how, code)])
     assert loss.message.startswith(f"rank 1 (process 4711 on {platform.node()}) {words}") and (loss.rank, loss.signal) == (1, how)
 
 

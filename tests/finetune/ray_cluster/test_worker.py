@@ -19,11 +19,11 @@ from finetune.storage import files
 
 def test_the_latest_numbers_are_kept_and_the_reason() -> None:
     reports = Reports(Path("unused"))
-    reports.hear("started", 0, {"world": 2})
-    reports.hear("step", 1, {"loss": 2.0, "lr": 1e-3})
-    reports.hear("step", 2, {"loss": 1.0, "lr": 1e-3})
-    reports.hear("evaluation", 2, {"val/loss": 1.5})
-    reports.hear("stopped", 2, {"reason": "finished"})
+    reports.handle_event("started", 0, {"world": 2})
+    reports.handle_event("step", 1, {"loss": 2.0, "lr": 1e-3})
+    reports.handle_event("step", 2, {"loss": 1.0, "lr": 1e-3})
+    reports.handle_event("evaluation", 2, {"val/loss": 1.5})
+    reports.handle_event("stopped", 2, {"reason": "finished"})
     assert reports.at(2) == reports.at(math.inf) == {"step": 2, "loss": 1.0, "lr": 1e-3, "val/loss": 1.5}
     assert reports.at(1) == {"step": 1, "loss": 2.0, "lr": 1e-3}, "a checkpoint of step 1 may be committed later"
     assert reports.reason == "finished"

@@ -173,7 +173,7 @@ def test_a_damaged_newest_is_passed_over_aloud(tmp_path: Path, world: World, cap
     (newest / "config.yaml").write_text("damaged")
     _, progress = tiny.built(world, config)
     assert progress.step == 3
-    assert capsys.readouterr().err == f"warning: passed over {newest}: config.yaml does not match its digest\n"
+    assert capsys.readouterr().err == f"warning: skipped {newest}: config.yaml does not match its digest\n"
 
 
 def test_a_folder_has_one_run_and_it_sweeps_what_a_killed_one_left(tmp_path: Path, world: World) -> None:
