@@ -51,6 +51,6 @@ def test_long_listings_are_cut_where_people_look_and_whole_in_the_file() -> None
         tally.count_rejected("a", "x" * (number + 1))
     tally.count_kept("messages", [f"key{number}" for number in range(40)], tidied=False)
     said = account(tally)
-    assert said.count("and 28 more") == 2 and "and 28 more reasons" in said and len(said.splitlines()) == SHOWN + 6
+    assert said.count("and 28 more") == 3 and "and 28 more reasons" in said and len(said.splitlines()) == SHOWN + 6
     whole = make_summary(tally, Counter(), 0.02, None)
     assert [len(whole[part]) for part in ("sources", "reasons", "keys_left_out")] == [40, 40, 40]

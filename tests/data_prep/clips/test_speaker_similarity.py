@@ -113,10 +113,10 @@ def test_of_a_clip_half_a_minute_is_heard_and_of_a_very_short_one_nothing(model:
     for name, path in paths.items():
         soundfile.write(path, sounds[name], MASTER_RATE, subtype="FLOAT")
     read = {name: waveform.read_audio(path, MASTER_RATE).samples for name, path in paths.items()}
-    assert len(read["long"]) > speaker_similarity.LONGEST
+    assert len(read["long"]) > speaker_similarity.LONGEST_SECONDS * MASTER_RATE
     assert speaker_similarity.embed_clips(encoder, paths) == {
         "clip": encoder.embed(read["clip"]).tobytes(),
-        "long": encoder.embed(read["long"][: speaker_similarity.LONGEST]).tobytes(),
+        "long": encoder.embed(read["long"][: speaker_similarity.LONGEST_SECONDS * MASTER_RATE]).tobytes(),
     }
     encoder.module.fc.bias.data.fill_(float("nan"))
     with pytest.raises(UserError, match="weights are damaged"):

@@ -48,7 +48,7 @@ intro
 
 
 def test_subrip_as_it_is_found_in_the_wild() -> None:
-    assert parse_subtitles(SRT, Path("talk.srt")).said == (
+    assert parse_subtitles(SRT, Path("talk.srt")).spoken == (
         Cue(2, 0.5, 2.0, "First line and second."),
         Cue(7, 3723.4, 3725.25, "Fish & chips, 2 < 3"),
         Cue(10, 3599.0, 3600.0, "- No number."),
@@ -57,7 +57,7 @@ def test_subrip_as_it_is_found_in_the_wild() -> None:
 
 def test_webvtt_without_notes_styles_and_sounds() -> None:
     found = parse_subtitles(VTT, Path("talk.vtt"))
-    assert found.said == (Cue(11, 1.0, 2.5, "Hello there, <you>."), Cue(20, 5.0, 6.0, "(laughs) Not at all."))
+    assert found.spoken == (Cue(11, 1.0, 2.5, "Hello there, <you>."), Cue(20, 5.0, 6.0, "(laughs) Not at all."))
     assert found.sounds == 2
 
 
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_subtitles_is_said_with_the_line(name: str, text: str
 
 
 def test_a_sentence_said_twice_is_no_rolling_caption() -> None:
-    assert len(parse_subtitles(f"{CUE}Yes.\n\n{CUE}Yes.\n\n{CUE}No.\n\n{CUE}Well.\n", Path("a.srt")).said) == 4
+    assert len(parse_subtitles(f"{CUE}Yes.\n\n{CUE}Yes.\n\n{CUE}No.\n\n{CUE}Well.\n", Path("a.srt")).spoken) == 4
 
 
 AUDACITY = "0.500000\t2.000000\tFirst.\n\\\t100.0\t2000.0\n\n2.500000\t4.000000\tSecond one.\n"
@@ -93,9 +93,9 @@ HTK = "0 5000000 first\n5000000 12000000 second word\n"
 
 def test_label_tracks() -> None:
     assert is_label_track(AUDACITY) and is_label_track(HTK) and is_label_track("0\t2\tWhole seconds.")
-    assert parse_labels(AUDACITY, Path("a.txt")).said == (Cue(1, 0.5, 2.0, "First."), Cue(4, 2.5, 4.0, "Second one."))
-    assert parse_labels(HTK, Path("a.lab")).said == (Cue(1, 0.0, 0.5, "first"), Cue(2, 0.5, 1.2, "second word"))
-    assert parse_labels("0\t2\tWhole seconds.", Path("a.lab")).said == (Cue(1, 0.0, 2.0, "Whole seconds."),)
+    assert parse_labels(AUDACITY, Path("a.txt")).spoken == (Cue(1, 0.5, 2.0, "First."), Cue(4, 2.5, 4.0, "Second one."))
+    assert parse_labels(HTK, Path("a.lab")).spoken == (Cue(1, 0.0, 0.5, "first"), Cue(2, 0.5, 1.2, "second word"))
+    assert parse_labels("0\t2\tWhole seconds.", Path("a.lab")).spoken == (Cue(1, 0.0, 2.0, "Whole seconds."),)
 
 
 @pytest.mark.parametrize("text", ["", "Plain.", "3 4 cabbages and kings", "1984 2001 are years", "0.5 2.0 Spaces only.", "1\t2"])
@@ -127,7 +127,7 @@ SAID = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, 
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 10**5), SAID), min_size=1, max_size=20, unique_by=lambda cue: cue[2]))
 def test_what_a_player_writes_is_read_back(cues: list[tuple[int, int, str]]) -> None:
     text = "\n\n".join(f"{n}\n{clock(start)} --> {clock(start + long)}\n{said}" for n, (start, long, said) in enumerate(cues, start=1))
-    found = parse_subtitles(text, Path("a.srt")).said
+    found = parse_subtitles(text, Path("a.srt")).spoken
     assert [(round(cue.start * 1000), round(cue.end * 1000), cue.text) for cue in found] == [(s, s + long, said) for s, long, said in cues]
 
 

@@ -16,16 +16,16 @@ TIMED = [{"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4.0
 def texts(folder: Path, *, language: str = "english") -> list[str]:
     transcript = find_transcript(folder / "talk.wav")
     assert transcript is not None
-    return [unit.text for unit in transcript.units(240_000, language)]
+    return [unit.text for unit in transcript.make_units(240_000, language)]
 
 
 @pytest.mark.parametrize("name", ["talk.transcript.json", "talk.json"])
 def test_utterances_with_times(name, tmp_path) -> None:
     (tmp_path / name).write_text(json.dumps(TIMED))
     transcript = find_transcript(tmp_path / "talk.wav")
-    units = transcript.units(240_000, "english")
+    units = transcript.make_units(240_000, "english")
     assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000), (" Second.", 60_000, 96_000)]
-    assert [unit.text for unit in transcript.units(240_000, "chinese")] == ["First.", "Second."]
+    assert [unit.text for unit in transcript.make_units(240_000, "chinese")] == ["First.", "Second."]
 
 
 def test_one_text_for_a_short_recording(tmp_path) -> None:
@@ -84,7 +84,7 @@ SRT = "1\n00:00:00,500 --> 00:00:02,000\nFirst.\n\n2\n00:00:02,500 --> 00:00:04,
 def test_subtitles(name, tmp_path) -> None:
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + SRT.replace("\n", "\r\n").encode())
     found = find_transcripts([tmp_path / "talk.wav"])
-    units = found.by_recording[tmp_path / "talk.wav"].units(240_000, "english")
+    units = found.by_recording[tmp_path / "talk.wav"].make_units(240_000, "english")
     assert [(unit.text, unit.start, unit.stop) for unit in units] == [(" First.", 12_000, 48_000)]
     assert found.notes == [f"{tmp_path / name}: 1 cues without speech, such as [music], are ignored"]
 
@@ -163,7 +163,7 @@ def test_one_transcript_in_every_form_gives_the_same_units(name, said, tmp_path)
     (tmp_path / name).write_text("".join(FORMS[name](n, one) for n, one in enumerate(said, start=1)))
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "railway.json").write_text(json.dumps(said))
-    ours, other = (find_transcript(folder / "railway.ogg").units(10**6, "english") for folder in (tmp_path / "json", tmp_path))
+    ours, other = (find_transcript(folder / "railway.ogg").make_units(10**6, "english") for folder in (tmp_path / "json", tmp_path))
     assert len(said) == 8
     assert [unit.text for unit in other] == [unit.text for unit in ours]
     assert all(abs(a.start - b.start) <= 24 and abs(a.stop - b.stop) <= 24 for a, b in zip(ours, other, strict=True))  # a millisecond
