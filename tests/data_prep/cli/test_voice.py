@@ -19,6 +19,8 @@ from data_prep.audio.waveform import MASTER_RATE, load, probe
 from data_prep.cli import voice
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Decision
+from data_prep.parallel.executor import distribute
+from data_prep.pipeline import all_recordings
 from tests.data_prep.conftest import peak_frequency
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -148,19 +150,22 @@ def test_codes_are_kept_for_unchanged_rows(prepared, sample, tmp_path) -> None:
     assert not any("audio_codes" in row for row in clips(out))
 
 
-def test_two_workers_give_the_same_bytes_as_none(railway, said, tmp_path) -> None:
+def test_a_worker_process_and_another_order_of_completion_give_the_same_bytes(railway, said, tmp_path, monkeypatch) -> None:
     recordings = tmp_path / "in"
     recordings.mkdir()
     for number, one in enumerate(said[:3]):
         samples = railway.samples[int((one["start"] - 0.2) * MASTER_RATE) : int((one["end"] + 0.2) * MASTER_RATE)]
         soundfile.write(recordings / f"{number}.wav", samples, MASTER_RATE)
         (recordings / f"{number}.txt").write_text(one["text"])
-    none, two = tmp_path / "none", tmp_path / "two"
-    for out, workers in ((none, 0), (two, 2)):
+    here, worker, reverse = tmp_path / "here", tmp_path / "worker", tmp_path / "reverse"
+    for out, workers in ((here, 0), (worker, 1)):
         assert run(recordings, "--out", out, "--transcripts", "--speaker", "me", workers=workers) == 0
-    assert contents(two) == contents(none) and len(clips(none)) == 3
-    assert told(two, "run.json")["computed"] == {"speech": 3, "clips": 3}
-    assert told(two, "run.json")["model_loads"]["vad"] <= 2
+    assert contents(worker) == contents(here) and len(clips(here)) == 3
+    assert told(worker, "run.json")["computed"] == {"speech": 3, "clips": 3}
+    assert told(worker, "run.json")["model_loads"] == {"vad": 1}
+    monkeypatch.setattr(all_recordings, "distribute", lambda *given: reversed(list(distribute(*given))))
+    assert run(recordings, "--out", reverse, "--transcripts", "--speaker", "me") == 0
+    assert contents(reverse) == contents(here)
 
 
 @pytest.mark.slow
@@ -168,6 +173,7 @@ def test_two_workers_prepare_the_sample_as_one_process_does(prepared, sample, tm
     out = tmp_path / "out"
     assert run(sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en", workers=2) == 0
     assert contents(out) == contents(prepared)
+    assert told(out, "run.json")["model_loads"]["vad"] <= 2
 
 
 @pytest.mark.parametrize("rate", [16000, 22050, 44100, 48000])
