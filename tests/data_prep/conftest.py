@@ -1,4 +1,4 @@
-"""Material for the tests of data_prep: the embedded sample's speech, files of many kinds, and small models of the real classes."""
+"""Fixtures for the tests of data_prep: the embedded sample's speech, files of many formats, and tiny models of the real classes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def mixed_dataset(mixed_recordings: Path) -> Path:
     from data_prep.cli import voice
 
     out = mixed_recordings.parent / "dataset"
-    assert voice.main([str(mixed_recordings), "--out", str(out), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
+    argv = [str(mixed_recordings), "--out", str(out), "--transcripts", "--speaker", "slt", "--language", "en", "--workers", "0"]
+    assert voice.main(argv) == 0
     return out
 
 

@@ -1,4 +1,4 @@
-"""Small datasets in memory, for tests of what looks at them."""
+"""Small datasets in memory."""
 
 from __future__ import annotations
 

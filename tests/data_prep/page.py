@@ -1,4 +1,4 @@
-"""What a page holds, read as a browser would."""
+"""A parsed HTML page."""
 
 from __future__ import annotations
 

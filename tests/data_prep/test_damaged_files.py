@@ -1,4 +1,4 @@
-"""Damaged and strange recordings through scan and decoder: each is used or refused with a reason, and the next one is decoded as ever."""
+"""Damaged and unusual recordings through scan and decoder: each is used or refused with a reason, and the next one is decoded."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def check_fates(seen: list[tuple[str, str]], least: int) -> None:
     assert counts["unreadable"] > least // 20
 
 
-def test_damaged_files_do_no_harm(originals, tmp_path) -> None:
+def test_damaged_files_are_decoded_or_refused_without_a_crash(originals, tmp_path) -> None:
     check_fates(list(fates(originals, 6, tmp_path, seed=1)), least=60)
 
 
 @pytest.mark.slow
-def test_many_damaged_files_do_no_harm(originals, tmp_path) -> None:
+def test_many_damaged_files_are_decoded_or_refused_without_a_crash(originals, tmp_path) -> None:
     check_fates(list(fates(originals, 100, tmp_path, seed=2)), least=1000)
 
 
@@ -185,7 +185,7 @@ def test_half_a_file_is_decoded_with_a_warning(ending, tmp_path, railway, decode
 
 
 @pytest.mark.parametrize("ending", [".aac", ".m4a", ".mp3", ".wma"])
-def test_a_hole_in_the_middle_costs_no_more_than_itself(ending, tmp_path, railway, decoder) -> None:
+def test_a_damaged_middle_loses_no_more_than_itself(ending, tmp_path, railway, decoder) -> None:
     path = encode(tmp_path / f"hole{ending}", railway.samples[: 6 * MASTER_RATE, None], MASTER_RATE)
     data = bytearray(path.read_bytes())
     middle = len(data) // 2

@@ -1,4 +1,4 @@
-"""An exported AudioFolder, as `datasets` itself loads it."""
+"""An exported AudioFolder is loaded by `datasets`."""
 
 from __future__ import annotations
 

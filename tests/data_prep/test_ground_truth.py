@@ -1,4 +1,4 @@
-"""No clipped word, and no lost one: on recordings of which every phone's time is known."""
+"""No word is clipped or lost, on recordings in which the time of every phone is known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Prepared:
     rejects: list[dict[str, object]]
 
 
-def prepared(folder: Path, count: int, recordings: int, seed: int) -> Prepared:
+def prepared(folder: Path, count: int, recordings: int, seed: int, *options: str) -> Prepared:
     """The transcripts' times are wrong by up to 0.2 s, as those of people and of Whisper are."""
     chance, said = random.Random(seed), {}
     for number in range(recordings):
@@ -42,7 +42,7 @@ def prepared(folder: Path, count: int, recordings: int, seed: int) -> Prepared:
         ]
         path.with_suffix(".transcript.json").write_text(json.dumps(rough))
     argv = [str(folder / "raw"), "--out", str(folder / "out"), "--transcripts", "--speaker-from", "folder", "--language", "en"]
-    assert voice.main(argv) == 0
+    assert voice.main([*argv, *options]) == 0
     rows = [row for name in (manifest.TRAIN, manifest.VAL) for _, row in manifest.read_lines(folder / "out" / name)]
     return Prepared(said, rows, [row for _, row in manifest.read_lines(folder / "out" / manifest.REJECTS)])
 
@@ -50,7 +50,7 @@ def prepared(folder: Path, count: int, recordings: int, seed: int) -> Prepared:
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """About two minutes."""
-    return prepared(tmp_path_factory.mktemp("few"), count=12, recordings=3, seed=1)
+    return prepared(tmp_path_factory.mktemp("few"), 12, 3, 1, "--workers", "0")
 
 
 def spans(made: Prepared, name: str) -> list[tuple[float, float]]:
@@ -104,13 +104,13 @@ def check(made: Prepared) -> None:
     record_promise("a clip's text is that of the sentences in it", len(made.clips), len(wrongly_told(made)))
 
 
-def test_nothing_is_clipped_and_nothing_lost(few: Prepared) -> None:
+def test_no_word_is_clipped_or_lost(few: Prepared) -> None:
     check(few)
     assert len(few.clips) >= 12 and lost(few)[1] > 60
     assert sum(len(str(clip["text"])) for clip in few.clips) >= 0.95 * sum(len(one.text) for said in few.said.values() for one in said)
 
 
-def test_a_cut_in_a_word_would_be_seen(few: Prepared) -> None:
+def test_the_check_detects_a_cut_inside_a_word(few: Prepared) -> None:
     """The check itself: the same clips, moved by a tenth of a second."""
     moved = [{**clip, "start": float(clip["start"]) + 0.35} for clip in few.clips]  # type: ignore[arg-type]
     assert len(clipped(Prepared(few.said, moved, few.rejects))) > len(moved) // 2
@@ -118,7 +118,7 @@ def test_a_cut_in_a_word_would_be_seen(few: Prepared) -> None:
 
 
 @pytest.mark.slow
-def test_an_hour_without_a_clipped_word(tmp_path: Path) -> None:
+def test_an_hour_of_speech_has_no_clipped_or_lost_word(tmp_path: Path) -> None:
     made = prepared(tmp_path, count=120, recordings=9, seed=100)
     check(made)
     assert lost(made)[1] > 1800

@@ -1,4 +1,4 @@
-"""No text comes of sound in which nobody speaks, from a Whisper that always has something to say.
+"""Sound without speech gives no text, even with a Whisper that always writes some.
 
 The detector of speech is the first to stop it. Behind it each sign of an invented text is shown with a Whisper that gives that sign, on a
 stretch of sound that is taken for speech by mistake.
@@ -94,7 +94,7 @@ def test_ten_seconds_without_speech_yield_no_text(sound, eager, vad) -> None:
     assert units == []
 
 
-def test_the_same_whisper_is_believed_where_somebody_speaks(eager, vad, one_sentence) -> None:
+def test_the_same_text_on_real_speech_passes_all_rules(eager, vad, one_sentence) -> None:
     from data_prep.segmentation.vad import find_speech, make_windows
 
     regions = find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
@@ -126,7 +126,7 @@ def heard_in_music(model, region: Region = TAKEN_FOR_SPEECH) -> tuple[list[str],
     return reasons, units
 
 
-def test_a_loop_is_seen_by_its_words_and_by_how_it_compresses(says) -> None:
+def test_a_looping_text_fails_both_repetition_rules(says) -> None:
     reasons, _ = heard_in_music(says("Thank you for watching. " * 8))
     assert {"looping_text", "repeated_text"} <= set(reasons)
 
@@ -136,14 +136,14 @@ def test_a_text_that_never_ends_is_unfinished(random_whisper) -> None:
     assert "unfinished_text" in reasons
 
 
-def test_a_guess_is_unsure(says) -> None:
+def test_a_text_with_low_probability_is_unsure(says) -> None:
     model = says(TEXT)
     unsure(model)
     reasons, _ = heard_in_music(model)
     assert reasons == ["unsure_text"]
 
 
-def test_an_unsure_text_where_whisper_expects_no_speech_is_not_even_written_down(says) -> None:
+def test_an_unsure_text_with_a_high_no_speech_probability_is_discarded(says) -> None:
     model = says(TEXT)
     doubting(model)
     assert len(heard_in_music(model)[1]) == len(TEXT.split()), "of its words it is sure"
@@ -156,7 +156,7 @@ def test_many_words_in_a_short_noise_are_too_fast(eager) -> None:
     assert "too_fast" in reasons
 
 
-def test_words_put_into_a_pause_are_outside_of_speech(one_sentence) -> None:
+def test_words_placed_in_a_pause_are_outside_speech(one_sentence) -> None:
     """Two sentences, a pause of 1.4 s between them, and a Whisper that fills it."""
     from data_prep.segmentation.vad import list_gaps
 

@@ -1,4 +1,4 @@
-"""Rows in, rows out; what is wrong is named with file and line."""
+"""Rows are written and read back; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ def written(tmp_path, *lines):
     return path
 
 
-def test_rows_come_back_as_they_went_with_foreign_keys_and_in_order(tmp_path) -> None:
-    rows = [
-        ManifestRow(id=str(index), audio=f"clips/{index}.flac", text="Grüß «Gott» 你好", speaker="me", duration=1.5) for index in range(3)
-    ]
+def test_written_rows_are_read_back_in_order_with_unknown_keys(tmp_path) -> None:
+    rows = [ManifestRow(id=str(index), audio=f"clips/{index}.flac", text="Grüß «Gott» 你好", speaker="me", duration=1.5) for index in range(3)]
     rows.append(ManifestRow.model_validate(ROW | {"mood": {"calm": 1}, "audio_codes": [[1, 2]]}))
     path = tmp_path / "train.jsonl"
     assert manifest.write_entries(path, rows) == 4
@@ -34,7 +32,7 @@ def test_rows_come_back_as_they_went_with_foreign_keys_and_in_order(tmp_path) ->
     assert "null" not in first.decode()
 
 
-def test_the_same_rows_keep_their_codes_and_others_replace_them(tmp_path) -> None:
+def test_unchanged_rows_keep_their_codes_and_changed_rows_lose_them(tmp_path) -> None:
     quality = {"chars_per_second": 1, "speech_share": 1, "peak_dbfs": 0, "clipped_share": 0, "edge_energy_db": (-1.5, -2.0)}
     plain = ManifestRow.model_validate(ROW | {"quality": quality})
     path = tmp_path / "train.jsonl"
@@ -47,7 +45,7 @@ def test_the_same_rows_keep_their_codes_and_others_replace_them(tmp_path) -> Non
     assert len(list(read_rows(path))) == 2
 
 
-def test_files_of_the_official_script_need_only_a_speaker(tmp_path) -> None:
+def test_manifests_of_the_official_script_need_only_a_speaker(tmp_path) -> None:
     official = {"audio": "wavs/1.wav", "text": "Hello.", "ref_audio": "wavs/ref.wav"}
     path = written(tmp_path, official)
     (row,) = read_rows(path, speaker="me")
@@ -80,7 +78,7 @@ def test_a_bad_line_is_named_by_file_and_number(line, message, tmp_path) -> None
     assert message in str(caught.value)
 
 
-def test_a_link_out_of_the_folder_is_refused(tmp_path) -> None:
+def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "secret.wav").write_bytes(b"")
     (tmp_path / "data" / "a.wav").symlink_to(tmp_path / "secret.wav")
@@ -99,7 +97,7 @@ def test_a_missing_manifest_says_how_to_make_one(tmp_path) -> None:
         list(read_rows(tmp_path / "train.jsonl"))
 
 
-def test_languages_have_one_name() -> None:
+def test_language_codes_and_names_become_one_name() -> None:
     assert [parse_language(given) for given in ("en", "EN", "English", " german ", "zh", "auto", "Dutch")] == [
         "english",
         "english",
@@ -115,7 +113,7 @@ def test_languages_have_one_name() -> None:
             parse_language(given)
 
 
-def test_speakers_are_lower_case() -> None:
+def test_speaker_names_become_lower_case() -> None:
     assert parse_speaker("  Anna  MARIA ") == "anna maria"
     with pytest.raises(UserError, match="expected a non-empty name"):
         parse_speaker("  ")

@@ -1,4 +1,4 @@
-"""Whatever stands in a file, the verb ends with a training set or with one sentence."""
+"""Whatever a file contains, `data_prep text` ends with a training set or with a one-line error."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def broken(chance: random.Random, data: bytes) -> bytes:
     return data
 
 
-def test_what_is_sound_is_read_whole(sound: Path, tmp_path: Path) -> None:
+def test_intact_files_are_read_completely(sound: Path, tmp_path: Path) -> None:
     assert text.main([str(sound), "--out", str(tmp_path / "out")]) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert len(summary["sources"]) == len(SHAPES) * len(SUFFIXES) + len(TABLES) + 3
@@ -143,7 +143,7 @@ def damaged(sound: Path, victim: Path, number: int, place: Path) -> Path:
     return place / top
 
 
-def test_what_is_broken_ends_with_a_sentence_or_without_it(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_files_end_with_success_or_a_one_line_error(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each number makes the same file in every run."""
     victims, codes = sorted(path.relative_to(sound) for path in sound.rglob("*") if path.is_file()), []
     for number in range(FILES):
@@ -165,7 +165,7 @@ def odd(chance: random.Random, value: Any) -> Any:
     return copy
 
 
-def test_odd_rows_are_rejected_or_become_what_training_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_odd_rows_are_rejected_or_readable_by_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(0)
     rows = [odd(chance, {**row, "n": number}) for number in range(ROWS) for shape in SHAPES.values() for row in shape[:1]]
     (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -179,7 +179,7 @@ def test_odd_rows_are_rejected_or_become_what_training_reads(tmp_path: Path, cap
     capsys.readouterr().out.encode()
 
 
-def test_what_is_kept_has_its_answers_supervised(sound: Path, tmp_path: Path) -> None:
+def test_answers_of_kept_rows_are_supervised(sound: Path, tmp_path: Path) -> None:
     """Every shape, tools and their calls included, up to the tokens that training learns."""
     assert text.main([str(sound), "--out", str(tmp_path / "out"), "--val-share", "0"]) == 0
     rows = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").open(encoding="utf-8")]

@@ -1,4 +1,4 @@
-"""The bandwidth of sounds that were narrowed here."""
+"""Bandwidth of sounds that were band-limited by resampling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHITE = (0.05 * np.random.default_rng(0).standard_normal(4 * MASTER_RATE)).astyp
 
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050])
 @pytest.mark.parametrize("level", [1.0, 0.01])
-def test_bandwidth_is_that_of_the_narrowest_rate_on_the_way(rate, level) -> None:
+def test_bandwidth_is_that_of_the_lowest_sample_rate_on_the_way(rate, level) -> None:
     assert 0.45 * rate < measure_bandwidth(limited(level * WHITE, rate), MASTER_RATE) < 0.51 * rate
     assert measure_bandwidth(WHITE, MASTER_RATE) == MASTER_RATE // 2
 
@@ -34,7 +34,7 @@ def test_bandwidth_of_speech_in_a_room_is_that_of_the_speech(railway) -> None:
         assert 3500 < measure_bandwidth(limited(clip, 8000), MASTER_RATE) <= 4000
 
 
-def test_bandwidth_is_not_fooled_by_a_line_or_by_clicks() -> None:
+def test_a_tone_or_clicks_do_not_raise_the_bandwidth() -> None:
     narrow = limited(WHITE, 8000)
     line = 0.001 * np.sin(2 * np.pi * 11000 * np.arange(len(narrow)) / MASTER_RATE).astype(np.float32)
     clicks = narrow.copy()
@@ -43,10 +43,10 @@ def test_bandwidth_is_not_fooled_by_a_line_or_by_clicks() -> None:
         assert 3600 < measure_bandwidth(sound, MASTER_RATE) <= 4000
 
 
-def test_bandwidth_of_nothing_is_nothing() -> None:
+def test_silence_and_very_short_sounds_have_bandwidth_zero() -> None:
     assert measure_bandwidth(np.zeros(MASTER_RATE, np.float32), MASTER_RATE) == 0
     assert measure_bandwidth(WHITE[:1000], MASTER_RATE) == 0
 
 
-def test_bandwidth_of_hours_looks_at_a_part_of_them() -> None:
+def test_the_bandwidth_of_a_long_recording_is_estimated_from_parts() -> None:
     assert 7500 < measure_bandwidth(np.tile(limited(WHITE, 16000), 50), MASTER_RATE) < 8100

@@ -1,4 +1,4 @@
-"""The child that decodes: same samples as in this process, and it may die, stall or grow without harm to its parent."""
+"""The decoder process: it gives the samples of in-process decoding, and it may crash, stall or grow without harm to its parent."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ from finetune.errors import UserError
 from tests.data_prep.crafted_flac import flac as crafted
 
 
-@pytest.fixture
-def decoder(tmp_path):
-    with AudioDecoder(tmp_path / "samples") as one:
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory) -> Path:
+    """Where the shared decoder puts its temporary samples."""
+    return tmp_path_factory.mktemp("decoder") / "samples"
+
+
+@pytest.fixture(scope="module")
+def decoder(samples):
+    """One child for most tests: none may leave it in a state in which the next one fails."""
+    with AudioDecoder(samples) as one:
         yield one
 
 
 @pytest.mark.parametrize("name", ["slt/kitchen.mp3", "rms/railway.ogg"])
-def test_the_child_gives_what_this_process_gives_to_the_bit(name, sample, decoder) -> None:
+def test_the_decoder_process_gives_bit_identical_samples(name, sample, decoder) -> None:
     track = decoder.probe(sample / name)
     assert track == probe_recording(sample / name)
     for theirs, ours in zip(decoder.load(sample / name, track), load_track(sample / name, track, MASTER_RATE, SPEECH_RATE), strict=True):
@@ -50,7 +57,7 @@ def test_one_child_serves_many_files_and_ends_with_its_owner(tmp_path, railway, 
     assert master.samples.std() > 0.01  # mapped, and yet there without the child and without a name
 
 
-def test_mapped_samples_may_be_written_without_reaching_anyone(railway, decoder, tmp_path, write_sound) -> None:
+def test_writing_to_mapped_samples_changes_no_other_copy(railway, decoder, tmp_path, write_sound) -> None:
     path = write_sound(tmp_path / "a.wav", railway.samples[:24000], 24000)
     master, _ = decoder.load(path, decoder.probe(path))
     again, _ = decoder.load(path, decoder.probe(path))
@@ -58,7 +65,7 @@ def test_mapped_samples_may_be_written_without_reaching_anyone(railway, decoder,
     assert again.samples.max() < 1.0
 
 
-def test_reasons_come_through(tmp_path, write_sound, decoder) -> None:
+def test_the_reasons_of_refused_files_reach_the_parent(tmp_path, write_sound, decoder) -> None:
     (tmp_path / "garbage.wav").write_bytes(bytes(range(256)) * 40)
     write_sound(tmp_path / "silent.flac", np.zeros(24000), 24000)
     for name, reason in {"garbage.wav": "unreadable", "silent.flac": "silent", "absent.wav": "unreadable"}.items():
@@ -68,7 +75,7 @@ def test_reasons_come_through(tmp_path, write_sound, decoder) -> None:
     assert caught.value.detail == "cannot be read: No such file or directory"
 
 
-def test_what_a_decoder_complains_about_is_told(tmp_path, sample, decoder, capfd) -> None:
+def test_complaints_of_the_decoder_library_become_a_warning(tmp_path, sample, decoder, capfd) -> None:
     """Two bytes of an MP3 that change no length; most of such damage nobody can notice, this libmpg123 does."""
     data = bytearray((sample / "slt/kitchen.mp3").read_bytes())
     data[len(data) // 2 : len(data) // 2 + 2] = random.Random(2).randbytes(2)
@@ -78,7 +85,7 @@ def test_what_a_decoder_complains_about_is_told(tmp_path, sample, decoder, capfd
     assert capfd.readouterr().err == ""
 
 
-def test_a_file_that_changes_between_the_passes_is_unreadable(tmp_path, railway, write_sound, decoder) -> None:
+def test_a_file_that_changes_between_the_passes_is_unreadable(tmp_path, railway, write_sound, decoder, samples) -> None:
     for ending, says in {".wav": "the file became shorter while it was read", ".flac": "decoding failed in the second pass"}.items():
         path = write_sound(tmp_path / f"growing{ending}", railway.samples[:48000], 24000)
         track = decoder.probe(path)
@@ -86,17 +93,17 @@ def test_a_file_that_changes_between_the_passes_is_unreadable(tmp_path, railway,
         with pytest.raises(AudioError, match=says) as caught:
             decoder.load(path, track)
         assert caught.value.reason == "unreadable"
-    assert list((tmp_path / "samples").iterdir()) == []
+    assert list(samples.iterdir()) == []
 
 
-def test_names_that_are_not_text_reach_the_child(tmp_path, railway, write_sound, decoder) -> None:
+def test_names_that_are_not_utf_8_reach_the_child(tmp_path, railway, write_sound, decoder) -> None:
     for ending in (".wav", ".m4a"):
         plain = write_sound(tmp_path / f"plain{ending}", railway.samples[:24000], 24000)
         path = plain.rename(tmp_path / os.fsdecode(b"caf\xe9 \n'\"" + ending.encode()))
         assert decoder.load(path, decoder.probe(path))[0].seconds == pytest.approx(1.0, abs=0.1)
 
 
-def test_a_pipe_stalls_its_reader_and_nobody_else(tmp_path, sample) -> None:
+def test_a_stalled_file_is_refused_and_the_next_one_decoded(tmp_path, sample) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
     with AudioDecoder(tmp_path / "samples", stall=1.5) as decoder:
         with pytest.raises(AudioError, match="no progress for 1.5 s") as caught:
@@ -105,15 +112,20 @@ def test_a_pipe_stalls_its_reader_and_nobody_else(tmp_path, sample) -> None:
         assert decoder.probe(sample / "rms/railway.ogg").frames > 0
 
 
-def test_a_decoder_that_dies_costs_one_file(tmp_path, sample, decoder) -> None:
+def test_a_crashed_decoder_fails_one_file_and_is_restarted(tmp_path, sample, decoder) -> None:
     decoder.probe(sample / "rms/railway.ogg")
     (child,) = [one for one in psutil.Process().children() if "data_prep.audio.decoder_process" in " ".join(one.cmdline())]
     os.mkfifo(tmp_path / "pipe.wav")
-    killer = threading.Timer(0.3, lambda: child.send_signal(signal.SIGSEGV))
+
+    def crash() -> None:
+        with (tmp_path / "pipe.wav").open("wb"):  # waits until the child reads it
+            child.send_signal(signal.SIGSEGV)
+
+    killer = threading.Thread(target=crash, daemon=True)
     killer.start()
     with pytest.raises(AudioError, match="the decoder died .SIGSEGV.: no error output") as caught:
         decoder.probe(tmp_path / "pipe.wav")
-    killer.join()
+    killer.join(60)
     assert caught.value.reason == "decoder_crashed"
     assert decoder.probe(sample / "rms/railway.ogg").frames > 0
 
@@ -132,7 +144,7 @@ def test_a_file_that_needs_more_memory_than_allowed_is_refused(tmp_path, railway
         assert usual.probe(tmp_path / "wide.wav").frames == 48000
 
 
-def test_a_full_disk_is_not_the_recordings_fault(tmp_path, sample) -> None:
+def test_a_full_disk_is_an_error_of_the_run_and_not_of_the_recording(tmp_path, sample) -> None:
     with AudioDecoder(tmp_path / "samples") as decoder:
         track = decoder.probe(sample / "rms/railway.ogg")
         endless = track.model_copy(update={"frames": 10**15})
@@ -140,7 +152,7 @@ def test_a_full_disk_is_not_the_recordings_fault(tmp_path, sample) -> None:
             decoder.load(sample / "rms/railway.ogg", endless)
 
 
-def test_a_disk_that_fills_up_meanwhile_is_told_as_such(sample, decoder) -> None:
+def test_a_disk_that_fills_up_during_decoding_raises_enospc(sample, decoder) -> None:
     track = decoder.probe(sample / "rms/railway.ogg")
     request = {"do": "load", "path": str(sample / "rms/railway.ogg"), "track": track.model_dump()}
     with Path("/dev/full").open("wb") as full, pytest.raises(OSError, match="No space left") as caught:
@@ -149,32 +161,40 @@ def test_a_disk_that_fills_up_meanwhile_is_told_as_such(sample, decoder) -> None
     assert decoder.load(sample / "rms/railway.ogg", track)[0].seconds == pytest.approx(35.62)
 
 
-def test_an_interrupt_at_the_terminal_does_not_reach_the_child(sample, decoder) -> None:
+def test_the_child_has_its_own_process_group(sample, decoder) -> None:
     decoder.probe(sample / "rms/railway.ogg")
     (child,) = [one for one in psutil.Process().children() if "data_prep.audio.decoder_process" in " ".join(one.cmdline())]
     assert os.getpgid(child.pid) == child.pid
 
 
-def test_the_child_ends_when_its_parent_is_killed(tmp_path) -> None:
-    """Both while it waits for work and while a file holds it."""
+def test_the_child_exits_when_its_parent_is_killed(tmp_path) -> None:
+    """While a file blocks it: nobody is left to stop it."""
     os.mkfifo(tmp_path / "pipe.wav")
     code = (
         "import sys; from pathlib import Path; from data_prep.audio.decoder_process import AudioDecoder\n"
-        "d = AudioDecoder(Path(sys.argv[1]), stall=0.5)\n"
-        "d.probe(Path(sys.argv[2])); print('ready', flush=True); d.probe(Path(sys.argv[3]))"
+        "AudioDecoder(Path(sys.argv[1]), stall=2.0).probe(Path(sys.argv[2]))"
     )
-    sound = Path(__file__).parents[3] / "recipes/voice_clone/sample/rms/railway.ogg"
-    argv = [sys.executable, "-c", code, tmp_path / "samples", sound, tmp_path / "pipe.wav"]
-    parent = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
-    assert parent.stdout.readline() == b"ready\n"
+    parent = subprocess.Popen([sys.executable, "-c", code, tmp_path / "samples", tmp_path / "pipe.wav"], cwd=Path(__file__).parents[3])
+    writer = open_for_writing(tmp_path / "pipe.wav", parent)
     (child,) = psutil.Process(parent.pid).children()
-    time.sleep(0.2)
     parent.kill()
     parent.wait()
-    parent.stdout.close()
     psutil.wait_procs([child], timeout=30)
+    os.close(writer)
     assert not child.is_running()
     assert list((tmp_path / "samples").iterdir()) == []
+
+
+def open_for_writing(pipe: Path, process: subprocess.Popen) -> int:
+    """The descriptor of a named pipe, once a child of `process` reads it."""
+    deadline = time.monotonic() + 60
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO, error  # no reader yet
+        time.sleep(0.01)
 
 
 def test_the_child_stops_at_the_bounds_of_its_request(tmp_path, decoder) -> None:
@@ -185,7 +205,7 @@ def test_the_child_stops_at_the_bounds_of_its_request(tmp_path, decoder) -> None
     assert decoder.probe(tmp_path / "long.flac").frames == 900 * 16_000, "the next request has bounds of its own"
 
 
-def test_a_request_that_makes_progress_for_ever_is_ended(tmp_path) -> None:
+def test_a_request_has_a_time_limit_even_if_it_makes_progress(tmp_path) -> None:
     (tmp_path / "long.flac").write_bytes(crafted(3600 * 48_000, 48_000))
     with AudioDecoder(tmp_path, longest=0.0) as decoder, pytest.raises(AudioError, match="not decoded after 0 s") as caught:
         decoder.probe(tmp_path / "long.flac")

@@ -1,4 +1,4 @@
-"""librosa is imported by one process at a time, since numba's cache does not bear two that compile."""
+"""librosa is imported by one process at a time, since two processes that compile at once corrupt numba's cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_together(count: int, program: str, environment: dict[str, str]) -> list[
     return [(process.wait(), process.communicate()[0].strip()) for process in started]
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_librosa_is_imported_by_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "slow_module.py").write_text(SLOW_MODULE)
     notes = tmp_path / "notes"
     told = {"NOTES": str(notes), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
@@ -45,27 +45,27 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     assert notes.read_text().split() == ["in", "out"] * 2
 
 
-def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_librosa_is_imported_without_a_writable_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert librosa_import.import_librosa.__wrapped__().__name__ == "librosa"
 
 
-def test_every_function_that_numba_compiles_at_import_is_behind_the_door() -> None:
+def test_the_list_of_modules_that_numba_compiles_at_import_is_complete() -> None:
     package = Path(librosa_import.import_librosa().__file__).parent
     compiled = {path for path in package.rglob("*.py") if re.search(r"\b(guvectorize|numba\.vectorize)\b", path.read_text())}
     names = {f"librosa.{'.'.join(path.relative_to(package).with_suffix('').parts)}" for path in compiled}
     assert names == {*librosa_import.COMPILED, "librosa.beat"}
 
 
-def test_nobody_else_imports_it() -> None:
+def test_no_other_module_imports_librosa() -> None:
     sources = [path for folder in ("data_prep", "finetune", "recipes", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py")]
     found = [path for path in sources if re.search(r"^\s*(from|import) librosa", path.read_text(), re.MULTILINE)]
     assert found == []
 
 
 @pytest.mark.slow
-def test_four_first_processes_at_once_and_one_after_them(tmp_path: Path) -> None:
+def test_four_processes_with_an_empty_cache_and_one_after_them_compute_a_pitch(tmp_path: Path) -> None:
     """With an empty cache: each hears the tone, and so does who comes later; a torn cache ends processes by a signal."""
     told = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert run_together(4, HEARD, told) + run_together(1, HEARD, told) == [(0, "200.3")] * 5

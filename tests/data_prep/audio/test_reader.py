@@ -1,4 +1,4 @@
-"""Files of every format, opened without an external program."""
+"""Files of every supported format are decoded without an external program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tone(rate: int, seconds: float = 2.0, frequency: float = 440.0) -> np.ndarra
 
 
 @pytest.mark.parametrize("name", ["slt/kitchen.mp3", "rms/railway.ogg", "slt/harbour.flac", "rms/workshop.wav"])
-def test_decoding_in_blocks_is_decoding(name, sample) -> None:
+def test_streaming_a_file_gives_its_samples(name, sample) -> None:
     """A decoder that is set back at each block leaves faults there: in this MP3 up to 7e-4 of full scale, and complaints of libmpg123."""
     whole = soundfile.read(sample / name, dtype="float32", always_2d=True)[0]
     blocks = list(reader.open_stream(sample / name).blocks)
@@ -128,16 +128,14 @@ def case(each: tuple[str, int, str]):
     return pytest.param(*each, id=" ".join(map(str, each)), marks=() if each in QUICK else pytest.mark.slow)
 
 
-def test_every_ending_and_every_rate_has_its_case() -> None:
+def test_quick_cases_have_every_format_rate_and_channel_mix() -> None:
     assert {ending for ending, _, _ in EVERY} == {ending for ending, _, _ in QUICK} == set(EXTENSIONS)
     assert {rate for _, rate, _ in QUICK} == set(ANY_RATE)
     assert {mix for _, _, mix in QUICK} == set(MIXES)
 
 
 @pytest.mark.parametrize(("ending", "rate", "mix"), [case(each) for each in EVERY])
-def test_speech_lies_where_it_was_said_and_a_tone_keeps_its_pitch(
-    ending, rate, mix, vad, one_sentence, expected_regions, tmp_path, monkeypatch
-) -> None:
+def test_every_format_keeps_speech_times_and_pitch(ending, rate, mix, vad, one_sentence, expected_regions, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")  # no external program
     said = one_sentence.samples
     spoken = soxr.resample(np.concatenate([said, np.zeros(MASTER_RATE // 2, np.float32)]), MASTER_RATE, rate, quality="VHQ")
@@ -174,7 +172,7 @@ ALSO = {
 
 
 @pytest.mark.parametrize("name", ALSO)
-def test_what_else_bears_these_endings(name, one_sentence, tmp_path) -> None:
+def test_other_codecs_with_these_endings_are_decoded(name, one_sentence, tmp_path) -> None:
     container, codec, rate, channels = ALSO[name]
     said = soxr.resample(one_sentence.samples, MASTER_RATE, rate, quality="VHQ")
     path = encode_as(container, codec, tmp_path / name, np.stack([said] * channels, axis=1), rate)
@@ -183,7 +181,7 @@ def test_what_else_bears_these_endings(name, one_sentence, tmp_path) -> None:
     assert abs(lag(load_track(path, track, MASTER_RATE)[0].samples, limited(one_sentence.samples, rate))) <= MASTER_RATE // 1000
 
 
-def test_names_may_hold_anything(tmp_path, write_sound) -> None:
+def test_file_names_may_contain_any_character(tmp_path, write_sound) -> None:
     for name in ("with space", 'it\'s "quoted"', "голос", "声音", "-rf $(x) %s", "a.b.c"):
         path = write_sound(tmp_path / f"{name}.wav", tone(16000, 0.5), 16000)
         assert read_audio(path, MASTER_RATE).seconds == 0.5
@@ -201,7 +199,7 @@ def test_garbage_is_unreadable_under_any_name(ending, tmp_path) -> None:
         assert caught.value.reason == "unreadable"
 
 
-def test_a_wav_that_was_piped_declares_no_length(tmp_path, write_sound) -> None:
+def test_a_piped_wav_without_a_length_is_read(tmp_path, write_sound) -> None:
     path = write_sound(tmp_path / "piped.wav", tone(16000), 16000)
     data = bytearray(path.read_bytes())
     at = data.index(b"data") + 4
@@ -236,14 +234,14 @@ def header(rate: int, channels: int) -> bytes:
 @pytest.mark.parametrize(
     ("rate", "channels", "detail"), [(1, 1, "says 1 Hz"), (900_000, 1, "says 900000 Hz"), (16000, 100, "100 channels")]
 )
-def test_a_header_that_cannot_be_true_is_refused(rate, channels, detail, tmp_path) -> None:
+def test_an_impossible_header_is_refused(rate, channels, detail, tmp_path) -> None:
     (tmp_path / "odd.wav").write_bytes(header(rate, channels))
     with pytest.raises(AudioError, match=detail) as caught:
         reader.open_stream(tmp_path / "odd.wav")
     assert caught.value.reason == "unreadable"
 
 
-def test_what_the_system_will_not_read_says_why(tmp_path) -> None:
+def test_an_error_of_the_system_is_part_of_the_message(tmp_path) -> None:
     (tmp_path / "loop.wav").symlink_to(tmp_path / "loop.wav")
     (tmp_path / "folder.wav").mkdir()
     for name, detail in {"absent.wav": "No such file", "loop.wav": "Too many levels", "folder.wav": "Is a directory"}.items():

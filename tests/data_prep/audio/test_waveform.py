@@ -1,4 +1,4 @@
-"""Decoding, judging and resampling, on files made here."""
+"""Decoding, checks, channel mixing and resampling of generated files."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_a_tone_keeps_its_pitch_its_length_and_its_level_at_both_rates(rate, tmp
 
 
 @pytest.mark.parametrize("rate", [44100, 48000, 96000])
-def test_nothing_above_the_new_rate_folds_back(rate, tmp_path) -> None:
+def test_resampling_has_no_aliases(rate, tmp_path) -> None:
     soundfile.write(tmp_path / "high.wav", tone(rate, frequency=15000.0), rate, subtype="FLOAT")
     master = load_track(tmp_path / "high.wav", probe_recording(tmp_path / "high.wav"), MASTER_RATE)[0].samples
     assert 20 * np.log10(np.abs(master[4800:-4800]).max() / 0.5) < -150
 
 
-def test_blocks_give_what_one_piece_gives(tmp_path, write_sound, monkeypatch) -> None:
+def test_decoding_in_blocks_gives_the_samples_of_one_piece(tmp_path, write_sound, monkeypatch) -> None:
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 30_001).astype(np.float32)
     path = write_sound(tmp_path / "noise.flac", noise, 44100)
     monkeypatch.setattr(reader, "BLOCK", 997)
@@ -84,14 +84,14 @@ def test_positions_change_rate_to_the_nearest_sample(position, from_rate, rate) 
     ],
     ids=["equal", "one dead", "one faint", "opposite", "three"],
 )
-def test_channels_become_one_without_losing_the_voice(channels, weights, tmp_path, write_sound) -> None:
+def test_channels_are_mixed_without_losing_the_voice(channels, weights, tmp_path, write_sound) -> None:
     path = write_sound(tmp_path / "many.flac", np.stack(channels(tone(24000)), axis=1), 24000)
     track = probe_recording(path)
     assert track.weights == pytest.approx(weights)
     assert np.abs(load_track(path, track, MASTER_RATE)[0].samples).max() == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_constant_offset_is_taken_away(tmp_path, write_sound) -> None:
+def test_a_constant_offset_is_removed(tmp_path, write_sound) -> None:
     path = write_sound(tmp_path / "offset.flac", tone(24000) + 0.3, 24000)
     assert abs(load_track(path, probe_recording(path), MASTER_RATE)[0].samples.mean()) < 1e-4
 
@@ -122,14 +122,14 @@ def bad_file(kind, path, write_sound):
         ("3e38", "nan", "0.500 s"),
     ],
 )
-def test_unusable_files_say_why(kind, reason, detail, tmp_path, write_sound) -> None:
+def test_unusable_files_are_refused_with_the_reason(kind, reason, detail, tmp_path, write_sound) -> None:
     with pytest.raises(AudioError, match=detail) as caught:
         probe_recording(bad_file(kind, tmp_path / "bad.wav", write_sound))
     assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("ending", ["wav", "mp3", "flac"])
-def test_a_truncated_file_keeps_what_decodes_and_says_so(ending, tmp_path, write_sound) -> None:
+def test_a_truncated_file_is_decoded_with_a_warning(ending, tmp_path, write_sound) -> None:
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 5 * 24000).astype(np.float32)
     path = write_sound(tmp_path / f"long.{ending}", noise, 24000)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

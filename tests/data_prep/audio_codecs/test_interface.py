@@ -1,4 +1,4 @@
-"""The adapters have everything that the protocols name. What it does is tested with each adapter."""
+"""The adapters implement their protocols. Their behaviour is tested with each adapter."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEn
         (LoadedQwenSpeakerEncoder, interface.LoadedSpeakerEncoder),
     ],
 )
-def test_an_adapter_has_what_its_protocol_names(adapter: type, protocol: type) -> None:
+def test_an_adapter_implements_its_protocol(adapter: type, protocol: type) -> None:
     required = {name for name in vars(protocol) if not name.startswith("_")}
     assert required and required <= {*dir(adapter), *(field.name for field in fields(adapter))}

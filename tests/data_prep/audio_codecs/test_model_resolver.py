@@ -1,4 +1,4 @@
-"""Folders and names of models. Nothing is fetched here: what the hub would be asked for is."""
+"""Model folders and hub names. Nothing is downloaded: the calls to the hub are recorded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from finetune.errors import UserError
 from finetune.storage import demo_models
 
 
-def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_local_folder_is_used_directly(tmp_path: Path) -> None:
     assert resolve_model("--model", str(tmp_path), ["*.json"]) == tmp_path
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./some/where", "/absent/folder", "a/b/c", "~/models"])
-def test_what_is_neither_a_folder_nor_a_name_is_refused_without_asking(name: str) -> None:
+def test_a_value_that_is_neither_a_folder_nor_a_hub_name_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"--of {name}: there is no such folder, and it is not a name"):
         resolve_model("--of", name, ["*.json"])
 
 
-def test_only_the_files_that_are_needed_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_the_needed_files_are_requested_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = []
 
     def hub(name: str, revision: str | None, allow_patterns: list[str]) -> str:
@@ -34,7 +34,7 @@ def test_only_the_files_that_are_needed_are_asked_for(monkeypatch: pytest.Monkey
     assert asked == [("owner/name", None, ["config.json"])]
 
 
-def test_a_hub_that_does_not_answer_is_reported_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_is_reported_with_the_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     def hub(name: str, revision: str | None, allow_patterns: list[str]) -> str:
         raise OSError("no route")
 
@@ -43,7 +43,7 @@ def test_a_hub_that_does_not_answer_is_reported_with_the_way_out(monkeypatch: py
         resolve_model("--model", "owner/name", ["*.json"])
 
 
-def test_a_demo_model_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_demo_model_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = tmp_path / "toy"
     made.mkdir()
     (made / "README.md").write_text("# toy\n")

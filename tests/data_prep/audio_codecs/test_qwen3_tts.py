@@ -38,7 +38,7 @@ def test_codes_do_not_depend_on_the_batch(tokenizer) -> None:
     assert np.unique(together[-1]).size > 16
 
 
-def test_frames_are_counted_up() -> None:
+def test_a_partial_frame_counts_as_a_frame() -> None:
     assert [count_frames(length) for length in LENGTHS] == [1, 1, 1, 2, 16, 25, 38]
 
 
@@ -74,7 +74,7 @@ def test_codes_are_computed_without_tf32(tokenizer, monkeypatch) -> None:
     assert allowed == [False] and torch.backends.cudnn.allow_tf32
 
 
-def test_the_digest_follows_the_content_and_not_the_place(nano, tmp_path) -> None:
+def test_the_digest_depends_on_the_content_alone(nano, tmp_path) -> None:
     copy = shutil.copytree(nano / "speech_tokenizer", tmp_path / "copy")
     assert compute_codec_digest(copy) == compute_codec_digest(nano / "speech_tokenizer")
     config = json.loads((copy / "config.json").read_text())
@@ -85,7 +85,7 @@ def test_the_digest_follows_the_content_and_not_the_place(nano, tmp_path) -> Non
         compute_codec_digest(copy)
 
 
-def test_what_is_no_model_is_named(tmp_path) -> None:
+def test_a_folder_without_a_supported_codec_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="no speech_tokenizer/config"):
         find_codec(str(tmp_path))
     (tmp_path / "speech_tokenizer").mkdir()
@@ -96,14 +96,14 @@ def test_what_is_no_model_is_named(tmp_path) -> None:
         find_codec("nowhere")
 
 
-def test_a_damaged_tokenizer_is_named(nano, tmp_path) -> None:
+def test_a_damaged_tokenizer_is_refused(nano, tmp_path) -> None:
     copy = shutil.copytree(nano / "speech_tokenizer", tmp_path / "copy")
     (copy / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot be loaded"):
         load_codec(copy, "cpu")
 
 
-def test_from_the_hub_only_the_tokenizer_is_fetched(nano, monkeypatch) -> None:
+def test_only_the_tokenizer_is_downloaded(nano, monkeypatch) -> None:
     import huggingface_hub
 
     asked = []

@@ -32,7 +32,7 @@ def clip() -> np.ndarray:
     return np.random.default_rng(0).normal(0, 0.1, 2 * MASTER_RATE).astype(np.float32)
 
 
-def test_a_vector_is_the_stock_models_and_the_same_each_time(nano: Path, clip: np.ndarray) -> None:
+def test_a_vector_equals_that_of_the_stock_model_each_time(nano: Path, clip: np.ndarray) -> None:
     encoder = qwen3_tts_speaker_encoder.load_encoder(nano)
     found = qwen3_tts_speaker_encoder.embed_clip(encoder, clip)
     stock = import_qwen_tts().Qwen3TTSModel.from_pretrained(str(nano), dtype=torch.float32).model
@@ -50,7 +50,7 @@ def test_a_vector_is_computed_without_tf32(nano: Path, clip: np.ndarray) -> None
     assert allowed == [False] and torch.backends.cudnn.allow_tf32
 
 
-def test_all_of_the_encoder_is_read_and_nothing_else(nano: Path) -> None:
+def test_exactly_the_weights_of_the_encoder_are_read(nano: Path) -> None:
     whole = load_file(nano / "model.safetensors")
     expected = {name.removeprefix("speaker_encoder."): tensor for name, tensor in whole.items() if name.startswith("speaker_encoder.")}
     found = qwen3_tts_speaker_encoder.read_encoder_weights(nano)
@@ -59,7 +59,7 @@ def test_all_of_the_encoder_is_read_and_nothing_else(nano: Path) -> None:
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_the_digest_follows_the_encoder_and_nothing_else(nano: Path, tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_encoder_alone(nano: Path, tmp_path: Path) -> None:
     tensors = load_file(nano / "model.safetensors")
     for name, folder in (("talker.codec_head.weight", "trained"), ("speaker_encoder.fc.bias", "other")):
         save_file({**tensors, name: tensors[name] + 1}, changed(nano, tmp_path / folder, note=1) / "model.safetensors")
@@ -93,7 +93,7 @@ def test_a_model_without_an_encoder_is_named(config: str | None, message: str, t
         qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, str(tmp_path))
 
 
-def test_weights_that_are_damaged_or_hold_no_encoder_are_named(nano: Path, tmp_path: Path) -> None:
+def test_damaged_weights_and_weights_without_an_encoder_are_refused(nano: Path, tmp_path: Path) -> None:
     shutil.copy(nano / "config.json", tmp_path)
     with pytest.raises(UserError, match="its weights hold no speaker encoder"):
         qwen3_tts_speaker_encoder.open_qwen_speaker_encoder(OPTION, str(tmp_path))
@@ -106,14 +106,12 @@ def test_weights_that_are_damaged_or_hold_no_encoder_are_named(nano: Path, tmp_p
 
 
 @pytest.mark.parametrize("shape", [None, {}, {"enc_channels": [8]}, {"enc_dim": 7}])
-def test_weights_that_do_not_fit_their_config_are_named(shape: object, nano: Path, tmp_path: Path) -> None:
+def test_weights_that_do_not_match_their_config_are_refused(shape: object, nano: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="weights and config.json do not fit"):
         qwen3_tts_speaker_encoder.load_encoder(changed(nano, tmp_path / "model", speaker_encoder_config=shape))
 
 
-def test_from_the_hub_the_kind_of_model_is_asked_first_and_the_codec_never(
-    nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_config_is_downloaded_first_and_the_codec_never(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     asked = []

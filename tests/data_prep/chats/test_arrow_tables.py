@@ -1,4 +1,4 @@
-"""Tables that other programs have written are read, whatever their columns hold, and broken ones are told."""
+"""Parquet and Arrow tables of other programs are read, and broken ones are refused with the reason."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.data_prep import make_saved_by_datasets as saved
 from tests.data_prep.chats.test_conversation_reader import ROWS, read, write
 
 
-def test_what_datasets_has_saved_is_read_split_by_split_and_without_arrows_nulls() -> None:
+def test_saved_datasets_are_read_split_by_split_without_null_columns() -> None:
     assert [each.row for each in read(saved.HERE / "one")] == saved.ONE
     found = read(saved.HERE / "splits")
     assert [each.row for each in found] == [*saved.SPLITS["train"], *saved.SPLITS["test"]]
     assert [each.place for each in found] == ["splits/train:1", "splits/train:2", "splits/test:1", "splits/test:2"]
 
 
-def test_what_datasets_saves_today_is_read(tmp_path: Path) -> None:
+def test_folders_saved_by_the_installed_datasets_are_read(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="`make test-next` has it; elsewhere the folders that it saved are read")
     saved.write(tmp_path)
     assert [each.row for each in read(tmp_path / "one")] == saved.ONE
@@ -43,7 +43,7 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def test_columns_that_no_shape_reads_may_hold_anything(tmp_path: Path) -> None:
+def test_columns_that_no_format_reads_may_have_any_type(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"prompt": ["a"], "completion": ["b"], "absent": [None], **COLUMNS}), tmp_path / "a.parquet")
     (found,) = read(tmp_path / "a.parquet")
     assert found.row == {"prompt": "a", "completion": "b", **dict.fromkeys(COLUMNS, True)}, "what is not read is only known to be there"
@@ -57,7 +57,7 @@ def test_columns_that_no_shape_reads_may_hold_anything(tmp_path: Path) -> None:
         (pyarrow.table({"prompt": pyarrow.array([b"\xff"]).view(pyarrow.string())}), "Invalid UTF8"),
     ],
 )
-def test_what_a_table_holds_that_is_no_conversation_is_told(tmp_path: Path, content: pyarrow.Table, told: str) -> None:
+def test_a_table_with_unreadable_columns_is_refused_with_the_reason(tmp_path: Path, content: pyarrow.Table, told: str) -> None:
     parquet.write_table(content, tmp_path / "a.parquet")
     with pytest.raises(UserError, match=told):
         read(tmp_path / "a.parquet")
@@ -73,7 +73,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
             read(tmp_path / f"{name}.parquet")
 
 
-def test_offsets_that_lead_out_of_the_file_are_not_followed(tmp_path: Path) -> None:
+def test_offsets_outside_the_file_are_refused(tmp_path: Path) -> None:
     """Nobody has checked them when Arrow maps a file into memory, and what lies behind it would be read as text."""
     shutil.copytree(saved.HERE / "one", tmp_path / "one")
     offsets = pyarrow.py_buffer(struct.pack("<3i", 0, 2**20, 2))
@@ -103,7 +103,7 @@ def test_offsets_that_lead_out_of_the_file_are_not_followed(tmp_path: Path) -> N
         ("splits/dataset_dict.json", "\0", "dataset_dict.json cannot be read"),
     ],
 )
-def test_a_folder_that_datasets_saved_and_somebody_changed_is_told(tmp_path: Path, name: str, content: str, told: str) -> None:
+def test_a_changed_folder_of_datasets_is_refused_with_the_reason(tmp_path: Path, name: str, content: str, told: str) -> None:
     shutil.copytree(saved.HERE, tmp_path, dirs_exist_ok=True)
     assert (tmp_path / name).is_file()
     (tmp_path / name).write_text(content)
@@ -112,7 +112,7 @@ def test_a_folder_that_datasets_saved_and_somebody_changed_is_told(tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-def test_a_schema_nested_without_end_is_told(tmp_path: Path) -> None:
+def test_a_deeply_nested_schema_is_refused(tmp_path: Path) -> None:
     deep: Any = "x"
     for _ in range(300):
         deep = [deep]
@@ -121,7 +121,7 @@ def test_a_schema_nested_without_end_is_told(tmp_path: Path) -> None:
         read(tmp_path / "a.parquet")
 
 
-def test_a_missing_package_is_named_with_the_command_that_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyarrow_is_named_with_the_command_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.parquet", ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for place in (path, saved.HERE / "one"):
@@ -129,7 +129,7 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(tmp_path: Pa
             read(place)
 
 
-def test_a_state_of_something_else_makes_no_dataset(tmp_path: Path) -> None:
+def test_a_foreign_state_json_is_read_as_conversations(tmp_path: Path) -> None:
     (tmp_path / "chats" / "state.json").parent.mkdir()
     (tmp_path / "chats" / "state.json").write_text(json.dumps(ROWS))
     assert [each.row for each in read(tmp_path / "chats")] == ROWS

@@ -1,4 +1,4 @@
-"""Every file is found once, by a name that no other has, and what is not read is counted."""
+"""Every file is found once under a unique name, and files that are not read are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names(gathered: FoundSources) -> list[str]:
     return [source.name for source in gathered.sources]
 
 
-def test_folders_are_read_by_name_in_the_order_given_and_what_is_not_read_is_counted(tmp_path: Path) -> None:
+def test_files_are_sorted_within_each_given_folder_and_unread_ones_are_counted(tmp_path: Path) -> None:
     more = tmp_path / "more"
     touch(*(more / name for name in ("b.jsonl", "a/z.csv", ".hidden.jsonl", "notes.txt", "LICENSE", "x.jsonl/y.JSON", "c.jsonl.zst")))
     touch(more / "old.parquet.gz", more / "d.tsv.gz", tmp_path / "first.json")
@@ -44,7 +44,7 @@ def test_a_file_is_read_once_however_it_is_given(tmp_path: Path, monkeypatch: py
     assert names(find_sources([saved.HERE / "splits" / "test", saved.HERE / "splits"])) == ["test", "splits/train"]
 
 
-def test_two_files_have_two_names(tmp_path: Path) -> None:
+def test_two_files_never_share_a_name(tmp_path: Path) -> None:
     one, two, three = (tmp_path / name / "chats" / "a.jsonl" for name in ("one", "two", "b/two"))
     touch(one, two, three, one.parent / "b.jsonl")
     assert names(find_sources([one.parent, two.parent])) == ["one/chats/a.jsonl", "chats/b.jsonl", "two/chats/a.jsonl"]
@@ -52,7 +52,7 @@ def test_two_files_have_two_names(tmp_path: Path) -> None:
     assert names(find_sources([two, three])) == [f"{tmp_path.name}/two/chats/a.jsonl", "b/two/chats/a.jsonl"]
 
 
-def test_a_link_is_called_and_read_by_its_own_name(tmp_path: Path) -> None:
+def test_a_link_keeps_its_own_name_and_type(tmp_path: Path) -> None:
     """So a hub's cache holds what it has loaded."""
     blob, data = tmp_path / "blobs" / "0a1b2c", tmp_path / "snapshots" / "f00" / "data"
     touch(blob, tmp_path / "snapshots" / "f00" / "README.md")
@@ -69,7 +69,7 @@ def test_a_link_is_called_and_read_by_its_own_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
+def test_circular_links_are_followed_only_once(tmp_path: Path) -> None:
     folders = [tmp_path / f"n{number}" for number in range(12)]
     for folder in folders:
         touch(folder / "a.jsonl")
@@ -96,7 +96,7 @@ def test_a_place_without_conversations_is_named(tmp_path: Path, name: str, told:
         find_sources([tmp_path / name])
 
 
-def test_a_folder_that_must_not_be_looked_into_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(path: Path) -> list[Path]:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -105,7 +105,7 @@ def test_a_folder_that_must_not_be_looked_into_is_named(tmp_path: Path, monkeypa
         find_sources([tmp_path])
 
 
-def test_names_that_are_not_utf_8_can_be_told(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff.jsonl")
     shutil.copy(__file__, path)
     assert names(find_sources([path])) == [r"\xff.jsonl"]

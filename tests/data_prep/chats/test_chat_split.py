@@ -1,4 +1,4 @@
-"""Conversations that begin alike have one share, and a number of rows is never exceeded."""
+"""Conversations with the same first question are in one split, and a requested number of rows is never exceeded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def chat(*turns: tuple[str, Any]) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": content} for role, content in turns]}
 
 
-def test_a_share_depends_on_the_first_question_alone() -> None:
+def test_a_split_position_depends_on_the_first_question_alone() -> None:
     first = compute_split_position(chat(("user", "Why?"), ("assistant", "So.")))
     assert 0 <= first < 1
     assert first == compute_split_position(chat(("system", "Be brief."), ("user", "Why?"), ("assistant", "No."), ("user", "And?")))
@@ -29,20 +29,20 @@ def test_a_share_depends_on_the_first_question_alone() -> None:
     )
 
 
-def test_shares_are_spread_evenly() -> None:
+def test_split_positions_are_spread_evenly() -> None:
     shares = [compute_split_position({"prompt": str(number), "completion": ""}) for number in range(2000)]
     assert 330 < sum(map(make_share_filter(0.2), shares)) < 470, "400, give or take four standard deviations"
     assert not any(map(make_share_filter(0.0), shares))
 
 
-def test_the_smallest_shares_are_taken_and_groups_stay_whole() -> None:
+def test_the_smallest_split_positions_are_selected_and_groups_stay_whole() -> None:
     validates = make_count_filter([0.5, 0.1, 0.3, 0.3, 0.3, 0.2, 0.9], 4)
     assert [share for share in (0.1, 0.2, 0.3, 0.5, 0.9) if validates(share)] == [0.1, 0.2, 0.5, 0.9], "the three alike do not fit"
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from([number / 10 for number in range(10)])), st.integers(0, 30))
-def test_at_most_so_many_rows_and_no_group_left_that_fits(shares: list[float], rows: int) -> None:
+def test_the_selected_groups_fit_the_row_limit_and_no_further_group_would_fit(shares: list[float], rows: int) -> None:
     validates = make_count_filter(shares, rows)
     free = rows - sum(map(validates, shares))
     assert free >= 0

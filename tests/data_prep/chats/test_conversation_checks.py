@@ -1,4 +1,4 @@
-"""What must not be trained on is refused with its reason, and nothing else is."""
+"""Conversations that must not be trained on are rejected with a reason; the others pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ USER, ANSWER, TOOL = {"role": "user", "content": "u"}, {"role": "assistant", "co
         {"prompt": [USER], "completion": [ANSWER]},
     ],
 )
-def test_what_is_sound_passes(row: dict[str, Any]) -> None:
+def test_valid_conversations_pass(row: dict[str, Any]) -> None:
     check_conversation(row)
 
 
@@ -52,12 +52,12 @@ def test_what_is_sound_passes(row: dict[str, Any]) -> None:
         ({"prompt": "p", "completion": "  "}, "an empty completion"),
     ],
 )
-def test_what_is_not_is_told_why(row: dict[str, Any], told: str) -> None:
+def test_invalid_conversations_are_rejected_with_the_reason(row: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         check_conversation(row)
 
 
-def test_only_line_breaks_before_answers_are_taken_off() -> None:
+def test_only_line_breaks_before_answers_are_stripped() -> None:
     row = chat(("user", "\nu"), ("assistant", "\n\r\n a\n"))
     assert strip_answer_newlines(row) and [turn["content"] for turn in row["messages"]] == ["\nu", " a\n"]
     assert not strip_answer_newlines(row) and not strip_answer_newlines({"prompt": "p", "completion": "\nc"})

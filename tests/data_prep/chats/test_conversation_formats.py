@@ -1,4 +1,4 @@
-"""Four shapes in, one shape out."""
+"""Four conversation formats are converted into one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("shape", "row", "expected"), CASES)
-def test_a_shape_is_known_by_its_keys_and_becomes_the_one(shape: str, row: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_each_format_is_recognized_by_its_keys_and_converted(shape: str, row: dict[str, Any], expected: dict[str, Any]) -> None:
     assert {case[0] for case in CASES} == set(SHAPES)
     assert detect_shape(row) == shape
     assert normalise_row(row, shape) == expected
@@ -65,13 +65,13 @@ def test_a_shape_is_known_by_its_keys_and_becomes_the_one(shape: str, row: dict[
     assert again == expected, "what is normal stays as it is"
 
 
-def test_what_a_message_carries_besides_passes_through() -> None:
+def test_further_keys_of_a_message_are_kept() -> None:
     turn = {"role": "assistant", "content": "No.", "reasoning_content": "Think.", "tool_calls": json.dumps([{"function": {"name": "f"}}])}
     (found,) = normalise_row({"messages": [turn]}, "messages")["messages"]
     assert found == {**turn, "tool_calls": [{"function": {"name": "f"}}]}
 
 
-def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
+def test_rows_of_no_format_or_of_several_are_reported_with_their_keys() -> None:
     with pytest.raises(UserError, match=r"^no known shape \(messages: messages; .*\); its keys are text, id$"):
         detect_shape({"text": "x", "id": 1})
     both = {"messages": [ASKED], "prompt": "a", "completion": "b"}
@@ -94,12 +94,12 @@ def test_rows_of_no_shape_and_of_several_are_told_with_their_keys() -> None:
         ("messages", {"messages": [ASKED], "tools": "{"}, "tools is a text that is not JSON"),
     ],
 )
-def test_what_is_malformed_is_named(shape: str, row: dict[str, Any], told: str) -> None:
+def test_a_malformed_row_is_rejected_with_the_reason(shape: str, row: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         normalise_row(row, shape)
 
 
-def test_keys_that_hold_something_and_are_not_read_are_named() -> None:
+def test_unused_keys_with_a_value_are_named() -> None:
     row = {
         "instruction": "a",
         "output": "b",
@@ -115,6 +115,6 @@ def test_keys_that_hold_something_and_are_not_read_are_named() -> None:
     assert list_unread_keys({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
 
 
-def test_an_empty_list_of_calls_is_none() -> None:
+def test_an_empty_list_of_tool_calls_is_dropped() -> None:
     for empty in ([], "[]", "", None):
         assert normalise_row({"messages": [ASKED, {**ANSWERED, "tool_calls": empty}]}, "messages") == {"messages": [ASKED, ANSWERED]}

@@ -1,4 +1,4 @@
-"""Every kind of file gives its rows with their places, and what is broken is told where it stands."""
+"""Every file type gives its rows with their places, and broken content is reported with its place."""
 
 from __future__ import annotations
 
@@ -68,14 +68,12 @@ TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
         ("\n".join(map(json.dumps, ROWS)), ROWS),
     ],
 )
-def test_a_json_document_may_hold_the_rows_in_an_object_or_be_one_or_have_one_a_line(
-    tmp_path: Path, document: str, rows: list[Any]
-) -> None:
+def test_json_rows_may_be_a_list_inside_an_object_a_single_object_or_one_per_line(tmp_path: Path, document: str, rows: list[Any]) -> None:
     (tmp_path / "a.json").write_text(document)
     assert [each.row for each in read(tmp_path / "a.json")] == rows
 
 
-def test_broken_lines_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_broken_lines_are_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\n\nnot json\n[1]\n\xff\xfe\n{"a": 2, "b": null}\r\n{"a": 3, "a": 4}')
     found = read(tmp_path / "a.jsonl")
     assert [each.row for each in found] == [{"a": 1}, None, None, None, {"a": 2}, None]
@@ -84,7 +82,7 @@ def test_broken_lines_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert "the key 'a' stands twice" in found[5].problem
 
 
-def test_tables_of_other_make_are_read(tmp_path: Path) -> None:
+def test_csv_files_of_other_programs_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("\ufeffprompt;completion;id\r\n\r\na,b;ü;1\r\n".encode())
     assert [(each.place, each.row) for each in read(tmp_path / "a.csv")] == [("a.csv:3", {"prompt": "a,b", "completion": "ü", "id": "1"})]
     (tmp_path / "b.csv").write_text("a,b\n1,2\n3\n4,5,6\n")
@@ -114,7 +112,7 @@ def test_tables_of_other_make_are_read(tmp_path: Path) -> None:
         ("a.csv.gz", gzip.compress(b"a,b\n", mtime=0)[:10] + b"\xff" * 20, r"cannot be read \(Error -3"),
     ],
 )
-def test_a_file_that_is_something_else_is_named(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+def test_a_file_of_another_type_is_named(tmp_path: Path, name: str, content: bytes, told: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=told) as caught:
         read(tmp_path / name)
@@ -122,7 +120,7 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path, name: str, conte
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.jsonl.gz", "a.parquet"])
-def test_a_file_that_is_not_there_when_it_is_read_is_named(tmp_path: Path, name: str) -> None:
+def test_a_file_that_vanished_before_it_is_read_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match=rf"{name} cannot be read \(.*[Nn]o such file"):
         read(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Nothing is counted twice or not at all, and people are told of all that is not used."""
+"""Every row is counted exactly once, and everything that is not used is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def account(tally: RowCounts, **passed_over: int) -> str:
     return format_summary(make_summary(tally, Counter(passed_over), 0.02, None))
 
 
-def test_a_row_is_new_once_wherever_it_stands() -> None:
+def test_a_repeated_row_is_detected_in_any_key_order() -> None:
     tally, row = RowCounts(), {"prompt": "a", "completion": "b"}
     assert tally.find_earlier(row, "a.jsonl:1") is None
     assert tally.find_earlier({"completion": "b", "prompt": "a"}, "a.jsonl:1") == "a.jsonl:1", "the same place makes no other row of it"
@@ -28,7 +28,7 @@ def test_reasons_that_differ_only_by_their_row_are_counted_together() -> None:
     assert tally.rejects[2] == {"source": "a:1", "reason": "no known shape (messages: messages); its keys are a:1 \\ud83d"}
 
 
-def test_everything_that_is_not_used_is_told() -> None:
+def test_everything_that_is_not_used_is_reported() -> None:
     tally = RowCounts(kinds=bytearray([TRAINS, TRAINS, VALIDATES, REJECTED]), by_source=Counter({"a.jsonl": 4, "b.jsonl": 0}))
     tally.count_kept("messages", ["id", "a\nname"], tidied=True)
     tally.count_kept("messages", ["id"], tidied=False)
@@ -45,7 +45,7 @@ def test_everything_that_is_not_used_is_told() -> None:
     ]
 
 
-def test_long_listings_are_cut_where_people_look_and_whole_in_the_file() -> None:
+def test_long_lists_are_shortened_on_screen_and_complete_in_the_file() -> None:
     tally = RowCounts(by_source=Counter({f"{number}.jsonl": 1 for number in range(40)}))
     for number in range(40):
         tally.count_rejected("a", "x" * (number + 1))

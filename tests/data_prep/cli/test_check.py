@@ -1,4 +1,4 @@
-"""The verb: datasets that are fit, datasets that are not, and what it says about them."""
+"""`data_prep check`: valid and invalid datasets, and its report about them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(*argv: object) -> int:
     return check.main([str(one) for one in argv])
 
 
-def test_a_fit_dataset_is_told_in_clips_hours_speakers_and_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_dataset_is_summarized_by_clips_hours_speakers_and_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
     assert run(data) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -66,7 +66,7 @@ def test_a_fit_dataset_is_told_in_clips_hours_speakers_and_languages(data: Path,
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
 
 
-def test_with_codes_the_next_command_trains(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_command_for_a_dataset_with_codes_is_training(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "abc"))
     write(data / "val.jsonl", row("d", audio_codes=CODES))
     assert run(data) == 0
@@ -114,7 +114,7 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
     assert "next:" not in told
 
 
-def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_codes_of_another_tokenizer_are_detected(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     codec = tmp_path / "model" / "speech_tokenizer"
     codec.mkdir(parents=True)
     (codec / "config.json").write_text(json.dumps({"model_type": CODEC_TYPE, "encoder_config": {"codebook_size": 64}}))
@@ -134,7 +134,7 @@ def test_codes_of_another_tokenizer_are_seen(data: Path, tmp_path: Path, capsys:
     assert "no encoder_config.codebook_size" in capsys.readouterr().err
 
 
-def test_a_file_of_the_official_script_wherever_its_clips_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_of_the_official_script_is_checked_with_and_without_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tone(tmp_path / "wavs" / "a.wav", 0)
     tone(tmp_path / "wavs" / "ref.wav", 1, 44_100)
     official = {"audio": "wavs/a.wav", "text": "A.", "ref_audio": str(tmp_path / "wavs" / "ref.wav")}
@@ -169,19 +169,19 @@ FIELDS = st.sampled_from(
 
 @given(st.lists(st.dictionaries(FIELDS, VALUES, max_size=4), min_size=1, max_size=4))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_stands_in_a_row_is_a_problem_or_none(data: Path, lines: list[dict[str, object]]) -> None:
+def test_any_row_is_accepted_or_reported_without_a_crash(data: Path, lines: list[dict[str, object]]) -> None:
     write(data / "train.jsonl", *({"audio": "clips/b.flac", "text": "It was late.", **fields} for fields in lines))
     assert run(data) in (0, 1)
 
 
-def test_names_that_a_terminal_would_obey_are_shown_instead(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_names_are_escaped(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(data / "train.jsonl", row("a", audio="clips/\n\x1b[31m.flac", speaker="\x1b[2J"))
     assert run(data) == 1
     told = capsys.readouterr().out
     assert "train.jsonl:1: clips/\\n\\x1b[31m.flac: there is no such file" in told and "\x1b" not in told
 
 
-def test_lines_that_break_a_parser_are_problems_too(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_that_break_a_json_parser_are_reported(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "train.jsonl").write_bytes(b"[" * 100_000 + b"\n" + b"9" * 5000 + b"\n\xff\n\x00\n")
     assert run(data) == 1
     assert "4 lines that are not a JSON object in UTF-8" in capsys.readouterr().out

@@ -1,14 +1,17 @@
-"""Codes into the manifests, with a tiny model's real tokenizer."""
+"""`data_prep codes` with the tokenizer of a tiny model."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,8 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.qwen3_tts import LoadedQwenCodec, QwenCodec
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from data_prep.cli import codes, export
+from data_prep.dataset import audio_codes
+from data_prep.parallel import executor
 from finetune.storage import demo_models, files
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,10 +39,8 @@ def write_rows(path: Path, lines: list[dict]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-@pytest.fixture
-def data(tmp_path) -> Path:
+def write_dataset(folder: Path) -> Path:
     """Three clips to train on and one to validate."""
-    folder = tmp_path / "data"
     (folder / "clips").mkdir(parents=True)
     for seed, (name, length) in enumerate(SAMPLES.items()):
         samples = np.random.default_rng(seed).uniform(-0.3, 0.3, length)
@@ -48,15 +51,33 @@ def data(tmp_path) -> Path:
     return folder
 
 
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data")
+
+
+@pytest.fixture(scope="module")
+def encoded(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same dataset with its codes, from one complete run. For reading: copy it to change it."""
+    folder = write_dataset(tmp_path_factory.mktemp("encoded") / "data")
+    assert run(folder, nano) == 0
+    return folder
+
+
+@pytest.fixture
+def encoded_copy(encoded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(encoded, tmp_path / "copy"))
+
+
 def run(data: Path, nano: Path, *more: object) -> int:
     return codes.main([str(data), "--model", str(nano), "--device", "cpu", "--workers", "0", *map(str, more)])
 
 
-def told_run(data: Path) -> dict:
+def read_run_json(data: Path) -> dict:
     return json.loads((data / "codes" / "run.json").read_text())
 
 
-def test_every_row_gets_its_codes_and_keeps_the_rest(data, nano) -> None:
+def test_every_row_gets_its_codes_and_keeps_its_other_fields(data, nano) -> None:
     before = {row["id"]: row for row in rows(data / "train.jsonl") + rows(data / "val.jsonl")}
     assert run(data, nano) == 0
     assert [row["id"] for row in rows(data / "train.jsonl")] == ["a", "b", "c"]
@@ -70,11 +91,11 @@ def test_every_row_gets_its_codes_and_keeps_the_rest(data, nano) -> None:
         assert row == before[row["id"]]
     summary = json.loads((data / "codes" / "summary.json").read_text())
     assert (summary["clips"], summary["frames"], summary["rejected"]) == (4, sum(FRAMES.values()), 0)
-    assert told_run(data) == {"encoded": 4, "reused": 0}
+    assert read_run_json(data) == {"encoded": 4, "reused": 0}
     assert not (data / "rejects.jsonl").exists()
 
 
-def test_a_demo_model_is_told_in_the_summary(data, nano, tmp_path, monkeypatch, capsys) -> None:
+def test_the_summary_names_a_demo_model(data, nano, tmp_path, monkeypatch, capsys) -> None:
     made = tmp_path / "toy"
     shutil.copytree(nano / "speech_tokenizer", made / "speech_tokenizer")
     (made / "README.md").write_text("# toy\n")
@@ -82,42 +103,48 @@ def test_a_demo_model_is_told_in_the_summary(data, nano, tmp_path, monkeypatch, 
     monkeypatch.setattr(demo_models, "HERE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     demo_models._warn.cache_clear()  # another test of this process may have used the name
-    assert codes.main([str(data), "--model", "toy", "--device", "cpu"]) == 0
+    assert codes.main([str(data), "--model", "toy", "--device", "cpu", "--workers", "0"]) == 0
     assert "synthetic voices" in json.loads((data / "codes" / "summary.json").read_text())["demo_model"]
     assert "warning: demo model toy" in capsys.readouterr().err
 
 
-def test_again_nothing_is_encoded_and_the_bytes_stay(data, nano, monkeypatch) -> None:
-    assert run(data, nano) == 0
-    before = (data / "train.jsonl").read_bytes()
+def test_a_second_run_encodes_nothing_and_writes_the_same_bytes(encoded, encoded_copy, nano, monkeypatch) -> None:
     monkeypatch.setattr(QwenCodec, "load", lambda *_: pytest.fail("the codec was loaded"))
-    assert run(data, nano) == 0
-    assert (data / "train.jsonl").read_bytes() == before
-    assert told_run(data) == {"encoded": 0, "reused": 4}
+    assert run(encoded_copy, nano) == 0
+    assert (encoded_copy / "train.jsonl").read_bytes() == (encoded / "train.jsonl").read_bytes()
+    assert read_run_json(encoded_copy) == {"encoded": 0, "reused": 4}
 
 
-def test_only_a_changed_clip_is_encoded_again(data, nano) -> None:
-    assert run(data, nano) == 0
+def test_only_a_changed_clip_is_encoded_again(encoded_copy, nano) -> None:
+    data = encoded_copy
     before = {row["id"]: row["audio_codes"] for row in rows(data / "train.jsonl")}
     soundfile.write(data / "clips" / "b.flac", np.random.default_rng(9).uniform(-0.3, 0.3, 24_000), MASTER_RATE)
     assert run(data, nano) == 0
     after = {row["id"]: row["audio_codes"] for row in rows(data / "train.jsonl")}
-    assert told_run(data) == {"encoded": 1, "reused": 3}
+    assert read_run_json(data) == {"encoded": 1, "reused": 3}
     assert {name for name in after if after[name] != before[name]} == {"b"}
 
 
-def test_batches_change_nothing_and_progress_is_told(data, nano, tmp_path, capsys) -> None:
-    other = shutil.copytree(data, tmp_path / "other")
-    assert run(data, nano) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("[4/4] clips encoded · ") and "× real time, " in first and first.endswith(" left")
-    for seconds in (0.1, 2.1):
-        assert run(other, nano, "--batch-seconds", seconds) == 0
-        assert (other / "train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
-        shutil.rmtree(other / "codes")
+@pytest.fixture
+def pickled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever `distribute` sends to a worker or gets back from it is pickled, as between processes."""
+
+    def distribute(items: Any, make: Any, *rest: Any) -> Iterator[Any]:
+        yield from pickle.loads(pickle.dumps(list(executor.distribute(*pickle.loads(pickle.dumps((items, make))), *rest))))
+
+    monkeypatch.setattr(audio_codes, "distribute", distribute)
 
 
-def test_ctrl_c_finishes_the_batch_in_hand_and_a_second_run_goes_on(data, nano, capsys) -> None:
+@pytest.mark.usefixtures("pickled_workers")
+@pytest.mark.parametrize("seconds", [0.1, 2.1])
+def test_the_batch_size_changes_no_code_and_progress_is_logged(seconds, data, encoded, nano, capsys) -> None:
+    assert run(data, nano, "--batch-seconds", seconds) == 0
+    *_, last = (line for line in capsys.readouterr().out.splitlines() if line.startswith("["))
+    assert last.startswith("[4/4] clips encoded · ") and "× real time, " in last and last.endswith(" left")
+    assert (data / "train.jsonl").read_bytes() == (encoded / "train.jsonl").read_bytes()
+
+
+def test_after_ctrl_c_the_batch_in_progress_completes_and_the_next_run_resumes(data, nano, capsys) -> None:
     before = (data / "train.jsonl").read_bytes()
     stored = 0
 
@@ -135,11 +162,11 @@ def test_ctrl_c_finishes_the_batch_in_hand_and_a_second_run_goes_on(data, nano, 
     assert "stopped: 2 of 4 clips are encoded; completed work is kept: run the same command again to resume" in told.err
     assert (data / "train.jsonl").read_bytes() == before
     assert run(data, nano) == 0
-    assert told_run(data) == {"encoded": 2, "reused": 2}
+    assert read_run_json(data) == {"encoded": 2, "reused": 2}
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_only_the_missing_is_encoded(data, nano, tmp_path) -> None:
+def test_after_a_kill_only_missing_clips_are_encoded(data, nano, tmp_path) -> None:
     for seed in range(24):
         soundfile.write(data / "clips" / f"{seed}.flac", np.random.default_rng(100 + seed).uniform(-0.3, 0.3, 48_000), MASTER_RATE)
     write_rows(data / "train.jsonl", [{"audio": f"clips/{seed}.flac", "text": "It was late.", "speaker": "me"} for seed in range(24)])
@@ -153,14 +180,12 @@ def test_killed_in_the_middle_only_the_missing_is_encoded(data, nano, tmp_path) 
     stored = len(list(data.glob("codes/*/*.npy")))
     assert 2 <= stored < 25
     assert run(data, nano) == 0
-    assert told_run(data) == {"encoded": 25 - stored, "reused": stored}
+    assert read_run_json(data) == {"encoded": 25 - stored, "reused": stored}
     assert (data / "train.jsonl").read_bytes() == (whole / "train.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("step", range(1, 9))
-def test_interrupted_at_any_change_of_the_disk_a_second_run_completes_it(step, data, nano, tmp_path) -> None:
-    whole = shutil.copytree(data, tmp_path / "whole")
-    assert run(whole, nano) == 0
+def test_a_run_interrupted_before_any_rename_is_completed_by_the_next(step, data, encoded, nano) -> None:
     seen = 0
 
     def die(operation: str, path: Path) -> None:
@@ -173,13 +198,13 @@ def test_interrupted_at_any_change_of_the_disk_a_second_run_completes_it(step, d
         assert run(data, nano) == 130
     stored = len(list(data.glob("codes/*/*.npy")))
     assert run(data, nano) == 0
-    assert told_run(data) == {"encoded": 4 - stored, "reused": stored}
+    assert read_run_json(data) == {"encoded": 4 - stored, "reused": stored}
     for name in ("train.jsonl", "val.jsonl", "codes/summary.json"):
-        assert (data / name).read_bytes() == (whole / name).read_bytes()
+        assert (data / name).read_bytes() == (encoded / name).read_bytes()
     assert not [path for path in data.rglob(".*") if ".tmp-" in path.name]
 
 
-def test_a_bad_clip_goes_to_the_rejects_and_comes_back_when_it_is_mended(data, nano, capsys) -> None:
+def test_a_bad_clip_is_rejected_and_returns_when_it_is_repaired(data, nano, capsys) -> None:
     earlier = {"source": "x.wav", "stage": "clip", "reasons": ["noisy"]}
     write_rows(data / "rejects.jsonl", [earlier])
     good = (data / "clips" / "b.flac").read_bytes()
@@ -200,7 +225,7 @@ def test_a_bad_clip_goes_to_the_rejects_and_comes_back_when_it_is_mended(data, n
     assert [reject.get("row", {}).get("id") for reject in rows(data / "rejects.jsonl")] == [None, "d"]
 
 
-def test_a_clip_that_fails_in_the_tokenizer_takes_no_other_with_it(data, nano, monkeypatch) -> None:
+def test_a_clip_that_fails_in_the_tokenizer_does_not_affect_the_others(data, nano, monkeypatch) -> None:
     encode = LoadedQwenCodec.encode
 
     def fails_for_c(codec, clips):
@@ -233,15 +258,14 @@ def test_files_of_the_official_script_are_taken_at_any_rate(data, nano, tmp_path
     assert run(data, nano, "--speaker", "me") == 0
     for row in rows(data / "train.jsonl"):
         assert (row["speaker"], row["ref_audio"], len(row["audio_codes"])) == ("me", "a.wav", 13)
-    assert told_run(data)["encoded"] == 1  # the same sound twice
+    assert read_run_json(data)["encoded"] == 1  # the same sound twice
 
 
-def test_the_official_script_reads_the_export_and_finds_the_same_codes(data, nano, tmp_path, monkeypatch) -> None:
+def test_the_official_script_reads_the_export_and_finds_the_same_codes(encoded, nano, tmp_path, monkeypatch) -> None:
     """As its finetuning/prepare_data.py and dataset.py do: paths as they stand, references at 24 kHz whose mels can be joined."""
     import torch
 
-    assert run(data, nano) == 0
-    assert export.main([str(data), "--as", "qwen", "--to", str(tmp_path / "official")]) == 0
+    assert export.main([str(encoded), "--as", "qwen", "--to", str(tmp_path / "official")]) == 0
     monkeypatch.chdir(tmp_path / "official")
     tokenizer = import_qwen_tts().Qwen3TTSTokenizer.from_pretrained(str(nano / "speech_tokenizer"), dtype=torch.float32)
     from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
@@ -266,7 +290,7 @@ def test_another_file_in_the_folder_keeps_its_rows_and_its_rejects(data, nano) -
     assert (row["text"], len(row["audio_codes"])) == ("a", FRAMES["a"])
     assert not any("audio_codes" in row for row in rows(data / "train.jsonl"))
     assert run(data, nano) == 0
-    assert told_run(data) == {"encoded": 3, "reused": 1}
+    assert read_run_json(data) == {"encoded": 3, "reused": 1}
     assert [reject["manifest"] for reject in rows(data / "rejects.jsonl")] == ["train_raw.jsonl"]
     assert len(rows(raw)) == 1
     shutil.copy(data / "clips" / "b.flac", data / "clips" / "gone.flac")

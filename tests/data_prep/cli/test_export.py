@@ -1,4 +1,4 @@
-"""The verb: what is exported under which name, whole or not at all."""
+"""`data_prep export`: file names, refusals, and a folder that appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_one_speaker_of_several(data: Path, tmp_path: Path, capsys: pytest.Captu
     assert found(out) == ["ref.wav", "train.jsonl", "val.jsonl", "wavs/clips_a.wav", "wavs/clips_d.wav", "wavs/clips_x_y_b.wav"]
 
 
-def test_what_is_left_out_is_counted_with_its_reason(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_clips_are_counted_with_the_reason(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "val.jsonl").write_text('{"audio": "clips/d.flac", "text": "either|or", "speaker": "me"}')
     assert run(data, "--as", "ljspeech", "--to", tmp_path / "out") == 0
     told = capsys.readouterr().out
@@ -78,7 +78,9 @@ def test_what_is_left_out_is_counted_with_its_reason(data: Path, tmp_path: Path,
     assert not list(tmp_path.glob(".none*"))
 
 
-def test_a_dataset_from_elsewhere_becomes_one_in_one_place(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_with_scattered_clips_is_exported_into_one_folder(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "lists").mkdir()
     raw = tmp_path / "lists" / "raw.jsonl"
     raw.write_text(json.dumps({"audio": str(data / "clips" / "a.flac"), "text": "It was late.", "ref_audio": "data/clips/d.flac"}))
@@ -126,7 +128,7 @@ def test_requests_that_make_no_sense_change_nothing(data: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("step", [1, 3, 5, 8])
-def test_killed_anywhere_it_is_there_whole_or_not_at_all(step: int, data: Path, tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_no_partial_folder(step: int, data: Path, tmp_path: Path) -> None:
     to, seen = ("--as", "ljspeech", "--to", tmp_path / "out"), 0
 
     def die(operation: str, path: Path) -> None:
@@ -151,7 +153,7 @@ def test_the_verb_runs_as_a_command(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_exported_as_ljspeech_can_be_prepared_again_with_its_speakers(tmp_path: Path) -> None:
+def test_an_ljspeech_export_can_be_prepared_again_with_its_speakers(tmp_path: Path) -> None:
     sample = ROOT / "recipes" / "voice_clone" / "sample"
     texts = ("--transcripts", "--language", "en", "--workers", "1")
     assert voice.main([str(sample), "--out", str(tmp_path / "first"), *texts, "--speaker-from", "folder", "--val-share", "0"]) == 0

@@ -1,4 +1,4 @@
-"""The report of a real dataset, as people make it, and as a browser shows it."""
+"""`data_prep report` of a prepared dataset, parsed and shown in a browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +53,7 @@ def page(made) -> Page:
     return Page(made.read_text(encoding="utf-8"))
 
 
-def test_every_second_of_the_summary_is_in_the_funnel(page, mixed_dataset) -> None:
+def test_the_funnel_accounts_for_every_second_of_the_summary(page, mixed_dataset) -> None:
     summary = json.loads((mixed_dataset / "summary.json").read_text())
     steps = [(row["class"], float(row["data-seconds"])) for row in page.all("tr") if "data-seconds" in row]
     seconds = {kind: sum(value for name, value in steps if name == kind) for kind in ("input", "silence", "lost", "kept")}
@@ -62,7 +64,7 @@ def test_every_second_of_the_summary_is_in_the_funnel(page, mixed_dataset) -> No
     assert seconds["silence"] + seconds["lost"] + seconds["kept"] == pytest.approx(seconds["input"], abs=1e-4)
 
 
-def test_the_recordings_and_their_losses_are_told(page, mixed_dataset) -> None:
+def test_the_report_lists_recordings_and_their_rejections(page, mixed_dataset) -> None:
     text = page.text()
     sources = [one["source"] for one in json.loads((mixed_dataset / "summary.json").read_text())["sources"]]
     assert sorted(sources) == sorted([f"{MARKUP}.wav", "broken.mp3", "harbour.flac"])
@@ -106,7 +108,7 @@ def test_a_folder_that_is_no_dataset_is_refused(tmp_path, capsys) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_summary_that_no_longer_fits_is_warned_of(mixed_dataset, tmp_path, capsys) -> None:
+def test_a_summary_that_does_not_match_the_manifests_causes_a_warning(mixed_dataset, tmp_path, capsys) -> None:
     shutil.copytree(mixed_dataset, tmp_path / "ds")
     lines = (tmp_path / "ds" / "train.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "ds" / "train.jsonl").write_text("".join(lines[1:]))
@@ -114,15 +116,22 @@ def test_a_summary_that_no_longer_fits_is_warned_of(mixed_dataset, tmp_path, cap
     assert "and its summary differ by" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the report in one")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_shows_it_without_an_error_and_without_a_request(made, scheme) -> None:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
         flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
         browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
-        view = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme).new_page()
+        yield browser
+        browser.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the report in one")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_the_report_without_an_error_or_a_request(made, scheme, browser) -> None:
+    with browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme) as context:
+        view = context.new_page()
         troubles: list[str] = []
         requests: list[str] = []
         view.on("console", lambda message: troubles.append(message.text))
@@ -146,6 +155,5 @@ def test_a_browser_shows_it_without_an_error_and_without_a_request(made, scheme)
             "broken.mp3",
             "harbour.flac",
         ]
-        browser.close()
     assert troubles == []
     assert [url for url in requests if not url.startswith("data:")] == [made.as_uri()[:40]]

@@ -1,4 +1,4 @@
-"""The verb `review` up to its server (which test_review_server.py drives)."""
+"""`data_prep review` up to the start of its server; test_review_server.py tests the server."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_bad_requests_name_the_thing_and_the_way_out(folder, tmp_path, capsys) -
     assert "review.jsonl:1: id: Field required" in fails(capsys, folder)
 
 
-def test_without_gradio_it_says_what_to_install(folder, capsys, monkeypatch) -> None:
+def test_a_missing_gradio_is_named_with_the_command_that_installs_it(folder, capsys, monkeypatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gradio" else found(name, *rest))
     assert "pip install 'overtone[review]'" in fails(capsys, folder)
 
 
-def test_a_dataset_with_nothing_to_hear_and_a_taken_port_are_told(folder, capsys) -> None:
+def test_a_dataset_without_audio_and_a_taken_port_are_refused(folder, capsys) -> None:
     assert "has no clips with audio" in fails(capsys, folder)
     (folder / "clips").mkdir()
     (folder / "clips" / "a.flac").write_bytes(b"")
@@ -53,12 +53,12 @@ def test_a_dataset_with_nothing_to_hear_and_a_taken_port_are_told(folder, capsys
         assert "cannot be opened (Address already in use); choose another" in fails(capsys, folder, "--port", taken.getsockname()[1])
 
 
-def test_help_comes_without_what_takes_seconds_to_load() -> None:
-    for verb in ("report", "review"):
-        code = (
-            f"import sys\nfrom data_prep.__main__ import main\ntry: main(['{verb}', '--help'])\nexcept SystemExit: pass\n"
-            "assert not {'torch', 'gradio', 'librosa'} & set(sys.modules)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert "dataset folder of data_prep voice" in done.stdout
+def test_the_help_of_report_and_review_imports_no_large_package() -> None:
+    code = (
+        "import sys\nfrom data_prep.__main__ import main\n"
+        "for verb in ('report', 'review'):\n    try: main([verb, '--help'])\n    except SystemExit: pass\n"
+        "assert not {'torch', 'gradio', 'librosa'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("dataset folder of data_prep voice") == 2

@@ -1,14 +1,12 @@
-"""The whole verb: every row is accounted for, the same files give the same bytes, and a folder appears whole or not at all."""
+"""`data_prep text`: every row is counted, output is deterministic, and the folder appears completely or not at all."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,8 @@ from data_prep.chats import chat_files
 from data_prep.cli import text
 from finetune.storage import files
 from tests.data_prep.chats.test_conversation_reader import write
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def chats(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def test_every_row_is_kept_or_rejected_with_place_and_reason(tmp_path: Path, cap
     assert told.splitlines()[-1].endswith(f"--data.train {made / 'train.jsonl'} --data.val {made / 'val.jsonl'}")
 
 
-def test_the_same_files_give_the_same_bytes_and_added_rows_move_no_other(tmp_path: Path) -> None:
+def test_output_is_deterministic_and_added_rows_move_no_other_row_between_splits(tmp_path: Path) -> None:
     path = write(tmp_path / "chats.jsonl", chats(60))
     for name in ("one", "two"):
         assert run(path, "--out", tmp_path / name, "--val-share", "0.2") == 0
@@ -68,7 +68,7 @@ def test_the_same_files_give_the_same_bytes_and_added_rows_move_no_other(tmp_pat
     assert before and before == {place for place in after if int(place.partition(":")[2]) <= 60}
 
 
-def test_conversations_that_begin_alike_are_on_one_side(tmp_path: Path) -> None:
+def test_conversations_with_the_same_first_question_are_in_one_split(tmp_path: Path) -> None:
     rows = [{"prompt": f"Q{number // 4}", "completion": str(number)} for number in range(80)]
     assert run(write(tmp_path / "a.csv", rows), "--out", tmp_path / "out", "--val-share", "0.4") == 0
     train, val = ({row["prompt"] for row in lines(tmp_path / "out" / f"{name}.jsonl")} for name in ("train", "val"))
@@ -90,12 +90,12 @@ def test_nothing_to_train_on_is_an_error_with_the_reasons(tmp_path: Path, capsys
     assert not (tmp_path / "out").exists()
 
 
-def test_small_data_may_leave_nothing_to_validate_on_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_validation_split_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(write(tmp_path / "a.jsonl", chats(2)), "--out", tmp_path / "out", "--val-share", "0.001") == 0
     assert "there is no val.jsonl" in capsys.readouterr().out and not (tmp_path / "out" / "val.jsonl").exists()
 
 
-def test_only_what_it_made_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_folder_of_this_command_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", chats(5))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letters.txt").write_text("dear")
@@ -118,26 +118,34 @@ def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.C
     assert everything(tmp_path / "out") == before and sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "out"]
 
 
-def test_killed_in_the_middle_it_leaves_nothing_that_looks_done_and_runs_again(tmp_path: Path) -> None:
-    path = write(tmp_path / "many.jsonl", chats(20_000))
-    command = [sys.executable, "-m", "data_prep", "text", str(path), "--out", str(tmp_path / "out")]
-    started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not [each for each in tmp_path.glob(".out.tmp-*/*") if each.stat().st_size] and time.monotonic() < deadline:
-        time.sleep(0.005)
-    os.kill(started.pid, signal.SIGKILL)
-    assert started.wait() == -signal.SIGKILL and not (tmp_path / "out").exists()
+KILLED = """
+import os, signal, sys
+from data_prep.__main__ import main
+from finetune.storage import files
+def kill(operation, path):
+    if path.name == "summary.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+with files.watch(kill):
+    main(["text", *sys.argv[1:]])
+"""
+
+
+def test_a_killed_run_leaves_no_folder_and_the_next_one_removes_its_temporary_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "chats.jsonl", chats(40))
+    command = [sys.executable, "-c", KILLED, str(path), "--out", str(tmp_path / "out")]
+    assert subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    assert [each for each in tmp_path.glob(".out.tmp-*/*") if each.stat().st_size] and not (tmp_path / "out").exists()
     assert run(path, "--out", tmp_path / "out") == 0
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["many.jsonl", "out"], "what was left is swept away"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["chats.jsonl", "out"]
 
 
 @pytest.mark.parametrize(("option", "value"), [("--val-share", "-0.1"), ("--val-share", "1"), ("--val-share", "nan"), ("--val-rows", "-1")])
-def test_an_amount_to_validate_on_is_possible(tmp_path: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_impossible_validation_size_is_refused(tmp_path: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(write(tmp_path / "a.jsonl", chats(2)), "--out", tmp_path / "out", option, value) == 2
     assert f"{option} {value}" in capsys.readouterr().err
 
 
-def test_a_number_of_rows_to_validate_on_is_met_and_is_the_same_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_validation_size_is_exact_and_deterministic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alike = [{"prompt": "Always this", "completion": str(number)} for number in range(30)]
     path = write(tmp_path / "a.jsonl", [*chats(50), *alike])
     for name in ("one", "two"):
@@ -156,7 +164,7 @@ def test_a_number_of_rows_to_validate_on_is_met_and_is_the_same_each_time(tmp_pa
         run(path, "--out", tmp_path / "two", "--val-rows", 7, "--val-share", 0.1)
 
 
-def test_a_row_there_twice_is_one_row_whatever_its_file_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_in_two_files_is_kept_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (write(tmp_path / name / "chats" / "a.jsonl", chats(5)) for name in ("one", "two"))
     assert run(one, one, one.parent, two.parent, "--out", tmp_path / "out", "--val-share", 0) == 0
     assert [row["source"] for row in lines(tmp_path / "out" / "train.jsonl")] == [f"one/chats/a.jsonl:{line}" for line in range(1, 6)]
@@ -168,7 +176,7 @@ def test_a_row_there_twice_is_one_row_whatever_its_file_is_called(tmp_path: Path
     assert "from one/chats/a.jsonl (5), two/chats/a.jsonl (5)" in told and "skipped: 2 that had been read already" in told
 
 
-def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unused_files_and_keys_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "id": number, "topic": "" if number else "sums", "note": None} for number, row in enumerate(chats(5))]
     write(tmp_path / "chats" / "a.jsonl", rows)
     (tmp_path / "chats" / "empty.jsonl").write_text("")
@@ -196,7 +204,9 @@ def test_what_is_not_used_of_files_and_rows_is_told(tmp_path: Path, capsys: pyte
         ("x" * 300, "cannot be created .File name too long"),
     ],
 )
-def test_a_place_where_nothing_may_be_written_is_refused(tmp_path: Path, out: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_folder_that_would_overwrite_something_is_refused(
+    tmp_path: Path, out: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "chats" / "a.jsonl", chats(5))
     (tmp_path / "other.txt").write_text("dear")
     (tmp_path / "link").symlink_to("chats")
@@ -205,7 +215,7 @@ def test_a_place_where_nothing_may_be_written_is_refused(tmp_path: Path, out: st
     assert re.search(told, capsys.readouterr().err) and sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_was_made_is_not_replaced_by_a_run_that_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_folder_that_is_also_the_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(write(tmp_path / "a.jsonl", chats(5)), "--out", tmp_path / "out") == 0
     before = everything(tmp_path / "out")
     assert run(tmp_path / "out" / "train.jsonl", "--out", tmp_path / "out") == 2
@@ -225,7 +235,7 @@ def test_an_empty_folder_and_a_link_to_a_folder_can_be_filled(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("other", [chats(51), chats(49), chats(50, start=1), [{"messages": []}] * 50])
-def test_files_that_change_while_they_are_read_are_told(tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_input_files_that_change_during_the_run_are_reported(tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", chats(50))
 
     def change(operation: str, at: Path) -> None:
@@ -237,7 +247,7 @@ def test_files_that_change_while_they_are_read_are_told(tmp_path: Path, other: A
     assert "the input files changed while they were being read" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_a_conversation_with_tools_passes_through_whole(tmp_path: Path) -> None:
+def test_a_conversation_with_tools_is_kept_unchanged(tmp_path: Path) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
     messages = [
         {"role": "user", "content": "Rain in Oslo?"},

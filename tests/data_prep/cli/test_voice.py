@@ -1,4 +1,4 @@
-"""The verb as people run it, on the embedded sample and on files made here."""
+"""`data_prep voice` on the embedded sample and on generated files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
 from data_prep.cli import voice
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Decision
+from data_prep.parallel.executor import distribute
+from data_prep.pipeline import all_recordings
 from tests.data_prep.conftest import peak_frequency
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -113,7 +115,7 @@ def test_the_summary_accounts_for_every_sample(prepared) -> None:
     assert told(prepared, "run.json")["model_loads"] == {"vad": 1}
 
 
-def test_a_second_run_does_nothing_and_one_more_recording_costs_one(prepared, sample, tmp_path) -> None:
+def test_a_second_run_computes_nothing_and_a_new_recording_only_itself(prepared, sample, tmp_path) -> None:
     recordings, out = tmp_path / "in", tmp_path / "out"
     shutil.copytree(sample, recordings)
     shutil.copytree(prepared, out)
@@ -134,7 +136,7 @@ def test_a_second_run_does_nothing_and_one_more_recording_costs_one(prepared, sa
     assert contents(out) == before
 
 
-def test_codes_that_were_made_stay_while_the_rows_stay(prepared, sample, tmp_path) -> None:
+def test_codes_are_kept_for_unchanged_rows(prepared, sample, tmp_path) -> None:
     out = tmp_path / "out"
     shutil.copytree(prepared, out)
     for name in ("train.jsonl", "val.jsonl"):
@@ -148,16 +150,34 @@ def test_codes_that_were_made_stay_while_the_rows_stay(prepared, sample, tmp_pat
     assert not any("audio_codes" in row for row in clips(out))
 
 
-def test_two_workers_give_the_same_bytes_as_none(prepared, sample, tmp_path) -> None:
+def test_a_worker_process_and_another_order_of_completion_give_the_same_bytes(railway, said, tmp_path, monkeypatch) -> None:
+    recordings = tmp_path / "in"
+    recordings.mkdir()
+    for number, one in enumerate(said[:3]):
+        samples = railway.samples[int((one["start"] - 0.2) * MASTER_RATE) : int((one["end"] + 0.2) * MASTER_RATE)]
+        soundfile.write(recordings / f"{number}.wav", samples, MASTER_RATE)
+        (recordings / f"{number}.txt").write_text(one["text"])
+    here, worker, reverse = tmp_path / "here", tmp_path / "worker", tmp_path / "reverse"
+    for out, workers in ((here, 0), (worker, 1)):
+        assert run(recordings, "--out", out, "--transcripts", "--speaker", "me", workers=workers) == 0
+    assert contents(worker) == contents(here) and len(clips(here)) == 3
+    assert told(worker, "run.json")["computed"] == {"speech": 3, "clips": 3}
+    assert told(worker, "run.json")["model_loads"] == {"vad": 1}
+    monkeypatch.setattr(all_recordings, "distribute", lambda *given: reversed(list(distribute(*given))))
+    assert run(recordings, "--out", reverse, "--transcripts", "--speaker", "me") == 0
+    assert contents(reverse) == contents(here)
+
+
+@pytest.mark.slow
+def test_two_workers_prepare_the_sample_as_one_process_does(prepared, sample, tmp_path) -> None:
     out = tmp_path / "out"
     assert run(sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en", workers=2) == 0
     assert contents(out) == contents(prepared)
-    assert told(out, "run.json")["computed"] == {"speech": RECORDINGS, "clips": RECORDINGS}
     assert told(out, "run.json")["model_loads"]["vad"] <= 2
 
 
 @pytest.mark.parametrize("rate", [16000, 22050, 44100, 48000])
-def test_440_hertz_come_out_as_440_hertz(rate, one_sentence, tmp_path) -> None:
+def test_a_tone_under_speech_keeps_its_frequency(rate, one_sentence, tmp_path) -> None:
     """A tone under real speech goes through the whole chain, detector included; and the times do not depend on the rate."""
     recordings, out = tmp_path / "in", tmp_path / "out"
     recordings.mkdir()
@@ -174,7 +194,7 @@ def test_440_hertz_come_out_as_440_hertz(rate, one_sentence, tmp_path) -> None:
     assert row["end"] == pytest.approx(4.01, abs=0.06)
 
 
-def test_bad_recordings_are_reported_and_the_others_go_on(one_sentence, railway, said, tmp_path, write_sound, capsys) -> None:
+def test_bad_recordings_are_rejected_and_the_others_processed(one_sentence, railway, said, tmp_path, write_sound, capsys) -> None:
     recordings, out = tmp_path / "in", tmp_path / "out"
     text = "The night train to the north leaves from platform seven."
     good = one_sentence.samples
@@ -208,7 +228,7 @@ def test_bad_recordings_are_reported_and_the_others_go_on(one_sentence, railway,
     assert f"warning: cut.wav: truncated: the file declares {2 * len(third) / MASTER_RATE:.2f} s" in printed
 
 
-def test_whisper_writes_the_text(one_sentence, whisper_that_says, tmp_path) -> None:
+def test_whisper_provides_the_text(one_sentence, whisper_that_says, tmp_path) -> None:
     recordings, out = tmp_path / "in", tmp_path / "out"
     recordings.mkdir()
     soundfile.write(recordings / "take.flac", one_sentence.samples, MASTER_RATE)
@@ -222,7 +242,7 @@ def test_whisper_writes_the_text(one_sentence, whisper_that_says, tmp_path) -> N
     assert told(out, "run.json")["model_loads"] == {}
 
 
-def test_presets_and_decisions_change_what_is_kept_without_hearing_anything_again(one_sentence, random_whisper, tmp_path, capsys) -> None:
+def test_presets_and_decisions_apply_without_transcribing_again(one_sentence, random_whisper, tmp_path, capsys) -> None:
     recordings, out = tmp_path / "in", tmp_path / "out"
     recordings.mkdir()
     soundfile.write(recordings / "take.flac", one_sentence.samples, MASTER_RATE)
@@ -242,7 +262,7 @@ def test_presets_and_decisions_change_what_is_kept_without_hearing_anything_agai
     assert "1 review decisions refer to clips that no longer exist" in capsys.readouterr().err
 
 
-def test_babble_is_rejected_and_accounted_for(one_sentence, random_whisper, tmp_path, capsys) -> None:
+def test_an_unfinished_transcript_is_rejected_and_counted(one_sentence, random_whisper, tmp_path, capsys) -> None:
     recordings, out = tmp_path / "in", tmp_path / "out"
     recordings.mkdir()
     soundfile.write(recordings / "take.flac", one_sentence.samples, MASTER_RATE)
@@ -292,13 +312,16 @@ def test_contradictions_are_refused(argv, tmp_path) -> None:
 
 
 def test_the_verb_runs_as_a_command(tmp_path) -> None:
-    command = [sys.executable, "-m", "data_prep", "voice"]
-    done = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "--speaker-from" in done.stdout
-    done = subprocess.run([*command, str(tmp_path), "--out", "x", "--transcripts"], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "data_prep", "voice", str(tmp_path), "--out", "x", "--transcripts"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
+
+
+def test_help_lists_the_options(capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        voice.main(["--help"])
+    assert "--speaker-from" in capsys.readouterr().out
 
 
 def test_flac_reads_back_what_the_header_promises(prepared) -> None:

@@ -1,4 +1,4 @@
-"""Copies of real sentences in other formats and rates, and takes that only look alike."""
+"""Duplicates: copies in other formats and rates are found, and different takes of similar length are not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def copy(sound: np.ndarray, form: str, subtype: str, rate: int) -> np.ndarray:
     return soxr.resample(samples, read_rate, MASTER_RATE)
 
 
-def test_the_same_samples_are_one_clip_whatever_was_heard_in_them(sentences) -> None:
+def test_identical_samples_are_duplicates_whatever_their_texts(sentences) -> None:
     sound = sentences[0]
     assert found({"c": (FIRST, sound), "a": ("", sound), "b": (SECOND, sound.copy())}) == {"b": "a", "c": "a"}
 
@@ -50,7 +50,7 @@ def test_a_copy_in_another_format_at_another_level_is_a_duplicate(sentences, for
     assert found({"b": (FIRST.upper(), sound), "a": (FIRST, copy(sound, *format_)[: len(sound) - 300])}) == {"b": "a"}
 
 
-def test_other_words_another_length_or_another_sound_are_none(sentences) -> None:
+def test_clips_with_another_text_length_or_sound_are_no_duplicates(sentences) -> None:
     sound = sentences[0]
     again = copy(sound, "OGG", "VORBIS", 24_000)
     assert found({"a": (FIRST, sound), "b": (SECOND, again)}) == {}
@@ -62,14 +62,14 @@ def test_other_words_another_length_or_another_sound_are_none(sentences) -> None
         assert found({"a": (FIRST, one[:shortest]), "b": (FIRST, other[:shortest])}) == {}
 
 
-def test_all_copies_name_one_keeper_that_is_none_itself(sentences) -> None:
+def test_all_duplicates_name_one_kept_clip(sentences) -> None:
     sound = sentences[0]
     copies = [copy(sound, *format_)[: len(sound)] for format_ in COPIES]
     sounds = {f"{index}": (FIRST, one) for index, one in enumerate([*copies, copies[0].copy(), sound])} | {"z": (SECOND, sentences[1])}
     assert found(sounds) == dict.fromkeys("12345", "0")
 
 
-def test_sound_is_read_only_of_clips_that_may_be_duplicates(sentences) -> None:
+def test_only_clips_that_may_be_duplicates_are_read(sentences) -> None:
     read = []
     clips = [
         DuplicateCandidate("a", FIRST, 1000),
@@ -87,7 +87,7 @@ def test_sound_is_read_only_of_clips_that_may_be_duplicates(sentences) -> None:
     assert sorted(read) == ["d", "e"]
 
 
-def test_words_alone_are_compared() -> None:
+def test_only_words_are_compared() -> None:
     assert normalise_text("  It’s — “Two” o'clock!") == normalise_text("it's two o’clock")
     assert normalise_text("CAFÉ") == normalise_text("cafe\u0301")
     assert normalise_text("是的。") == "是 的"

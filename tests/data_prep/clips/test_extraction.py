@@ -1,4 +1,4 @@
-"""Pieces of a real recording as files with measures."""
+"""Pieces of a real recording become clip files with measures."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def heard(language: str) -> WhisperScores:
     return WhisperScores(language=language, avg_logprob=-0.1, compression_ratio=1.2, no_speech_prob=0.0, temperature=0.0, complete=True)
 
 
-def test_a_name_tells_the_recording_and_the_place_in_it() -> None:
+def test_a_clip_id_contains_the_recording_and_the_times() -> None:
     piece = Piece(MASTER_RATE, 3 * MASTER_RATE + 12, ())
     assert extraction.make_clip_id(SOURCE, piece) == "0123456789ab_00001000_00003001"
     assert extraction.make_clip_path(SOURCE, piece) == "clips/01/0123456789ab_00001000_00003001.flac"
 
 
-def test_one_text_is_one_piece_and_utterances_are_one_each(railway, regions, said) -> None:
+def test_a_whole_text_is_one_piece_and_each_utterance_is_one_piece(railway, regions, said) -> None:
     text = UserTranscript(text="All of it.")
-    units = text.make_units(len(railway.samples), "english")
-    (piece,) = extraction.divide_recording(text, units, regions, railway, Lengths())
+    make_units = text.make_units(len(railway.samples), "english")
+    (piece,) = extraction.divide_recording(text, make_units, regions, railway, Lengths())
     assert (piece.text, piece.start <= regions[0].start, piece.stop >= regions[-1].stop) == ("All of it.", True, True)
     timed = UserTranscript(utterances=said)
     pieces = extraction.divide_recording(timed, timed.make_units(len(railway.samples), "english"), regions, railway, Lengths())
     assert [piece.text for piece in pieces] == [one["text"] for one in said]
 
 
-def test_what_has_a_text_is_written_at_one_gain_and_the_rest_is_only_measured(railway, regions, said, tmp_path) -> None:
+def test_pieces_with_a_text_are_written_at_one_gain_and_the_others_only_measured(railway, regions, said, tmp_path) -> None:
     pieces = [
         Piece(region.start, region.stop, (TextUnit(text=said[index]["text"] * (index != 1), start=0, stop=1),))
         for index, region in enumerate(regions[:3])
@@ -62,12 +62,12 @@ def test_what_has_a_text_is_written_at_one_gain_and_the_rest_is_only_measured(ra
     assert not extraction.make_existence_check(tmp_path)(made)
 
 
-def test_the_language_is_the_one_heard_most_unless_it_was_stated(railway, regions, tmp_path) -> None:
+def test_the_language_is_the_most_frequent_detected_one_unless_it_was_given(railway, regions, tmp_path) -> None:
     words = [TextUnit(text=" a", start=0, stop=1, heard=heard(language)) for language in ("german", "english", "english")]
     pieces = [Piece(regions[0].start, regions[0].stop, tuple(words)), Piece(regions[1].start, regions[1].stop, ())]
     assert [clip.language for clip in extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, None)] == ["english", "auto"]
     assert [clip.language for clip in extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, "french")] == ["french", "french"]
 
 
-def test_the_code_that_cuts_is_part_of_what_its_results_go_by() -> None:
+def test_the_cache_key_of_clips_contains_a_digest_of_five_modules() -> None:
     assert len(set(extraction.compute_code_digests())) == 5

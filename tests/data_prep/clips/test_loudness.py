@@ -1,4 +1,4 @@
-"""One gain a recording: to -23 LUFS by its speech alone, and never over -1 dBFS where a clip can reach."""
+"""One gain per recording: speech at -23 LUFS, and no sample above -1 dBFS within reach of a clip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sine(seconds: float, dbfs: float, frequency: float = 997.0, rate: int = MAST
 
 
 @pytest.mark.parametrize("rate", [16000, 24000, 48000])
-def test_the_meter_reads_the_standards_own_tone(rate) -> None:
+def test_the_loudness_meter_reads_the_reference_tone_of_the_standard(rate) -> None:
     """ITU-R BS.1770: a sine of 997 Hz at full scale in one channel reads -3.01 LUFS; EBU Tech 3341 wants 0.1 LU."""
     assert measure_loudness(Audio(sine(5, 0.0, rate=rate), rate)) == pytest.approx(-3.01, abs=0.1)
     assert measure_loudness(Audio(sine(5, -20.0, rate=rate), rate)) == pytest.approx(-23.01, abs=0.1)
@@ -30,7 +30,7 @@ def test_the_meter_reads_the_standards_own_tone(rate) -> None:
 
 
 @pytest.mark.parametrize("level", [0.02, 0.2, 1.0])
-def test_speech_comes_to_23_below_full_scale(level, railway, said) -> None:
+def test_speech_is_normalised_to_minus_23_lufs(level, railway, said) -> None:
     regions = [Region(int(one["start"] * SECOND), int(one["end"] * SECOND)) for one in said]
     master = Audio(level * railway.samples, MASTER_RATE)
     factor = compute_gain(master, regions)
@@ -38,13 +38,13 @@ def test_speech_comes_to_23_below_full_scale(level, railway, said) -> None:
     assert pyloudnorm.Meter(MASTER_RATE).integrated_loudness(spoken.astype(np.float64)) == pytest.approx(-23.0, abs=0.05)
 
 
-def test_only_speech_counts() -> None:
+def test_only_speech_determines_the_gain() -> None:
     quiet, loud = sine(5, -40.0), sine(5, -6.0)
     master = Audio(np.concatenate([loud, np.zeros(2 * SECOND, np.float32), quiet, np.zeros(2 * SECOND, np.float32)]), MASTER_RATE)
     assert 20 * np.log10(compute_gain(master, [Region(7 * SECOND, 12 * SECOND)])) == pytest.approx(20.0, abs=0.1)
 
 
-def test_a_peak_beside_speech_limits_the_gain_and_one_far_away_does_not() -> None:
+def test_only_a_peak_near_speech_limits_the_gain() -> None:
     samples = np.concatenate([np.zeros(4 * SECOND, np.float32), sine(2, -40.0), np.zeros(4 * SECOND, np.float32)])
     region = Region(4 * SECOND, 6 * SECOND)
     free = compute_gain(Audio(samples, MASTER_RATE), [region])
@@ -54,7 +54,7 @@ def test_a_peak_beside_speech_limits_the_gain_and_one_far_away_does_not() -> Non
     assert compute_gain(Audio(samples, MASTER_RATE), [region]) == pytest.approx(10 ** (-1 / 20) / 0.9)
 
 
-def test_too_little_and_too_quiet_stay_as_they_are() -> None:
+def test_silence_and_very_short_speech_get_a_gain_of_one() -> None:
     master = Audio(sine(2, -10.0), MASTER_RATE)
     assert compute_gain(master, []) == 1.0
     assert compute_gain(master, [Region(0, int(0.39 * SECOND))]) == 1.0
@@ -66,7 +66,7 @@ NOISE = (0.3 * np.random.default_rng(0).standard_normal(20 * SECOND)).astype(np.
 
 
 @given(st.floats(-60, 12), st.lists(st.integers(0, 20 * SECOND), min_size=2, max_size=8, unique=True))
-def test_nothing_within_reach_of_speech_passes_the_limit(level, edges) -> None:
+def test_no_sample_near_speech_exceeds_the_peak_limit(level, edges) -> None:
     edges = sorted(edges)[: len(edges) // 2 * 2]
     regions = [Region(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
     master = Audio(np.float32(10 ** (level / 20)) * NOISE, MASTER_RATE)
@@ -79,7 +79,7 @@ def test_nothing_within_reach_of_speech_passes_the_limit(level, edges) -> None:
         assert factor * np.abs(reached).max() <= 10 ** (-1 / 20) + 1e-6
 
 
-def test_a_long_recording_is_measured_in_part(railway, monkeypatch) -> None:
+def test_the_loudness_of_a_long_recording_is_estimated_from_parts(railway, monkeypatch) -> None:
     """The part comes from all over: the louder half is heard."""
     monkeypatch.setattr(loudness, "MEASURED_SECONDS", 60.0)
     samples = np.concatenate([np.resize(railway.samples, 120 * SECOND), 2 * np.resize(railway.samples, 120 * SECOND)])

@@ -1,4 +1,4 @@
-"""Measures on sound and on text with known answers."""
+"""Measures of sounds and texts with known values."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_measures_of_a_recording_with_known_levels() -> None:
     assert (quality.clipped_share, quality.longest_pause) == (0, 0)
 
 
-def test_what_only_whisper_tells_is_unknown_without_it() -> None:
+def test_measures_that_need_whisper_are_unknown_without_it() -> None:
     quality = measure_clip(recording(), piece(), [REGION], None)
     unknown = ("avg_logprob", "compression_ratio", "no_speech_prob", "text_complete", "language_prob", "repeated_share")
     assert all(getattr(quality, name) is None for name in (*unknown, "outside_speech_share", "asr_error", "snr_db"))
 
 
-def test_an_edge_inside_speech_is_loud() -> None:
+def test_a_cut_inside_speech_has_high_edge_energy() -> None:
     samples = recording()
     quality = measure_clip(samples, piece(start=1.5), [REGION], measure_noise_power(samples, [REGION]))
     assert quality.edge_energy_db[0] == pytest.approx(0, abs=1)
@@ -73,7 +73,7 @@ def test_clipped_samples_are_counted() -> None:
     assert quality.peak_dbfs == 0
 
 
-def test_silence_without_any_noise_and_speech_without_silence_have_measures_too() -> None:
+def test_digital_silence_and_speech_without_a_pause_are_measured() -> None:
     samples = recording(noise=0)
     quality = measure_clip(samples, piece(), [REGION], measure_noise_power(samples, [REGION]))
     assert quality.snr_db == 100
@@ -83,14 +83,14 @@ def test_silence_without_any_noise_and_speech_without_silence_have_measures_too(
     assert measure_clip(samples, piece(), everywhere, None).snr_db is None
 
 
-def test_the_least_sure_window_speaks_for_a_clip() -> None:
+def test_the_least_confident_window_determines_the_measures_of_a_clip() -> None:
     unsure = {"avg_logprob": -0.9, "compression_ratio": 2.0, "no_speech_prob": 0.5, "complete": False, "language_prob": 0.6}
     quality = measure_clip(recording(), piece(heard=(SURE, SURE.model_copy(update=unsure))), [REGION], None)
     assert (quality.avg_logprob, quality.compression_ratio, quality.no_speech_prob, quality.text_complete) == (-0.9, 2.0, 0.5, False)
     assert quality.language_prob == 0.6
 
 
-def test_a_stretch_on_which_whisper_failed_says_so() -> None:
+def test_a_failed_transcription_is_part_of_the_measures() -> None:
     failed = TextUnit(text="", start=SECOND, stop=2 * SECOND, error="RuntimeError: no")
     quality = measure_clip(recording(), Piece(SECOND, 3 * SECOND, (word(2.5), failed)), [REGION], None)
     assert quality.asr_error == "RuntimeError: no"
@@ -105,19 +105,19 @@ def test_the_longest_pause_is_the_one_inside() -> None:
 
 
 @pytest.mark.parametrize("height", [90, 220, 400])
-def test_the_pitch_is_that_of_the_loud_frames(height) -> None:
+def test_the_pitch_ignores_quiet_frames(height) -> None:
     vowel = sum(np.sin(2 * np.pi * height * k * np.arange(SECOND) / SECOND) / k for k in range(1, 8))
     hiss = np.random.default_rng(0).normal(0, 0.05, SECOND)
     assert measure_pitch(np.concatenate([0.1 * vowel, hiss]).astype(np.float32)) == pytest.approx(height, rel=0.01)
 
 
-def test_what_is_silent_or_shorter_than_a_frame_has_no_pitch() -> None:
+def test_silence_and_sounds_shorter_than_a_frame_have_no_pitch() -> None:
     assert measure_pitch(np.zeros(SECOND, np.float32)) is None
     assert measure_pitch(np.ones(1000, np.float32)) is None
     assert measure_pitch(np.zeros(0, np.float32)) is None
 
 
-def test_a_low_voice_is_low(railway) -> None:
+def test_the_pitch_of_a_low_voice_is_measured(railway) -> None:
     assert 90 < measure_pitch(railway.samples) < 115
 
 
@@ -136,11 +136,11 @@ def test_a_low_voice_is_low(railway) -> None:
         ("", 0.0),
     ],
 )
-def test_words_that_only_repeat(text, share) -> None:
+def test_the_share_of_repeated_words_is_measured(text, share) -> None:
     assert measure_repeated_share(text) == pytest.approx(share, abs=0.001)
 
 
-def test_words_where_nobody_speaks() -> None:
+def test_the_share_of_words_outside_speech_is_measured() -> None:
     speech = [Region(SECOND, 2 * SECOND), Region(5 * SECOND, 6 * SECOND)]
     assert measure_outside_speech_share([word(1.5), word(5.5)], speech) == 0
     assert measure_outside_speech_share([word(1.5), word(3.5), word(4.0), word(5.5)], speech) == 0.5

@@ -1,4 +1,4 @@
-"""Every rule with a clip that passes and one that fails, and the pace that is usual for a speaker."""
+"""Every rule with a clip that passes and one that fails, and the usual pace of a speaker."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_all_failing_rules_are_listed() -> None:
     assert judged(seconds=0.5, clipped_share=0.5, snr_db=3.0) == ["too_short", "clipped", "noisy"]
 
 
-def test_what_is_unknown_fails_nothing() -> None:
+def test_an_unknown_measure_fails_no_rule() -> None:
     assert judged("clean", **dict.fromkeys(UNKNOWN)) == []
     assert len(UNKNOWN) == 14
     assert judged(speaker_cos=-1.0, voice_limit=None) == [], "of a speaker with few clips"
@@ -124,7 +124,7 @@ def test_the_possible_pace_depends_on_the_script_and_the_edge_on_the_room() -> N
     assert judged(snr_db=20.0, edge_energy_db=(-13.0, -20.0)) == ["cut_in_sound"]
 
 
-def test_a_clip_is_held_to_the_pace_of_its_speaker() -> None:
+def test_a_clip_is_compared_with_the_pace_of_its_speaker() -> None:
     assert judged(pace_range=(10.0, 14.0)) == []
     assert judged(pace_range=(12.5, 17.0)) == ["too_slow"]
     assert judged(pace_range=(8.0, 11.5)) == ["too_fast"]

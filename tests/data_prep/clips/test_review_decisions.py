@@ -1,4 +1,4 @@
-"""Decisions survive crashes, the last one holds, and a slip in the file is named by its line."""
+"""Decisions survive crashes, the last one applies, and an invalid line is named."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def written(folder: Path, *lines: str, end: str = "\n") -> Path:
     return folder
 
 
-def test_without_a_file_nothing_was_decided(tmp_path) -> None:
+def test_a_missing_file_means_no_decisions(tmp_path) -> None:
     assert review_decisions.read_decisions(tmp_path) == {}
 
 
-def test_the_last_decision_about_a_clip_holds(tmp_path) -> None:
+def test_the_last_decision_about_a_clip_applies(tmp_path) -> None:
     for action, text in (("reject", None), ("keep", None), ("text", "Good evening.\n")):
         review_decisions.append_decision(tmp_path, Decision(id="a", action=action, text=text))
     review_decisions.append_decision(tmp_path, Decision(id="b", action="keep", note="fine “as it is”"))
@@ -36,7 +36,7 @@ def test_the_last_decision_about_a_clip_holds(tmp_path) -> None:
     assert json.loads((tmp_path / REVIEW).read_text().splitlines()[0]) == {"id": "a", "action": "reject"}
 
 
-def test_what_was_undone_is_as_if_it_had_never_been_decided(tmp_path) -> None:
+def test_an_undone_decision_is_removed(tmp_path) -> None:
     review_decisions.append_decision(tmp_path, Decision(id="a", action="reject"))
     review_decisions.append_decision(tmp_path, Decision(id="a", action="undo"))
     assert review_decisions.read_decisions(tmp_path) == {}
@@ -65,7 +65,7 @@ def test_any_text_comes_back_as_one_line(tmp_path_factory, text: str) -> None:
         ('{"id": "a", "action": "text", "text": " "}', "text: String should have at least 1"),
     ],
 )
-def test_a_line_that_is_no_decision_is_named(tmp_path, line, complaint) -> None:
+def test_an_invalid_line_is_named(tmp_path, line, complaint) -> None:
     written(tmp_path, '{"id": "a", "action": "keep"}', line)
     with pytest.raises(UserError) as refused:
         review_decisions.read_decisions(tmp_path)
@@ -74,12 +74,12 @@ def test_a_line_that_is_no_decision_is_named(tmp_path, line, complaint) -> None:
     assert "correct or remove the line" in str(refused.value)
 
 
-def test_a_slip_in_the_last_line_is_no_crash(tmp_path) -> None:
+def test_an_invalid_complete_last_line_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="review.jsonl:1: action: Field required"):
         review_decisions.read_decisions(written(tmp_path, '{"id": "a"}', end=""))
 
 
-def test_a_crash_at_any_byte_costs_at_most_the_line_that_was_being_written(tmp_path, capsys) -> None:
+def test_a_crash_at_any_byte_loses_at_most_the_line_that_was_being_written(tmp_path, capsys) -> None:
     first, second = '{"id":"a","action":"keep"}\n', '{"id":"b","action":"text","text":"Für Elise."}\n'
     whole = (first + second).encode()
     for length in range(len(first), len(whole)):

@@ -1,4 +1,4 @@
-"""Who a clip sounds like: on vectors made here, on speech by an encoder with random weights, and as people run it."""
+"""Speaker similarity: on generated vectors, on speech with a randomly initialized encoder, and with `data_prep voice`."""
 
 from __future__ import annotations
 
@@ -65,28 +65,28 @@ def strange(*groups: np.ndarray) -> list[int]:
 
 @pytest.mark.parametrize("spread", [0.05, 0.3, 0.8, 1.5])
 @pytest.mark.parametrize("others", [1, 3, 20])
-def test_somebody_else_is_found_whatever_the_scale_of_the_encoder(spread: float, others: int) -> None:
+def test_clips_of_another_speaker_are_flagged_at_any_scale_of_the_encoder(spread: float, others: int) -> None:
     assert strange(people(100, spread, seed=1), people(others, spread, seed=2)) == [0, others]
 
 
-def test_several_strangers_of_different_voices_are_found() -> None:
+def test_several_other_speakers_are_all_flagged() -> None:
     assert strange(people(60, 0.4, 1), *(people(1, 0.4, seed) for seed in range(2, 12))) == [0, *[1] * 10]
 
 
-def test_nobody_is_accused_where_the_speaker_is_alone() -> None:
+def test_a_single_speaker_has_almost_no_false_alarms() -> None:
     flagged = sum(strange(people(200, spread, seed))[0] for spread in (0.05, 0.5, 2.0) for seed in range(10))
     assert flagged <= 0.002 * 6000
     assert strange(np.tile(people(1, 0.0, 1), (20, 1))) == [0]
 
 
-def test_two_rooms_are_one_speaker_but_somebody_else_is_not() -> None:
+def test_two_rooms_of_one_speaker_are_accepted_and_another_speaker_is_not() -> None:
     voice, rooms = people(100, 0.2, 1), np.repeat(people(2, 1.0, 3), (60, 40), axis=0)
     heard = voice / np.linalg.norm(voice, axis=1, keepdims=True) + 0.4 * rooms / np.linalg.norm(rooms, axis=1, keepdims=True)
     assert strange(heard[:60], heard[60:]) == [0, 0]
     assert strange(heard[:60], heard[60:], people(2, 0.2, 9)) == [0, 0, 2]
 
 
-def test_a_cosine_is_to_the_mean_of_the_others() -> None:
+def test_each_clip_is_compared_with_the_mean_of_the_others() -> None:
     vectors = people(VOICE_CLIPS, 0.5, 1)
     found = speaker_similarity.compute_cosines_to_mean(vectors)
     np.testing.assert_allclose(found, speaker_similarity.compute_cosines_to_mean(3 * vectors))
@@ -97,7 +97,7 @@ def test_a_cosine_is_to_the_mean_of_the_others() -> None:
     np.testing.assert_allclose(speaker_similarity.compute_cosines_to_mean(vectors[order]), found[order])
 
 
-def test_of_few_clips_nothing_is_known_and_speakers_are_kept_apart() -> None:
+def test_speakers_with_too_few_clips_have_no_similarity() -> None:
     ann, bob = people(VOICE_CLIPS, 0.3, 1), people(VOICE_CLIPS - 1, 0.3, 2)
     known = speaker_similarity.compute_speaker_cosines(
         [*(("ann", f"a{i}", one) for i, one in enumerate(ann)), *(("bob", f"b{i}", one) for i, one in enumerate(bob))]
@@ -106,7 +106,7 @@ def test_of_few_clips_nothing_is_known_and_speakers_are_kept_apart() -> None:
     assert min(known.values()) > 0.8
 
 
-def test_of_a_clip_half_a_minute_is_heard_and_of_a_very_short_one_nothing(model: Path, railway: Audio, tmp_path: Path) -> None:
+def test_long_clips_are_shortened_for_the_encoder_and_very_short_ones_skipped(model: Path, railway: Audio, tmp_path: Path) -> None:
     encoder = LoadedQwenSpeakerEncoder(qwen3_tts_speaker_encoder.load_encoder(model))
     sounds = {"short": railway.samples[: round(0.24 * MASTER_RATE)], "clip": railway.samples[: 3 * MASTER_RATE], "long": railway.samples}
     paths = {name: tmp_path / f"{name}.wav" for name in sounds}
@@ -144,7 +144,7 @@ def checked(recordings: Path, model: Path, tmp_path_factory: pytest.TempPathFact
     return out
 
 
-def test_sentences_of_another_voice_are_rejected_and_no_other(checked: Path) -> None:
+def test_only_sentences_of_another_speaker_are_rejected(checked: Path) -> None:
     rejected, kept = rows(checked / "rejects.jsonl"), rows(checked / "train.jsonl") + rows(checked / "val.jsonl")
     strangers = [row for row in rejected if "other_speaker" in row["reasons"]]
     assert [row["source"] for row in strangers] == ["guest.wav"] * STRANGERS
@@ -153,20 +153,18 @@ def test_sentences_of_another_voice_are_rejected_and_no_other(checked: Path) -> 
     assert all(row["quality"]["speaker_cos"] > max(one["quality"]["speaker_cos"] for one in strangers) for row in kept)
 
 
-def test_the_report_sees_the_same_clips_beyond_the_same_limit(checked: Path) -> None:
+def test_the_report_shows_the_same_rejected_speakers_and_limit(checked: Path) -> None:
     dataset = report_clips.read_dataset(checked)
     rules = report_rules.list_rules(dataset)
-    (finding,) = [
-        one
-        for one in report_rules.compute_findings(report_rules.build_candidate_clips(dataset), rules)
-        if one.rule.reason == "other_speaker"
-    ]
+    (finding,) = [one for one in report_rules.compute_findings(report_rules.build_candidate_clips(dataset), rules) if one.rule.reason == "other_speaker"]
     assert (finding.now.clips, finding.alone.clips, finding.limit, finding.varies) == (STRANGERS, STRANGERS, 1.0, True)
     assert len(finding.values) == len(dataset.kept) + len(dataset.rejected)
     assert finding.compute_removal(100.0).clips == 0
 
 
-def test_voices_are_known_from_then_on_by_content(recordings: Path, checked: Path, model: Path, nano: Path, tmp_path: Path) -> None:
+def test_speaker_vectors_are_cached_by_the_content_of_clips_and_model(
+    recordings: Path, checked: Path, model: Path, nano: Path, tmp_path: Path
+) -> None:
     first = json.loads((checked / "run.json").read_text())
     assert first["model_loads"] == {"vad": 1, "speaker_encoder": 1}
     assert first["computed"]["voices"] == 3
@@ -201,7 +199,9 @@ def three_people(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Pat
 @pytest.mark.slow
 @needs_flite
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_under_equal_conditions_any_encoder_tells_voices_apart(seed: int, three_people: list[dict[str, Path]], tmp_path: Path) -> None:
+def test_random_encoders_separate_speakers_recorded_under_equal_conditions(
+    seed: int, three_people: list[dict[str, Path]], tmp_path: Path
+) -> None:
     """Even random weights do, so this is about the judging: how many clips of a person are taken for somebody else's, and who is found."""
     encoder = LoadedQwenSpeakerEncoder(qwen3_tts_speaker_encoder.load_encoder(build(tmp_path / "model", seed=seed)))
     groups = [
@@ -218,7 +218,7 @@ def test_any_number_of_workers_gives_the_same_bytes(recordings: Path, checked: P
     assert manifests(tmp_path / "out") == manifests(checked)
 
 
-def test_a_wrong_model_is_told_before_anything_is_heard(
+def test_an_unsuitable_model_is_refused_before_any_recording_is_processed(
     recordings: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, custom = tmp_path / "out", shutil.copytree(model, tmp_path / "custom")

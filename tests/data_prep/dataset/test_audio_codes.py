@@ -1,4 +1,4 @@
-"""Keys, and which clips are encoded together. What is encoded is tested with the verb, in test_codes.py."""
+"""Keys of codes, and how clips are batched. test_codes.py tests the encoding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clip(name: str, seconds: float) -> ClipToEncode:
     return ClipToEncode(Path(name), name, round(seconds * MASTER_RATE))
 
 
-def test_batches_hold_like_lengths_and_at_most_the_seconds_asked_for() -> None:
+def test_batches_have_similar_lengths_and_at_most_the_requested_seconds() -> None:
     clips = [clip(f"{index:03}", seconds) for index, seconds in enumerate([3, 9, 3.1, 25, 3.2, 9.1, 1])]
     grouped = [[one.samples / MASTER_RATE for one in batch] for batch in make_batches(clips, 20, MASTER_RATE)]
     assert grouped == [[1, 3, 3.1, 3.2], [9, 9.1], [25]]
@@ -37,7 +37,7 @@ def test_every_clip_is_in_one_batch_and_no_batch_is_too_long(lengths: list[float
     assert all(len(batch) == 1 or len(batch) * max(one.samples for one in batch) <= seconds * MASTER_RATE for batch in grouped)
 
 
-def test_a_batch_that_ends_its_workers_is_taken_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_batch_that_crashes_its_workers_is_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One clip is at fault, and the others of its batch get their codes."""
 
     def distribute(groups: list[list[ClipToEncode]], *_: object) -> Iterator[tuple[int, dict[str, str] | Failure]]:
@@ -51,12 +51,12 @@ def test_a_batch_that_ends_its_workers_is_taken_apart(monkeypatch: pytest.Monkey
     assert failed == {"bad": "encoding it failed again and again: killed by signal 9"}
 
 
-def test_a_key_is_of_the_clip_and_the_tokenizer() -> None:
+def test_a_key_depends_on_the_clip_and_the_tokenizer() -> None:
     assert len({make_key("clip", "codec"), make_key("clip", "other"), make_key("other", "codec")}) == 3
     assert locate_codes(Path("codes"), "abcd") == Path("codes/ab/abcd.npy")
 
 
-def test_little_of_what_is_encoded_is_padding() -> None:
+def test_batches_have_little_padding() -> None:
     """Clips as the voice verb cuts them: from 1 to 20 s, most of them about six."""
     lengths = np.clip(np.random.default_rng(0).lognormal(np.log(6), 0.5, 600), 1, 20)
     grouped = make_batches([clip(f"{index:03}", length) for index, length in enumerate(lengths)], 60, MASTER_RATE)

@@ -1,4 +1,4 @@
-"""What one decoding of a clip tells."""
+"""Rate, length and problems of a clip, found by decoding it once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_length_counts_at_the_master_rate(tmp_path: Path, write_sound: Calla
     assert inspect_clip(tmp_path / "a.wav").count_samples(24_000) == 24_000
 
 
-def test_what_cannot_be_used_says_why(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
+def test_unusable_clips_have_a_reason(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
     write_sound(tmp_path / "nan.wav", np.where(np.arange(44_100) == 40_000, np.nan, NOISE), 44_100)
     write_sound(tmp_path / "infinite.wav", np.where(np.arange(44_100) == 9, np.inf, NOISE), 44_100)
     write_sound(tmp_path / "silent.wav", np.full(1000, 0.1), 44_100)
@@ -48,11 +48,11 @@ def test_what_cannot_be_used_says_why(tmp_path: Path, write_sound: Callable[...,
     ]
 
 
-def test_a_name_that_no_file_can_have_is_that_of_no_file(tmp_path: Path) -> None:
+def test_an_impossible_file_name_counts_as_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match="no_file: cannot access the file: File name too long"):
         inspect_clip(tmp_path / ("x" * 5000))
 
 
-def test_each_file_is_heard_once(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
+def test_each_file_is_decoded_once(tmp_path: Path, write_sound: Callable[..., Path]) -> None:
     path = write_sound(tmp_path / "a.wav", NOISE, 44_100)
     assert list(inspect_clips([path, path])) == [path]

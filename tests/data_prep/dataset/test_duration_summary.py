@@ -1,4 +1,4 @@
-"""Every sample of the input is somewhere, exactly once."""
+"""Every sample of the input is counted exactly once."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ SECOND = MASTER_RATE
 SPEECH = [Region(1 * SECOND, 4 * SECOND), Region(6 * SECOND, 8 * SECOND)]
 
 
-def test_kept_rejected_and_silence_make_the_whole() -> None:
-    one = compute_durations(
-        "a.wav", "me", 10 * SECOND + 7, SPEECH, [Region(SECOND - 5, 4 * SECOND + 5)], [Region(6 * SECOND, 8 * SECOND)], ""
-    )
+def test_kept_rejected_and_silent_seconds_add_up_to_the_whole() -> None:
+    one = compute_durations("a.wav", "me", 10 * SECOND + 7, SPEECH, [Region(SECOND - 5, 4 * SECOND + 5)], [Region(6 * SECOND, 8 * SECOND)], "")
     assert (one.kept, one.rejected, one.non_speech) == (3 * SECOND + 10, 2 * SECOND, 5 * SECOND - 3)
     assert one.kept + one.rejected + one.non_speech == one.total
     assert one.clips == 1
@@ -45,7 +43,7 @@ def test_kept_rejected_and_silence_make_the_whole() -> None:
         ([SPEECH[0]], [Region(6 * SECOND, 10 * SECOND + 1)], "exceeds the recording"),
     ],
 )
-def test_lost_or_doubled_speech_is_a_bug_that_shows(kept, rejected, complaint) -> None:
+def test_lost_or_doubled_speech_raises(kept, rejected, complaint) -> None:
     with pytest.raises(RuntimeError, match=complaint):
         compute_durations("a.wav", "me", 10 * SECOND, SPEECH, kept, rejected, "")
 
@@ -75,7 +73,7 @@ def test_a_sum_that_is_off_by_one_sample_is_refused() -> None:
         make_summary([entry(kept=4 * SECOND - 1)], ROWS, REJECTS, {})
 
 
-def test_the_table_shows_where_the_time_went() -> None:
+def test_the_table_shows_the_seconds_per_reason() -> None:
     lines = format_summary(make_summary([entry()], ROWS, REJECTS, {})).splitlines()
     assert [line.split()[0] for line in lines] == ["input", "kept", "rejected", "noisy", "clipped", "no", "speaker", "warning:"]
     assert "0:00:04.0" in lines[1]
@@ -95,7 +93,7 @@ STRETCHES = st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**7), st.
 
 
 @given(STRETCHES, st.integers(0, 10**7))
-def test_clips_anywhere_add_up_to_the_sample_although_manifests_hold_seconds(stretches, tail) -> None:
+def test_an_account_from_manifest_seconds_is_exact_to_the_sample(stretches, tail) -> None:
     """`stretches`: silence, clip, whether it is kept."""
     position, rows, rejects, speech, kept = 0, [], [], [], 0
     for silence, length, good in stretches:

@@ -1,4 +1,4 @@
-"""Each layout, read back as its readers read it."""
+"""Each export format, read back as its readers read it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_ljspeech_is_read_by_columns_and_by_ourselves(item, tmp_path) -> None:
+def test_ljspeech_exports_are_read_by_column_and_by_data_prep(item, tmp_path) -> None:
     folder = tmp_path / "out"
     exported = write_ljspeech(
         [item("a"), item("b", text='Zwei\n"Zeilen" für dich.'), item("c", text="x|y"), item("d", validates=True)], folder
@@ -55,7 +55,7 @@ def test_ljspeech_is_read_by_columns_and_by_ourselves(item, tmp_path) -> None:
     assert [text.text for text in found.by_recording.values()] == ["This is what a said.", 'Zwei "Zeilen" für dich.']
 
 
-def test_ljspeech_of_several_speakers(item, tmp_path) -> None:
+def test_ljspeech_exports_of_several_speakers_name_them(item, tmp_path) -> None:
     folder = tmp_path / "out"
     names = {"a": "anna", "b": "bob", "c": "anna", "d": "bob"}
     write_ljspeech([item(name, speaker=speaker) for name, speaker in names.items()], folder)
@@ -69,7 +69,7 @@ def test_ljspeech_of_several_speakers(item, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("file", "rate"), [("a.flac", MASTER_RATE), ("a.wav", MASTER_RATE), ("a.wav", 44_100), ("a.ogg", 16_000), ("a.m4a", 48_000)]
 )
-def test_wavs_are_24_khz_mono_16_bits_and_lose_nothing_that_they_have(file, rate, item, tmp_path) -> None:
+def test_exported_wavs_are_24_khz_mono_16_bit_and_lossless_where_possible(file, rate, item, tmp_path) -> None:
     one = item("a", file=file, rate=rate, length=rate)
     write_ljspeech([one], tmp_path / "out")
     wav = tmp_path / "out" / "wavs" / "a.wav"
@@ -81,7 +81,7 @@ def test_wavs_are_24_khz_mono_16_bits_and_lose_nothing_that_they_have(file, rate
     assert (wav.stat().st_ino == one.clip.stat().st_ino) is (file == "a.wav" and rate == MASTER_RATE)
 
 
-def test_audiofolder_has_the_documented_rows_and_the_same_columns_everywhere(item, tmp_path) -> None:
+def test_audiofolder_exports_have_the_documented_columns_in_every_split(item, tmp_path) -> None:
     folder = tmp_path / "out"
     one, two = item("a", duration=1.0, source="s.wav"), item("b", file="b.m4a", validates=True, duration=1.0)
     write_audiofolder([one, two], folder)
@@ -100,7 +100,7 @@ def test_audiofolder_has_the_documented_rows_and_the_same_columns_everywhere(ite
     assert sorted(path.name for path in folder.rglob("*.*")) == ["a.flac", "b.wav", "metadata.jsonl", "metadata.jsonl"]
 
 
-def test_qwen_has_what_the_official_script_reads(item, tmp_path) -> None:
+def test_qwen_exports_have_the_fields_of_the_official_script(item, tmp_path) -> None:
     """That its reader and its collate take it is shown where a model is at hand, in test_codes.py."""
     folder = tmp_path / "out"
     items = [item("a", language="english"), item("b", file="b.wav", rate=44_100), item("c", length=LONG), item("d", validates=True)]
@@ -114,7 +114,7 @@ def test_qwen_has_what_the_official_script_reads(item, tmp_path) -> None:
     assert check_dataset([folder / "train.jsonl", folder / "val.jsonl"]).wrong == []
 
 
-def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_path) -> None:
+def test_qwen_exports_use_the_most_frequent_reference_and_keep_codes(item, tmp_path) -> None:
     other, named = item("other", length=LONG), item("named", length=30_000)
     codes = np.full((13, 16), 7, np.uint16)
     first = ExportItem("a", "", other.row, codes, item("a").clip, other.clip, False, 1.0)
@@ -125,12 +125,12 @@ def test_qwen_takes_the_reference_that_most_rows_name_and_their_codes(item, tmp_
     assert "sft_12hz.py --train_jsonl train.jsonl" in exported.how_to
 
 
-def test_qwen_is_one_voice(item, tmp_path) -> None:
+def test_qwen_exports_need_a_single_speaker(item, tmp_path) -> None:
     with pytest.raises(UserError, match=r"trains one voice, but the dataset has anna, bob; export one at a time with --speaker NAME"):
         write_qwen([item("a", speaker="anna"), item("b", speaker="bob")], tmp_path / "out")
 
 
-def test_voice_keeps_all_that_rows_had_and_needs_nothing_outside(item, tmp_path) -> None:
+def test_voice_exports_keep_all_fields_and_are_self_contained(item, tmp_path) -> None:
     folder, codes = tmp_path / "out", np.full((13, 16), 7, np.uint16)
     one, two = item("a", speaker="anna", mood="calm"), item("b", file="b.mp3", rate=44_100, length=44_100, speaker="bob")
     outside = item("ref", file="ref.ogg", length=LONG).clip

@@ -13,7 +13,7 @@ from data_prep.dataset.reference_clips import LENGTH, choose_clips, make_referen
 from tests.data_prep.dataset.test_train_val_split import clip
 
 
-def test_the_cleanest_clip_of_a_little_more_than_six_seconds_and_else_several() -> None:
+def test_the_reference_is_the_cleanest_clip_above_six_seconds_or_several_joined() -> None:
     rows = [clip("aa", 0, seconds=6.5, snr=20), clip("aa", 10, seconds=8.9, snr=30), clip("aa", 20, seconds=18, snr=60)]
     assert [row.start for row in choose_clips(rows)] == [10]
     assert [row.start for row in choose_clips(rows[2:])] == [20]
@@ -32,7 +32,7 @@ def test_a_reference_has_exactly_the_length_that_all_have() -> None:
     assert samples[72_000] == 0.5
 
 
-def test_it_is_made_of_training_clips_only_and_old_ones_go(tmp_path) -> None:
+def test_references_use_training_clips_only_and_old_ones_are_removed(tmp_path) -> None:
     rows = [
         clip(name, 0, seconds=6.5, speaker=speaker, snr=snr).model_copy(update={"split": split})
         for name, speaker, snr, split in (("aa", "a/b", 20, "train"), ("bb", "a/b", 60, "val"), ("cc", "you", 20, "train"))

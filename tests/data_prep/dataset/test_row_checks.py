@@ -1,4 +1,4 @@
-"""Each thing that can be wrong with a row, and with rows beside each other; and rows with which nothing is."""
+"""Each possible problem of a row and between rows, and rows without a problem."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(**fields: object) -> tuple[ManifestLine, ManifestRow]:
     return ManifestLine(Path("train.jsonl"), 3, row), row
 
 
-def test_a_sound_row_has_no_problem() -> None:
+def test_a_valid_row_has_no_problem() -> None:
     whole = line(duration=2.0, audio_codes=CODES, language="English", ref_audio="r.flac")
     assert [*check_clip(*whole, SOUND, RELEASED_FORMAT), *check_reference(*whole, SOUND), *check_fields(*whole)] == []
     for language in ("auto", "en", "chinese", ""):
@@ -57,7 +57,7 @@ def test_a_sound_row_has_no_problem() -> None:
         ({"audio_codes": [*CODES[1:], [-1] * 16]}, SOUND, "codes", "codes from -1 to 2047"),
     ],
 )
-def test_what_the_clip_says(fields: dict[str, object], sound: AudioInfo | AudioError, kind: str, detail: str) -> None:
+def test_rows_are_checked_against_their_clip(fields: dict[str, object], sound: AudioInfo | AudioError, kind: str, detail: str) -> None:
     (problem,) = check_clip(*line(**fields), sound, RELEASED_FORMAT)
     assert (problem.kind, problem.place) == (kind, "train.jsonl:3")
     assert detail in problem.detail
@@ -67,13 +67,13 @@ def test_codes_of_a_clip_at_another_rate_are_counted_at_the_master_rate() -> Non
     assert find_codes_fault(CODES, AudioInfo(44_100, 1, 88_200, "").count_samples(24_000), RELEASED_FORMAT) == ""
 
 
-def test_what_the_reference_says() -> None:
+def test_rows_are_checked_against_their_reference_clip() -> None:
     row = line(ref_audio="r.wav")
     assert [problem.kind for problem in check_reference(*row, AudioError("no_file", "gone"))] == ["ref_audio"]
     assert [problem.kind for problem in check_reference(*row, dataclasses.replace(SOUND, rate=44_100))] == ["ref_rate"]
 
 
-def test_what_is_said_without_hearing() -> None:
+def test_rows_are_checked_without_audio() -> None:
     assert [problem.kind for problem in check_fields(*line(language="klingon"))] == ["language"]
     assert [problem.kind for problem in check_fields(*line(speaker=None))] == ["no_speaker"]
 
@@ -105,12 +105,12 @@ def stretch(start: float, end: float) -> dict[str, object]:
         (rows(stretch(0, 5)) + validating(stretch(5, 9)), "same_recording", "val:1"),
     ],
 )
-def test_what_rows_say_beside_each_other(beside: list[RowFacts], kind: str, place: str) -> None:
+def test_rows_are_checked_against_each_other(beside: list[RowFacts], kind: str, place: str) -> None:
     (problem,) = check_across_rows(beside)
     assert (problem.kind, problem.place) == (kind, place)
 
 
-def test_a_stretch_on_both_sides_is_a_leak_however_it_lies() -> None:
+def test_an_overlap_between_training_and_validation_is_a_leak() -> None:
     for trained, validated in (((0, 5), (4, 9)), ((4, 9), (0, 5)), ((0, 9), (2, 3)), ((2, 3), (0, 9)), ((1, 2), (1, 2))):
         found = check_across_rows(rows(stretch(20, 30), stretch(*trained)) + validating(stretch(*validated)))
         assert [(problem.kind, problem.place) for problem in found] == [("overlap", "val:1"), ("same_recording", "val:1")]
@@ -118,7 +118,7 @@ def test_a_stretch_on_both_sides_is_a_leak_however_it_lies() -> None:
     assert "overlap" in {problem.kind for problem in check_across_rows(long_before)}
 
 
-def test_rows_that_share_nothing_have_no_problem() -> None:
+def test_rows_without_an_overlap_have_no_problem() -> None:
     assert list(check_across_rows(rows({}, {}) + validating({}))) == []
     assert list(check_across_rows(validating({}))) == []
     assert list(check_across_rows([])) == []
@@ -132,6 +132,6 @@ def test_every_kind_is_a_problem_or_a_note() -> None:
     ("name", "split", "validates"),
     [("train.jsonl", "val", False), ("val.jsonl", None, True), ("x.jsonl", "val", True), ("x.jsonl", None, False)],
 )
-def test_the_file_says_what_is_validated_on_where_it_is_ours(name: str, split: str | None, validates: bool) -> None:
+def test_the_file_name_of_a_data_prep_manifest_decides_which_rows_are_for_validation(name: str, split: str | None, validates: bool) -> None:
     row = line(split=split)[1]
     assert collect_facts(ManifestLine(Path(name), 1, row), row, SOUND).validates is validates

@@ -1,4 +1,4 @@
-"""Which files hold rows, and what stands in each line."""
+"""Which files hold rows, and what each line contains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from data_prep.dataset.row_reader import find_manifests, read_manifest_lines
 from finetune.errors import UserError
 
 
-def test_a_folder_or_a_file(tmp_path: Path) -> None:
+def test_manifests_are_given_by_folder_or_by_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").touch()
     assert find_manifests(tmp_path) == [tmp_path / "train.jsonl"]
     (tmp_path / "val.jsonl").touch()
@@ -27,7 +27,7 @@ def test_a_folder_or_a_file(tmp_path: Path) -> None:
         (["data/train_raw.jsonl", "data/rejects.jsonl"], "data", "it holds train_raw.jsonl: give one of these"),
     ],
 )
-def test_what_is_no_dataset_is_said(names: list[str], given: str, message: str, tmp_path: Path) -> None:
+def test_a_path_that_is_no_dataset_is_refused(names: list[str], given: str, message: str, tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -35,7 +35,7 @@ def test_what_is_no_dataset_is_said(names: list[str], given: str, message: str, 
         find_manifests(tmp_path / given)
 
 
-def test_each_line_is_a_row_or_says_what_is_wrong(tmp_path: Path) -> None:
+def test_each_line_is_a_row_or_has_an_error(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"audio": "a.wav", "text": "A."}\n\n[1]\n{"audio"\n\xff\n{"audio": "a.wav"}\n{"audio": "a.wav", "text": " "}\n')
     lines = list(read_manifest_lines(path))

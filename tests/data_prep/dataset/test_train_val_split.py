@@ -1,4 +1,4 @@
-"""Validation by recording where possible, by a block at the end otherwise; the same clips give the same answer."""
+"""Validation uses whole recordings where possible and a block at the end otherwise; the same clips give the same split."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def validation(rows: list[ManifestRow], share: float) -> list[str]:
     return sorted(row.id for row in assign_splits(rows, share)[0] if row.split == "val")
 
 
-def test_one_recording_gives_a_block_at_its_end() -> None:
+def test_validation_clips_of_one_recording_are_a_block_at_its_end() -> None:
     rows = [clip("aa", 6.0 * index) for index in range(40)]
     assert validation(rows, 0.05) == [row.id for row in rows[-2:]]
     assert validation(rows, 0.001) == [rows[-1].id]
     assert validation(rows, 0.0) == []
 
 
-def test_whole_recordings_where_they_are_small_enough() -> None:
+def test_small_recordings_are_validated_on_as_a_whole() -> None:
     rows = [clip(f"{number:02x}", 6.0 * index) for number in range(40) for index in range(3)]
     chosen = validation(rows, 0.1)
     recordings = {identity.split("_")[0] for identity in chosen}
@@ -58,7 +58,7 @@ def test_every_speaker_keeps_something_to_train_on_and_has_a_reference() -> None
     assert {row.speaker: row.ref_audio for row in result.values()} == {"one": "refs/one.wav", "two": "refs/two.wav"}
 
 
-def test_in_an_only_recording_five_seconds_lie_between_what_trains_and_what_validates() -> None:
+def test_a_single_recording_has_a_gap_of_five_seconds_between_the_splits() -> None:
     rows = [clip("aa", 2.0 * index, seconds=1.9) for index in range(80)]
     kept, between = assign_splits(rows, 0.025)
     begin = min(row.start for row in kept if row.split == "val")
@@ -76,7 +76,7 @@ PLACES = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 50)), min_si
 
 
 @given(PLACES, st.floats(0, 0.9), st.randoms())
-def test_the_order_does_not_matter_and_nothing_is_lost(places, share, shuffler: random.Random) -> None:
+def test_the_split_ignores_the_order_and_loses_no_clip(places, share, shuffler: random.Random) -> None:
     rows = [clip(recording, float(start), speaker="me" if recording < "c" else "you") for recording, start in places]
     shuffled = shuffler.sample(rows, len(rows))
     assert validation(rows, share) == validation(shuffled, share)

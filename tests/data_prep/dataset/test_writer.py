@@ -1,4 +1,4 @@
-"""What a data set's folder holds, and in which order it comes to hold it."""
+"""The files of a dataset folder and the order in which they are written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(out, recording, share):
     return writer.write_dataset(out, [recording], judged, share, {"preset": "default"})
 
 
-def test_every_clip_stands_in_one_manifest_and_can_be_heard(tmp_path) -> None:
+def test_every_clip_is_in_one_manifest_and_has_a_file(tmp_path) -> None:
     summary = written(tmp_path, clip(0), clip(1, snr_db=3.0), clip(2, text=OTHER), share=0.3)
     named = {name: [json.loads(line)["id"] for line in (tmp_path / name).read_text().splitlines()] for name in MANIFESTS}
     assert named == {"train.jsonl": ["aa_0"], "val.jsonl": ["aa_2"], "rejects.jsonl": ["aa_1"]}
@@ -53,7 +53,7 @@ def test_every_clip_stands_in_one_manifest_and_can_be_heard(tmp_path) -> None:
 MANIFESTS = ("train.jsonl", "val.jsonl", "rejects.jsonl")
 
 
-def test_clips_that_nothing_names_any_more_go_after_the_manifests(tmp_path) -> None:
+def test_unreferenced_clips_are_removed_after_the_manifests_are_written(tmp_path) -> None:
     written(tmp_path, clip(0), clip(1, text=OTHER))
     operations = []
     with files.watch(lambda operation, path: operations.append((operation, path.name))):
@@ -75,7 +75,7 @@ def test_two_runs_in_one_folder_are_refused_and_a_killed_one_is_cleaned_up_after
         pass
 
 
-def test_a_clip_between_training_and_validation_is_told_and_accounted_for(tmp_path) -> None:
+def test_a_guard_clip_between_training_and_validation_is_rejected_and_counted(tmp_path) -> None:
     texts = [f"{OTHER} {number}" for number in range(20)]
     summary = written(tmp_path, *(clip(number, text=text) for number, text in enumerate(texts)), share=0.05)
     (reject,) = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
@@ -89,7 +89,7 @@ class Killed(BaseException):
     """Passes through everything that catches errors."""
 
 
-def test_killed_before_any_change_to_the_disk_and_written_again_it_is_the_same(tmp_path) -> None:
+def test_after_a_kill_before_any_disk_operation_the_next_write_gives_the_same_files(tmp_path) -> None:
     clips = [clip(1, text=OTHER), clip(2, text=f"{OTHER} Then"), clip(3, snr_db=3.0)]
     written(tmp_path / "whole", *clips, share=0.3)
     written(tmp_path / "old", clip(0), clips[0])

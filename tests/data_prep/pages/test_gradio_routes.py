@@ -1,4 +1,4 @@
-"""What of gradio is open, and what a call may name."""
+"""Which routes of gradio are open, and which values a call may contain."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_a_call_is_rebuilt_from_what_the_page_sends(page: Any, tmp_path: Path) -
         ([1], "body: Input should be"),
     ],
 )
-def test_what_no_page_sends_is_refused(page: Any, body: Any, message: str) -> None:
+def test_calls_that_no_page_sends_are_refused(page: Any, body: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rebuild_call(page, refuse_uploads, body)
 
 
-def test_values_have_the_kind_of_their_component() -> None:
+def test_values_must_have_the_type_of_their_component() -> None:
     import gradio
 
     with gradio.Blocks() as page:
@@ -75,14 +75,14 @@ def test_values_have_the_kind_of_their_component() -> None:
             rebuild_call(page, refuse_uploads, call(*good[:at], bad, *good[at + 1 :]))
 
 
-def test_only_sessions_that_wait_for_something_are_followed(page: Any) -> None:
+def test_only_sessions_with_pending_messages_may_stream_data(page: Any) -> None:
     (data,) = [route for route in list_page_routes(page) if route.path.endswith("queue/data")]
     assert not data.query["session_hash"]("abc123")
     page._queue.pending_messages_per_session["abc123"] = None
     assert data.query["session_hash"]("abc123")
 
 
-def test_nine_kinds_of_requests_are_open(page: Any) -> None:
+def test_exactly_nine_routes_are_open(page: Any) -> None:
     there = ["/", "/theme.css", "/assets/index-1a2B.js", "/gradio_api/file=/tmp/a", "/gradio_api/heartbeat/x", "/gradio_api/queue/data"]
     there += ["/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset"]
     routes = list_page_routes(page)
@@ -92,7 +92,7 @@ def test_nine_kinds_of_requests_are_open(page: Any) -> None:
         assert not any(route.matches("GET", path) for route in routes), path
 
 
-def test_files_are_those_that_are_known(tmp_path: Path) -> None:
+def test_only_registered_files_are_served(tmp_path: Path) -> None:
     sound, page, gone = tmp_path / "a.flac", tmp_path / "a.html", tmp_path / "gone.wav"
     sound.write_bytes(b"sound")
     page.write_bytes(b"<script>")
@@ -107,6 +107,6 @@ def test_files_are_those_that_are_known(tmp_path: Path) -> None:
         assert 200 <= ask(app, "GET", f"/gradio_api/file={sound}", headers=((b"range", wanted),)).status < 500
 
 
-def test_a_reset_names_an_event() -> None:
+def test_a_reset_needs_an_event_id() -> None:
     with pytest.raises(ValueError, match="event_id"):
         ResetCall(event_id="a b")

@@ -1,4 +1,4 @@
-"""Nobody is left with a bare word: each reason that can be given is explained, and comes with something to do."""
+"""Every possible reason of a rejection has an explanation and advice."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_every_other_reason_has_advice() -> None:
     assert not [reason for reason in sorted(reasons) if reason not in ADVICE or not explain_reason(reason)]
 
 
-def test_a_reason_from_elsewhere_is_not_made_up() -> None:
+def test_an_unknown_reason_has_no_explanation() -> None:
     assert explain_reason("my_own_rule") == ""

@@ -1,4 +1,4 @@
-"""What can be heard and seen in the report is the sound of the clip."""
+"""Players and spectrograms in the report show the audio of their clip."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chosen(kept, rejected, tmp_path):
     return choose_clips(kept, rejected, find_weaknesses(build_candidate_clips(made), list_rules(made)))
 
 
-def test_the_worst_are_the_nearest_to_a_limit_and_no_clip_is_shown_twice(tmp_path) -> None:
+def test_the_worst_clips_are_those_nearest_to_a_limit_and_none_is_shown_twice(tmp_path) -> None:
     kept = [clip(f"c{at:02d}", snr_db=16.0 + at) for at in range(60)]
     rejected = [clip(f"r{at:02d}", ("noisy",), snr_db=14.0 - at) for at in range(8)]
     others = [whole("x.mp3", "unreadable"), clip("mute", ("noisy",), snr_db=14.5, audio=""), clip("twin", ("duplicate",))]
@@ -40,13 +40,13 @@ def test_the_worst_are_the_nearest_to_a_limit_and_no_clip_is_shown_twice(tmp_pat
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 39, 41])
-def test_few_clips_are_divided(count, tmp_path) -> None:
+def test_few_clips_are_divided_between_worst_and_best(count, tmp_path) -> None:
     choice = chosen([clip(f"c{at:02d}", snr_db=16.0 + at) for at in range(count)], [], tmp_path)
     ids = [one.id for one in (*choice.worst, *choice.best)]
     assert len(ids) == len(set(ids)) == (min(count, 40) if count > 1 else 0)
 
 
-def test_a_picture_shows_the_tone_where_it_is_and_silence_elsewhere() -> None:
+def test_a_spectrogram_shows_a_tone_at_its_frequency_and_time() -> None:
     quiet = 1e-4 * np.random.default_rng(0).standard_normal(RATE).astype(np.float32)
     picture = imread(io.BytesIO(draw_spectrogram(np.concatenate([tone(1000, 1.0), quiet]))), format="png")
     assert picture.shape[0] == BANDS
@@ -57,7 +57,7 @@ def test_a_picture_shows_the_tone_where_it_is_and_silence_elsewhere() -> None:
     assert dark[:, half + 5 :].mean() < 0.1 < dark[row, : half - 5].mean()
 
 
-def test_a_long_clip_makes_no_wide_picture_and_a_short_or_silent_one_a_valid_one() -> None:
+def test_spectrograms_of_long_short_and_silent_clips_are_valid() -> None:
     assert imread(io.BytesIO(draw_spectrogram(tone(300, 20.0))), format="png").shape[1] <= COLUMNS + 2
     assert imread(io.BytesIO(draw_spectrogram(np.zeros(3000, np.float32))), format="png").shape[0] == BANDS
 
@@ -68,7 +68,7 @@ def written(folder, names: list[str], seconds: float = 0.5) -> None:
         soundfile.write(folder / "clips" / f"{name}.flac", tone(200 + 10 * at, seconds), RATE)
 
 
-def test_a_player_holds_the_very_file_and_the_page_has_a_bound_that_is_told(tmp_path, monkeypatch) -> None:
+def test_players_embed_the_clip_files_up_to_a_size_limit(tmp_path, monkeypatch) -> None:
     kept = [clip(f"c{at}", snr_db=16.0 + at) for at in range(4)]
     written(tmp_path, [one.id for one in kept])
     choice = chosen(kept, [], tmp_path)
@@ -83,7 +83,7 @@ def test_a_player_holds_the_very_file_and_the_page_has_a_bound_that_is_told(tmp_
     assert all(one.picture and one.missing == "the size limit for embedded audio is reached" for id, one in less.items() if id != "c0")
 
 
-def test_a_clip_that_cannot_be_read_is_told_and_one_outside_is_refused(tmp_path) -> None:
+def test_an_unreadable_clip_is_reported_and_one_outside_the_folder_refused(tmp_path) -> None:
     kept = [clip("c0"), clip("c1", snr_db=16.0)]
     written(tmp_path, ["c1"])
     (tmp_path / "clips" / "c0.flac").write_bytes(b"no sound")

@@ -1,4 +1,4 @@
-"""Charts count every value once and stay inside of their frame."""
+"""Charts count every value once and stay inside their frame."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_value_is_in_one_bar_and_every_bar_in_the_frame(kept, lost) -> Non
         assert -0.2 <= bar.lost_y <= bar.kept_y + 0.1 and bar.kept_y + bar.kept_height == pytest.approx(HEIGHT, abs=0.1)
 
 
-def test_one_slip_does_not_flatten_the_rest() -> None:
+def test_an_outlier_does_not_flatten_the_histogram() -> None:
     drawn = make_histogram("SNR", "dB", [*np.linspace(20, 40, 1000).tolist(), 100.0], [])
     assert drawn is not None
     assert drawn.beyond == 1
@@ -51,7 +51,7 @@ def test_a_rule_that_removes_nothing_has_a_flat_curve() -> None:
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
 @settings(max_examples=100, deadline=None)
-def test_round_numbers_enclose_what_they_are_for(low, more) -> None:
+def test_axis_ticks_are_round_and_enclose_the_values(low, more) -> None:
     found = choose_ticks(low, low + more, 8)
     assert len(found) >= 2
     slack = 1e-9 * (abs(low) + more + 1)
@@ -62,5 +62,5 @@ def test_round_numbers_enclose_what_they_are_for(low, more) -> None:
     ("value", "text"),
     [(0.0, "0"), (-25.04, "−25"), (0.00123456, "0.00123"), (12345.0, "12\u202f300"), (999.6, "1\u202f000"), (1e-7, "1e−07")],
 )
-def test_numbers_are_written_for_people(value, text) -> None:
+def test_numbers_are_formatted_for_readers(value, text) -> None:
     assert format_number(value) == text

@@ -1,4 +1,4 @@
-"""A dataset folder is read as it is, and what is broken in it is named."""
+"""A dataset folder is read completely, and broken files in it are named."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rows_and_rejects_become_clips(tmp_path) -> None:
         ("rejects.jsonl", json.dumps(REJECT | {"reasons": []}) + "\n", "rejects.jsonl:1: not a row of rejects.jsonl"),
     ],
 )
-def test_what_is_missing_broken_or_elsewhere_is_refused(tmp_path, name, content, complaint) -> None:
+def test_missing_broken_or_outside_files_are_refused(tmp_path, name, content, complaint) -> None:
     written(tmp_path, [ROW], [])
     (tmp_path / name).unlink() if content is None else (tmp_path / name).write_text(content)
     with pytest.raises(UserError) as refused:

@@ -1,4 +1,4 @@
-"""The page: complete, escaped, closed to the network."""
+"""The report page is complete, escaped, and loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_funnel_adds_up_to_the_input(tmp_path) -> None:
         assert step.before + step.share == pytest.approx(before, abs=1e-9), "each bar ends where the one above it begins"
 
 
-def test_a_dataset_that_was_changed_afterwards_is_told(tmp_path) -> None:
+def test_a_dataset_changed_after_its_summary_is_reported(tmp_path) -> None:
     made = some(tmp_path)
     assert "was changed after the summary" not in render_page(made)
     assert "differ by 4.0\u00a0s" in render_page(replace(made, kept=made.kept[1:]))
@@ -65,14 +65,14 @@ def named(folder, name: str):
     return dataset(folder / name.replace("/", "∕"), kept, rejected, preset=name)
 
 
-def test_names_and_texts_can_say_anything(tmp_path) -> None:
+def test_names_and_texts_are_escaped(tmp_path) -> None:
     page, plain = (Page(render_page(named(tmp_path, name))) for name in (NASTY, "plain"))
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
     assert [list(attributes) for _, attributes in page.tags] == [list(attributes) for _, attributes in plain.tags]
     assert page.text().replace("∕", "/").count(NASTY) == plain.text().count("plain") >= 20
 
 
-def test_the_page_reaches_for_nothing(tmp_path) -> None:
+def test_the_page_loads_nothing_from_outside(tmp_path) -> None:
     source = render_page(some(tmp_path))
     page = Page(source)
     assert not re.search(r"https?:|//[a-z]|url\(|@import", source)
@@ -87,21 +87,21 @@ def test_the_page_reaches_for_nothing(tmp_path) -> None:
     assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(raw.encode()).digest()).decode()}'" in policy
 
 
-def test_each_rule_has_its_curve_or_its_line(tmp_path) -> None:
+def test_each_rule_has_a_curve_or_a_line(tmp_path) -> None:
     text = Page(render_page(some(tmp_path))).text()
     for reason in ("no text", "too short", "noisy", "clipped", "cut in sound", "unsure text", "narrow band"):
         assert reason in text
     assert "not in this preset" in text
 
 
-def test_the_settings_of_the_run_are_told(tmp_path) -> None:
+def test_the_report_lists_the_settings_of_the_run(tmp_path) -> None:
     made = dataset(tmp_path, [clip("a")], [], text={"model": "small"}, decisions=3)
     lines = Page(render_page(made)).text().splitlines()
     for key, value in (("lengths target", "6.0"), ("text model", "small"), ("decisions", "3"), ("preset", "default")):
         assert lines[lines.index(key) + 1] == value
 
 
-def test_a_long_table_is_cut_and_says_so(tmp_path, monkeypatch) -> None:
+def test_a_long_table_is_shortened_with_a_note(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(report_page, "MOST_RECORDINGS", 2)
     page = Page(render_page(some(tmp_path)))
     assert "The 2 of 6 with most rejected speech; all are in summary.json." in page.text()

@@ -1,4 +1,4 @@
-"""What another limit would remove is what the rule with that limit removes."""
+"""The curve of a rule shows what the rule removes with other limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_curve_of_a_rule_is_the_rule_with_other_limits(tmp_path_factory, snr
     assert noisy.now.clips == sum(value is not None and value < 15 for value in snr)
 
 
-def test_each_rule_is_told_once_and_whether_it_was_applied(tmp_path) -> None:
+def test_each_rule_is_listed_once_with_whether_it_was_applied(tmp_path) -> None:
     made = dataset(tmp_path, [clip("a")], [], preset="keep-all")
     found = report_rules.compute_findings(report_rules.build_candidate_clips(made), report_rules.list_rules(made))
     assert [one.rule.reason for one in found if one.applied] == ["no_text", "too_short", "too_long"]
@@ -37,7 +37,7 @@ def test_each_rule_is_told_once_and_whether_it_was_applied(tmp_path) -> None:
     assert sorted(reasons) == sorted({rule.reason for rule in PRESETS["clean"]})
 
 
-def test_lengths_are_told_in_seconds_and_judge_as_the_run_did(tmp_path) -> None:
+def test_length_rules_use_the_limits_of_the_run(tmp_path) -> None:
     short = clip("short", ("too_short",), seconds=2.5)
     lengths = {"target": 6.0, "shortest": 3.0, "longest": 9.0}
     made = dataset(tmp_path, [clip("a"), clip("b", seconds=9.0)], [short, clip("long", ("too_long",), seconds=9.5)], lengths=lengths)
@@ -49,7 +49,7 @@ def test_lengths_are_told_in_seconds_and_judge_as_the_run_did(tmp_path) -> None:
     assert (found["too_long"].limit, found["too_long"].now.seconds) == (9.0, 9.5)
 
 
-def test_what_only_one_rule_removes_is_counted_apart(tmp_path) -> None:
+def test_clips_that_only_one_rule_removes_are_counted_separately(tmp_path) -> None:
     both = clip("both", ("clipped", "noisy"), snr_db=5.0, clipped_share=0.5, seconds=8.0)
     made = dataset(tmp_path, [clip("good")], [both, clip("loud", ("clipped",), clipped_share=0.2), whole("x.mp3", "unreadable")])
     found = {
@@ -73,7 +73,7 @@ def test_a_clip_is_as_good_as_its_weakest_measure(tmp_path) -> None:
     assert found["edge"].margin < found["c0"].margin < found["c5"].margin
 
 
-def test_a_measure_that_most_clips_share_tells_only_about_those_that_fail(tmp_path) -> None:
+def test_a_measure_with_one_common_value_ranks_only_failing_clips(tmp_path) -> None:
     kept = [clip(f"c{at}", snr_db=20.0 + at) for at in range(20)]
     everything = report_rules.build_candidate_clips(dataset(tmp_path, kept, [clip("loud", ("clipped",), clipped_share=0.1)]))
     found = report_rules.find_weaknesses(everything, PRESETS["default"])

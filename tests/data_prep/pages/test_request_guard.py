@@ -1,4 +1,4 @@
-"""What passes the guard, what it becomes on the way, and that nothing a client sends makes it fail."""
+"""Which requests pass the guard and how they are rewritten; no request crashes it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_only_listed_headers_and_parameters_are_passed_on() -> None:
     assert passed(ask(GUARDED, "GET", "/data", headers=(HOME, (b"x-forwarded-proto", b"https"))))["headers"]["x-forwarded-proto"] == "https"
 
 
-def test_only_this_machine_and_no_other_site() -> None:
+def test_only_requests_from_this_machine_and_site_are_admitted() -> None:
     for host in (b"localhost:7861", b"[::1]:7861", b"127.0.0.1", b"LOCALHOST", b"127.0.0.9:1"):
         assert ask(GUARDED, "GET", "/", headers=((b"host", host),)).status == 200, host
     for host in (b"", b"[", b"[::1", b"attacker.example:7861", b"127.0.0.1.attacker.example", b"localhost@evil", b"127.0.0.1:x", b"\xff"):
@@ -91,7 +91,7 @@ def test_only_this_machine_and_no_other_site() -> None:
     assert not is_this_machine("127.0.0.1.evil:80")
 
 
-def test_a_body_is_bounded_whatever_it_declares() -> None:
+def test_the_size_of_a_body_is_limited_whatever_it_declares() -> None:
     for path, kind in (("/call", JSON), ("/upload", (b"content-type", b"text/plain"))):
         assert ask(GUARDED, "POST", path, b"1", (HOME, kind, (b"content-length", b"1"))).status == 200
         assert ask(GUARDED, "POST", path, b"1", (HOME, kind, (b"content-length", b"101"))).status == 413
@@ -102,13 +102,13 @@ def test_a_body_is_bounded_whatever_it_declares() -> None:
     assert ask(GUARDED, "GET", "/", b"", (HOME, (b"content-length", b"5"))).status == 413, "nothing is read of what needs no body"
 
 
-def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_guard, "BODY_SECONDS", 0.0)
 
     assert ask(GUARDED, "POST", "/call", [b"1", None], (HOME, JSON)).status == 408
 
 
-def test_json_is_read_here_and_written_anew() -> None:
+def test_json_is_parsed_strictly_and_serialized_again() -> None:
     seen = passed(ask(GUARDED, "POST", "/call", b'{"a" : "\\u00e9"}', (HOME, JSON, (b"content-length", b"16"))))
     assert seen["body"].encode("latin-1").decode() == '{"a": "é"}' and seen["headers"]["content-length"] == "11"
     for body in (
@@ -151,7 +151,7 @@ HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=12)), max_size=4)
 @given(
     headers=HEADERS, path=st.text(max_size=8), route=st.sampled_from(["GET /", "POST /call", "POST /upload"]), query=st.binary(max_size=9)
 )
-def test_no_request_makes_it_fail(headers: list[tuple[bytes, bytes]], path: str, route: str, query: bytes) -> None:
+def test_no_request_crashes_the_guard(headers: list[tuple[bytes, bytes]], path: str, route: str, query: bytes) -> None:
     method, known = route.split()
     for place in (known, f"/{path}"):
         try:

@@ -1,4 +1,4 @@
-"""What the page of `review` shows, and what its buttons and keys do."""
+"""The contents, buttons and keyboard shortcuts of the review page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def made(tmp_path):
     return dataset(tmp_path, kept, [])
 
 
-def test_a_decision_is_on_the_disk_before_the_next_clip_shows(made, tmp_path) -> None:
+def test_a_decision_is_written_before_the_next_clip_is_shown(made, tmp_path) -> None:
     session = ReviewSession(made)
     ids, id, sound, text, note, about, place = session.select_clips(ALL, WORST, "")
     assert (ids, id, text, note, place) == (["c0", "c1", "c2"], "c0", "Text of c0.", "", "1 of 3")
@@ -40,14 +40,14 @@ def test_a_decision_is_on_the_disk_before_the_next_clip_shows(made, tmp_path) ->
     assert review_decisions.read_decisions(tmp_path) == {}
 
 
-def test_a_page_that_is_opened_again_shows_what_was_decided(made, tmp_path) -> None:
+def test_a_reopened_page_shows_earlier_decisions(made, tmp_path) -> None:
     session = ReviewSession(made)
     session.save_decision("text", ["c0"], "c0", "Better.", "")
     again = ReviewSession(made).select_clips(ALL, WORST, "")
     assert again[3] == "Better."
 
 
-def test_what_cannot_be_written_is_told_and_changes_nothing(made, tmp_path) -> None:
+def test_a_decision_that_cannot_be_saved_is_reported(made, tmp_path) -> None:
     from gradio import Error
 
     session = ReviewSession(made)
@@ -62,13 +62,13 @@ def test_an_empty_list_shows_no_clip(made) -> None:
     assert no_clip == ["", None, "", "", "<p>No matching clips.</p>", "0 of 0"]
 
 
-def test_what_others_wrote_is_escaped(made) -> None:
+def test_texts_in_the_page_are_escaped(made) -> None:
     told = format_facts(ReviewSession(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
     assert "<script>" not in told
     assert told.count("&lt;script&gt;") == 3
 
 
-def test_every_key_presses_a_button_that_is_there(made) -> None:
+def test_every_keyboard_shortcut_has_a_button(made) -> None:
     keys = (Path(review_page.__file__).parent / "review_page.js").read_text()
     pressed = set(re.findall(r': "(\w+)"[,} ]', keys)) | set(re.findall(r'getElementById\("(\w+)"\)', keys))
     page = build_page(ReviewSession(made))

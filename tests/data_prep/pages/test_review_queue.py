@@ -1,4 +1,4 @@
-"""What is shown for review, in which order, and what a button writes down."""
+"""Filters and order of the review queue, and the decisions that its buttons write."""
 
 from __future__ import annotations
 
@@ -45,37 +45,35 @@ def queue(tmp_path) -> ReviewQueue:
     return build_queue(dataset(tmp_path, kept, lost))
 
 
-def test_only_what_can_be_heard_is_in_it(queue) -> None:
+def test_only_clips_with_audio_are_in_the_queue(queue) -> None:
     assert sorted(queue.clips) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(("order", "ids"), [(WORST, "cbad"), (IN_ORDER, "cabd"), (SHORTEST, "acbd"), (LONGEST, "dbca")])
-def test_orders(queue, order, ids) -> None:
+def test_the_queue_is_sorted_by_the_chosen_order(queue, order, ids) -> None:
     assert select_clips(queue, {}, ALL, order, "") == list(ids)
 
 
 @pytest.mark.parametrize(
     ("view", "ids"), [(ALL, "cabd"), (KEPT, "abd"), (REJECTED, "c"), (OPEN, "cad"), (DECIDED, "b"), ("too_fast", "c"), ("clipped", "")]
 )
-def test_views(queue, view, ids) -> None:
+def test_the_queue_is_filtered_by_the_chosen_view(queue, view, ids) -> None:
     assert select_clips(queue, {"b": Decision(id="b", action="keep")}, view, IN_ORDER, "") == list(ids)
 
 
-def test_the_views_are_those_that_occur(queue) -> None:
+def test_only_views_with_a_possible_clip_are_listed(queue) -> None:
     assert list_views(queue) == [ALL, KEPT, REJECTED, OPEN, DECIDED, "noisy", "too_fast"]
 
 
 @pytest.mark.parametrize(
     ("words", "ids"), [("ärzte", "a"), ("DÄCHERN über", "c"), ("bob", "d"), ("b.wav", "b"), ("nobody", ""), ("  ", "cabd")]
 )
-def test_search_is_for_all_words_in_any_case(queue, words, ids) -> None:
+def test_search_matches_all_words_in_any_case(queue, words, ids) -> None:
     assert select_clips(queue, {}, ALL, IN_ORDER, words) == list(ids)
 
 
-def test_going_on_ends_at_the_ends() -> None:
-    assert [move_selection(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list(
-        "bcaax"
-    )
+def test_stepping_stops_at_both_ends() -> None:
+    assert [move_selection(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list("bcaax")
 
 
 def test_a_dataset_without_clips_is_refused(tmp_path) -> None:
@@ -83,7 +81,7 @@ def test_a_dataset_without_clips_is_refused(tmp_path) -> None:
         build_queue(dataset(tmp_path, [], [whole("x.mp3", "unreadable")]))
 
 
-def test_what_a_button_writes() -> None:
+def test_each_button_writes_its_decision() -> None:
     said = clip("a", text="Hello there.")
     assert make_decision(said, None, "keep", "Hello there.", " ") == Decision(id="a", action="keep")
     assert make_decision(said, None, "keep", "Hello  you.\n", "fine") == Decision(id="a", action="keep", text="Hello you.", note="fine")
@@ -96,7 +94,7 @@ def test_what_a_button_writes() -> None:
 
 @given(st.lists(st.sampled_from(["keep", "reject", "text"]), min_size=1, max_size=6))
 @settings(max_examples=50, deadline=None)
-def test_a_corrected_text_stays_whatever_is_decided_later(actions) -> None:
+def test_a_corrected_text_survives_later_decisions(actions) -> None:
     """A run applies the correction, so the dataset comes to hold it: that must not make later decisions forget it."""
     decision = make_decision(clip("a", text="Wrong."), None, "text", "Right.", "")
     for action in actions:

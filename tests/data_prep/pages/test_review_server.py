@@ -1,4 +1,4 @@
-"""The page answers this machine, serves the dataset, and nothing else. Driven as a browser drives it: over HTTP."""
+"""The review server answers this machine and serves nothing but the dataset. The requests are those of a browser."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_only_the_dataset_is_served_and_only_to_this_machine(server, port, folde
     assert listening == ["127.0.0.1"]
 
 
-def test_another_site_in_the_same_browser_can_do_nothing(server, port) -> None:
+def test_requests_of_another_site_in_the_same_browser_are_refused(server, port) -> None:
     evil = "http://attacker.example"
     assert ask(port, "/", Host=f"attacker.example:{port}")[0] == 400, "a name that the site gave to this machine"
     call = json.dumps({"data": ["a", "b", "c"], "fn_index": 3, "session_hash": "x"}).encode()
@@ -105,7 +105,7 @@ def test_another_site_in_the_same_browser_can_do_nothing(server, port) -> None:
     assert ask(port, "/gradio_api/queue/join", call, Content_Type="text/plain")[0] == 415
 
 
-def test_nothing_of_gradio_is_open_but_what_the_page_sends(server, port) -> None:
+def test_only_routes_that_the_page_needs_are_open(server, port) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
     for name in ("upload", "process_recording", "component_server", "call/keep", "run/keep", "vibe-edit", "stream/x", "reset/"):
         assert ask(port, f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
@@ -122,7 +122,7 @@ def test_nothing_of_gradio_is_open_but_what_the_page_sends(server, port) -> None
     values=st.dictionaries(st.integers(0, 3), ANYTHING, max_size=2),
     headers=st.lists(st.tuples(st.sampled_from([b"origin", b"host", b"range", b"accept-encoding"]), st.binary(max_size=5)), max_size=1),
 )
-def test_whatever_a_client_makes_up_is_answered(
+def test_any_request_of_a_client_is_answered_without_a_traceback(
     name: int, values: dict[int, Any], headers: list[tuple[bytes, bytes]], app: App, session: ReviewSession
 ) -> None:
     """With 4xx and without a traceback; and what was not decided is not written."""
@@ -137,7 +137,7 @@ def test_whatever_a_client_makes_up_is_answered(
     assert set(session.decisions) <= set(session.queue.clips)
 
 
-def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, folder, mixed_recordings, capsys) -> None:
+def test_the_next_run_applies_decisions_made_in_the_page(server, port, folder, mixed_recordings, capsys) -> None:
     (mistaken,) = [row for row in rows(folder, "rejects.jsonl") if "too_fast" in row["reasons"]]
     (noisy,) = [row for row in rows(folder, "rejects.jsonl") if "noisy" in row["reasons"]]
     unwanted, undone, *_ = rows(folder, "train.jsonl")
@@ -160,7 +160,8 @@ def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, f
     server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=30) == 0
     assert list(Path(tempfile.gettempdir()).glob(f".overtone-review-{port}-*")) == []
-    assert voice.main([str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en"]) == 0
+    argv = [str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en", "--workers", "0"]
+    assert voice.main(argv) == 0
     assert f"report: python -m data_prep report {folder}\n" in capsys.readouterr().out
     kept = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl") for row in rows(folder, name)}
     assert kept[mistaken["id"]] == right
@@ -171,7 +172,7 @@ def test_decisions_made_in_the_page_are_honoured_by_the_next_run(server, port, f
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the page in one")
-def test_a_browser_decides_by_keyboard_and_reaches_for_nothing_else(mixed_dataset, tmp_path, port) -> None:
+def test_keyboard_shortcuts_work_in_a_browser_without_external_requests(mixed_dataset, tmp_path, port) -> None:
     from playwright.sync_api import sync_playwright
 
     folder = Path(shutil.copytree(mixed_dataset, tmp_path / "dataset"))

@@ -1,4 +1,4 @@
-"""What the pages share: the address, the policy. (That a browser reaches for nothing else is seen where a page is driven.)"""
+"""Address, security headers and temporary files of the page servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from data_prep.pages import web_server
 from finetune.errors import UserError
 
 
-def test_a_taken_port_and_a_foreign_address_are_told() -> None:
+def test_a_taken_port_and_a_foreign_address_are_refused() -> None:
     with socket.socket() as taken:
         taken.bind((web_server.LOOPBACK, 0))
         taken.listen()
@@ -30,7 +30,7 @@ def test_a_taken_port_and_a_foreign_address_are_told() -> None:
             web_server.require_free_port(port, host)
 
 
-def test_every_answer_tells_the_browser_to_stay_here() -> None:
+def test_every_response_has_the_security_headers() -> None:
     sent: list[dict] = []
 
     async def app(scope: dict, receive: object, send) -> None:
@@ -58,7 +58,7 @@ with web.private_folder("overtone-test-1"):
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_temporary_files_go_with_the_process(ending: signal.Signals, tmp_path: Path) -> None:
+def test_temporary_files_are_removed_when_a_signal_ends_the_process(ending: signal.Signals, tmp_path: Path) -> None:
     """Those of every library in it, at whatever point of its work it is ended."""
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(web_server.__file__).parents[1])}
     (tmp_path / f".overtone-test-1-{os.getuid()}.tmp-dead").mkdir()  # of one that was killed
@@ -72,7 +72,7 @@ def test_temporary_files_go_with_the_process(ending: signal.Signals, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == [".overtone-test-2.tmp-other"]
 
 
-def test_a_folder_that_someone_else_made_under_that_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_folder_of_the_same_name_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "environ", dict(os.environ))
     handled = (signal.SIGTERM, signal.SIGINT)

@@ -17,20 +17,20 @@ from data_prep.parallel.devices import (
 from finetune.errors import UserError
 
 
-def test_what_was_asked_for_or_what_is_there(monkeypatch) -> None:
+def test_the_device_is_the_requested_or_the_available_one(monkeypatch) -> None:
     cases = [(False, None, "cpu"), (False, "cpu", "cpu"), (True, None, "cuda"), (True, "cpu", "cpu"), (True, "cuda", "cuda")]
     for there, asked, chosen in cases:
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert choose_device(asked) == chosen
 
 
-def test_a_gpu_that_is_not_there_is_refused_with_the_way_out(monkeypatch) -> None:
+def test_a_missing_gpu_is_refused_with_the_alternative(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="--device cpu"):
         choose_device("cuda")
 
 
-def test_the_number_of_threads_is_put_back_even_after_a_failure() -> None:
+def test_the_thread_count_is_restored_even_after_a_failure() -> None:
     before = torch.get_num_threads()
     with pytest.raises(RuntimeError), restore_thread_count():
         torch.set_num_threads(before + 1)
@@ -57,7 +57,7 @@ def test_a_gpu_is_made_current_and_the_cpu_is_not(monkeypatch) -> None:
     assert current == [1, 0]
 
 
-def test_memory_is_what_machine_and_container_leave(monkeypatch, tmp_path) -> None:
+def test_free_memory_is_limited_by_the_machine_and_the_container(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(devices, "GROUP", tmp_path)
     whole = measure_free_memory()
     assert psutil.virtual_memory().available == pytest.approx(whole, rel=0.2)
@@ -68,7 +68,7 @@ def test_memory_is_what_machine_and_container_leave(monkeypatch, tmp_path) -> No
     assert measure_free_memory() == 4000
 
 
-def test_a_worker_computes_with_one_thread_and_puts_it_back() -> None:
+def test_a_worker_computes_with_one_thread_and_restores_the_count() -> None:
     before = torch.get_num_threads()
     with use_one_thread():
         assert torch.get_num_threads() == 1
@@ -80,7 +80,7 @@ def tf32() -> tuple[bool, bool, str]:
 
 
 @pytest.mark.parametrize("precision", ["high", "medium", "highest"])
-def test_without_tf32_products_are_fp32_and_the_flags_are_put_back_even_after_a_failure(precision: str) -> None:
+def test_without_tf32_products_are_fp32_and_the_flags_are_restored_even_after_a_failure(precision: str) -> None:
     torch.set_float32_matmul_precision(precision)
     try:
         before = tf32()

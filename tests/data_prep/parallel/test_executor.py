@@ -1,4 +1,4 @@
-"""The options for workers, for both verbs that have them; the sharing out. Ray's are tried in test_ray_engine.py."""
+"""Worker options of both verbs that have them, and the distribution of items. test_ray_pool.py tests Ray."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def on(place: str) -> Iterator[Callable[[int], str]]:
     yield lambda item: f"{item} on {place}"
 
 
-def test_without_other_processes_one_device_does_all() -> None:
+def test_without_workers_one_device_processes_all_items() -> None:
     with StopSignal() as stop:
         found = dict(executor.distribute_items([5, 6, 7], on, WorkerOptions(0, "cpu"), 1, stop))
     assert found == {0: "5 on cpu", 1: "6 on cpu", 2: "7 on cpu"}
 
 
-def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_worker_makes_its_gpu_current_before_it_loads_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise Whisper's kernels of worker 1 are launched on GPU 0, where its tensors are not."""
     current = ["cuda:0"]
     seen: list[tuple[str, str]] = []
@@ -58,7 +58,7 @@ def test_each_worker_makes_its_gpu_current_before_anything_is_loaded_there(monke
     ("asked", "items", "processes"),
     [(WorkerOptions(0, "cpu"), 3, 0), (WorkerOptions(5, "cpu"), 3, 3), (WorkerOptions(2, "cpu"), 3, 2), (WorkerOptions(), 9, 4)],
 )
-def test_so_many_processes_share(asked: WorkerOptions, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_worker_processes(asked: WorkerOptions, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(executor.process_pool, "run", lambda _, __, count, ___: started.append(count) or iter(()))
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
@@ -69,7 +69,7 @@ def test_so_many_processes_share(asked: WorkerOptions, items: int, processes: in
     assert started == [processes]
 
 
-def test_what_was_asked_for() -> None:
+def test_worker_options_are_parsed_and_checked() -> None:
     options = argparse.ArgumentParser()
     executor.add_options(options, "the model")
     with executor.open_workers(options.parse_args([]), Path(), []) as nothing_asked:
@@ -88,7 +88,7 @@ def test_what_was_asked_for() -> None:
         (["--engine", "ray", "--workers", "0"], "and at least 1 for --workers"),
     ],
 )
-def test_a_slip_in_codes_is_told_before_a_clip_is_read(
+def test_codes_refuses_contradicting_worker_options_before_it_reads_clips(
     argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert codes.main([str(tmp_path / "none"), "--model", "none", *argv]) == 2

@@ -1,4 +1,4 @@
-"""Workers of a Ray cluster give what the processes of this machine give: the same bytes, killed or not."""
+"""Workers of a Ray cluster write the same bytes as local processes, even if some are killed."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def worker(tmp_path: Path) -> RayWorker:
     return RayWorker(make, ["a", "refuse", "b"], tmp_path, str(Path.cwd()))
 
 
-def test_a_worker_tells_what_came_of_an_item_and_forgets_that_it_was_tried(worker: RayWorker, tmp_path: Path) -> None:
+def test_a_worker_returns_the_result_and_removes_the_record_of_attempts(worker: RayWorker, tmp_path: Path) -> None:
     assert worker({"index": 0}) == {"index": 0, "result": ItemResult(value="A")}
     assert worker({"index": 1}) == {"index": 1, "result": ItemResult(failure="ValueError: no such thing")}
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_item_that_ended_its_workers_is_given_up(worker: RayWorker, tmp_path: Path) -> None:
+def test_an_item_that_crashed_three_workers_fails(worker: RayWorker, tmp_path: Path) -> None:
     (tmp_path / "2").write_text("here\n" * (ATTEMPTS - 1))
     assert worker({"index": 2}) == {"index": 2, "result": ItemResult(value="B")}
     (tmp_path / "2").write_text("here\n" * ATTEMPTS)
     assert worker({"index": 2}) == {"index": 2, "result": ItemResult(failure="its workers died, 3 times, on here")}
 
 
-def test_after_a_stop_nothing_is_begun(worker: RayWorker, tmp_path: Path) -> None:
+def test_after_a_stop_no_item_is_started(worker: RayWorker, tmp_path: Path) -> None:
     (tmp_path / STOPPED).touch()
     assert worker({"index": 0}) == {"index": 0, "result": None}
 
@@ -80,13 +80,15 @@ def test_after_a_stop_nothing_is_begun(worker: RayWorker, tmp_path: Path) -> Non
         (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1: "),
     ],
 )
-def test_a_slip(argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradicting_ray_options_are_refused(argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert voice.main([str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--transcripts", *argv]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_ray_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
     assert voice.main([str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--transcripts", "--engine", "ray"]) == 2
@@ -144,7 +146,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-def test_the_bytes_are_those_of_one_machine_and_a_worker_s_death_changes_none(
+def test_a_cluster_writes_the_bytes_of_one_machine_even_if_a_worker_dies(
     nodes: Cluster, recordings: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -171,7 +173,7 @@ def kill_one(process: subprocess.Popen[str], stages: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_leaves_takes_nothing_along(recordings: Path, local: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_items_of_a_lost_machine_are_processed_elsewhere(recordings: Path, local: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ray_nodes.cluster(1, 1) as nodes:
         process = start(nodes, *arguments(recordings, out), "--workers", "2")
@@ -203,7 +205,7 @@ def clips(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_codes_are_those_of_one_process_and_a_worker_s_death_changes_none(nodes: Cluster, clips: Path, nano: Path, tmp_path: Path) -> None:
+def test_a_cluster_computes_the_codes_of_one_process_even_if_a_worker_dies(nodes: Cluster, clips: Path, nano: Path, tmp_path: Path) -> None:
     """Here, in two processes, on a cluster, and on one that loses a worker."""
     found = {}
     for name in ("here", "two", "ray"):
@@ -224,7 +226,7 @@ def test_codes_are_those_of_one_process_and_a_worker_s_death_changes_none(nodes:
 
 
 @pytest.mark.slow
-def test_an_item_that_kills_whoever_takes_it_is_given_up_and_the_others_are_done(nodes: Cluster, tmp_path: Path) -> None:
+def test_an_item_that_kills_every_worker_fails_and_the_others_complete(nodes: Cluster, tmp_path: Path) -> None:
     items = ["a", "die", "b", "refuse"]
     with StopSignal() as stop, ray_pool.connect_workers(nodes.address, None, 0.0, tmp_path / "shared", []) as remote:
         assert remote.workers == 2

@@ -1,4 +1,4 @@
-"""Several recordings: shared out, recalled, doubled and lost."""
+"""Several recordings: distribution, stored results, duplicates and crashes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def setup(tmp_path) -> WorkerSetup:
     return WorkerSetup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, WorkerOptions(0))
 
 
-def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_said(tasks, setup, capsys) -> None:
+def test_a_duplicate_file_is_processed_once_from_the_copy_with_a_transcript(tasks, setup, capsys) -> None:
     with StopSignal() as stop:
         recordings, work = process_recordings(tasks, setup, STANDARD, stop)
     assert [(one.source.name, one.refused) for one in recordings] == [
@@ -60,15 +60,15 @@ def test_a_file_that_is_there_twice_is_heard_once_by_the_one_that_says_what_is_s
     assert (work.computed, dict(work.reused), work.model_loads) == ({}, {"speech": 2, "clips": 2}, {})
 
 
-def test_a_stop_is_told_with_what_is_done(tasks, setup) -> None:
+def test_a_stop_is_reported_with_the_number_of_processed_recordings(tasks, setup) -> None:
     with StopSignal() as stop:
         stop.requested = True
         with pytest.raises(StoppedError, match="1 of 3 recordings are processed"):
             process_recordings(tasks, setup, STANDARD, stop)
 
 
-def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_known(tasks, setup, monkeypatch) -> None:
-    """The failure itself is `test_pool`'s."""
+def test_a_recording_that_crashes_its_workers_is_rejected_with_its_known_length(tasks, setup, monkeypatch) -> None:
+    """`test_process_pool` tests the crash itself."""
     lost = all_recordings._reject_crashed(tasks[2], setup, Failure("its process was killed by SIGKILL"))
     assert (lost.refused, lost.total) == ("crashed", 0)
     assert lost.detail == "processing failed twice, the second time alone: its process was killed by SIGKILL"
@@ -82,7 +82,7 @@ def test_a_recording_that_ends_its_workers_is_refused_with_the_length_that_is_kn
     assert all_recordings._reject_crashed(tasks[2], setup, Failure("")).total == heard[0].total > 0
 
 
-def test_lengths_are_guessed_from_sizes(tasks) -> None:
+def test_durations_are_estimated_from_file_sizes(tasks) -> None:
     task = tasks[1]
     assert task.estimated_seconds == pytest.approx(4.3 / 2, rel=0.1)  # 24 kHz in 16 bit is half of what is usual
     assert replace(task, source=replace(task.source, path=task.source.path.with_name("nothing.mp3"))).estimated_seconds == 0

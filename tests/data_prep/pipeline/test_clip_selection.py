@@ -1,4 +1,4 @@
-"""Rules, usual paces and a person's word over clips that were measured."""
+"""Selection of measured clips by rules, usual pace and review decisions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_rules_of_the_preset_decide_and_all_reasons_are_kept() -> None:
     assert reasons(clips, standard=SelectionCriteria(PRESETS["keep-all"], Lengths(longest=4.0)))[0] == ("too_long",)
 
 
-def test_what_is_usual_for_a_speaker_comes_from_all_of_their_recordings() -> None:
+def test_the_usual_pace_of_a_speaker_comes_from_all_their_recordings() -> None:
     steady = [clip(number, chars_per_second=12.0 + number % 3) for number in range(12)]
     hasty = clip(12, chars_per_second=24.0)
     assert reasons([hasty]) == [()]
@@ -81,11 +81,11 @@ def test_what_is_usual_for_a_speaker_comes_from_all_of_their_recordings() -> Non
         (Decision(id="other", action="keep"), ("unsure_text", "noisy")),
     ],
 )
-def test_a_persons_word_stands_above_the_rules(decision, expected) -> None:
+def test_review_decisions_override_the_rules(decision, expected) -> None:
     assert reasons([clip(snr_db=3.0, avg_logprob=-2.0)], decision) == [expected]
 
 
-def test_a_text_that_a_person_wrote_replaces_what_was_heard_and_is_judged_anew() -> None:
+def test_a_corrected_text_replaces_the_transcript_and_is_checked_again() -> None:
     heard = clip(text="Thanks for watching!", avg_logprob=-2.0, repeated_share=0.9, language_prob=0.1, outside_speech_share=0.5)
     assert reasons([heard]) != [()]
     (judged,) = clip_selection.apply_rules(
@@ -98,7 +98,7 @@ def test_a_text_that_a_person_wrote_replaces_what_was_heard_and_is_judged_anew()
     assert reasons([heard], Decision(id="aa_0", action="text", text="No.")) == [("too_slow",)]
 
 
-def test_what_nobody_wrote_down_has_no_file_and_cannot_be_kept() -> None:
+def test_a_clip_without_text_has_no_file_and_cannot_be_kept() -> None:
     silent = clip(text="")
     assert "no_text" in reasons([silent], Decision(id="aa_0", action="keep"))[0]
     assert clip_selection.find_stale_decisions(
@@ -109,7 +109,7 @@ def test_what_nobody_wrote_down_has_no_file_and_cannot_be_kept() -> None:
     ]
 
 
-def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
+def test_rows_and_rejects_name_their_source_and_clip() -> None:
     recordings = [
         recording(clip(0), clip(1, snr_db=3.0)),
         refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 48_000),
@@ -132,7 +132,7 @@ def test_rows_and_rejects_know_where_they_come_from_and_can_be_heard() -> None:
     assert (whole.source, whole.stage, whole.reasons, whole.detail, whole.end) == ("b.wav", "recording", ["nan"], "at 0.1 s", 2)
 
 
-def test_what_another_clip_says_already_is_left_out_unless_a_person_wants_it() -> None:
+def test_a_duplicate_is_rejected_unless_a_person_keeps_it() -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 5 * MASTER_RATE)).astype(np.float32)
     sounds = {"aa_0": noise[0], "aa_1": noise[0], "aa_2": noise[1], "aa_3": noise[0]}
     clips = [clip(0), clip(1), clip(2, text="Something else that is said."), clip(3, snr_db=3.0)]

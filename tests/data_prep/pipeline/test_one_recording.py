@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyloudnorm
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.one_recording import Job, prepare_recording, refuse_recording
+from data_prep.audio.waveform import MASTER_RATE, Audio
+from data_prep.pipeline.one_recording import Job, PreparedRecording, prepare_recording, refuse_recording
 from data_prep.pipeline.stage_cache import Stages
 from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import find_recordings
+from data_prep.recordings.recording_files import RecordingSource, find_recordings
 from data_prep.recordings.user_transcripts import UserTranscript, find_transcript
 from data_prep.segmentation.segment import Lengths
 from data_prep.transcription.whisper_engine import describe_settings
@@ -22,18 +24,38 @@ from data_prep.transcription.whisper_engine import describe_settings
 TEXT = "The night train to the north leaves from platform seven."
 
 
+def write_take(folder: Path, sound: Audio) -> RecordingSource:
+    """One sentence as a recording in `folder`/in."""
+    (folder / "in").mkdir()
+    soundfile.write(folder / "in" / "take.wav", sound.samples, sound.rate)
+    return scan(folder / "in", "me", folder / "out")[0]
+
+
 @pytest.fixture
-def take(tmp_path, one_sentence):
-    """One sentence as a recording."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    soundfile.write(folder / "take.wav", one_sentence.samples, one_sentence.rate)
-    return find_recordings(folder, "me", tmp_path / "out")[0]
+def take(tmp_path, one_sentence) -> RecordingSource:
+    return write_take(tmp_path, one_sentence)
 
 
 @pytest.fixture
 def job(tmp_path) -> Job:
     return Job(tmp_path / "out", Lengths(), "english", None)
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory, one_sentence) -> tuple[PreparedRecording, Job, Models]:
+    """The recording prepared with `TEXT` in a folder without stored results. For reading."""
+    folder = tmp_path_factory.mktemp("first")
+    job = Job(folder / "out", Lengths(), "english", None)
+    recording, _, models = run(write_take(folder, one_sentence), Transcript(text=TEXT), job)
+    return recording, job, models
+
+
+@pytest.fixture
+def prepared(first_run, take, job) -> PreparedRecording:
+    """The recording of the first run; the folder of `job` holds its stored results and clips."""
+    recording, first_job, _ = first_run
+    shutil.copytree(first_job.out, job.out)
+    return replace(recording, source=take)
 
 
 def run(source, transcript, job, whisper=None):
@@ -42,43 +64,41 @@ def run(source, transcript, job, whisper=None):
         return prepare_recording(source, transcript, job, stages, models), stages, models
 
 
-def test_a_clip_is_as_long_as_its_place_in_the_source_and_holds_its_samples(take, job, one_sentence) -> None:
-    recording, _, _ = run(take, UserTranscript(text=TEXT), job)
+def test_a_clip_is_as_long_as_its_place_in_the_source_and_holds_its_samples(first_run, one_sentence) -> None:
+    recording, job, models = first_run
+    assert models.loads == {"vad": 1}
     (clip,) = recording.clips
     samples, rate = soundfile.read(job.out / clip.audio, dtype="float32")
     assert rate == MASTER_RATE
     assert len(samples) == clip.stop - clip.start == round(clip.seconds * MASTER_RATE)
     original = (one_sentence.samples - one_sentence.samples.mean()) * 10 ** (clip.gain_db / 20)
     inner = slice(120, len(samples) - 120)  # without the fades
-    assert np.abs(samples[inner] - original[clip.start : clip.stop][inner]).max() < 1e-3  # the gain is told to two decimals
+    assert np.abs(samples[inner] - original[clip.start : clip.stop][inner]).max() < 1e-3  # the gain is rounded to two decimals
     assert pyloudnorm.Meter(rate).integrated_loudness(samples) == pytest.approx(-23, abs=0.5)
-    assert (clip.text, clip.language, recording.source, recording.total) == (TEXT, "english", take, len(one_sentence.samples))
+    assert (clip.text, clip.language, recording.source.name, recording.total) == (TEXT, "english", "take.wav", len(one_sentence.samples))
 
 
-def test_a_second_run_loads_no_model_and_decodes_nothing(take, job, monkeypatch) -> None:
-    first, _, models = run(take, UserTranscript(text=TEXT), job)
-    assert models.loads == {"vad": 1}
+def test_a_second_run_loads_no_model_and_decodes_nothing(take, job, prepared) -> None:
     take.path.unlink()
     again, stages, models = run(take, UserTranscript(text=TEXT), job)
-    assert again == first
+    assert again == prepared
     assert models.loads == {}
     assert (dict(stages.computed), dict(stages.reused)) == ({}, {"speech": 1, "clips": 1})
 
 
-def test_a_lost_clip_is_written_again(take, job) -> None:
-    recording, _, _ = run(take, UserTranscript(text=TEXT), job)
-    path = job.out / recording.clips[0].audio
+def test_a_lost_clip_is_written_again(take, job, prepared) -> None:
+    path = job.out / prepared.clips[0].audio
     before = path.read_bytes()
     path.unlink()
     again, stages, _ = run(take, UserTranscript(text=TEXT), job)
-    assert again == recording
+    assert again == prepared
     assert path.read_bytes() == before
     assert stages.computed == {"clips": 1}
 
 
 @pytest.mark.parametrize("change", [{"text": "Another text of a similar length, to be read."}, {"language": "german"}])
-def test_other_inputs_make_other_results(change, take, job) -> None:
-    run(take, UserTranscript(text=TEXT), job)
+@pytest.mark.usefixtures("prepared")
+def test_another_text_or_language_is_computed_anew(change, take, job) -> None:
     if "language" in change:
         job = replace(job, language="german")
     recording, stages, _ = run(take, UserTranscript(text=change.get("text", TEXT)), job)
@@ -88,14 +108,14 @@ def test_other_inputs_make_other_results(change, take, job) -> None:
 
 
 @pytest.mark.parametrize("change", [{"speaker": "you"}, {"name": "other.wav"}])
-def test_another_name_costs_nothing(change, take, job) -> None:
-    run(take, UserTranscript(text=TEXT), job)
+@pytest.mark.usefixtures("prepared")
+def test_another_speaker_or_file_name_computes_nothing(change, take, job) -> None:
     recording, stages, _ = run(replace(take, **change), UserTranscript(text=TEXT), job)
     assert stages.computed == {}
     assert recording.source == replace(take, **change)
 
 
-def test_whisper_hears_a_recording_and_is_loaded_once(take, job, whisper_that_says) -> None:
+def test_whisper_transcribes_a_recording_and_is_loaded_once(take, job, whisper_that_says) -> None:
     weights = str(whisper_that_says(TEXT))
     job = replace(job, language=None, whisper_settings=describe_settings(weights, None))
     recording, stages, models = run(take, None, job, weights)
@@ -108,19 +128,19 @@ def test_whisper_hears_a_recording_and_is_loaded_once(take, job, whisper_that_sa
     assert models.loads == {}
 
 
-def test_what_is_wrong_with_a_recording_is_said(take, job) -> None:
+def test_an_unreadable_recording_is_rejected_with_the_reason(take, job) -> None:
     take.path.write_bytes(b"garbage")
     recording, _, _ = run(take, UserTranscript(text=TEXT), job)
     assert (recording.refused, recording.clips, recording.total) == ("unreadable", (), 0)
 
 
-def test_a_recording_without_speech_is_all_silence(take, job) -> None:
+def test_a_recording_without_speech_is_rejected(take, job) -> None:
     soundfile.write(take.path, np.random.default_rng(0).normal(0, 0.001, 48_000), 24_000)
     recording, _, _ = run(take, UserTranscript(text=TEXT), job)
     assert (recording.refused, recording.total, recording.regions) == ("no_speech", 48_000, ())
 
 
-def test_what_whisper_failed_on_says_why_and_is_tried_again(take, job, whisper_that_says, monkeypatch) -> None:
+def test_a_failed_transcription_is_reported_and_tried_again_by_the_next_run(take, job, whisper_that_says, monkeypatch) -> None:
     import whisper
 
     weights = str(whisper_that_says(TEXT))
@@ -140,7 +160,7 @@ def test_without_transcript_and_whisper_a_recording_is_refused_with_all_its_samp
     assert stages.computed == {"speech": 1}
 
 
-def test_every_piece_with_a_text_is_measured_and_written_whatever_its_worth(sample, job) -> None:
+def test_every_piece_with_a_text_is_measured_and_written_even_if_it_fails_the_rules(sample, job) -> None:
     source = next(one for one in find_recordings(sample, None, job.out) if one.name == "rms/railway.ogg")
     said = [one["text"] for one in json.loads(source.path.with_name("railway.transcript.json").read_text())]
     told = UserTranscript(utterances=[one for one in find_transcript(source.path).utterances if one.text != said[3]])
@@ -158,7 +178,7 @@ def test_a_refused_recording_accounts_for_its_samples(take) -> None:
     assert (recording.total, recording.regions, recording.detail) == (36_000, ((0, 36_000),), "nothing in it")
 
 
-def test_a_file_that_went_bad_after_its_speech_was_found_is_refused_and_not_remembered(take, job) -> None:
+def test_a_file_damaged_after_speech_detection_is_rejected_and_the_rejection_is_not_stored(take, job) -> None:
     whole = take.path.read_bytes()
     run(take, None, job)
     take.path.write_bytes(b"garbage")

@@ -1,4 +1,4 @@
-"""Hours, speed, time left and reasons, as a line that can be read."""
+"""Progress lines: hours, speed, time left and rejection reasons."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.data_prep.pipeline.test_clip_selection import clip, recording
 HOUR = 3600
 
 
-def test_the_figures_of_a_run_that_is_half_done() -> None:
+def test_progress_shows_hours_speed_time_left_and_reasons() -> None:
     line = format_progress(done=2 * HOUR, total=4 * HOUR, elapsed=180.0, reasons=Counter(noisy=3, no_text=2, a=1, b=1, c=1))
     assert line == "2:00:00 of about 4:00:00, 40.0× real time, 0:03:00 left · rejected for: noisy 3, no_text 2, a 1, b 1"
     assert format_progress(0.0, HOUR, 5.0, Counter()) == "0:00:00 of about 1:00:00, 0.0× real time, ? left"
 
 
-def test_what_became_of_a_recording() -> None:
+def test_the_result_of_a_recording_is_described() -> None:
     assert describe_result(recording(clip(0), clip(1))) == "2 clips"
     assert (
         describe_result(refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "nan", "at 0.1 s", 0))
@@ -30,7 +30,7 @@ def test_what_became_of_a_recording() -> None:
     )
 
 
-def test_without_a_terminal_each_recording_has_its_line_and_guesses_are_corrected(capsys) -> None:
+def test_without_a_terminal_each_recording_has_a_line_and_estimates_are_corrected(capsys) -> None:
     with RecordingProgress(2, estimated_seconds=1200.0) as progress:  # each was taken for 600 s and lasts as long
         progress.update(recording(clip(0)), 600.0, ["noisy"])
         progress.update(
@@ -43,7 +43,7 @@ def test_without_a_terminal_each_recording_has_its_line_and_guesses_are_correcte
     assert "0:00:00 left" in second
 
 
-def test_a_name_of_two_lines_leaves_the_log_one_line_a_recording(capsys) -> None:
+def test_a_line_break_in_a_name_does_not_break_the_log(capsys) -> None:
     with RecordingProgress(1, estimated_seconds=600.0) as progress:
         progress.update(refuse_recording(RecordingSource(Path("a\nb.wav"), "a\nb.wav", "bb", "me"), "silent", "all of it", 0), 600.0, [])
     (line,) = capsys.readouterr().out.splitlines()
@@ -55,7 +55,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_one_line_stays_and_only_what_was_refused_is_told(monkeypatch) -> None:
+def test_on_a_terminal_one_line_is_updated_and_only_rejections_are_printed(monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys, "stdout", Terminal())

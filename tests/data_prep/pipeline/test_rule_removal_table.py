@@ -1,4 +1,4 @@
-"""The table shows each rule with what it would remove, and what it alone would."""
+"""The table of a dry run shows for each rule what it removes, and what it alone removes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cells(line: str) -> list[str]:
     return line.split()[:5]
 
 
-def test_a_line_for_each_rule_and_for_each_preset() -> None:
+def test_the_dry_run_has_a_line_for_each_rule_and_each_preset() -> None:
     measures = [{}, {"snr_db": 17.0}, {"snr_db": 3.0}, {"snr_db": 3.0, "clipped_share": 0.5}, {}, {}]
     clips = [clip(number, text=f"{TEXT} {number}", **measured) for number, measured in enumerate(measures)]
     sounds = {f"aa_{number}": np.full(5 * MASTER_RATE, 0.1 * (number % 5), np.float32) for number in range(6)}  # the last is the first

@@ -1,4 +1,4 @@
-"""Results are found again by what they were made from."""
+"""Stage results are found by their inputs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_a_result_is_computed_once_per_input_and_counted(tmp_path) -> None:
     assert len(calls) == 3
 
 
-def test_a_result_whose_files_are_gone_is_computed_again(tmp_path) -> None:
+def test_a_result_whose_files_are_missing_is_computed_again(tmp_path) -> None:
     Stages(tmp_path).run("files", {}, NUMBERS, lambda: [1])
     assert Stages(tmp_path).run("files", {}, NUMBERS, lambda: [2], lambda result: result == [2]) == [2]
     assert Stages(tmp_path).run("files", {}, NUMBERS, lambda: [3], lambda result: result == [2]) == [2]
 
 
 @pytest.mark.parametrize("damage", [b"", b"[1, 2", b'{"other": "form"}'])
-def test_a_damaged_result_counts_as_none(damage, tmp_path) -> None:
+def test_a_damaged_result_is_computed_again(damage, tmp_path) -> None:
     Stages(tmp_path).run("numbers", {}, NUMBERS, lambda: [1])
     (path,) = (tmp_path / "numbers").iterdir()
     path.write_bytes(damage)
@@ -58,7 +58,7 @@ def test_keys_differ_with_any_value() -> None:
     assert len({make_key(value) for value in ({}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": None})}) == 7
 
 
-def test_memory_gives_what_is_stored_and_computes_nothing(tmp_path) -> None:
+def test_a_read_only_cache_returns_stored_results_and_computes_nothing(tmp_path) -> None:
     Stages(tmp_path).run("numbers", {}, NUMBERS, lambda: [1])
     memory = StoredStages(tmp_path)
     assert memory.run("numbers", {}, NUMBERS, lambda: [2]) == [1]

@@ -1,4 +1,4 @@
-"""Models and decoder come when they are asked for, once, and go at the end."""
+"""Models and decoder are loaded once on first use and closed at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_model_is_loaded_once_when_it_is_needed(random_whisper, tmp_path) -
         assert models.loads == {"vad": 1, "whisper": 1}
 
 
-def test_the_decoder_leaves_with_the_models(tmp_path, one_sentence) -> None:
+def test_closing_the_models_stops_the_decoder(tmp_path, one_sentence) -> None:
     before = children()
     soundfile.write(tmp_path / "take.wav", one_sentence.samples, MASTER_RATE)
     with Models(None, "cpu", tmp_path / "sound") as models:
@@ -37,7 +37,7 @@ def test_the_decoder_leaves_with_the_models(tmp_path, one_sentence) -> None:
     assert children() == before
 
 
-def test_a_sound_that_cannot_be_read_says_so_when_it_is_asked_for(tmp_path) -> None:
+def test_an_unreadable_file_raises_on_first_use(tmp_path) -> None:
     with Models(None, "cpu", tmp_path) as models:
         sound = LazyAudio(tmp_path / "absent.wav", models)
         with pytest.raises(AudioError, match="unreadable"):

@@ -1,4 +1,4 @@
-"""metadata.csv: two meanings of three fields, told apart by all lines together."""
+"""metadata.csv: three fields have two meanings, distinguished by all lines together."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def texts(*lines: str) -> dict[str, tuple[str | None, str]]:
     return {name: (entry.speaker, entry.text) for name, entry in parse_table(Path("metadata.csv"), "\n".join(lines)).items()}
 
 
-def test_two_fields() -> None:
+def test_two_fields_are_a_name_and_a_text() -> None:
     assert texts("a|One.", "", "wavs/b.wav|Two.", "c.d|Three.") == {"a": (None, "One."), "b": (None, "Two."), "c.d": (None, "Three.")}
 
 
-def test_a_text_and_its_normalised_form() -> None:
+def test_three_fields_may_be_a_text_and_its_normalised_form() -> None:
     lines = ["a|Dr. Watson came in 1895.|Doctor Watson came in eighteen ninety-five.", "b|No.|No.", "c|5|five", "d|He left.|He left."]
     assert texts(*lines)["a"] == (None, "Doctor Watson came in eighteen ninety-five.")
     assert texts(*lines)["c"] == (None, "five")
     assert texts("a|你好，世界1号。|你好，世界一号。") == {"a": (None, "你好，世界一号。")}
 
 
-def test_a_speaker_and_a_text() -> None:
+def test_three_fields_may_be_a_speaker_and_a_text() -> None:
     lines = [
         "a|anna|The train was late again.",
         "b|bob lee|Nobody knew what to do about it.",
@@ -49,7 +49,7 @@ def test_a_speaker_and_a_text() -> None:
         (["a|anna|The train was late.", "b|anna|Nobody knew.", "c|Two fields."], "metadata.csv:1: three fields are"),
     ],
 )
-def test_what_cannot_be_understood_is_refused_with_the_line(lines: list[str], message: str) -> None:
+def test_a_malformed_table_is_refused_with_the_line(lines: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         texts(*lines)
     assert str(caught.value).startswith(message)

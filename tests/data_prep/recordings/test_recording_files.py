@@ -1,4 +1,4 @@
-"""Which files count as recordings, in which order, and whose they are."""
+"""Which files count as recordings, in which order, and who their speaker is."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def test_recordings_are_found_in_sub_folders_sorted_and_by_any_case(tmp_path) ->
     assert found[0].digest == hashlib.sha256(b"a/c.MP3").hexdigest()
 
 
-def test_a_name_that_is_not_text_is_read_and_reported(tmp_path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_read_and_escaped_in_reports(tmp_path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
     (source,) = find_recordings(tmp_path, "me", skip=tmp_path / "out")
     assert source.name == "caf\\xe9.wav"
     assert source.path.read_bytes() == b"x"
 
 
-def test_the_output_is_no_input(tmp_path) -> None:
+def test_the_output_folder_is_not_scanned(tmp_path) -> None:
     folder = make(tmp_path / "in", "a.wav", "out/clips/b.flac")
     assert [source.name for source in find_recordings(folder, "me", skip=folder / "out")] == ["a.wav"]
 
 
-def test_folders_name_speakers(tmp_path) -> None:
+def test_folder_names_are_speakers(tmp_path) -> None:
     folder = make(tmp_path / "in", "Anna/a.wav", "Bo/deep/b.wav")
     assert [source.speaker for source in find_recordings(folder, None, skip=tmp_path / "out")] == ["anna", "bo"]
     make(folder, "nobody.wav")
@@ -49,7 +49,7 @@ def test_folders_name_speakers(tmp_path) -> None:
         find_recordings(folder, None, skip=tmp_path / "out")
 
 
-def test_no_recordings_lists_what_was_looked_for(tmp_path) -> None:
+def test_a_folder_without_recordings_is_refused_with_the_known_endings(tmp_path) -> None:
     make(tmp_path, "readme.txt")
     with pytest.raises(UserError) as caught:
         find_recordings(tmp_path, "me", skip=tmp_path / "out")
@@ -61,14 +61,14 @@ def test_no_recordings_lists_what_was_looked_for(tmp_path) -> None:
         find_recordings(tmp_path, "me", skip=tmp_path / "out")
 
 
-def test_what_is_no_recording_is_counted_by_its_ending(tmp_path) -> None:
+def test_other_files_are_counted_by_their_ending(tmp_path) -> None:
     folder = make(tmp_path / "in", "a.wav", "a.txt", "deep/b.TXT", "b.docx", "README", ".hidden.wav", ".git/x", "out/x.json")
     counts = count_ignored(folder, skip=folder / "out")
     assert counts == {".txt": 2, ".docx": 1, "without an ending": 1, "hidden": 2}
     assert format_counts(counts) == "2 .txt, 2 hidden, 1 .docx, 1 without an ending"
 
 
-def test_links_are_followed_once_around(tmp_path) -> None:
+def test_circular_links_are_followed_once(tmp_path) -> None:
     folder = make(tmp_path / "in", "anna/a.wav")
     make(tmp_path / "elsewhere", "b.wav")
     (folder / "bo").symlink_to(tmp_path / "elsewhere")
@@ -80,7 +80,7 @@ def test_links_are_followed_once_around(tmp_path) -> None:
     assert found["anna/c.wav"].digest == found["bo/b.wav"].digest != ""
 
 
-def test_what_cannot_be_read_is_a_recording_with_a_problem(tmp_path) -> None:
+def test_an_unreadable_file_is_a_recording_with_a_problem(tmp_path) -> None:
     folder = make(tmp_path / "in", "good.wav", "folder.wav/inside.wav")
     (folder / "circle.wav").symlink_to(folder / "circle.wav")
     (folder / "gone.mp3").symlink_to("../nowhere.mp3")
@@ -107,7 +107,7 @@ def without_privileges():
     os.seteuid(owner)
 
 
-def test_what_is_forbidden_is_told(tmp_path, monkeypatch, request) -> None:
+def test_an_unreadable_folder_is_reported(tmp_path, monkeypatch, request) -> None:
     folder = make(tmp_path / "in", "shut/a.wav", "shut.wav", "good.wav")
     for name in ("shut", "shut.wav"):
         (folder / name).chmod(0)

@@ -1,4 +1,4 @@
-"""Recordings elsewhere: brought once, fetched again when they change, and the dataset is that of the same recordings here."""
+"""Remote recordings are downloaded once, again after a change, and give the same dataset as local ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def held(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_only_what_is_new_or_changed_is_fetched(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_new_or_changed_recordings_are_downloaded(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "me"
     folder = download_recordings(url, out)
     assert folder == tmp_path / "me.recordings" / "talks" and held(folder) == CONTENT
@@ -41,7 +41,7 @@ def test_only_what_is_new_or_changed_is_fetched(url: str, tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "remove"])
-def test_a_download_that_is_killed_leaves_no_half_file(url: str, tmp_path: Path, operation: str) -> None:
+def test_a_killed_download_leaves_no_partial_file(url: str, tmp_path: Path, operation: str) -> None:
     folder = download_recordings(url, tmp_path / "me")
     remote.write(f"{url}/a.wav", b"longer")
 
@@ -56,7 +56,7 @@ def test_a_download_that_is_killed_leaves_no_half_file(url: str, tmp_path: Path,
     assert files.list_unfinished(tmp_path / "me.recordings") == []
 
 
-def test_a_torn_ledger_fetches_again(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_download_record_causes_a_new_download(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = download_recordings(url, tmp_path / "me")
     ledger = folder.with_name("talks.jsonl")
     ledger.write_text(ledger.read_text()[:-20])
@@ -64,14 +64,14 @@ def test_a_torn_ledger_fetches_again(url: str, tmp_path: Path, capsys: pytest.Ca
     assert held(download_recordings(url, tmp_path / "me")) == CONTENT and capsys.readouterr().out.count(" of 1: ") == 1
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_missing_remote_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no files; give the folder with your recordings"):
         download_recordings(f"file://{tmp_path}/gone", tmp_path / "me")
     assert not (tmp_path / "me.recordings").exists()
 
 
 @pytest.mark.slow
-def test_a_dataset_of_recordings_elsewhere_is_the_one_of_the_same_recordings_here(sample, tmp_path: Path) -> None:
+def test_remote_recordings_give_the_same_dataset_as_local_ones(sample, tmp_path: Path) -> None:
     there = shutil.copytree(sample, tmp_path / "elsewhere" / "talks")
     told = ("--transcripts", "--speaker-from", "folder", "--language", "en", "--workers", "0")
     assert voice.main([str(there), "--out", str(tmp_path / "here"), *told]) == 0

@@ -15,7 +15,7 @@ SOURCES = [RecordingSource(Path(name), name, "", "folder") for name in ("a.wav",
 TEXTS = {"a.wav": UserTranscript(text="A.", speaker="Anna"), "b.wav": UserTranscript(text="B.", speaker="bob"), "c.wav": None}
 
 
-def test_sources_take_the_names_that_their_transcripts_give() -> None:
+def test_sources_take_the_speakers_of_their_transcripts() -> None:
     assert [source.speaker for source in assign_speakers(SOURCES, TEXTS)] == ["anna", "bob", "folder"]
 
 
@@ -26,7 +26,7 @@ def test_a_transcript_without_a_name_is_refused() -> None:
         assign_speakers(SOURCES, dict.fromkeys(TEXTS))
 
 
-def test_several_names_that_nobody_asked_for_are_refused() -> None:
+def test_several_speakers_are_refused_unless_transcripts_name_them() -> None:
     with pytest.raises(UserError, match=r"name 2 speakers \(Anna, bob\); use --speaker-from transcript"):
         require_one_speaker(TEXTS)
     require_one_speaker({"a.wav": TEXTS["a.wav"], "c.wav": None})

@@ -1,4 +1,4 @@
-"""Subtitles and label tracks: what is said and when, and what is said about broken ones."""
+"""Subtitles and label tracks: texts and times, and messages about broken files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ intro
 """
 
 
-def test_subrip_as_it_is_found_in_the_wild() -> None:
+def test_subrip_files_of_other_programs_are_read() -> None:
     assert parse_subtitles(SRT, Path("talk.srt")).spoken == (
         Cue(2, 0.5, 2.0, "First line and second."),
         Cue(7, 3723.4, 3725.25, "Fish & chips, 2 < 3"),
@@ -77,13 +77,13 @@ CUE = "00:01.000 --> 00:02.000\n"
         ("a.srt", f"{CUE}one\n\n{CUE}one\ntwo\n\n{CUE}two\nthree\n", "a.srt:4: most cues repeat the previous one"),
     ],
 )
-def test_what_is_wrong_with_subtitles_is_said_with_the_line(name: str, text: str, message: str) -> None:
+def test_broken_subtitles_are_refused_with_the_line(name: str, text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_subtitles(text, Path(name))
     assert str(caught.value).startswith(message)
 
 
-def test_a_sentence_said_twice_is_no_rolling_caption() -> None:
+def test_a_repeated_sentence_is_no_rolling_caption() -> None:
     assert len(parse_subtitles(f"{CUE}Yes.\n\n{CUE}Yes.\n\n{CUE}No.\n\n{CUE}Well.\n", Path("a.srt")).spoken) == 4
 
 
@@ -99,7 +99,7 @@ def test_label_tracks() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Plain.", "3 4 cabbages and kings", "1984 2001 are years", "0.5 2.0 Spaces only.", "1\t2"])
-def test_a_text_is_no_label_track(text: str) -> None:
+def test_a_plain_text_is_no_label_track(text: str) -> None:
     assert not is_label_track(text)
 
 
@@ -110,7 +110,7 @@ def test_a_text_is_no_label_track(text: str) -> None:
         ("0 5000000 sil\n", "a.lab:1: 'sil' labels a phone or silence"),
     ],
 )
-def test_what_is_wrong_with_labels_is_said_with_the_line(text: str, message: str) -> None:
+def test_broken_labels_are_refused_with_the_line(text: str, message: str) -> None:
     assert is_label_track(text)
     with pytest.raises(UserError) as caught:
         parse_labels(text, Path("a.lab"))
@@ -125,14 +125,14 @@ SAID = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, 
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 10**5), SAID), min_size=1, max_size=20, unique_by=lambda cue: cue[2]))
-def test_what_a_player_writes_is_read_back(cues: list[tuple[int, int, str]]) -> None:
+def test_generated_subtitles_are_read_back(cues: list[tuple[int, int, str]]) -> None:
     text = "\n\n".join(f"{n}\n{clock(start)} --> {clock(start + long)}\n{said}" for n, (start, long, said) in enumerate(cues, start=1))
     found = parse_subtitles(text, Path("a.srt")).spoken
     assert [(round(cue.start * 1000), round(cue.end * 1000), cue.text) for cue in found] == [(s, s + long, said) for s, long, said in cues]
 
 
 @given(st.text(st.sampled_from("WEBVT10:.,-> \n\t<v>{\\}[♪#&;a"), max_size=80))
-def test_no_text_makes_it_fall_over(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     for read, name in ((parse_subtitles, "a.srt"), (parse_subtitles, "a.vtt"), (parse_labels, "a.lab")):
         try:
             read(text, Path(name))

@@ -1,4 +1,4 @@
-"""Transcripts with times: which are taken, and what is said about the others."""
+"""Transcripts with times: accepted forms, and messages about the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finetune.errors import UserError
 FIRST, SECOND = {"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4, "text": "Second."}
 
 
-def test_a_list_or_what_whisper_writes() -> None:
+def test_a_list_of_utterances_and_whisper_json_are_read() -> None:
     said = parse_json(json.dumps([FIRST, SECOND]), "talk.json")
     assert [(one.start, one.end, one.text) for one in said] == [(0.5, 2.0, "First."), (2.5, 4.0, "Second.")]
     whisper = {"text": "First. Second.", "segments": [FIRST | {"id": 0, "tokens": [1]}, SECOND], "language": "en"}
@@ -36,7 +36,7 @@ def test_several_speakers_in_one_recording_are_refused() -> None:
         ([Cue(2, 2.0, 3.0, "")], "a.srt:2: times without text"),
     ],
 )
-def test_times_that_make_no_sense_are_named_by_their_line(cues: list[Cue], message: str) -> None:
+def test_impossible_times_are_refused_with_the_line(cues: list[Cue], message: str) -> None:
     with pytest.raises(UserError) as caught:
         convert_cues(Cues(tuple(cues), 0), "a.srt")
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""Which transcript belongs to which recording, in each of its forms, and what is said about broken ones."""
+"""Which transcript belongs to which recording, in every form, and messages about broken ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def texts(folder: Path, *, language: str = "english") -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["talk.transcript.json", "talk.json"])
-def test_utterances_with_times(name, tmp_path) -> None:
+def test_timed_utterances_are_read(name, tmp_path) -> None:
     (tmp_path / name).write_text(json.dumps(TIMED))
     transcript = find_transcript(tmp_path / "talk.wav")
     units = transcript.make_units(240_000, "english")
@@ -28,13 +28,13 @@ def test_utterances_with_times(name, tmp_path) -> None:
     assert [unit.text for unit in transcript.make_units(240_000, "chinese")] == ["First.", "Second."]
 
 
-def test_one_text_for_a_short_recording(tmp_path) -> None:
+def test_a_text_file_is_the_transcript_of_a_whole_recording(tmp_path) -> None:
     (tmp_path / "talk.txt").write_text("\ufeffOne  line\nand another.\n", encoding="utf-8")
     assert texts(tmp_path) == ["One line and another."]
 
 
 @pytest.mark.parametrize(("line", "text"), [("talk|Plain.", "Plain."), ("talk|Dr. A.|Doctor A.", "Doctor A.")])
-def test_a_table_beside_the_clips_or_above_wavs(line, text, tmp_path) -> None:
+def test_metadata_csv_is_found_beside_the_clips_or_above_wavs(line, text, tmp_path) -> None:
     (tmp_path / "metadata.csv").write_text(f"other|x\n{line}\n\n")
     assert texts(tmp_path) == [text]
     for name in ("wavs", "wav"):
@@ -45,7 +45,7 @@ def test_a_table_beside_the_clips_or_above_wavs(line, text, tmp_path) -> None:
     assert find_transcript(tmp_path / "absent.wav") is None
 
 
-def test_times_win_over_plain_text(tmp_path) -> None:
+def test_timed_transcripts_take_precedence_over_plain_text(tmp_path) -> None:
     (tmp_path / "talk.transcript.json").write_text(json.dumps(TIMED))
     (tmp_path / "talk.txt").write_text("ignored")
     assert texts(tmp_path) == [" First.", " Second."]
@@ -99,14 +99,14 @@ def test_subtitles_in_several_languages_are_refused(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["talk.lab", "talk.txt"])
-def test_a_label_track_is_told_from_a_text(name, tmp_path) -> None:
+def test_a_label_track_is_distinguished_from_a_text(name, tmp_path) -> None:
     (tmp_path / name).write_text("0.5\t2.0\tFirst.\n2.5\t4.0\tSecond.\n")
     assert texts(tmp_path) == [" First.", " Second."]
     (tmp_path / name).write_text("All of it.\n")
     assert texts(tmp_path) == ["All of it."]
 
 
-def test_a_table_may_name_speakers(tmp_path) -> None:
+def test_metadata_csv_may_name_speakers(tmp_path) -> None:
     (tmp_path / "metadata.csv").write_text("talk|anna|The train was late.\nwalk|anna|We waited for an hour.\n")
     found = find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
     assert [(text.speaker, text.text) for text in found.by_recording.values()] == [
@@ -116,7 +116,7 @@ def test_a_table_may_name_speakers(tmp_path) -> None:
     assert found.notes == []
 
 
-def test_texts_of_clips_to_validate_on_are_read_too(tmp_path) -> None:
+def test_transcripts_of_validation_clips_are_read_too(tmp_path) -> None:
     """As the export to LJSpeech leaves them."""
     (tmp_path / "metadata.csv").write_text("talk|First.\n")
     (tmp_path / "metadata_val.csv").write_text("walk|Second.\ntalk|Another.\n")
@@ -124,7 +124,7 @@ def test_texts_of_clips_to_validate_on_are_read_too(tmp_path) -> None:
     assert [text.text for text in found.by_recording.values()] == ["First.", "Second."]
 
 
-def test_which_of_several_is_used_and_which_belong_to_no_recording_is_said(tmp_path) -> None:
+def test_the_used_transcript_and_those_without_a_recording_are_reported(tmp_path) -> None:
     for name in ("talk.txt", "talk.lab", "lost.txt", "walk.txt"):
         (tmp_path / name).write_text("Some text.")
     (tmp_path / "talk.srt").write_text(SRT)
@@ -138,7 +138,7 @@ def test_which_of_several_is_used_and_which_belong_to_no_recording_is_said(tmp_p
     ]
 
 
-def test_a_table_that_nobody_needs_is_not_read(tmp_path) -> None:
+def test_an_unneeded_metadata_csv_is_not_read(tmp_path) -> None:
     (tmp_path / "talk.txt").write_text("Some text.")
     (tmp_path / "metadata.csv").write_text("file_name,transcription\n")
     assert texts(tmp_path) == ["Some text."]

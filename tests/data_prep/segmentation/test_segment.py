@@ -1,4 +1,4 @@
-"""Which pauses are cut, and where in them, on recordings whose speech and pauses are drawn here."""
+"""Where recordings are cut, on generated speech and pauses."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ def at(*seconds: float) -> list[int]:
     return [round(one * SECOND) for one in seconds]
 
 
+NOISE = np.random.default_rng(0).standard_normal(60 * SECOND, np.float32)
+"""Made once: the searches below make hundreds of recordings of it."""
+
+
 def drawn(pairs: list[tuple[float, float]], length: float) -> tuple[list[Region], Audio]:
     """Speech as noise in the given seconds, near silence elsewhere."""
-    generator = np.random.default_rng(0)
-    samples = generator.normal(0, 1e-4, round(length * SECOND)).astype(np.float32)
+    samples = np.float32(1e-4) * NOISE[: round(length * SECOND)]
+    assert len(samples) == round(length * SECOND)
     regions = [Region(*at(*pair)) for pair in pairs]
     for region in regions:
-        samples[region.start : region.stop] += generator.normal(0, 0.1, region.stop - region.start).astype(np.float32)
+        samples[region.start : region.stop] += np.float32(0.1) * NOISE[SECOND:][region.start : region.stop]
     return regions, Audio(samples, MASTER_RATE)
 
 
@@ -71,7 +75,7 @@ def test_rough_times_choose_the_same_pauses(errors) -> None:
     assert [piece[:2] for piece in clips(rough)] == [piece[:2] for piece in clips(exact)]
 
 
-def test_speech_without_text_stands_alone() -> None:
+def test_speech_without_text_is_a_piece_without_text() -> None:
     pieces = clips([unit("a", 0.5, 6.0), unit("c", 10.8, 14.0)])
     assert [piece.text for piece in pieces] == ["a", "", "c"]
     pieces = clips([unit("b", 6.9, 10.0)])
@@ -100,7 +104,7 @@ def test_words_are_gathered_towards_the_target_and_sentences_are_preferred() -> 
     assert " ".join(piece.text for piece in pieces) == " ".join(word.text.strip() for word in words)
 
 
-def test_too_long_without_a_pause_is_one_piece_for_the_rules_to_judge() -> None:
+def test_speech_without_a_pause_stays_one_piece_even_if_it_is_too_long() -> None:
     regions, audio = drawn([(0.5, 30.0)], 31.0)
     units = [unit("a", 0.5, 15.0), unit("b", 15.0, 30.0)]
     pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), score_utterance_end)
@@ -114,7 +118,7 @@ def test_a_long_pause_divides_what_would_fit_in_one_clip() -> None:
     assert [piece.text for piece in pieces] == ["a", "b"]
 
 
-def test_whole_makes_one_clip_of_everything() -> None:
+def test_single_clip_covers_all_speech() -> None:
     units = [unit("all of it", 0, 15)]
     pieces = choose_pieces(make_outer_cuts(units, REGIONS, len(AUDIO.samples)), units, AUDIO, Lengths(), score_utterance_end)
     assert len(pieces) == 1
@@ -123,7 +127,7 @@ def test_whole_makes_one_clip_of_everything() -> None:
 
 
 @pytest.mark.parametrize(("text", "order"), [("end.", 2), ('end?"', 2), ("and,", 1), ("and", 0), ("句。", 2), ("句，", 1)])
-def test_where_a_cut_is_welcome(text, order) -> None:
+def test_a_cut_after_a_sentence_scores_above_one_after_a_comma_or_a_word(text, order) -> None:
     bonuses = sorted({score_sentence_end(unit(word, 0, 1)) for word in ("end.", "and,", "and")})
     assert score_sentence_end(unit(text, 0, 1)) == bonuses[order]
 
@@ -141,7 +145,7 @@ def recordings(draw):
 
 
 @given(recordings(), st.sampled_from([score_sentence_end, score_utterance_end]))
-def test_whatever_the_text_says_no_speech_is_cut_lost_or_used_twice(case, bonus) -> None:
+def test_no_speech_is_cut_lost_or_used_twice_for_any_text(case, bonus) -> None:
     pairs, length, units = case
     regions, audio = drawn(pairs, length)
     pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 1.0), units, audio, Lengths(), bonus)
@@ -192,7 +196,7 @@ def spoken(draw, longest_pause):
 
 
 @given(spoken(longest_pause=2.0), st.sets(st.integers(0, 7), max_size=1))
-def test_no_clip_is_spoiled_where_another_division_spoils_none(case, untold) -> None:
+def test_no_clip_is_unusable_where_another_division_has_only_usable_ones(case, untold) -> None:
     """Against all divisions that there are, sometimes with a word that the text leaves out."""
     pairs, length, words = case
     units = [word for index, word in enumerate(words) if index not in untold] or words
@@ -209,7 +213,7 @@ def test_no_clip_is_spoiled_where_another_division_spoils_none(case, untold) -> 
 
 
 @given(spoken(longest_pause=0.8))
-def test_each_clip_says_just_the_words_that_lie_in_it_though_their_times_are_wrong(case) -> None:
+def test_each_clip_has_exactly_the_words_inside_it_even_with_wrong_word_times(case) -> None:
     pairs, length, words = case
     regions, audio = drawn(pairs, length)
     for piece in choose_pieces(find_cuts(words, regions, len(audio.samples), 0.4), words, audio, Lengths(), score_sentence_end):
@@ -218,7 +222,7 @@ def test_each_clip_says_just_the_words_that_lie_in_it_though_their_times_are_wro
         )
 
 
-def test_a_clip_that_is_long_enough_only_with_its_air_counts_the_air_it_really_gets() -> None:
+def test_the_shortest_length_counts_the_margins_that_a_clip_gets() -> None:
     """0.8 s of speech between pauses of 0.1 s would be a clip of 0.9 s; with lead and tail as asked for it would have been one of 1.1 s."""
     regions, audio = drawn([(0.5, 4.0), (4.1, 4.9), (5.0, 9.0)], 10.0)
     units = [unit("long.", 0.5, 4.0), unit("Short.", 4.1, 4.9), unit("longer.", 5.0, 9.0)]
@@ -227,14 +231,14 @@ def test_a_clip_that_is_long_enough_only_with_its_air_counts_the_air_it_really_g
     assert all((piece.stop - piece.start) / SECOND >= 1.0 for piece in pieces)
 
 
-def test_untold_speech_joins_no_clip_even_if_that_costs_both_neighbours() -> None:
+def test_speech_without_text_joins_no_clip_even_if_both_neighbours_are_too_short() -> None:
     regions, audio = drawn([(0.5, 1.0), (1.3, 2.3), (2.6, 3.1)], 4.0)
     units = [unit("Yes.", 0.5, 1.0), unit("No.", 2.6, 3.1)]
     pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 0.1), units, audio, Lengths(), score_sentence_end)
     assert [piece.text for piece in pieces] == ["Yes.", "", "No."]
 
 
-def test_a_stretch_on_which_whisper_failed_takes_no_neighbour_with_it() -> None:
+def test_a_failed_transcription_does_not_affect_the_neighbouring_clips() -> None:
     regions, audio = drawn([(0.5, 3.0), (3.4, 5.0), (5.4, 8.0)], 9.0)
     failed = TextUnit(text="", start=round(3.2 * SECOND), stop=round(5.2 * SECOND), error="RuntimeError: no")
     units = [unit("before.", 0.5, 3.0), failed, unit("after.", 5.4, 8.0)]

@@ -23,7 +23,7 @@ def hearing(master: Audio) -> Audio:
     return Audio(soxr.resample(master.samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
 
 
-def test_speech_lies_where_the_sample_says(vad, railway, said) -> None:
+def test_speech_is_detected_where_the_sample_has_it(vad, railway, said) -> None:
     regions = find_speech(vad, hearing(railway), len(railway.samples))
     heard = np.zeros(len(railway.samples), bool)
     for region in regions:
@@ -36,7 +36,7 @@ def test_speech_lies_where_the_sample_says(vad, railway, said) -> None:
     assert not heard[pauses].any()
 
 
-def test_the_same_speech_lies_at_the_same_times_whatever_the_recording_was(vad, one_sentence, tmp_path, write_sound) -> None:
+def test_speech_times_depend_neither_on_the_rate_nor_on_the_channels(vad, one_sentence, tmp_path, write_sound) -> None:
     found = {}
     for rate in (8000, 22050, 48000):
         samples = soxr.resample(one_sentence.samples, MASTER_RATE, rate, quality="VHQ")
@@ -50,7 +50,7 @@ def test_the_same_speech_lies_at_the_same_times_whatever_the_recording_was(vad, 
         assert np.abs(np.subtract(regions, expected)).max() <= 0.04 * SECOND  # the detector steps by 32 ms
 
 
-def test_only_its_own_rate_is_heard(vad, railway) -> None:
+def test_the_detector_refuses_another_sample_rate(vad, railway) -> None:
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
         find_speech(vad, railway, len(railway.samples))
 
@@ -81,7 +81,7 @@ class Watched:
         return self.detector(chunk, rate)
 
 
-def test_speech_is_found_with_one_thread_and_the_others_are_given_back(vad, one_sentence) -> None:
+def test_speech_is_detected_with_one_thread_and_the_thread_count_is_restored(vad, one_sentence) -> None:
     watched, before = Watched(vad), torch.get_num_threads()
     try:
         torch.set_num_threads(3)
@@ -92,7 +92,7 @@ def test_speech_is_found_with_one_thread_and_the_others_are_given_back(vad, one_
     assert found == find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
 
 
-def test_mapped_samples_are_heard_as_those_in_memory(vad, one_sentence, tmp_path) -> None:
+def test_memory_mapped_samples_give_the_same_regions_without_a_copy(vad, one_sentence, tmp_path) -> None:
     """Without a copy: hours of a recording stay on the disk."""
     sound = hearing(one_sentence)
     sound.samples.tofile(tmp_path / "samples")
@@ -189,7 +189,7 @@ def test_a_window_ends_at_its_longest_late_pause() -> None:
     assert only.stop == pytest.approx((24 + 2.9 + 0.15) * SECOND, abs=2), "what fits as a whole stays whole"
 
 
-def test_a_model_that_knows_short_windows_only_gets_them() -> None:
+def test_windows_are_no_longer_than_the_model_allows() -> None:
     regions = [Region(at * SECOND, at * SECOND + SECOND) for at in range(0, 40, 2)]
     silence = Audio(np.zeros(41 * SECOND, np.float32), MASTER_RATE)
     assert len(make_windows(regions, silence)) == 2
@@ -197,7 +197,7 @@ def test_a_model_that_knows_short_windows_only_gets_them() -> None:
     assert len(short) == 4 and all(window.seconds <= 12.0 for window in short)
 
 
-def test_hours_without_a_pause_are_split_too(monkeypatch) -> None:
+def test_hours_without_a_pause_are_split_without_deep_recursion(monkeypatch) -> None:
     """More pieces than Python may nest calls."""
     monkeypatch.setattr(vad_module, "WINDOW_SECONDS", 0.5)
     length = 400 * SECOND
@@ -208,7 +208,7 @@ def test_hours_without_a_pause_are_split_too(monkeypatch) -> None:
     assert all(one.stop == other.start for one, other in itertools.pairwise(result))
 
 
-def test_the_quietest_place() -> None:
+def test_the_quietest_position_is_found() -> None:
     samples = np.ones(SECOND, np.float32)
     samples[4800:5040] = 0
     audio = Audio(samples, MASTER_RATE)

@@ -1,4 +1,4 @@
-"""How windows become packs, where words of a pack lie in the recording, and what becomes of packs that cannot be heard."""
+"""How windows are packed, where words of a pack lie in the recording, and how failing packs are handled."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TWO = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
 """2 s and 3 s, with 48 s between them."""
 
 
-def test_a_word_that_seems_to_span_a_pause_lies_where_its_middle_is() -> None:
+def test_a_word_across_a_removed_pause_is_placed_by_its_middle() -> None:
     places = [locate_word(TWO, *times) for times in ((0.5, 1.0), (1.5, 2.3), (1.8, 2.5), (2.5, 3.0), (4.5, 6.0))]
     seconds = [(one.start / MASTER_RATE, one.stop / MASTER_RATE) for one in places]
     assert seconds == [(0.5, 1.0), (1.5, 2.0), (50.0, 50.5), (50.5, 51.0), (52.5, 53.0)]
 
 
-def test_the_sound_of_a_pack_is_that_of_its_stretches() -> None:
+def test_the_samples_of_a_pack_are_those_of_its_regions() -> None:
     audio = Audio(np.arange(60 * SPEECH_RATE, dtype=np.float32), SPEECH_RATE)
     sound = decoding_windows.join_samples(audio, TWO)
     assert len(sound) == 5 * SPEECH_RATE == sum_seconds(TWO) * SPEECH_RATE
@@ -46,7 +46,7 @@ def test_packs_hold_every_window_once_in_order_and_fit_into_whispers_30_s(steps)
 
 
 @given(st.lists(st.integers(1, 28), min_size=1, max_size=60), st.sets(st.integers(0, 59), max_size=4))
-def test_a_pack_that_fails_takes_no_other_with_it(lengths, bad) -> None:
+def test_a_pack_that_fails_does_not_affect_the_others(lengths, bad) -> None:
     """Windows 10 s apart; the packs with a number in `bad` raise, alone and in every batch."""
     starts = [sum(lengths[:index]) + 10 * index for index in range(len(lengths))]
     windows = [Region(start * MASTER_RATE, (start + length) * MASTER_RATE) for start, length in zip(starts, lengths, strict=True)]
@@ -67,7 +67,7 @@ def test_a_pack_that_fails_takes_no_other_with_it(lengths, bad) -> None:
     ]
 
 
-def test_the_longest_come_first_in_batches_that_do_not_exceed_16() -> None:
+def test_batches_have_at_most_16_packs_longest_first() -> None:
     windows = [Region(40 * index * MASTER_RATE, (40 * index + 28) * MASTER_RATE - index) for index in range(40)]
     heard: list[list[decoding_windows.Pack]] = []
     decoding_windows.transcribe_windows(windows, lambda batch: heard.append(batch) or [])

@@ -1,4 +1,4 @@
-"""The Whisper of the package: asked for by name only, and everything that it writes says what it is."""
+"""The packaged demo Whisper: used only by its name, and named in everything that it writes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def prepare(recordings: Path, *more: str) -> tuple[int, Path]:
     return voice.main(argv), out
 
 
-def test_the_summary_and_every_row_say_what_it_is(pretends, recordings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_and_every_row_name_the_demo_model(pretends, recordings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pretends(least_sure=-0.4)
     code, out = prepare(recordings)
     assert code == 0
@@ -83,9 +83,7 @@ def test_the_summary_and_every_row_say_what_it_is(pretends, recordings: Path, ca
     assert row["asr"] == {"model": demo_whisper.NAME, "scope": SCOPE} and row["text"] == TEXT
 
 
-def test_its_own_limit_of_sureness_rejects_what_a_real_whisper_might_mean(
-    pretends, recordings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_model_has_its_own_confidence_limit(pretends, recordings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pretends(least_sure=0.5)
     code, out = prepare(recordings)
     assert code == 2, "nothing is left to train on"
@@ -105,14 +103,14 @@ def test_the_checkpoint_is_unpacked_once_into_the_cache(pretends, tmp_path: Path
     assert whisper.load_model(str(path), device="cpu").dims.n_audio_state == 64
 
 
-def test_only_its_name_asks_for_it() -> None:
+def test_the_demo_model_is_used_only_by_its_full_name() -> None:
     assert demo_whisper.is_demo_name("whisper-demo-en")
     assert not any(map(demo_whisper.is_demo_name, ("", "tiny", "small.en", "demo", "whisper-demo")))
     with pytest.raises(UserError, match=r"--whisper whisper-demo: neither a file nor one of whisper-demo-en, "):
         whisper_engine.describe_settings("whisper-demo", None)
 
 
-def test_a_package_without_the_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_the_demo_model_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_models, "HERE", tmp_path)
     with pytest.raises(UserError, match=r"--whisper whisper-demo-en: .*\.zip is missing; reinstall the package"):
         whisper_engine.describe_settings(demo_whisper.NAME, None)
@@ -121,7 +119,7 @@ def test_a_package_without_the_model_says_so(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
 @pytest.mark.skipif(not demo_models.is_shipped(demo_whisper.NAME), reason="this copy has no whisper-demo-en yet")
-def test_the_shipped_model_keeps_its_grammar_and_what_it_invents_is_rejected(sample: Path, tmp_path: Path) -> None:
+def test_the_demo_model_transcribes_its_grammar_and_its_inventions_are_rejected(sample: Path, tmp_path: Path) -> None:
     """Sentences that were held out of its training, and the embedded sample's English, of which it knows nothing."""
     texts = list(islice(generate_sentences(5, "held_out"), 8))
     (tmp_path / "recordings").mkdir()

@@ -1,4 +1,4 @@
-"""faster-whisper on a checkpoint of one layer that always says the same, converted by CTranslate2's own converter."""
+"""faster-whisper on a converted checkpoint of one layer that always gives the same text."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def said(units: list[TextUnit]) -> str:
 
 
 @needs_faster_whisper
-def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, talk) -> None:
+def test_words_have_text_times_and_confidence(speaking, talk) -> None:
     units = whisper_engine.transcribe_recording(speaking, talk, [WINDOW], None)
     assert said(units) == TEXT and len(units) == len(TEXT.split())
     assert all(WINDOW.start <= unit.start <= unit.stop <= WINDOW.stop for unit in units)
@@ -121,14 +121,14 @@ def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, talk
 
 
 @needs_faster_whisper
-def test_each_pack_of_a_batch_says_its_words_in_its_place(speaking, talk) -> None:
+def test_words_of_each_pack_lie_inside_its_region(speaking, talk) -> None:
     units = whisper_engine.transcribe_recording(speaking, talk, FULL, "english")
     assert [said([unit for unit in units if one.start <= unit.start and unit.stop <= one.stop]) for one in FULL] == [TEXT] * 3
     assert len(units) == 3 * len(TEXT.split()) and all(unit.heard.language_prob is None for unit in units)
 
 
 @needs_faster_whisper
-def test_pauses_between_the_stretches_of_a_pack_are_left_out(speaking, talk) -> None:
+def test_pauses_between_the_regions_of_a_pack_are_removed(speaking, talk) -> None:
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 20, 40)]
     (packed,) = decoding_windows.pack_windows(windows)
     units = whisper_engine.transcribe_recording(speaking, talk, windows, "english")
@@ -137,7 +137,7 @@ def test_pauses_between_the_stretches_of_a_pack_are_left_out(speaking, talk) -> 
 
 
 @needs_faster_whisper
-def test_the_verb_takes_it_by_name(folder, one_sentence, tmp_path) -> None:
+def test_voice_accepts_a_faster_whisper_model(folder, one_sentence, tmp_path) -> None:
     (tmp_path / "in").mkdir()
     soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
     asked = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--whisper", f"faster-whisper:{folder}", "--workers", "0"]
@@ -147,14 +147,14 @@ def test_the_verb_takes_it_by_name(folder, one_sentence, tmp_path) -> None:
 
 
 @needs_faster_whisper
-def test_a_text_that_runs_into_the_limit_says_so(speaking, talk, monkeypatch) -> None:
+def test_a_text_cut_by_the_token_limit_is_incomplete(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 5)
     units = whisper_engine.transcribe_recording(speaking, talk, [WINDOW], "english")
     assert TEXT.startswith(said(units)) and not any(unit.heard.complete for unit in units)
 
 
 @needs_faster_whisper
-def test_what_it_cannot_hear_says_why(speaking, talk, monkeypatch) -> None:
+def test_a_failed_transcription_has_the_error(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 1000)
     monkeypatch.setattr(decoding_windows, "TOKENS_PER_SECOND", 100)
     (unit,) = whisper_engine.transcribe_recording(speaking, talk, [FULL[0]], "english")
@@ -162,12 +162,10 @@ def test_what_it_cannot_hear_says_why(speaking, talk, monkeypatch) -> None:
 
 
 @needs_faster_whisper
-def test_weights_are_known_by_content_and_a_foreign_folder_is_named(folder, tmp_path, monkeypatch) -> None:
+def test_weights_are_identified_by_content_and_other_folders_refused(folder, tmp_path, monkeypatch) -> None:
     assert whisper_engine.fetch_weights(f"faster-whisper:{folder}") == folder / "model.bin"
     assert len(whisper_engine.describe_settings(f"faster-whisper:{folder}", None)["weights"]) == 64
-    assert whisper_engine.describe_settings("faster-whisper:small", None) != whisper_engine.describe_settings(
-        "faster-whisper:small", "english"
-    )
+    assert whisper_engine.describe_settings("faster-whisper:small", None) != whisper_engine.describe_settings("faster-whisper:small", "english")
     with pytest.raises(UserError, match="neither a folder with model.bin nor downloadable weights .*tiny"):
         whisper_engine.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
     (tmp_path / "model.bin").write_bytes(b"nothing of the kind")
@@ -175,7 +173,7 @@ def test_weights_are_known_by_content_and_a_foreign_folder_is_named(folder, tmp_
         whisper_engine.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
 
 
-def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
+def test_a_missing_faster_whisper_is_named_with_the_command_that_installs_it(monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine, "find_spec", lambda _name: None)
     for ask in (
         lambda name: whisper_engine.load_whisper(name, "cpu"),
@@ -188,7 +186,7 @@ def test_without_the_package_the_way_to_it_is_told(monkeypatch) -> None:
 
 
 @needs_faster_whisper
-def test_ctranslate2_opens_the_library_that_is_looked_for_and_no_other_of_cuda() -> None:
+def test_ctranslate2_links_no_cuda_library_but_the_checked_one() -> None:
     """By the names in its binaries: another release may want another version, or cuDNN."""
     import ctranslate2
 
@@ -202,7 +200,7 @@ def no_library(_path: str) -> None:
     raise OSError("libcublas.so.12: cannot open shared object file")
 
 
-def test_without_the_library_of_a_gpu_the_package_is_named_before_anything_is_fetched(monkeypatch) -> None:
+def test_a_missing_cuda_library_is_named_before_any_download(monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", no_library)
     monkeypatch.setattr(faster_whisper_engine, "files_of", lambda _package: None)
     monkeypatch.setattr(faster_whisper_engine, "fetch_weights", lambda _name: pytest.fail("nothing is fetched"))
@@ -211,7 +209,7 @@ def test_without_the_library_of_a_gpu_the_package_is_named_before_anything_is_fe
     faster_whisper_engine.check_device("faster-whisper:small", "cpu")
 
 
-def test_a_library_that_only_its_package_knows_is_opened_from_there(tmp_path, monkeypatch) -> None:
+def test_a_cuda_library_inside_its_package_is_opened(tmp_path, monkeypatch) -> None:
     """The loader does not look into site-packages; once open, the library is found by its name."""
     opened = []
 
@@ -231,7 +229,7 @@ def test_a_library_that_only_its_package_knows_is_opened_from_there(tmp_path, mo
 
 
 @needs_faster_whisper
-def test_the_verb_looks_for_it_before_a_recording_is_read(folder, one_sentence, tmp_path, monkeypatch, capsys) -> None:
+def test_voice_checks_the_cuda_library_before_it_reads_recordings(folder, one_sentence, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "in").mkdir()
     soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
     monkeypatch.setattr(faster_whisper_engine.ctypes, "CDLL", no_library)
@@ -244,7 +242,7 @@ def test_the_verb_looks_for_it_before_a_recording_is_read(folder, one_sentence, 
 
 
 @needs_faster_whisper
-def test_each_worker_has_its_gpu(folder, monkeypatch) -> None:
+def test_each_worker_uses_its_gpu(folder, monkeypatch) -> None:
     """torch says `cuda:1` in one word, CTranslate2 in two; what it does with them cannot be tried without a GPU."""
     import faster_whisper
 

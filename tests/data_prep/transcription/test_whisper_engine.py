@@ -1,4 +1,4 @@
-"""Whisper's own code on checkpoints of one layer: one that always says the same, and one that babbles."""
+"""Whisper on checkpoints of one layer: one always gives the same text, the other never stops."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def babbling(random_whisper):
     return load_whisper(str(random_whisper), "cpu")
 
 
-def test_a_whisper_keeps_cudnn_out_of_sdpa(random_whisper) -> None:
+def test_loading_whisper_disables_the_cudnn_backend_of_attention(random_whisper) -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
     load_whisper(str(random_whisper), "cpu")
     assert not torch.backends.cuda.cudnn_sdp_enabled(), "a cache that grows would need another plan for each token"
 
 
-def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hearing) -> None:
+def test_words_have_text_times_and_confidence(speaking, hearing) -> None:
     units = whisper_engine.transcribe_recording(speaking, hearing, [WINDOW], None)
     assert "".join(unit.text for unit in units).strip() == TEXT
     assert len(units) == len(TEXT.split())
@@ -66,7 +66,7 @@ def test_words_carry_their_text_their_times_and_how_sure_they_are(speaking, hear
     assert all(unit.heard.language_prob == 1 for unit in units)
 
 
-def test_a_batch_says_what_each_pack_says_alone(speaking, talk, monkeypatch) -> None:
+def test_a_batch_gives_the_same_text_as_each_pack_alone(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(decoding_windows, "BATCH", 2)
     windows = FULL[:3]
     together = whisper_engine.transcribe_recording(speaking, talk, windows, "english")
@@ -75,7 +75,7 @@ def test_a_batch_says_what_each_pack_says_alone(speaking, talk, monkeypatch) -> 
     assert [unit.text for unit in together] == [unit.text for unit in alone]
 
 
-def test_long_pauses_are_left_out_and_words_find_their_way_back(speaking, talk) -> None:
+def test_words_of_a_pack_without_pauses_are_mapped_back_to_the_recording(speaking, talk) -> None:
     """Three windows of 2 s, minutes apart for Whisper's taste: one sound, and each word in one of them."""
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 30, 60)]
     (packed,) = decoding_windows.pack_windows(windows)
@@ -89,7 +89,7 @@ def test_long_pauses_are_left_out_and_words_find_their_way_back(speaking, talk) 
     assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
 
 
-def test_babble_ends_at_the_limit_is_tried_twice_and_is_reported(babbling, hearing, monkeypatch) -> None:
+def test_an_endless_text_stops_at_the_limit_and_is_retried_twice(babbling, hearing, monkeypatch) -> None:
     import whisper
 
     temperatures = []
@@ -127,13 +127,13 @@ def test_only_failing_packs_are_tried_again(speaking, talk, monkeypatch) -> None
     assert sum(unit.heard.temperature == 0.2 for unit in units) == len(TEXT.split())
 
 
-def test_the_text_may_be_sure_and_its_language_not(speaking, hearing) -> None:
+def test_a_confident_text_may_have_an_unlikely_language(speaking, hearing) -> None:
     units = whisper_engine.transcribe_recording(speaking, hearing, [WINDOW], "german")
     assert "".join(unit.text for unit in units).strip() == TEXT
     assert {(unit.heard.language, unit.heard.language_prob) for unit in units} == {("german", 0.0)}
 
 
-def test_every_pack_is_encoded_once_whatever_follows(babbling, talk) -> None:
+def test_every_pack_is_encoded_once_despite_retries(babbling, talk) -> None:
     """Detection of the language, three tries and the alignment of the words."""
     groups = []
     hook = babbling.encoder.register_forward_hook(lambda _module, inputs, _output: groups.append(len(inputs[0])))
@@ -142,7 +142,7 @@ def test_every_pack_is_encoded_once_whatever_follows(babbling, talk) -> None:
     assert groups == [4, 2]
 
 
-def test_words_are_where_whisper_itself_places_them(speaking, hearing) -> None:
+def test_word_times_match_those_of_whisper(speaking, hearing) -> None:
     """`find_alignment` is not public: this fails if it comes to need more of a model than it gets here."""
     import torch
     import whisper
@@ -160,7 +160,7 @@ def test_words_are_where_whisper_itself_places_them(speaking, hearing) -> None:
     assert [unit.start for unit in units] == [start for start, _ in times]
 
 
-def test_what_does_not_fit_into_memory_is_done_in_halves(speaking, talk, monkeypatch) -> None:
+def test_a_batch_that_does_not_fit_into_memory_is_halved(speaking, talk, monkeypatch) -> None:
     import torch
     import whisper
 
@@ -179,7 +179,7 @@ def test_what_does_not_fit_into_memory_is_done_in_halves(speaking, talk, monkeyp
     assert sizes == [5, 2, 3, 1, 2]
 
 
-def test_a_pack_that_fails_says_why_and_the_others_go_on(speaking, talk) -> None:
+def test_a_failed_pack_is_reported_and_the_others_transcribed(speaking, talk) -> None:
     samples = talk.samples.copy()
     samples[convert_position(FULL[3].start, MASTER_RATE, SPEECH_RATE) :][:SPEECH_RATE] *= 1e6
 
@@ -208,7 +208,25 @@ print(torch.get_num_threads())
 """
 
 
-def test_word_times_leave_the_thread_count_alone(random_whisper) -> None:
+def test_the_thread_count_that_word_timing_changes_is_restored(speaking, hearing, monkeypatch) -> None:
+    from whisper import timing
+
+    find_alignment, before = timing.find_alignment, torch.get_num_threads()
+
+    def changes_threads(*given: object, **named: object) -> object:
+        torch.set_num_threads(before + 1)
+        return find_alignment(*given, **named)
+
+    monkeypatch.setattr(timing, "find_alignment", changes_threads)
+    try:
+        assert whisper_engine.transcribe(speaking, hearing, [WINDOW], "english")
+        assert torch.get_num_threads() == before
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_word_timing_in_a_fresh_process_restores_the_thread_count(random_whisper) -> None:
     """numba sets OpenMP's count when its first parallel loop starts, so this needs an interpreter that has run none."""
     root = Path(__file__).resolve().parents[3]
     environment = os.environ | {"NUMBA_NUM_THREADS": "2", "PYTHONPATH": str(root)}
@@ -226,7 +244,7 @@ def test_another_rate_is_refused(speaking, one_sentence) -> None:
         whisper_engine.transcribe_recording(speaking, one_sentence, [WINDOW], None)
 
 
-def test_weights_are_known_by_content_before_they_are_loaded(random_whisper) -> None:
+def test_weights_are_identified_by_content_before_loading(random_whisper) -> None:
     assert digest_weights(str(random_whisper)) == files.digest(random_whisper)
     assert len(digest_weights("small")) == 64
     assert describe_settings("small", None) != describe_settings("tiny", None)
@@ -235,13 +253,13 @@ def test_weights_are_known_by_content_before_they_are_loaded(random_whisper) -> 
         digest_weights("smal")
 
 
-def test_a_foreign_file_is_no_whisper(tmp_path) -> None:
+def test_a_file_that_is_no_whisper_checkpoint_is_refused(tmp_path) -> None:
     (tmp_path / "notes.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(UserError, match="not a Whisper checkpoint"):
         load_whisper(str(tmp_path / "notes.pt"), "cpu")
 
 
-def test_without_a_network_the_way_out_is_told(monkeypatch, tmp_path) -> None:
+def test_without_a_network_the_error_names_the_alternative(monkeypatch, tmp_path) -> None:
     import urllib.request
     from urllib.error import URLError
 
@@ -255,7 +273,7 @@ def test_without_a_network_the_way_out_is_told(monkeypatch, tmp_path) -> None:
             get()
 
 
-def test_weights_that_are_there_are_not_fetched(random_whisper, monkeypatch, tmp_path) -> None:
+def test_cached_weights_are_not_downloaded(random_whisper, monkeypatch, tmp_path) -> None:
     import whisper
 
     assert fetch_weights(str(random_whisper)) == random_whisper

@@ -1,4 +1,4 @@
-"""Names of languages as Whisper's codes."""
+"""Language names become Whisper's codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_full_names_become_codes_and_codes_stay() -> None:
     ]
 
 
-def test_weights_of_one_language_know_no_other() -> None:
+def test_english_only_weights_refuse_other_languages() -> None:
     assert find_whisper_code(None, multilingual=False) == find_whisper_code("english", multilingual=False) == "en"
     with pytest.raises(UserError, match="--language german: this Whisper model is English-only"):
         find_whisper_code("german", multilingual=False)
