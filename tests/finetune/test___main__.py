@@ -1,4 +1,4 @@
-"""The first word picks the verb, and imports only it."""
+"""The first argument selects the verb, and only its module is imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_an_unknown_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_is_there_and_helps(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_verb_exists_and_prints_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main([verb, "--help"])
     except SystemExit as stop:
@@ -45,6 +45,6 @@ def test_the_exit_code_of_the_verb_is_that_of_the_process() -> None:
     assert finetune("where", "cpu.yaml").stdout == f"{ROOT / 'configs' / 'cpu.yaml'}\n"
 
 
-def test_arguments_reach_the_verb_as_they_are() -> None:
+def test_arguments_reach_the_verb_unchanged() -> None:
     done = finetune("generate", "--model", "a folder with spaces")
     assert done.returncode == 2 and "--model a folder with spaces is no exported model" in done.stderr

@@ -1,4 +1,4 @@
-"""Two configurations, key by key: what is another, and what it can do to the numbers."""
+"""Two configs key by key: which keys differ, and whether they can change the numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from finetune.config_sources import read_config_file
 from tests.finetune import tiny
 
 
-def test_what_is_equal_has_no_line(tmp_path: Path) -> None:
+def test_equal_keys_are_not_listed(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, *tiny.LORA, ("train.lr", "1e-5"), ("sample.prompts", '["a: b", "5e123"]'), ("log.trackers", "[]"))
     (tmp_path / "config.yaml").write_text(dump(config))
     assert find_changes(read_config_file(tmp_path / "config.yaml").values, config.model_dump(mode="json")) == []
 
 
-def test_each_key_has_its_line_and_those_that_decide_come_first() -> None:
+def test_each_changed_key_is_listed_and_those_that_change_numbers_come_first() -> None:
     was = {"log": {"every": 1}, "train": {"lr": 4e-3, "steps": None, "compile": False}, "run": {"dir": "a"}, "options": {"gone": 1}}
     now = {"log": {"every": 5}, "train": {"lr": 1e-3, "steps": 9, "compile": True}, "run": {"dir": "b"}, "options": {}, "new": {"key": []}}
     assert [str(change) for change in find_changes(was, now)] == [
@@ -34,7 +34,7 @@ def test_each_key_has_its_line_and_those_that_decide_come_first() -> None:
     ]
 
 
-def test_a_key_that_is_new_and_has_its_default_is_no_change(tmp_path: Path) -> None:
+def test_a_new_key_with_its_default_is_no_change(tmp_path: Path) -> None:
     """A checkpoint of an earlier version does not have the key."""
     config = tiny.config_in(tmp_path, ("train.steps", "3"), ("train.spike", "9"))
     now, chosen = config.model_dump(mode="json"), flatten(config.model_dump(mode="json", exclude_defaults=True))
@@ -47,7 +47,7 @@ def test_a_key_that_is_new_and_has_its_default_is_no_change(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "key", ["train.lr", "train.schedule", "train.weight_decay", "train.precision", "train.steps", "train.clip", "run.seed"]
 )
-def test_what_decides_the_numbers_has_no_excuse(key: str) -> None:
+def test_keys_that_change_numbers_are_always_listed(key: str) -> None:
     assert Change(key, 1, 2).effect == ""
 
 
@@ -60,5 +60,5 @@ def test_every_key_of_the_schedule_and_the_update_counts(tmp_path: Path) -> None
     } and len(keys) > 25  # fmt: skip
 
 
-def test_flat() -> None:
+def test_nested_sections_are_flattened() -> None:
     assert flatten({"a": {"b": {"c": 1}, "d": {}}, "e": [1, {"f": 2}]}) == {"a.b.c": 1, "a.d": {}, "e": [1, {"f": 2}]}

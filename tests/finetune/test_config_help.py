@@ -1,4 +1,4 @@
-"""What is wrong with a config is said with its place and the nearest valid key."""
+"""Errors in a config name their place and the nearest valid key."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> Non
     assert len(told.splitlines()) == 10
 
 
-def test_the_place_is_of_the_layer_that_decided(tmp_path: Path) -> None:
+def test_the_reported_place_is_that_of_the_deciding_source(tmp_path: Path) -> None:
     good = written(tmp_path, "train:\n  clip: 1\n", "good.yaml")
     bad = written(tmp_path, "\n\ntrain:\n  clip: -1\n", "bad.yaml")
     assert f"{bad}:4: train.clip = -1" in problems(files=(good, bad))

@@ -1,4 +1,4 @@
-"""YAML by strict rules, each key with its line; and the command line, split."""
+"""YAML by strict rules, each key with its line; and the arguments of a command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def written(tmp_path: Path, text: str, name: str = "extra.yaml") -> Path:
     return path
 
 
-def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(f"--config {tmp_path / 'none.yaml'}: no such file")):
         read_config_file(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xfa")
@@ -33,7 +33,7 @@ def test_each_key_remembers_its_line(tmp_path: Path) -> None:
     assert lines == {"run": "1", "run.seed": "2", "train": "4", "train.lr": "4"}
 
 
-def test_later_layers_lie_over_earlier_ones_key_by_key() -> None:
+def test_later_sources_override_earlier_ones_key_by_key() -> None:
     values = {"a": {"b": 1, "c": 2}, "d": 3}
     merge(values, {"a": {"c": 4}, "d": {"e": 5}})
     assert values == {"a": {"b": 1, "c": 4}, "d": {"e": 5}}

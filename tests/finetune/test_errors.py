@@ -1,4 +1,4 @@
-"""A person's mistake is a sentence and exit code 2; a mistake of ours keeps its traceback."""
+"""A mistake of the user is one sentence and exit code 2; a bug keeps its traceback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_user_error_is_one_sentence_on_stderr_and_code_2(capsys: pytest.Captur
     assert capsys.readouterr() == ("", "error: train.lr = -1: must be above zero\n")
 
 
-def test_what_another_rank_tells_is_not_told_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_that_another_rank_reports_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     def verb(_: list[str]) -> int:
         raise ElsewhereError("rank 0 failed: the disk is full")
 
@@ -36,7 +36,7 @@ def test_what_another_rank_tells_is_not_told_again(capsys: pytest.CaptureFixture
     assert capsys.readouterr() == ("", "")
 
 
-def test_any_other_error_goes_on() -> None:
+def test_any_other_error_propagates() -> None:
     def verb(_: list[str]) -> int:
         raise KeyError("ours")
 
@@ -44,7 +44,7 @@ def test_any_other_error_goes_on() -> None:
         exit_code(verb, [])
 
 
-def test_a_terminal_obeys_nothing_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_message_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(_: list[str]) -> int:
         raise UserError("the key \x1b]0;title\x07 of \u2028é\ud800\n  next line")
 

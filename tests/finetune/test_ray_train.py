@@ -1,4 +1,4 @@
-"""Ray's part of the command line, and what is refused before Ray or torch is imported. What it trains: tests/launch/test_ray.py."""
+"""Ray's part of the command line, and errors before Ray or torch is imported. Training is in tests/launch/test_ray.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def divided(*argv: str) -> tuple[Engine, list[str]]:
     return engine, format_arguments(rest)
 
 
-def test_ray_s_flags_are_parted_from_the_training_s() -> None:
+def test_ray_s_flags_are_separated_from_training_arguments() -> None:
     engine, rest = divided(
         *("--num-workers", "2:8", "--train.lr", "1e-5", "--storage", "/shared", "--config", "a.yaml", "--use-gpu=true"),
         *("--ray-address", "10.0.0.1:6379", "--max-failures", "0", "--run.dir", "runs/x"),
@@ -32,7 +32,7 @@ def test_ray_s_flags_are_parted_from_the_training_s() -> None:
     assert rest == ["--recipe=voice_clone", "--config=a.yaml", "--train.lr=1e-5"], "run.dir is the driver's to resolve"
 
 
-def test_what_is_not_said() -> None:
+def test_the_defaults_of_ray_s_flags() -> None:
     assert divided("--num-workers", "4")[0] == Engine(4, 4, Path(), None, None, 3)
 
 
@@ -48,7 +48,7 @@ def test_what_is_not_said() -> None:
         (["--num-workers", "2", "--max-failures", "-1"], "--max-failures -1: expected a number from 0"),
     ],
 )
-def test_a_slip(argv: list[str], told: str) -> None:
+def test_an_invalid_flag_is_refused(argv: list[str], told: str) -> None:
     with pytest.raises(UserError, match=told):
         divided(*argv)
 
@@ -63,17 +63,19 @@ def test_a_mistake_in_the_config_comes_before_ray_and_torch() -> None:
     assert done.returncode == 0 and "train.speed" in done.stderr, done.stderr
 
 
-def test_data_that_is_missing_comes_first_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_reported_before_ray_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
     assert ray_train.main(["--recipe", str(tiny.FOLDER), "--num-workers", "2", "--data.train", "gone.jsonl"]) == 2
     assert "data.train: gone.jsonl does not exist" in capsys.readouterr().err
 
 
-def test_object_storage_is_no_shared_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_object_storage_is_refused_as_a_shared_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert ray_train.main(["--recipe", str(tiny.FOLDER), "--num-workers", "2", "--storage", "s3://bucket/runs"]) == 2
     assert "--checkpoint.copy_to s3://bucket/runs keeps copies" in capsys.readouterr().err
 
 
-def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_ray_is_reported_with_the_install_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     config, find = tiny.config_in(tmp_path), importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
     inputs = ["--model.source", str(config.model.source), "--data.train", str(config.data.train), "--run.dir", str(tmp_path / "run")]
@@ -82,7 +84,7 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert not (tmp_path / "run").exists()
 
 
-def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_cluster_is_an_error(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path)
     inputs = ["--model.source", str(config.model.source), "--data.train", str(config.data.train)]
     argv = ["--recipe", tiny.FOLDER, *inputs, "--num-workers", "2", "--ray-address", "127.0.0.1:1"]

@@ -1,4 +1,4 @@
-"""A recipe is found by its name or its path, imports only what is its own, and needs no edit elsewhere."""
+"""A recipe is found by its name or path, imports only its own modules, and needs no edits in other places."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_a_name_is_a_folder_under_recipes(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert find_recipe("voice_clone") == ROOT / "recipes" / "voice_clone"
 
 
-def test_a_path_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_used_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_recipe(str(tiny.FOLDER)) == tiny.FOLDER
     monkeypatch.chdir(ROOT)
     assert find_recipe("tests/byte_model") == find_recipe("./tests/byte_model") == tiny.FOLDER
 
 
 @pytest.mark.parametrize("name", ["voice_clon", "./voice_clone", "nowhere/voice_clone", ".."])
-def test_an_unknown_one_lists_those_that_are_there(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unknown_recipe_lists_the_known_ones(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"--recipe .*: no recipe\.py in .*; known recipes: .*voice_clone.*, or give the path"):
         find_recipe(name)
@@ -75,14 +75,14 @@ def test_two_outside_folders_of_one_name_are_two_recipes(tmp_path: Path) -> None
     assert load_recipe(tmp_path / "a" / "same") is load_recipe(tmp_path / "a" / "same")
 
 
-def test_a_recipe_that_breaks_while_it_is_imported_breaks_again(tmp_path: Path) -> None:
+def test_a_recipe_that_fails_to_import_fails_again(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text("RECIPE = None\nraise ValueError('half way')\n")
     for _ in range(2):
         with pytest.raises(ValueError, match="half way"):
             load_recipe(tmp_path)
 
 
-def test_a_folder_called_recipes_elsewhere_is_outside(tmp_path: Path) -> None:
+def test_a_folder_called_recipes_in_another_place_is_outside_the_package(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "recipes" / "voice_clone")
     assert load_recipe(folder).formats == ("plain",)
 
@@ -97,7 +97,7 @@ def with_options_file(folder: Path, options: str = "Options") -> Path:
     return folder
 
 
-def test_options_of_their_own_file_are_read_without_torch(tmp_path: Path) -> None:
+def test_options_in_a_separate_file_are_read_without_torch(tmp_path: Path) -> None:
     folder = with_options_file(tmp_path / "mine")
     script = f"import sys; from finetune import train; train.main(['--recipe', {str(folder)!r}, '--help']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -105,7 +105,7 @@ def test_options_of_their_own_file_are_read_without_torch(tmp_path: Path) -> Non
     assert load_options(folder) is load_recipe(folder).Options
 
 
-def test_options_may_stand_in_the_recipe(tmp_path: Path) -> None:
+def test_options_may_be_in_the_recipe(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
     (folder / "options.py").write_text("LEVELS = (1, 2)\n")
     assert load_options(folder) is load_recipe(folder).Options, "an options.py without Options is a file like any other"
@@ -159,7 +159,7 @@ def test_the_old_form_and_the_new_one_make_the_same_recipe(tmp_path: Path) -> No
     assert replace(recipe, formats=("mine",)).inference == recipe.inference
 
 
-def test_of_several_ranks_one_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+def test_only_one_of_several_ranks_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
     monkeypatch.setenv("RANK", "1")
     load_recipe(old_form(tmp_path / "mine"))
     assert len(recwarn) == 0

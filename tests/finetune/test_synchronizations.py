@@ -1,4 +1,4 @@
-"""The counter of synchronizations notices each kind of them, says where it is, and takes nothing else for one."""
+"""The counter of synchronizations detects each kind with its line, and counts nothing else."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def test_a_wait_is_noticed_with_its_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_nothing_else_is_taken_for_one(name: str) -> None:
+def test_other_operations_are_not_counted(name: str) -> None:
     x = torch.arange(4.0, device=DEVICE)
     with synchronizations(DEVICE) as found:
         QUIET[name](x)
     assert found == [], report(found)
 
 
-def test_what_was_made_before_may_be_on_the_host() -> None:
+def test_a_tensor_named_as_on_the_host_may_be_read() -> None:
     x = torch.arange(4.0)
     with synchronizations(DEVICE, on_host=[x]) as found:
         x.tolist()
@@ -98,7 +98,7 @@ def test_what_was_made_before_may_be_on_the_host() -> None:
     assert [each.kind for each in found] == ["copy"], report(found)
 
 
-def test_a_copy_is_on_the_other_side() -> None:
+def test_the_device_of_a_copy_is_tracked() -> None:
     with synchronizations(DEVICE) as found:
         x = torch.ones(3).pin_memory().to(DEVICE, non_blocking=True)
         y = x.cpu() + 1
@@ -124,7 +124,7 @@ def test_a_backward_pass_is_watched_too() -> None:
     assert len(found) == 1, report(found)
 
 
-def test_torch_is_as_it_was_afterwards() -> None:
+def test_torch_is_restored_afterwards() -> None:
     with synchronizations(DEVICE):
         assert torch.ones(2).pin_memory().is_pinned()
     assert {"to", "cpu", "tolist", "numpy", "pin_memory", "is_pinned", "new_tensor"}.isdisjoint(vars(Tensor))

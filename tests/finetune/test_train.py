@@ -1,4 +1,4 @@
-"""The verb that trains: what can be known early is said early, and a recipe from anywhere trains without an edit elsewhere."""
+"""`finetune train`: mistakes are reported early, and a recipe from any folder trains without other edits."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def inputs(folder: Path, *more: str) -> list[str]:
 # --- before anything is touched
 
 
-def test_without_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_recipe_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "which recipe? give --recipe NAME, for example --recipe voice_clone" in told([], capsys)
 
 
-def test_an_unknown_recipe_lists_those_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_recipe_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     message = told(["--recipe", "voice_clown"], capsys)
     assert "voice_clown" in message and "known recipes: " in message and "voice_clone" in message
 
 
-def test_without_data_it_says_how_to_make_some(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_an_error_that_says_how_to_make_some(capsys: pytest.CaptureFixture[str]) -> None:
     message = told(RECIPE, capsys)
     for words in (
         "no training data: give --data.train",
@@ -61,7 +61,7 @@ def test_without_data_it_says_how_to_make_some(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("key", ["data.train", "data.val"])
-def test_data_that_is_not_there(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_data_file_is_an_error(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
     message = told([*RECIPE, "--data.train", str(real), f"--{key}", "no/train.jsonl"], capsys)
     assert f"{key}: no/train.jsonl does not exist (looked from {Path.cwd()}); `python -m data_prep voice" in message
@@ -79,12 +79,12 @@ def test_data_that_is_not_there(key: str, tmp_path: Path, capsys: pytest.Capture
         (["--train.lr", "-1", "--train.steps", "0"], "train.steps = 0"),
     ],
 )
-def test_a_wrong_flag(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_flag_is_an_error(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert words in told([*RECIPE, *argv], capsys)
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_a_tracker_whose_package_is_missing(
+def test_a_tracker_without_its_package_is_an_error(
     tracker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "wandb").mkdir()
@@ -127,7 +127,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
-def test_a_recipe_outside_the_tree_trains_and_exports_without_an_edit_elsewhere(
+def test_a_recipe_outside_the_tree_trains_and_exports_without_other_edits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine" / "my.own-recipe", ignore=shutil.ignore_patterns("__pycache__"))
@@ -147,7 +147,9 @@ def test_a_recipe_outside_the_tree_trains_and_exports_without_an_edit_elsewhere(
     assert len(before) > 40 and tree(ROOT) == before
 
 
-def test_a_run_leaves_log_curve_and_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_writes_log_curve_and_exit_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     argv = [*RECIPE, *inputs(tmp_path, "--log.trackers", "[]")]
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     assert train.main(argv) == 0
@@ -196,7 +198,7 @@ def test_a_base_that_does_not_fit_stops_before_training(tmp_path: Path, capsys: 
     assert "contains no *.safetensors weights" in capsys.readouterr().err
 
 
-def test_the_process_ends_with_all_that_it_said() -> None:
+def test_the_process_flushes_its_output_when_it_ends() -> None:
     """`os._exit` flushes nothing, and what is piped is buffered."""
     program = (
         "import sys; from finetune.train import end_process; print('said', end=''); print('complained', end='', file=sys.stderr); "

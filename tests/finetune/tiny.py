@@ -107,28 +107,6 @@ def ranks(script: str, count: int = 2) -> list[str]:
     return outputs
 
 
-FORK = """
-import os, signal, sys
-children = []
-for rank in range({count}):
-    children.append(os.fork())
-    if not children[-1]:
-        break
-if children[-1]:
-    sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
-os.environ.update(WORLD_SIZE="{count}", RANK=str(rank), LOCAL_RANK=str(rank))
-signal.alarm(80)  # a rank that waits for one that is gone ends by itself
-"""
-
-
-def forked(imports: str, work: str, count: int) -> list[str]:
-    """The line that each rank prints, in no order. What they import, most of their time, is imported once."""
-    (output,) = ranks(imports + FORK.format(count=count) + work, 1)
-    lines = output.splitlines()
-    assert len(lines) == count
-    return lines
-
-
 @contextlib.contextmanager
 def started(script: str, count: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
     """The ranks of a script, over gloo. None goes on afterwards."""

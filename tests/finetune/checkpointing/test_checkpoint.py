@@ -1,4 +1,4 @@
-"""The life of a checkpoint: what is saved comes back, what is damaged is passed over with its reason, what is needed is never pruned."""
+"""Checkpoints: values are restored bit by bit, damaged ones are skipped with their reason, and needed ones are never pruned."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_was_saved_comes_back_bit_by_bit(tmp_path: Path, world: World, asyn
     assert all(float(state["step"]) == 3 for state in again.optimizer.state.values())
 
 
-def test_a_checkpoint_is_what_it_was_when_it_began(tmp_path: Path, world: World) -> None:
+def test_a_checkpoint_holds_the_values_of_the_moment_its_save_started(tmp_path: Path, world: World) -> None:
     """Saving is asynchronous: training goes on while the copy is written."""
     training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "2")))
     expected = tensors_of(training)
@@ -106,7 +106,7 @@ def test_frozen_parameters_are_not_saved(tmp_path: Path, world: World) -> None:
     assert len(trained) == 13 and all(".lora_" in name or name == "scale" for name in trained)
 
 
-def test_a_folder_of_a_checkpoint_says_all_about_it(run: Path) -> None:
+def test_a_checkpoint_folder_describes_its_contents(run: Path) -> None:
     path = find(run)
     assert sorted(file.name for file in path.iterdir()) == [
         "config.yaml", "manifest.json", "rank-00001-of-00001.safetensors", "state.json",
@@ -289,7 +289,7 @@ def a_file_instead(path: Path) -> str:
         a_file_instead,
     ],
 )
-def test_a_damaged_checkpoint_is_passed_over_with_its_reason(copied: Path, damage: Callable[[Path], str]) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_its_reason(copied: Path, damage: Callable[[Path], str]) -> None:
     path = find(copied)
     assert find_problem(path) is None and find_newest_valid(copied) == (path, [])
     reason = damage(path)
@@ -325,7 +325,7 @@ def test_a_manifest_that_is_another_json_is_damage(copied: Path, content: str) -
     assert str(find_problem(path)).startswith("manifest.json ")
 
 
-def test_nothing_good_is_nothing(copied: Path, tmp_path: Path) -> None:
+def test_without_a_valid_checkpoint_none_is_found(copied: Path, tmp_path: Path) -> None:
     for path in checkpoint.list_checkpoints(copied / "checkpoints"):
         flipped(path)
     newest, passed_over = find_newest_valid(copied)
@@ -333,7 +333,7 @@ def test_nothing_good_is_nothing(copied: Path, tmp_path: Path) -> None:
     assert find_newest_valid(tmp_path / "empty") == (None, [])
 
 
-def test_what_is_not_committed_is_not_seen(copied: Path) -> None:
+def test_uncommitted_checkpoints_are_ignored(copied: Path) -> None:
     shutil.copytree(find(copied), copied / "checkpoints" / f".step-00000008{files.TEMPORARY}12")
     (copied / "checkpoints" / "step-9").mkdir()
     assert steps(copied) == [6, 4, 2]
@@ -357,7 +357,7 @@ def test_find_by_run_by_step_and_by_folder(run: Path) -> None:
         ("run/checkpoints/step-00000006", 4, "is of step 6, but step 4 was requested"),
     ],
 )
-def test_find_says_what_is_there(copied: Path, place: str, step: int | None, told: str) -> None:
+def test_find_lists_the_existing_checkpoints(copied: Path, place: str, step: int | None, told: str) -> None:
     with pytest.raises(UserError, match=told):
         find(copied.parent / place, step)
 
@@ -373,7 +373,7 @@ def test_find_names_the_damage(copied: Path) -> None:
         find(copied)
 
 
-def test_another_format_is_told_from_no_checkpoint(copied: Path) -> None:
+def test_an_unknown_format_is_distinguished_from_a_missing_checkpoint(copied: Path) -> None:
     path = find(copied)
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps({**state, "format": 99}))
@@ -388,7 +388,7 @@ def test_another_format_is_told_from_no_checkpoint(copied: Path) -> None:
         checkpoint.read_state(path)
 
 
-def test_a_later_version_s_checkpoint_is_refused_and_not_passed_over(copied: Path) -> None:
+def test_a_checkpoint_of_a_later_version_is_refused_and_not_skipped(copied: Path) -> None:
     path = find(copied)
     manifest = checkpoint.unseal((path / "manifest.json").read_bytes())
     (path / "manifest.json").write_bytes(checkpoint.seal({**manifest, "format": 2}))
@@ -399,7 +399,7 @@ def test_a_later_version_s_checkpoint_is_refused_and_not_passed_over(copied: Pat
     assert find_newest_valid(copied)[0] == path.with_name("step-00000004"), "damage that only looks like a later format is damage"
 
 
-def test_what_makes_a_run_is_in_its_state(run: Path) -> None:
+def test_the_state_identifies_the_run(run: Path) -> None:
     state = checkpoint.read_state(find(run))
     assert set(checkpoint.SAME_RUN) <= set(state)
     moved = {**state, "base": {**state["base"], "source": "/elsewhere"}, "recipe": "other/place/byte_model"}
@@ -441,7 +441,7 @@ def test_without_evaluation_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert checkpoint.list_checkpoints(tmp_path) == made[:1:-1]
 
 
-def test_damaged_later_ones_do_not_push_out_what_was_just_saved(tmp_path: Path) -> None:
+def test_damaged_later_checkpoints_do_not_displace_the_one_just_saved(tmp_path: Path) -> None:
     """The three newest are damaged, the run went on from step 10 and has just saved step 15."""
     made = [fake(tmp_path, step) for step in (10, 15, 20, 30, 40)]
     for path in made[2:]:
@@ -450,7 +450,7 @@ def test_damaged_later_ones_do_not_push_out_what_was_just_saved(tmp_path: Path) 
     assert [path for path in checkpoint.list_checkpoints(tmp_path) if find_problem(path) is None] == [made[1], made[0]]
 
 
-def test_what_is_not_this_run_s_neither_counts_nor_goes(tmp_path: Path) -> None:
+def test_checkpoints_of_other_runs_are_neither_counted_nor_deleted(tmp_path: Path) -> None:
     mine = [fake(tmp_path, step) for step in (1, 2, 3, 4)]
     others = [fake(tmp_path, 11, data="other"), fake(tmp_path, 12, 0.1, data="other"), tmp_path / "step-9", tmp_path / "notes"]
     damaged = fake(tmp_path, 13)
@@ -462,7 +462,7 @@ def test_what_is_not_this_run_s_neither_counts_nor_goes(tmp_path: Path) -> None:
     assert all(path.is_dir() for path in [*others, damaged, mine[3], last])
 
 
-def test_a_killed_prune_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_an_interrupted_prune_leaves_no_folder_that_looks_complete(tmp_path: Path) -> None:
     made = [fake(tmp_path, step) for step in (1, 2, 3)]
 
     def dies(operation: str, path: Path) -> None:
@@ -474,6 +474,6 @@ def test_a_killed_prune_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     assert checkpoint.list_checkpoints(tmp_path) == [made[2], made[1]] and len(files.remove_unfinished(tmp_path)) == 1
 
 
-def test_of_two_states_of_the_data_only_what_differs_is_shown() -> None:
+def test_only_the_keys_in_which_two_data_states_differ_are_shown() -> None:
     was = {"digest": "equal", "rows": 3, "positions": 40}
     assert checkpoint.describe_difference("data", was, {**was, "positions": 50}) == "data was {'positions': 40}, now {'positions': 50}"

@@ -1,4 +1,4 @@
-"""No content of `state.json` or `manifest.json` ends in a traceback: each is read, or refused by the name of its key."""
+"""No content of `state.json` or `manifest.json` ends in a traceback: each is read, or refused with the name of its key."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def changed(path: tuple[Any, ...], new: Any = ..., /) -> dict[str, Any]:
     return result
 
 
-def test_what_is_whole_comes_back_as_it_was() -> None:
+def test_valid_metadata_is_read_back_unchanged() -> None:
     again = parse_state(json.dumps(WHOLE))
     assert {key: again[key] for key in WHOLE if key not in ("lora", "base")} == {
         key: value for key, value in WHOLE.items() if key not in ("lora", "base")
@@ -56,7 +56,7 @@ def test_what_is_whole_comes_back_as_it_was() -> None:
     assert parse_state(json.dumps({**WHOLE, "later": [1]}))["later"] == [1], "a key that a later version writes"
 
 
-def test_every_key_with_every_strange_value_is_read_or_refused_by_name() -> None:
+def test_every_key_with_every_odd_value_is_read_or_refused_by_name() -> None:
     refused = 0
     for path in places(WHOLE):
         for strange in (*STRANGE, ...):
@@ -91,13 +91,13 @@ def test_the_key_and_its_value_are_named(path: tuple[str, ...], value: Any, word
 
 
 @pytest.mark.parametrize("data", [b"[" * 10**5, b'{"a":' * 10**5, b"9" * 5000, b"\xff", b"", json.dumps(nested(DEEPEST + 1)).encode()])
-def test_what_is_no_json_or_has_no_end_is_a_value_error(data: bytes) -> None:
+def test_invalid_or_truncated_json_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         parse_json(data)
     assert parse_json(json.dumps(nested(DEEPEST - 1))) == nested(DEEPEST - 1)
 
 
-def test_a_manifest() -> None:
+def test_an_invalid_manifest_is_refused_by_key() -> None:
     whole = {"format": 1, "step": 3, "files": {"state.json": {"bytes": 3, "digest": "ab"}}}
     assert parse_manifest(whole) == whole
     for files, words in (([], "files: "), ({"a": 1}, "files.a: "), ({"a": {"bytes": -1, "digest": ""}}, "files.a.bytes: ")):

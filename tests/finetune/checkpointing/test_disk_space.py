@@ -1,4 +1,4 @@
-"""A disk without room for two checkpoints, or that not all machines see, is told before a weight is read."""
+"""A disk without room for two checkpoints, or a folder that not all machines share, is reported before a weight is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.finetune import tiny
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_what_a_checkpoint_takes_is_what_was_said(tmp_path: Path, optimizer: Rule) -> None:
+def test_the_size_of_a_checkpoint_is_as_estimated(tmp_path: Path, optimizer: Rule) -> None:
     config = tiny.config_in(tmp_path, ("train.steps", "1"), ("checkpoint.asynchronous", "false"), ("train.optimizer", optimizer))
     training, _ = tiny.trained(join((), tmp_path), config)
     leave()
@@ -29,7 +29,7 @@ def test_what_a_checkpoint_takes_is_what_was_said(tmp_path: Path, optimizer: Rul
     assert sum(tensor.numel() * tensor.element_size() for tensor in found) == planned + 4, "and a buffer"
 
 
-def test_room_for_two_or_for_the_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_for_two_checkpoints_is_required_or_for_the_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "free_bytes", lambda _: 12_000)
     check_room(tmp_path, 6_000)
     with pytest.raises(UserError, match=r"room for 2 more of this run's checkpoints needs 24,000 bytes .* 12,000 are free"):
@@ -39,7 +39,7 @@ def test_room_for_two_or_for_the_one_that_is_missing(tmp_path: Path, monkeypatch
     check_room(tmp_path, 12_000)
 
 
-def test_training_asks_before_it_reads_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_checks_disk_space_before_it_reads_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny.config_in(tmp_path)
     monkeypatch.setattr(files, "free_bytes", lambda folder: 10**9 if folder.name == "cache" else 10)
     monkeypatch.setattr("finetune.modeling.loading.materialise", lambda *_: pytest.fail("weights were read"))

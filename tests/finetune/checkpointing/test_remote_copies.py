@@ -1,4 +1,4 @@
-"""Copies of checkpoints elsewhere: sent beside the training, complete by their manifest alone, and enough to go on from."""
+"""Remote copies of checkpoints: uploaded during training, complete once their manifest is there, and sufficient to resume from."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def copied(made: Path, tmp_path: Path) -> Iterator[Path]:
     yield shutil.copytree(made, tmp_path / "copied")
 
 
-def test_each_checkpoint_is_copied_and_the_place_is_free_again(made: Path) -> None:
+def test_each_checkpoint_is_copied_and_the_lock_is_released(made: Path) -> None:
     there = list_copies(elsewhere(made))
     assert "step-00000006" in there and len(there) <= 2 and run_lock.OBJECT not in remote.list_files(elsewhere(made))
     assert all(remote.read(f"{elsewhere(made)}/step-00000006/{path.name}") == path.read_bytes() for path in local(made, 6).iterdir())
@@ -77,7 +77,7 @@ def test_each_checkpoint_is_copied_and_the_place_is_free_again(made: Path) -> No
     assert not [*(made / "run" / "cache").glob(".copy*")]
 
 
-def test_the_manifest_is_sent_when_all_else_has_arrived(copied: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_is_uploaded_after_all_other_files(copied: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then there is no checkpoint: a process that is killed on the way leaves none that looks whole."""
     url, sent, put = elsewhere(copied), list[tuple[str, bool]](), LocalFileSystem.put_file
 
@@ -93,7 +93,7 @@ def test_the_manifest_is_sent_when_all_else_has_arrived(copied: Path, world: Wor
     assert not any(whole for _, whole in sent), "with the manifest there while a file is still to come it would look whole"
 
 
-def test_a_run_whose_folder_is_lost_goes_on_from_its_copies_to_the_same_weights(
+def test_a_run_without_its_folder_resumes_from_its_copies_to_the_same_weights(
     copied: Path, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, url = weights(copied), elsewhere(copied)
@@ -105,7 +105,7 @@ def test_a_run_whose_folder_is_lost_goes_on_from_its_copies_to_the_same_weights(
     assert weights(copied) == whole and "step-00000006" in list_copies(url)
 
 
-def test_a_run_with_a_checkpoint_of_its_own_takes_none(copied: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_a_local_checkpoint_downloads_none(copied: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     url = elsewhere(copied)
     remote.remove(url, MANIFEST)
     assert trained(world, config_in(copied)) == "finished"
@@ -113,7 +113,7 @@ def test_a_run_with_a_checkpoint_of_its_own_takes_none(copied: Path, world: Worl
     assert [*list_copies(url)] == ["step-00000006"], "what the process before had not sent is sent"
 
 
-def test_damaged_and_unfinished_copies_are_passed_over_with_their_reasons(copied: Path) -> None:
+def test_damaged_and_unfinished_copies_are_skipped_with_their_reasons(copied: Path) -> None:
     url, run = elsewhere(copied), copied / "run"
     for step in (4, 6):
         remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
@@ -156,7 +156,7 @@ def test_a_name_that_leads_outside_is_refused(copied: Path) -> None:
 # --- what is kept there
 
 
-def test_copies_are_pruned_as_the_runs_own_folder_is_and_what_was_left_unfinished_goes(copied: Path) -> None:
+def test_copies_are_pruned_like_local_checkpoints_and_unfinished_ones_are_deleted(copied: Path) -> None:
     url = elsewhere(copied)
     for step in (4, 6):
         remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
@@ -182,7 +182,7 @@ def test_another_runs_checkpoint_is_not_replaced(copied: Path) -> None:
 # --- what goes wrong
 
 
-def test_a_place_that_fails_is_told_stops_no_step_and_is_an_error_at_the_end(
+def test_a_failing_destination_is_logged_stops_no_step_and_is_an_error_at_the_end(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(LocalFileSystem, "put_file", lambda *_, **__: (_ for _ in ()).throw(ConnectionResetError("the line is cut")))
@@ -199,7 +199,7 @@ def test_a_place_that_fails_is_told_stops_no_step_and_is_an_error_at_the_end(
     assert [*list_copies(elsewhere(tmp_path))] == ["step-00000006"]
 
 
-def test_a_place_that_another_run_has_is_refused_before_a_model_is_loaded(
+def test_a_destination_of_another_run_is_refused_before_a_model_is_loaded(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-"""One run at a time in a place elsewhere: a live owner is named, a dead one is waited for, and who lost the place learns of it."""
+"""The lock of a remote folder: a live owner is named, a dead one is waited for, and an owner that lost the lock is notified."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> str:
     return f"file://{tmp_path}/elsewhere"
 
 
-def test_a_live_owner_is_named(place: str) -> None:
+def test_the_error_names_a_live_owner(place: str) -> None:
     with Lease(place, "/runs/first"), pytest.raises(UserError, match=r"is in use by a running process \(/runs/first, process \d+ on"):
         Lease(place, "/runs/second").__enter__()
     assert remote.list_files(place) == {}
@@ -33,7 +33,7 @@ def test_a_live_owner_is_named(place: str) -> None:
         second.require()
 
 
-def test_a_dead_owner_is_waited_for(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lock_of_a_dead_owner_is_taken_after_a_wait(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     remote.write(f"{place}/{OBJECT}", json.dumps({"run": "/runs/dead", "token": "x"}).encode())
     with Lease(place, "/runs/next") as held:
         held.require()
@@ -41,13 +41,13 @@ def test_a_dead_owner_is_waited_for(place: str, capsys: pytest.CaptureFixture[st
     assert "/runs/dead" in capsys.readouterr().err
 
 
-def test_an_object_that_is_none_of_ours_keeps_nobody_out(place: str) -> None:
+def test_an_unknown_object_does_not_block_the_lock(place: str) -> None:
     remote.write(f"{place}/{OBJECT}", b"[not ours]")
     with Lease(place, "/runs/next") as held:
         held.require()
 
 
-def test_who_lost_the_place_learns_of_it_and_leaves_the_others_object(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_that_lost_the_lock_is_notified_and_leaves_the_new_object(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "BEAT_SECONDS", 1.0)  # not between the renewer's look and its writing, where it would be overwritten
     with Lease(place, "/runs/first") as first:
         remote.write(f"{place}/{OBJECT}", json.dumps({"run": "/runs/second", "token": "y"}).encode())
@@ -57,7 +57,7 @@ def test_who_lost_the_place_learns_of_it_and_leaves_the_others_object(place: str
     assert "/runs/second" in remote.read(f"{place}/{OBJECT}").decode()
 
 
-def test_who_takes_over_looks_again_before_it_begins(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_new_owner_checks_the_lock_again_before_it_starts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one may have waited for the same silence, and written its name after this one."""
     other = json.dumps({"run": "/runs/other", "token": "y"}).encode()
     written, write = [], remote.write
@@ -76,7 +76,7 @@ def test_who_takes_over_looks_again_before_it_begins(place: str, monkeypatch: py
     assert not late._thread.is_alive(), "and renews nothing"
 
 
-def test_of_two_that_take_over_at_once_one_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_processes_that_take_the_lock_at_once_one_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "LOOK_SECONDS", 1.0)  # a busy machine may keep one of the two waiting for a while
     remote.write(f"{place}/{OBJECT}", json.dumps({"run": "/runs/dead", "token": "x"}).encode())
     held, refused, ready = [], [], threading.Barrier(2)

@@ -1,4 +1,4 @@
-"""Sharded tensors on disk: any slice of any sharding, by our reader, by safetensors and by torch."""
+"""Sharded tensors on disk: any slice of any sharding is read by this package, by safetensors and by torch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def write(folder: Path, ranks: list[dict[str, TensorShard]]) -> Path:
     return folder
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_every_tensor_is_read_back(tmp_path: Path) -> None:
     folder = write(tmp_path / "one", [whole(TENSORS)])
     with safetensors_shards.open_shards(folder) as (read, shapes):
         assert shapes == {name: tuple(tensor.shape) for name, tensor in TENSORS.items()}
@@ -123,7 +123,7 @@ def test_torch_reads_it(tmp_path: Path) -> None:
         assert all(torch.equal(state[name], tensors[name]) for name in names)
 
 
-def test_a_file_may_hold_nothing(tmp_path: Path) -> None:
+def test_a_file_may_be_empty(tmp_path: Path) -> None:
     folder = write(tmp_path, [whole({"a": torch.ones(2)}), {}])
     with safetensors_shards.open_shards(folder) as (read, shapes):
         assert shapes == {"a": (2,)} and torch.equal(read("a", None), torch.ones(2))
@@ -161,7 +161,7 @@ def test_own_parts_of_a_sharded_and_of_a_replicated_tensor(world: World) -> None
     assert parts["a"].offset == (0, 0) and torch.equal(parts["a"].value, tensor) and not isinstance(parts["a"].value, DTensor)
 
 
-def test_the_header_says_where_each_piece_lies(tmp_path: Path) -> None:
+def test_the_header_holds_the_offset_of_each_shard(tmp_path: Path) -> None:
     folder = write(tmp_path, cut({"matrix": TENSORS["matrix"]}, {"matrix": 4}))
     found = []
     for path in sorted(folder.glob("*.safetensors")):

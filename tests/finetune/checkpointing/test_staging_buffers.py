@@ -1,4 +1,4 @@
-"""A save's copy in host memory: whole, in memory that is used again, and never of what an update has changed already."""
+"""A save's copy in host memory: complete, in reused memory, and unaffected by later updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL = whole({**TENSORS, "transposed": torch.randn(3, 4, requires_grad=True).T, "
 # --- the buffer
 
 
-def test_what_is_copied_is_what_it_was_then() -> None:
+def test_a_copy_holds_the_values_of_its_moment() -> None:
     own = {name: part.value.detach().clone() for name, part in ALL.items()}
     staged, wait = Staging(count_bytes(ALL), None).copy(whole(own))
     wait()
@@ -42,7 +42,7 @@ def test_what_is_copied_is_what_it_was_then() -> None:
         assert staged[name].value.is_contiguous() and staged[name].offset == part.offset and not staged[name].value.requires_grad
 
 
-def test_each_copy_is_made_in_the_same_memory() -> None:
+def test_every_copy_reuses_the_same_memory() -> None:
     buffer = Staging(4096, None)
     places = []
     for factor in (1.0, 2.0):
@@ -55,7 +55,7 @@ def test_each_copy_is_made_in_the_same_memory() -> None:
         buffer.copy(whole({"a": torch.ones(1000), "b": torch.ones(3), "c": torch.ones(1)}))
 
 
-def test_released_memory_is_gone() -> None:
+def test_released_memory_is_freed() -> None:
     buffer = Staging(count_bytes(ALL), None)
     buffer.release()
     assert buffer.bytes == 0
@@ -125,7 +125,7 @@ def test_without_room_a_save_is_written_while_the_loop_waits(
 # --- saves one after the other
 
 
-def test_a_save_waits_for_what_the_one_before_still_writes(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_waits_until_the_previous_one_is_written(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nobody has waited for that one, as after an interrupt: its bytes are in the buffer that the new one wants."""
     training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
     order: list[str] = []
@@ -239,7 +239,7 @@ class Library:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_buffer_is_page_locked_once_and_given_back(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_is_page_locked_once_and_unlocked_at_the_end(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library(code)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: library)
     raised = []
@@ -281,7 +281,7 @@ class Stream:
         self.log.append(f"host waits for {self.name}")
 
 
-def test_copies_come_after_what_is_enqueued_and_the_next_update_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_follow_enqueued_work_and_precede_the_next_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "log", [])
     current = Stream()
     current.name = "main"

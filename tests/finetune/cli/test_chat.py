@@ -1,4 +1,4 @@
-"""The verb finds the folder's recipe, and says so if that does not converse."""
+"""`finetune chat` finds the recipe of a folder and refuses one without a chat."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_recipe_that_does_not_converse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_without_chat_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert chat.main(["--model", str(folder)]) == 2
     assert f"has no chat; use `python -m finetune generate --model {folder}`" in capsys.readouterr().err
 
 
-def test_the_rest_goes_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_arguments_are_passed_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
     talking = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, chat=lambda model, argv: seen.append((model, argv)) or 5))  # type: ignore[func-returns-value]  # note, then 5
     monkeypatch.setattr(chat, "load_recipe", lambda _: talking)
@@ -32,7 +32,7 @@ def test_the_rest_goes_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPat
     assert seen == [(folder, ["--system", "Be brief.", "--help"])]
 
 
-def test_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert chat.main(["--help"]) == 0
     assert "--model FOLDER" in capsys.readouterr().out
     assert chat.main([]) == 2

@@ -1,4 +1,4 @@
-"""A run, a checkpoint or an export finds its recipe; everything else on the command line is the recipe's."""
+"""`finetune eval-voice` finds the recipe of a run, checkpoint or export, and passes all other arguments to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def exported(folder: Path, recipe: str) -> Path:
     return folder
 
 
-def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_arguments_are_passed_to_the_recipe_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
     listening = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, evaluate=lambda model, argv: seen.append((model, argv)) or 7))  # type: ignore[func-returns-value]  # note, then 7
     monkeypatch.setattr(evaluate, "load_recipe", lambda _: listening)
@@ -28,19 +28,19 @@ def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytes
     assert evaluate.main(["--model", str(folder), *rest]) == 7 and seen == [(folder, rest)]
 
 
-def test_a_checkpoint_knows_its_recipe_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_names_its_recipe_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(["--model", str(tmp_path)]) == 2
     assert "contains no valid checkpoint; give a run folder" in capsys.readouterr().err
 
 
-def test_a_recipe_without_a_voice_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_without_voice_evaluation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = exported(tmp_path / "text", str(tiny.FOLDER))
     assert evaluate.main(["--model", str(folder)]) == 2
     assert f"the recipe {tiny.FOLDER} has no evaluation of voices" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("argv", "told"), [([], "which model?"), (["--model", "nowhere"], "--model nowhere: no such folder")])
-def test_without_a_model_there_is_nothing_to_do(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_is_an_error(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(argv) == 2
     assert told in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The verb: its arguments, its exit codes, and URLs on both sides."""
+"""`finetune export`: arguments, exit codes, and URLs as source and target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.finetune.exporting.test_export import base_of, everything, runs
 __all__ = ["runs"]
 
 
-def test_from_a_copy_and_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_copy_is_exported_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path / "temporary"))
     source, target = f"file://{tmp_path}/copies/me", f"file://{tmp_path}/models/mine"
     remote.upload(checkpoint.find(runs["full"]), f"{source}/step-00000003", "manifest.json")
@@ -28,7 +28,7 @@ def test_from_a_copy_and_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeyp
     assert export.main([source, "--to", target]) == 2 and [*(tmp_path / "temporary").iterdir()] == []
 
 
-def test_the_verb(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_exports_a_run(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out"
     assert export.main([str(runs["full"]), "--to", str(target), "--dtype", "bf16", "--step", "2", "--format", "plain"]) == 0
     assert capsys.readouterr().out == f"{target} is ready\n" and target.is_dir()

@@ -1,4 +1,4 @@
-"""An exported folder knows its recipe, and everything else on the command line is the recipe's."""
+"""`finetune generate` finds the recipe of an exported folder and passes all other arguments to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_demo_model_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert capsys.readouterr().out == f"{demo_models.folder_of('toy').name} says nothing\n"
 
 
-def test_another_tools_folder_needs_the_recipes_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_another_tool_needs_a_named_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "voice").mkdir()
     assert generate.main(["--model", str(tmp_path / "voice")]) == 2
     assert (
@@ -48,12 +48,12 @@ def test_another_tools_folder_needs_the_recipes_name(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("card", ["{", "{}", "[]", '"text"', "\x00"])
-def test_a_card_that_can_not_be_read(tmp_path: Path, card: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_card_is_an_error(tmp_path: Path, card: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--model", str(exported(tmp_path / "voice", card))]) == 2
     assert "is no exported model" in capsys.readouterr().err
 
 
-def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_arguments_are_passed_to_the_recipe_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
     speaking = replace(
         tiny.RECIPE, inference=replace(tiny.RECIPE.inference, generate=lambda folder, argv: seen.append((folder, argv)) or 7)
@@ -65,7 +65,7 @@ def test_the_rest_goes_to_the_recipe_as_it_is(tmp_path: Path, monkeypatch: pytes
     assert seen == [(folder, rest)], "and --mode is not short for --model"
 
 
-def test_a_run_speaks_through_an_export_in_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_generates_through_an_export_in_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the newest checkpoint or of the given one, made once for each."""
     tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, *tiny.FULL, ("train.steps", "2"), ("checkpoint.every", "1")))
     leave()
@@ -82,7 +82,7 @@ def test_a_run_speaks_through_an_export_in_its_cache(tmp_path: Path, capsys: pyt
     assert sorted(path.name[:14] for path in cache.iterdir()) == ["step-00000001-", "step-00000002-"]
 
 
-def test_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main([]) == 2
     assert "which model? give --model FOLDER" in capsys.readouterr().err
     assert generate.main(["--help"]) == 0

@@ -1,4 +1,4 @@
-"""Where the recipes and launch files lie, for use inside a command line."""
+"""`finetune where` prints the paths of recipes and launch files for use in a command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_names_print_one_path_and_nothing_else(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == f"{ROOT / 'recipes'}\n{ROOT / 'configs'}\n"
 
 
-def test_without_a_name_both_folders_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_name_both_folders_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert paths.main([]) == 0
     assert capsys.readouterr().out == f"recipes: {ROOT / 'recipes'}\nconfigs: {ROOT / 'configs'}\n"
     assert paths.main(["--help"]) == 0
@@ -26,7 +26,7 @@ def test_without_a_name_both_folders_are_named(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("name", ["fsdp3.yaml", "fsdp2", "../pyproject.toml/x", ""])
-def test_an_unknown_name_lists_those_that_are_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_lists_the_known_ones(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert paths.main([name]) == 2
     message = capsys.readouterr().err
     assert (

@@ -31,7 +31,7 @@ def argv_in(folder: Path, *more: str) -> list[str]:
     return ["--recipe", str(tiny.FOLDER), *own, *more]
 
 
-def test_every_value_with_its_origin_and_all_of_it_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_show_each_origin_and_are_a_valid_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     extra = tmp_path / "extra.yaml"
     extra.write_text("train:\n  lr: 2e-3\nmodel: {lora: {rank: 4}}\n")
     argv = argv_in(tmp_path, "--config", str(extra), "--train.beta1", "0.8", "--log.trackers", "[]")
@@ -49,7 +49,7 @@ def test_every_value_with_its_origin_and_all_of_it_a_config(tmp_path: Path, caps
     assert resolve(str(tiny.FOLDER), tiny.RECIPE.Options, [tmp_path / "again.yaml"], []).model_dump() == told.model_dump()
 
 
-def test_a_plan_leaves_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_writes_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.yaml"
     argv = argv_in(tmp_path, "--gpus", "2", "--gpu", "a100-40gb", "--write", str(mine))
     assert plan.main(argv) == 0
@@ -61,7 +61,7 @@ def test_a_plan_leaves_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert plan.main(argv_in(tmp_path, "--gpus", "many")) == 2 and "expected a number" in capsys.readouterr().err
 
 
-def test_a_value_that_yaml_would_break_over_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_value_is_printed_as_valid_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "a: 'text' # that " * 20 + "\nhas two lines"
     assert plan.main(argv_in(tmp_path, "--settings", "--model.revision", json.dumps(long))) == 0
     assert yaml.safe_load(capsys.readouterr().out)["model"]["revision"] == long
@@ -99,16 +99,14 @@ def test_the_index_serves_the_run_too(tmp_path: Path, monkeypatch: pytest.Monkey
     assert index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns == made
 
 
-def test_bad_rows_are_told_before_a_gpu_is_booked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_rows_are_reported_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
     tiny.write_rows(tmp_path / "train.jsonl", ["fine", "x"])
     assert plan.main(argv_in(tmp_path, "--show-batch")) == 2
     assert "train.jsonl:2: text must hold" in capsys.readouterr().err
 
 
-def test_a_recipe_that_cannot_show_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_without_show_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.main(argv_in(tmp_path, "--show-batch")) == 2
     assert "does not define `show`" in capsys.readouterr().err
     assert not (tmp_path / "run").exists(), "before anything is read"
@@ -131,6 +129,6 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
         assert ("--show-batch" in done.stdout) == (more == ["--help"]) and "steps" in done.stdout
 
 
-def test_it_is_a_script_too(tmp_path: Path) -> None:
+def test_the_verb_runs_as_a_command(tmp_path: Path) -> None:
     done = fork_server.run_command("-m", "finetune", "plan", *argv_in(tmp_path, "--settings"))
     assert done.returncode == 0 and done.stdout.startswith(f"recipe: {tiny.FOLDER}"), done.stderr

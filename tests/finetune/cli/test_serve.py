@@ -1,4 +1,4 @@
-"""The verb finds the folders' recipe, and says so if that has no server."""
+"""`finetune serve` finds the recipe of the folders and refuses one without a server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def folders(tmp_path: Path) -> list[Path]:
     return made
 
 
-def test_a_recipe_that_serves_nothing(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_without_a_server_is_refused(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert serve.main(["--model", str(folders[0])]) == 2
     assert f"has no server; use `python -m finetune generate --model {folders[0]}`" in capsys.readouterr().err
 
 
-def test_all_folders_and_the_rest_go_to_the_recipe(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_folders_and_other_arguments_are_passed_to_the_recipe(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[list[Path], list[str]]] = []
     serving = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, serve=lambda models, argv: seen.append((models, argv)) or 5))  # type: ignore[func-returns-value]  # note, then 5
     monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
@@ -51,7 +51,7 @@ def test_checkpoints_are_served_beside_each_other(
     assert all((folder / CARD).is_file() for folder in seen[0])
 
 
-def test_what_is_no_model_is_told(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_model_is_an_error(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     (folders[1] / CARD).write_text(json.dumps({"recipe": "llm_sft"}))
     for argv, told in (
@@ -66,6 +66,6 @@ def test_what_is_no_model_is_told(folders: list[Path], tmp_path: Path, capsys: p
         assert told in capsys.readouterr().err
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert serve.main(["--help"]) == 0
     assert "--model FOLDER" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`finetune check` reads every checkpoint, says what could be gone on from, and touches nothing."""
+"""`finetune check` reads every checkpoint, reports from which the run can resume, and changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def everything(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_checkpoints_of_a_valid_run_are_listed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = everything(run)
     assert verify.main([str(run)]) == 0
     *lines, verdict = capsys.readouterr().out.splitlines()
@@ -37,7 +37,7 @@ def test_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert everything(run) == before
 
 
-def test_damage_is_named_and_the_exit_code_tells(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_and_sets_the_exit_code(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newest, middle, _ = checkpoint.list_checkpoints(run / "checkpoints")
     (newest / "state.json").unlink()
     shutil.copytree(middle, run / "checkpoints" / f".step-00000008{files.TEMPORARY}12")
@@ -48,7 +48,7 @@ def test_damage_is_named_and_the_exit_code_tells(run: Path, capsys: pytest.Captu
     assert said.endswith("the run can resume from step-00000004\n")
 
 
-def test_a_state_that_makes_no_sense_is_damage_and_names_its_key(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_state_is_damage_and_its_key_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newest, middle, _ = checkpoint.list_checkpoints(run / "checkpoints")
     tiny.reseal(newest, strategy=["fsdp"])
     tiny.reseal(middle, step=6)
@@ -59,7 +59,7 @@ def test_a_state_that_makes_no_sense_is_damage_and_names_its_key(run: Path, caps
     assert said.endswith("the run can resume from step-00000002\n")
 
 
-def test_nothing_good_and_nothing_at_all(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_valid_checkpoint_the_run_cannot_resume(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in checkpoint.list_checkpoints(run / "checkpoints"):
         (path / "manifest.json").write_text("{}")
     assert verify.main([str(run)]) == 2

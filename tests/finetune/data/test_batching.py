@@ -1,4 +1,4 @@
-"""The order of training: computed from the place alone, every row once an epoch, the same on any number of ranks."""
+"""The order of training: computed from the position alone, every row once an epoch, the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_permute_visits_every_position_once(size: int, key: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2**20, 2**20 + 1, 2**31 + 5, 10**12])
-def test_permute_of_a_sample_of_many_stays_inside_and_apart(size: int) -> None:
+def test_permute_of_large_sizes_stays_in_range_without_collisions(size: int) -> None:
     positions = np.unique(np.random.default_rng(0).integers(0, size, 20000))
     image = batching.permute(positions, size, 5)
     assert image.min() >= 0 and image.max() < size and len(np.unique(image)) == len(positions)
     assert abs(float(np.mean(image)) / size - 0.5) < 0.02, "spread over the whole range"
 
 
-def test_permute_of_a_place_does_not_need_its_neighbours() -> None:
+def test_permute_of_one_position_needs_no_other() -> None:
     whole = batching.permute(np.arange(1000), 1000, 3)
     assert [int(batching.permute(np.array([place]), 1000, 3)[0]) for place in (0, 1, 500, 999)] == whole[[0, 1, 500, 999]].tolist()
 
@@ -120,7 +120,7 @@ def epoch_of(place: Place, order: Order, lengths: np.ndarray) -> int:
 
 @settings(max_examples=100)
 @given(orders, lengths_of_rows, st.data())
-def test_going_on_from_any_step_is_going_on(order: Order, lengths: np.ndarray, data: st.DataObject) -> None:
+def test_resuming_from_any_step_continues_the_same_order(order: Order, lengths: np.ndarray, data: st.DataObject) -> None:
     found = list(batching.steps(order, lengths, Place(), 2))
     stop = data.draw(st.integers(0, len(found) - 1))
     assert list(batching.steps(order, lengths, found[stop].after, 2)) == found[stop + 1 :]
@@ -147,7 +147,7 @@ def turns_of(order: Order, lengths: np.ndarray, epoch: int, window: int) -> tupl
     return tuple(np.argsort(np.argsort(tokens)).tolist())
 
 
-def test_micro_batches_take_turns_differently_in_every_epoch_and_window_and_with_every_seed() -> None:
+def test_the_order_of_micro_batches_differs_by_epoch_window_and_seed() -> None:
     """Rows of as many lengths as there are rows lie in the same micro-batches in every epoch: only their turns can differ."""
     lengths = np.arange(1, 41)
     order = Order(seed=0, window=40, micro_tokens=1, global_batch_tokens=1)  # a micro-batch for each row

@@ -1,4 +1,4 @@
-"""Several processes make the same index and cache as one, and whatever becomes of one of them, the row is named."""
+"""Several processes make the same index and cache as one; a row that kills its process is named."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_process_that_cannot_be_started_again_is_reported(tmp_path: Path, monk
         made(path, tmp_path / "cache", 2)
 
 
-def test_bad_rows_and_faults_of_the_recipe_are_named(tmp_path: Path) -> None:
+def test_bad_rows_and_exceptions_of_the_recipe_name_their_place(tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "x", *tiny.texts(20), "y"])
     with pytest.raises(UserError, match=r"(?s)^2 invalid rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
         made(path, tmp_path / "cache", 2)

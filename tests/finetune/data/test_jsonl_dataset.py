@@ -1,4 +1,4 @@
-"""Rows are found by number, and what is not trained on is known with its reason."""
+"""Rows are read by number, and rows that are not trained on are reported with their reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_rows_are_read_by_number(tmp_path: Path) -> None:
     assert found.digest == files.digest(path)
 
 
-def test_what_the_rows_say_is_not_open_to_other_users(tmp_path: Path) -> None:
+def test_cached_rows_are_not_readable_by_other_users(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(0o755)
     (tmp_path / "rows.jsonl").write_text('{"text": "one"}')
     opened(tmp_path / "rows.jsonl", tmp_path / "cache")
@@ -102,7 +102,7 @@ def test_a_file_that_is_missing_says_how_to_make_one(tmp_path: Path) -> None:
         opened(tmp_path / "rows.jsonl", tmp_path / "cache")
 
 
-def test_an_index_is_used_again_until_file_or_key_change(tmp_path: Path) -> None:
+def test_an_index_is_reused_until_file_or_key_change(tmp_path: Path) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
     measured: list[str] = []
 
@@ -242,7 +242,7 @@ def test_a_sample_that_changes_during_the_run_is_refused(tmp_path: Path) -> None
         found.announce(range(2))
 
 
-def test_a_checksum_is_that_of_the_whole(tmp_path: Path) -> None:
+def test_a_checksum_covers_the_whole_file(tmp_path: Path) -> None:
     for size in (0, 1, jsonl_dataset.HASHED_AT_ONCE, jsonl_dataset.HASHED_AT_ONCE + 1, 10_000):
         raw = bytes(range(256)) * 40
         whole = hashlib.blake2b(raw[:size], digest_size=8).digest()
@@ -259,7 +259,7 @@ def test_sizes_and_places_of_a_made_up_index_are_refused(number: int, tmp_path: 
             replace(found, index=index).sample(0)
 
 
-def test_blocks_come_to_the_same_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexing_by_blocks_equals_indexing_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.jsonl"
     ends = [b"\n", b"\r\n", b"\n\n"]
     path.write_bytes(b"".join(b'{"text": "%s"}%s' % (text.encode(), ends[row % 3]) for row, text in enumerate(tiny.texts(40))))
@@ -280,7 +280,9 @@ def test_a_disk_without_room_is_named_once_the_first_rows_show_what_is_needed(tm
     assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK]
 
 
-def test_a_long_pass_reports_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_indexing_pass_reports_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(40))
     monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 4)
     monkeypatch.setattr(jsonl_dataset, "SECONDS_BETWEEN_REPORTS", -1.0)
@@ -289,7 +291,7 @@ def test_a_long_pass_reports_how_far_it_is(tmp_path: Path, monkeypatch: pytest.M
     assert len(shares) == 4 and 20 < shares[0] < 40 and shares == sorted(shares) and shares[-1] == 100
 
 
-def test_what_a_killed_process_left_is_cleared_and_never_used(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_deleted_and_never_used(tmp_path: Path) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
     pid = os.fork()
     if not pid:  # killed when all samples are written and none is adopted
@@ -306,7 +308,7 @@ def test_what_a_killed_process_left_is_cleared_and_never_used(tmp_path: Path) ->
     assert opened(path, cache).sample(1) == b"record of defg"
 
 
-def test_a_process_that_finds_another_one_at_it_waits_and_uses_what_that_made(tmp_path: Path) -> None:
+def test_a_process_waits_for_another_that_indexes_and_uses_its_result(tmp_path: Path) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache"
     began, measured = threading.Event(), list[str]()
 
@@ -335,7 +337,7 @@ def test_caches_of_other_files_are_deleted(tmp_path: Path) -> None:
     assert [jsonl_dataset.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
 
 
-def test_what_a_killed_process_left_of_another_file_is_deleted_too(tmp_path: Path) -> None:
+def test_files_that_a_killed_process_left_of_another_file_are_deleted_too(tmp_path: Path) -> None:
     path, cache = tiny.write_rows(tmp_path / "train.jsonl", ["abc"]), tmp_path / "cache"
     opened(path, cache)
     kept = {place.name for place in cache.iterdir()} | {f".speakers.json{files.TEMPORARY}00"}  # nobody else's

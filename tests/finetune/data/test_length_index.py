@@ -1,4 +1,4 @@
-"""Rows that are too long are refused, left out or cut, as the config says, and all of it is told before the first step."""
+"""Rows that are too long are refused, dropped or truncated, as configured, and counted before the first step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,18 +15,18 @@ from finetune.config import on_disk
 from finetune.data import length_index
 from finetune.data.batching import Loader, MicroBatch
 from finetune.data.jsonl_dataset import Measured, Rows
-from finetune.distributed.process_group import World
+from finetune.distributed.process_group import World, join, leave
 from finetune.errors import UserError
 from finetune.monitoring.event_log import Events
 from finetune.recipe import Batch, Sample
 from finetune.training import setup
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 CUTTING = replace(tiny.RECIPE, truncate=lambda sample, positions: {"ids": sample["ids"][:positions]})
 TEXTS = ["a" * 30, "b" * 9, "c" * 31, "d" * 50, "e" * 12]
 
 
-def test_too_long_is_an_error_that_names_the_row_and_the_way_out(tmp_path: Path) -> None:
+def test_a_row_that_is_too_long_is_an_error_with_its_place_and_the_remedy(tmp_path: Path) -> None:
     for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
         config = tiny.config_in(tmp_path, *given)
         with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or set data.too_long: drop"):
@@ -33,7 +34,7 @@ def test_too_long_is_an_error_that_names_the_row_and_the_way_out(tmp_path: Path)
     assert length_index.measure_row(config, tiny.RECIPE, None, {"text": "x" * 30}) == Measured(30)
 
 
-def test_left_out_rows_are_counted_with_their_lines_and_training_never_sees_them(
+def test_dropped_rows_are_counted_with_their_lines_and_never_trained_on(
     tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
@@ -47,7 +48,7 @@ def test_left_out_rows_are_counted_with_their_lines_and_training_never_sees_them
     assert "dropped 2 of 5 rows, longer than 30 positions (lines 3, 4)" in capsys.readouterr().out
 
 
-def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
+def test_truncated_rows_are_counted_and_loaded_truncated(tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
     config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "truncate"))
     rows = opened(path, tmp_path / "cache", config)
@@ -59,7 +60,7 @@ def test_cut_rows_are_counted_and_arrive_cut(tmp_path: Path) -> None:
     assert turn.batch.tensors["ids"].shape == (2, 30)
 
 
-def test_data_elsewhere_is_brought_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:
+def test_remote_data_is_downloaded_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:
     url = f"file://{tiny.write_rows(tmp_path / 'elsewhere' / 'rows.jsonl', TEXTS)}"
     config = tiny.config_in(tmp_path, ("data.train", url))
     local = length_index.download_data(config, world)
@@ -76,7 +77,7 @@ def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-
     return open_rows(path, cache)
 
 
-def test_a_row_of_which_nothing_remains_to_be_learned_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_row_without_targets_is_dropped(tmp_path: Path) -> None:
     def collate(samples: list[Sample]) -> Batch:
         return Batch({}, {"next": sum(int((sample["ids"] == ord("!")).sum()) for sample in samples)})
 
@@ -96,7 +97,7 @@ def test_a_row_of_which_nothing_remains_to_be_learned_is_left_out(tmp_path: Path
         ("data.sequence_length", "101", "larger than a micro-batch"),
     ],
 )
-def test_what_recipe_or_config_cannot_do_is_refused(tmp_path: Path, key: str, value: str, told: str) -> None:
+def test_settings_that_the_recipe_does_not_support_are_refused(tmp_path: Path, key: str, value: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         length_index.check_batching(tiny.config_in(tmp_path, (key, value)), tiny.RECIPE)
     length_index.check_batching(tiny.config_in(tmp_path), tiny.RECIPE)
@@ -137,7 +138,7 @@ def test_samples_depend_on_the_code_that_reads_them(tmp_path: Path, monkeypatch:
     assert len(set(found)) == 3 and len(set(keys)) == 2
 
 
-def test_another_tokenizer_has_the_samples_made_again(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_tokenizer_invalidates_cached_samples(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     config = tiny.config_in(tmp_path)
     loaded = tiny.RECIPE.load(config)
     read = list[str]()
@@ -157,20 +158,18 @@ def test_another_tokenizer_has_the_samples_made_again(tmp_path: Path, world: Wor
     assert "indexing" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_of_several_ranks_one_reads_the_rows_and_all_have_the_samples(tmp_path: Path) -> None:
+def samples_of_rank(folder: Path) -> tuple[int, str, list[bytes]]:
+    """On one of several ranks: the number of rows that it read, the digest of the rows, and the last bytes of each sample."""
+    config, world = tiny.config_in(folder), join((), folder)
+    loaded, read = tiny.RECIPE.load(config), list[Any]()
+    recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row) or tiny.RECIPE.read(row, processor))  # type: ignore[func-returns-value]  # append, then read
+    rows = length_index.open_data(on_disk(config.data.train), config.run.dir / "cache", "key", recipe, loaded, config, world)
+    assert rows is not None
+    leave()
+    return len(read), rows.digest, [bytes(rows.sample(row))[-4:] for row in range(len(rows))]
+
+
+def test_one_of_several_ranks_reads_the_rows_and_all_get_the_samples(tmp_path: Path) -> None:
     tiny.config_in(tmp_path)
-    work = f"""
-config, read, processes = tiny.config_in(Path({str(tmp_path)!r})), [], world.join((), Path({str(tmp_path)!r}))
-loaded = tiny.RECIPE.load(config)
-recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row) or tiny.RECIPE.read(row, processor))
-rows = intake.open_data(config.data.train, config.run.dir / "cache", "key", recipe, loaded, config, processes)
-print(len(read), rows.digest, [bytes(rows.sample(row)).hex()[-8:] for row in range(len(rows))])
-world.leave()
-"""
-    imports = (
-        "from dataclasses import replace\nfrom pathlib import Path\nfrom finetune.data import length_index as intake\n"
-        "from finetune.distributed import process_group as world\nfrom tests.finetune import tiny\n"
-    )
-    lines = sorted(line.split(" ", 1) for line in tiny.forked(imports, work, 2))
-    assert [count for count, _ in lines] == ["0", "20"] and lines[0][1] == lines[1][1]
+    (first, *found), (second, *same) = fork_server.run_ranks(2, samples_of_rank, tmp_path)
+    assert sorted([first, second]) == [0, 20] and found == same

@@ -1,4 +1,4 @@
-"""A run with more ranks than micro-batches says what to set, and what it names works on the data that it was named for."""
+"""A run with more ranks than micro-batches gets advice, and the advised values work on the data they were computed for."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def named(text: str) -> dict[str, int]:
     return {key: int(value) for key, value in re.findall(r"train\.(\w+): (\d+)", text)}
 
 
-def test_with_a_micro_batch_for_every_rank_nothing_is_said() -> None:
+def test_there_is_no_advice_when_every_rank_has_a_micro_batch() -> None:
     assert suggest_sizes(VOICE, LENGTHS, 1) is None
     assert suggest_sizes(VOICE, LENGTHS, 3) is None
 
 
-def test_what_is_named_gives_every_rank_a_micro_batch() -> None:
+def test_the_advised_values_give_every_rank_a_micro_batch() -> None:
     assert idle_share(first_steps(VOICE), 8) > 0.6
     line = suggest_sizes(VOICE, LENGTHS, 8)
     assert line is not None and "3 micro-batches for 8 ranks" in line

@@ -1,4 +1,4 @@
-"""Every sample lies in one bin, no bin overflows, and hardly any room is wasted."""
+"""Every sample is in one bin, no bin overflows, and little room is wasted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_best_fit_needs_few_bins(lengths: Ids, room: int) -> None:
     ), "two bins that fit into one were left apart"
 
 
-def test_each_goes_where_it_fits_tightest() -> None:
+def test_each_row_goes_to_the_bin_with_the_least_room_left() -> None:
     lengths = np.array([2, 3, 5, 6, 8])
     assert [group.tolist() for group in best_fit(np.arange(5), lengths, 10)] == [[4, 0], [3, 1], [2]]
 

@@ -1,4 +1,4 @@
-"""A sample comes back from its record bit for bit, and a record that somebody made up is refused."""
+"""A sample is read from its record bit by bit, and invalid records are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_sample_comes_back_bit_for_bit(name: str) -> None:
     assert all(same(found[name], sample[name]) for name in sample)
 
 
-def test_integers_take_no_more_than_they_need() -> None:
+def test_integers_are_stored_in_the_smallest_type() -> None:
     frames = {"codes": torch.randint(0, 2048, (1000, 16)), "mask": torch.ones(1000, dtype=torch.bool)}
     assert len(sample_cache.encode(frames)) < 1000 * (16 * 2 + 1) + 100
     ids = torch.full((1000,), 150_000)
@@ -49,13 +49,13 @@ def test_integers_take_no_more_than_they_need() -> None:
 
 
 @pytest.mark.parametrize("value", [3, [1, 2], torch.zeros(2, dtype=torch.complex64)])
-def test_what_is_no_tensor_of_a_known_type_is_named(value: object) -> None:
+def test_values_of_unknown_types_are_refused_by_name(value: object) -> None:
     with pytest.raises(TypeError, match=r"`read` returned 'ids' as .*; a sample is a dict of tensors"):
         sample_cache.encode({"ids": value})  # type: ignore[dict-item]  # what a recipe may do
 
 
 @pytest.mark.parametrize("sample", [{1: torch.zeros(2)}, {"\ud800": torch.zeros(2)}, {"deep": torch.zeros((1,) * 16)}])
-def test_what_could_not_be_read_back_is_refused_when_it_is_written(sample: Sample) -> None:
+def test_samples_that_could_not_be_read_back_are_refused_when_written(sample: Sample) -> None:
     with pytest.raises(TypeError, match=r"`read` returned a sample that cannot be cached: .*(describes no tensor|half of a character)"):
         sample_cache.encode(sample)
 

@@ -1,4 +1,4 @@
-"""Recomputation changes memory and time, never a number."""
+"""Activation checkpointing changes memory and time, never a number."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_selective_keeps_products_and_recomputes_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("how", "times"), [("selective", 1), ("full", 2)])
-def test_selective_keeps_what_the_varlen_kernel_gave(how: Literal["selective", "full"], times: int) -> None:
+def test_selective_keeps_the_output_of_the_varlen_kernel(how: Literal["selective", "full"], times: int) -> None:
     """In shape only: the kernel itself needs a GPU."""
     called: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`ddp` copies no weight and no gradient that it does not have to, and its gradients are those of one process."""
+"""`ddp` avoids needless copies of weights and gradients, and its gradients are those of one process."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def test_a_second_backward_adds_to_the_gradients(tmp_path: Path, world: World) -
 
 
 @pytest.mark.parametrize("bucket", [data_parallel.BUCKET, 1], ids=["in one bucket with others", "in a bucket of its own"])
-def test_what_a_step_does_not_reach_has_no_gradient(bucket: int, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_that_a_step_does_not_reach_have_no_gradient(
+    bucket: int, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(data_parallel, "BUCKET", bucket)
     for precision in ("fp32", "bf16"):
         _, model = replicated(tmp_path, world, precision)
@@ -125,7 +127,7 @@ def test_floating_inputs_are_cast_to_the_compute_type(tmp_path: Path, world: Wor
     assert model(torch.ones(2, 3)).dtype == torch.bfloat16
 
 
-def test_the_sizes_of_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_are_filled_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_parallel, "BUCKET", 40)
     assert split_into_buckets([3, 3, 4, 1, 50, 2, 8]) == [3, 1, 1, 2]
     assert split_into_buckets([50, 1]) == [1, 1]

@@ -1,4 +1,4 @@
-"""Agreements of ranks: what one knows all know, and the failure of one is the failure of all, on time."""
+"""Collectives of ranks: every rank gets the same result, and the failure of one is a timely failure of all."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def agreements_of_rank(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_world_of_one_agrees_with_itself(world: World) -> None:
+def test_collectives_work_with_a_single_rank(world: World) -> None:
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
     assert dist.get_world_size() == 1
     assert sum_over_ranks(world, [1.5, -2.0]) == [1.5, -2.0]
@@ -79,7 +79,7 @@ def test_a_world_of_one_agrees_with_itself(world: World) -> None:
         run_on_all(world, lambda: {}["ours"])
 
 
-def test_gpus_that_stay_idle_are_named_machine_by_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_gpus_are_listed_for_each_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {"a": (8, 2), "b": (4, 4), "c": (1, 1), "d": (2, 1), "cpu": (0, 3)}
     ranks = [[machine, gpus] for machine, (gpus, processes) in seen.items() for _ in range(processes)]
     monkeypatch.setattr("finetune.distributed.process_group.gather_from_ranks", lambda *_: ranks)
@@ -88,7 +88,7 @@ def test_gpus_that_stay_idle_are_named_machine_by_machine(world: World, monkeypa
     assert second.startswith("1 of the 2 visible GPUs of d stay idle: 1 of the run's processes are there; ")
 
 
-def test_a_process_alone_sees_what_stays_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_reports_idle_gpus(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert idle_gpus(world) == []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
@@ -120,7 +120,7 @@ def test_nothing_is_pickled_in_an_agreement(world: World) -> None:
         broadcast_from_main(world, {"tensor": torch.ones(1)})
 
 
-def test_two_ranks_agree_and_fail_together(tmp_path: Path) -> None:
+def test_two_ranks_get_the_same_results_and_fail_together(tmp_path: Path) -> None:
     first, second = fork_server.run_ranks(2, agreements_of_rank, tmp_path)
     assert (first["main"], second["main"]) == (True, False) and first["size"] == second["size"] == 2
     assert first["sums"] == second["sums"] == [3.0, 0.2]
@@ -135,7 +135,7 @@ def test_two_ranks_agree_and_fail_together(tmp_path: Path) -> None:
     assert first["afterwards"] == second["afterwards"] == [2.0], "a failure leaves the ranks in step"
 
 
-def test_what_carries_collectives() -> None:
+def test_the_backend_depends_on_the_device() -> None:
     """With nccl alone, a sum over gradients that are kept in host memory fails."""
     assert backends("cpu") == "gloo"
     assert backends("cuda") == "cpu:gloo,cuda:nccl"
@@ -167,7 +167,7 @@ def test_on_gpus_both_backends_start_before_accelerate_would_start_one(
     assert found == begun
 
 
-def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before it joins any other, so that nothing waits and nothing is loaded; of many that are too many, one says it."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -179,7 +179,7 @@ def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert not dist.is_initialized()
 
 
-def test_ranks_that_share_matrices_are_one_share_of_the_data(world: World) -> None:
+def test_tensor_parallel_ranks_load_the_same_data(world: World) -> None:
     of_eight = [dataclasses.replace(world, rank=rank, size=8, tensor=2) for rank in range(8)]
     assert [(each.data_rank, each.data_size) for each in of_eight] == [(rank // 2, 4) for rank in range(8)]
     assert (world.data_rank, world.data_size) == (0, 1)

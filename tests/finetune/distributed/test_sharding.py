@@ -1,4 +1,4 @@
-"""Config and launch file agree or say so, and what was asked of the sharding is what is."""
+"""Config and launch file agree or the error names both; a model is sharded as configured."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def config(tmp_path: Path, *overrides: tuple[str, str]) -> Config:
         ("ddp", {}, "ddp"),
     ],
 )
-def test_the_strategy_on_which_both_agree(tmp_path: Path, asked: str, environ: dict[str, str], chosen: str) -> None:
+def test_the_strategy_follows_config_and_launch_file(tmp_path: Path, asked: str, environ: dict[str, str], chosen: str) -> None:
     assert choose_strategy(config(tmp_path, ("parallel.strategy", asked)), environ) == chosen
 
 
@@ -83,7 +83,7 @@ def test_the_strategy_on_which_both_agree(tmp_path: Path, asked: str, environ: d
         ([], {**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, ["fsdp_offload_params", "set it to false"]),
     ],
 )
-def test_a_contradiction_names_both_sides(
+def test_an_error_about_a_contradiction_names_both_sides(
     tmp_path: Path, overrides: list[tuple[str, str]], environ: dict[str, str], told: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -91,13 +91,13 @@ def test_a_contradiction_names_both_sides(
     assert [words for words in told if words not in str(caught.value)] == []
 
 
-def test_a_launch_file_that_says_the_same_is_fine(tmp_path: Path) -> None:
+def test_a_launch_file_that_agrees_with_the_config_is_accepted(tmp_path: Path) -> None:
     environ = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1", "FSDP_OFFLOAD_PARAMS": "false"}
     assert choose_strategy(config(tmp_path, ("train.precision", "bf16")), environ) == "ddp"
     assert choose_strategy(config(tmp_path), {"ACCELERATE_MIXED_PRECISION": "no"}) == "ddp"
 
 
-def test_the_type_of_computation(tmp_path: Path) -> None:
+def test_the_compute_dtype_follows_the_precision(tmp_path: Path) -> None:
     assert sharding.compute_dtype(config(tmp_path, ("train.precision", "bf16"))) == torch.bfloat16
     assert sharding.compute_dtype(config(tmp_path, ("train.precision", "fp32"))) == torch.float32
 
@@ -128,7 +128,7 @@ def test_the_mesh_of_a_strategy(
     assert found == Layout(layout, layout)  # type: ignore[arg-type]
 
 
-def test_neighbours_share_matrices_and_groups_share_the_rest(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adjacent_ranks_form_the_tensor_axis_of_the_mesh(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
 
     def recorded(device: str, shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]) -> dict[str, str]:
@@ -160,7 +160,7 @@ def test_neighbours_share_matrices_and_groups_share_the_rest(tmp_path: Path, wor
         ("fsdp", 4, [("parallel.tensor", "3")], ["parallel.tensor: 3 does not divide the number of ranks, 4"]),
     ],
 )
-def test_what_cannot_work_together_is_refused(
+def test_incompatible_settings_are_refused(
     tmp_path: Path, world: World, strategy: sharding.Strategy, size: int, overrides: list[tuple[str, str]], told: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -169,7 +169,7 @@ def test_what_cannot_work_together_is_refused(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_can_work_together_is_not_refused(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
+def test_compatible_settings_are_accepted(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
     overrides = [("parallel.replicate", "2")] if strategy == "hsdp" else []
     sharding.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=4))
     on_gpu = dataclasses.replace(world, size=4, device=torch.device("cuda"))
@@ -177,7 +177,7 @@ def test_what_can_work_together_is_not_refused(tmp_path: Path, world: World, str
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
-def test_blocks_and_root_are_sharded_in_the_types_that_were_asked_for(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
+def test_blocks_and_root_are_sharded_in_the_configured_types(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
     model = Stack()
     layout = shard(model, (Block,), strategy, config(tmp_path, ("train.precision", "bf16")), world)
     check_sharding(model, (Block,), layout, world, HERE)
@@ -274,7 +274,7 @@ def test_gradients_are_clipped_to_the_global_norm(world: World) -> None:
         ("hsdp", [True, True], [False, False]),
     ],
 )
-def test_what_stays_between_the_micro_batches_of_a_step(
+def test_strategies_keep_gradients_and_weights_between_micro_batches(
     tmp_path: Path, world: World, strategy: sharding.Strategy, reduced: list[bool], gathered: list[bool]
 ) -> None:
     """After each of two micro-batches: are the gradients reduced, and does the rank hold whole weights? After the last one none may."""
@@ -302,7 +302,7 @@ def test_reshard_gives_gathered_parameters_back(tmp_path: Path, world: World) ->
     assert all(isinstance(p, DTensor) for p in model.parameters())
 
 
-def test_plain_names() -> None:
+def test_plain_name_removes_wrapper_names() -> None:
     assert plain_name("talker.blocks.0._checkpoint_wrapped_module.up.weight") == "talker.blocks.0.up.weight"
     assert plain_name("head.weight") == "head.weight"
 
@@ -413,13 +413,13 @@ def test_an_adapted_layer_is_no_unit_of_its_own(tmp_path: Path) -> None:
     assert sharding.find_units(model, (Block,)) == [model.blocks[0], model.embedding]
 
 
-def test_where_shards_are_kept(tmp_path: Path, world: World) -> None:
+def test_offloaded_shards_are_in_host_memory(tmp_path: Path, world: World) -> None:
     on_gpu = dataclasses.replace(world, device=torch.device("cuda", 1))
     assert sharding.choose_home(config(tmp_path), on_gpu) == torch.device("cuda", 1)
     assert sharding.choose_home(config(tmp_path, ("parallel.offload", "true")), on_gpu) == torch.device("cpu")
 
 
-def test_shards_that_are_kept_elsewhere_are_noticed(tmp_path: Path, world: World) -> None:
+def test_shards_on_another_device_are_noticed(tmp_path: Path, world: World) -> None:
     model = Stack()
     layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
     with pytest.raises(RuntimeError, match="is kept on cpu, not on cuda"):

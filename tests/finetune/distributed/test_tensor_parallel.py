@@ -1,4 +1,4 @@
-"""The plans are complete and are followed, and what they do not fit is refused with its reason."""
+"""Tensor-parallel plans are complete and followed, and models that they do not fit are refused with the reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_plan_leaves_only_whole_norms_out(tmp_path: Path, kind: Kind) -> None:
     tensor_parallel.check_model(model, blocks, halves(tmp_path), PLANS)
 
 
-def test_without_it_any_block_will_do(tmp_path: Path) -> None:
+def test_without_tensor_parallelism_any_block_is_accepted(tmp_path: Path) -> None:
     tensor_parallel.check_model(nn.Sequential(nn.Linear(2, 3)), (nn.Linear,), tiny.config_in(tmp_path))
 
 
@@ -95,7 +95,7 @@ def test_a_model_that_does_not_divide_is_refused(tmp_path: Path, changed: dict[s
         ("dora: true", "model.lora.dora needs the norms of whole rows"),
     ],
 )
-def test_adapters_that_it_would_change_are_refused(tmp_path: Path, key: str, message: str) -> None:
+def test_adapters_that_tensor_parallelism_would_change_are_refused(tmp_path: Path, key: str, message: str) -> None:
     model, blocks = model_of(tmp_path, "llama")
     with pytest.raises(UserError) as caught:
         tensor_parallel.check_model(model, blocks, halves(tmp_path, ("model.lora", f"{{rank: 2, {key}}}")), PLANS)
@@ -104,7 +104,7 @@ def test_adapters_that_it_would_change_are_refused(tmp_path: Path, key: str, mes
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_module_lies_as_its_plan_says(tmp_path: Path, world: World, kind: Kind) -> None:
+def test_every_module_is_placed_as_planned(tmp_path: Path, world: World, kind: Kind) -> None:
     model, blocks = model_of(tmp_path, kind)
     lora_adapters.inject_adapters(model, Lora(rank=2), r"model\.layers\.0\.(self_attn\.q_proj|mlp\.down_proj)")
     loading.freeze(model, lora_adapters.is_adapter, torch.float32)
@@ -128,7 +128,7 @@ def test_every_module_lies_as_its_plan_says(tmp_path: Path, world: World, kind: 
     assert "self_attn.q_proj.lora_A.default.weight" not in found and "input_layernorm.weight" not in found
 
 
-def test_a_module_that_was_left_out_is_noticed(tmp_path: Path, world: World) -> None:
+def test_a_module_missing_from_the_plan_is_noticed(tmp_path: Path, world: World) -> None:
     model, blocks = model_of(tmp_path, "qwen3")
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("shard", "tensor"))
     incomplete = {tensor_parallel.class_path(model.model.layers[0]): LLAMA}

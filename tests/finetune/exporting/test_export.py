@@ -1,4 +1,4 @@
-"""From a checkpoint to a folder that stands alone: nothing trained is lost, nothing half is left, the numbers are exact."""
+"""An export is a complete folder: nothing trained is lost, nothing partial remains, the numbers are exact."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_lora_export_is_the_base_plus_the_scaled_product(
 
 @pytest.mark.parametrize(("dtype", "expected"), [(None, torch.float32), ("bf16", torch.bfloat16), ("fp32", torch.float32)])
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_the_type_is_the_one_asked_for(runs: dict[str, Path], tmp_path: Path, kind: str, dtype: str | None, expected: torch.dtype) -> None:
+def test_the_type_is_the_requested_one(runs: dict[str, Path], tmp_path: Path, kind: str, dtype: str | None, expected: torch.dtype) -> None:
     found = load_file(export.export(runs[kind], tmp_path / "out", dtype=dtype) / "model.safetensors")
     exact = load_file(export.export(runs[kind], tmp_path / "exact") / "model.safetensors")
     assert all(found[name].dtype == expected and torch.equal(found[name], exact[name].to(expected)) for name in exact)
@@ -159,7 +159,7 @@ def test_a_split_export_has_an_index_that_loads(runs: dict[str, Path], tmp_path:
     assert all(sum(value.nbytes for value in load_file(target / part).values()) <= 20_000 for part in parts)
 
 
-def test_the_card_says_what_made_the_model(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_the_card_names_the_origin_of_the_model(runs: dict[str, Path], tmp_path: Path) -> None:
     target = export.export(runs["lora"], tmp_path / "out", step=2)
     card = json.loads((target / export.CARD).read_text())
     assert (card["recipe"], card["format"], card["step"]) == (str(tiny.FOLDER), "plain", 2)
@@ -167,7 +167,7 @@ def test_the_card_says_what_made_the_model(runs: dict[str, Path], tmp_path: Path
     assert card["weights"] == {"model.safetensors": files.digest(target / "model.safetensors")}
 
 
-def test_files_and_folders_come_along(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_folders_of_the_base_are_copied(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = shutil.copytree(runs["full"].parent, tmp_path / "copy") / "run"
     base = base_of(runs["full"])
     planned(monkeypatch, copy=("config.json",), files={"deep/er/README.md": b"hello"})
@@ -220,13 +220,13 @@ def test_stock_peft_loads_the_adapter_alone_and_computes_what_the_merged_model_d
     assert float((logits(adapted) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
-def test_the_type_of_an_adapter_is_the_one_asked_for(language_run: Path, tmp_path: Path) -> None:
+def test_the_type_of_an_adapter_is_the_requested_one(language_run: Path, tmp_path: Path) -> None:
     exact = load_file(export.export(language_run, tmp_path / "exact", adapter_only=True) / "adapter_model.safetensors")
     short = load_file(export.export(language_run, tmp_path / "short", dtype="bf16", adapter_only=True) / "adapter_model.safetensors")
     assert all(short[name].dtype == torch.bfloat16 and torch.equal(short[name], exact[name].bfloat16()) for name in exact)
 
 
-def test_what_is_no_adapter_can_not_be_exported_as_one(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_model_cannot_be_exported_as_an_adapter(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--adapter-only: this run trained all weights and has no adapter; remove the flag"):
         export.export(runs["full"], tmp_path / "out", adapter_only=True)
     planned(monkeypatch, edit={"head.bias": lambda value: value + 1})
@@ -239,7 +239,7 @@ def test_what_is_no_adapter_can_not_be_exported_as_one(runs: dict[str, Path], tm
 
 
 @pytest.mark.parametrize("taken", ["folder", "file"])
-def test_a_target_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Path, taken: str) -> None:
+def test_an_existing_target_is_not_changed(runs: dict[str, Path], tmp_path: Path, taken: str) -> None:
     target = tmp_path / "out"
     target.write_text("mine") if taken == "file" else target.mkdir()
     with pytest.raises(UserError, match=r"--to .*out already exists; choose another folder"):
@@ -247,7 +247,7 @@ def test_a_target_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_unknown_format_step_and_place(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_unknown_formats_steps_and_folders_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     for told, arguments in (
         (r"--format onnx: the recipe offers plain", (runs["full"], tmp_path / "out", "onnx")),
         (r"has no checkpoint of step 9; existing steps: 3, 2", (runs["full"], tmp_path / "out", None, 9)),
@@ -306,7 +306,7 @@ def test_another_tokenizer_beside_the_same_weights_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_a_plan_that_would_lose_what_was_trained_is_refused(
+def test_an_export_that_would_drop_trained_tensors_is_refused(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     planned(monkeypatch, keep=lambda name: not name.startswith("head."))
@@ -315,7 +315,7 @@ def test_a_plan_that_would_lose_what_was_trained_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_frozen_tensor_may_be_left_out(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_tensor_may_be_dropped(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(monkeypatch, keep=lambda name: name != "embedding.weight")
     found = load_file(export.export(runs["lora"], tmp_path / "out") / "model.safetensors")
     assert len(found) == 16 and "embedding.weight" not in found
@@ -342,7 +342,7 @@ def test_a_damaged_checkpoint_is_not_exported(runs: dict[str, Path], tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_it_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_memory_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(export, "BLOCK_BYTES", 2**20)
     entries = [TensorEntry(f"{name}.weight", torch.float32, (8192, 1024)) for name in ("first", "second")]
     grown: list[int] = []
@@ -431,7 +431,9 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_lies_is_found_before_the_commit(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_a_disk_changes_is_found_before_the_commit(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: Callable[..., files.Written] = safetensors_shards.write_stream
 
     def lies(path: Path, *arguments: Any) -> files.Written:
@@ -445,7 +447,7 @@ def test_a_disk_that_lies_is_found_before_the_commit(runs: dict[str, Path], tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_needs_no_process_group(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_exporting_needs_no_process_group(runs: dict[str, Path], tmp_path: Path) -> None:
     assert not torch.distributed.is_initialized()
     assert recipe.load_recipe(tiny.FOLDER) is tiny.RECIPE
     export.export(runs["full"] / "checkpoints" / "step-00000003", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What is uploaded is the exported folder, and what the hub refuses is told with the way on."""
+"""The exported folder is uploaded, and an error of the hub is reported with the next action."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -
     assert hub.repositories["me/tiny"] == {path.name: path.read_bytes() for path in out.iterdir()} and hub.private["me/tiny"]
 
 
-def test_folders_inside_go_along_and_a_second_upload_is_no_error(hub: Hub, folder: Path) -> None:
+def test_subfolders_are_uploaded_and_a_second_upload_is_no_error(hub: Hub, folder: Path) -> None:
     for _ in range(2):
         assert run(hub, folder.parent, "-c", PUSH, folder, "me/mine").returncode == 0
     assert set(hub.repositories["me/mine"]) == {"README.md", "model.safetensors", "inner/part.json"} and not hub.private["me/mine"]
@@ -70,7 +70,7 @@ def test_folders_inside_go_along_and_a_second_upload_is_no_error(hub: Hub, folde
         ("me/mine", TOKEN, True, "cannot be reached"),
     ],
 )
-def test_a_refusal_is_told_and_the_folder_kept(hub: Hub, folder: Path, name: str, token: str, away: bool, told: str) -> None:
+def test_a_refusal_is_reported_and_the_folder_kept(hub: Hub, folder: Path, name: str, token: str, away: bool, told: str) -> None:
     done = run(hub, folder.parent, "-c", PUSH, folder, name, token=token, address="http://127.0.0.1:9" if away else None)
     assert done.returncode == 2 and done.stderr.startswith(f"error: --push-to-hub {name}: ") and told in done.stderr
     assert (
@@ -84,7 +84,7 @@ def test_without_a_token_nothing_is_exported(hub: Hub, tmp_path: Path) -> None:
     assert done.returncode == 2 and "you are not logged in; run `hf auth login`" in done.stderr
 
 
-def test_what_cannot_work_is_refused_before_the_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_uploads_are_refused_before_the_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from finetune.cli import export
 
     with pytest.raises(UserError, match="not a repository name"):
@@ -96,7 +96,7 @@ def test_what_cannot_work_is_refused_before_the_export(monkeypatch: pytest.Monke
     assert "--private needs --push-to-hub NAME" in capsys.readouterr().err
 
 
-def test_another_answer_is_told_as_it_is() -> None:
+def test_another_status_is_reported_unchanged() -> None:
     class OddError(Exception):
         response = type("Response", (), {"status_code": 507})
 

@@ -1,4 +1,4 @@
-"""Expandable segments are set where every GPU allows them, nobody has chosen otherwise, and torch has not yet read its settings."""
+"""Expandable segments are set if every GPU supports them, the user set nothing else, and torch has not yet read its settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_allocator, "load_driver", lambda: Driver([1, 1]))
 
 
-def test_it_is_set_and_reported() -> None:
+def test_expandable_segments_are_set_and_reported() -> None:
     environ = {"HOME": "/root"}
     account = use_expandable_segments(environ)
     assert environ == {"HOME": "/root", VARIABLE: SETTING} and account is not None
@@ -56,12 +56,12 @@ def test_it_is_set_and_reported() -> None:
 
 
 @pytest.mark.parametrize("name", [VARIABLE, *OLDER, NCCL_REGISTRATION])
-def test_what_somebody_set_is_kept(name: str) -> None:
+def test_a_setting_of_the_user_is_kept(name: str) -> None:
     environ = {name: "max_split_size_mb:128"}
     assert use_expandable_segments(environ) is None and environ == {name: "max_split_size_mb:128"}
 
 
-def test_after_torch_it_would_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_import_of_torch_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", cuda_allocator)
     environ: dict[str, str] = {}
     assert use_expandable_segments(environ) is None and environ == {}
@@ -83,7 +83,7 @@ def test_without_a_driver_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Non
         *((Driver([1], failing), False) for failing in ("cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute")),
     ],
 )
-def test_every_visible_gpu_must_allow_it(library: Driver, allows: bool) -> None:
+def test_every_visible_gpu_must_support_virtual_memory(library: Driver, allows: bool) -> None:
     assert has_virtual_memory(library) is allows
 
 
@@ -95,7 +95,7 @@ RECIPE = Recipe(Options, *[None] * 6, ("plain",), Inference(print))
 """
 
 
-def test_training_sets_it_before_torch_reads_it(tmp_path: Path) -> None:
+def test_training_sets_the_allocator_before_torch_reads_its_settings(tmp_path: Path) -> None:
     """Up to where the ranks would join; there, torch's own parser says what it has read."""
     (tmp_path / "recipe.py").write_text(RECIPE)
     (tmp_path / "options.py").write_text("from finetune.config import Section\n\n\nclass Options(Section):\n    pass\n")

@@ -15,7 +15,7 @@ def test_a_cluster_counts_its_ranks() -> None:
     assert str(make_cluster("a10g", 1, 1)) == "1 × a10g (22 GiB)"
 
 
-def test_an_unknown_gpu_is_told_the_nearest_one() -> None:
+def test_the_error_for_an_unknown_gpu_names_the_nearest_one() -> None:
     with pytest.raises(UserError, match=r"--gpu h100: unknown; did you mean h100-80gb\?"):
         make_cluster("h100", 8, 1)
     with pytest.raises(UserError, match="at least one GPU"):

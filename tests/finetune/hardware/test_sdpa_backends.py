@@ -26,7 +26,7 @@ def test_cudnn_is_disabled_and_nothing_else() -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled() and [enabled() for enabled in others] == before == [True] * 3
 
 
-def test_it_is_disabled_once_ranks_have_joined(tmp_path: Path) -> None:
+def test_cudnn_is_disabled_once_ranks_have_joined(tmp_path: Path) -> None:
     join((), tmp_path)
     leave()
     assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -81,7 +81,7 @@ def test_updates_and_moments_are_those_of_bitsandbytes(columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", [512, 300])
-def test_rows_are_updated_on_their_own(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_updated_independently(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So it does not matter which rank has which of them, nor how many one call takes."""
     gradients = gradients_of((12, columns))
     whole = layer_of(12, columns)
@@ -95,7 +95,7 @@ def test_rows_are_updated_on_their_own(columns: int, monkeypatch: pytest.MonkeyP
         assert all(torch.equal(found[kind], moments[kind][rows]) for kind in moments) and len(moments) == 4
 
 
-def test_it_stays_close_to_adamw() -> None:
+def test_updates_stay_close_to_adamw() -> None:
     """Within 4 % of the way after 20 steps (measured: 2.6 %); a byte of a moment is off by a few percent of its value."""
     torch.manual_seed(0)
     models = Mixed(), Mixed()
@@ -112,7 +112,7 @@ def test_it_stays_close_to_adamw() -> None:
     assert not torch.equal(models[0].whole.weight, models[1].whole.weight)
 
 
-def test_what_is_kept_in_8_bits() -> None:
+def test_large_matrices_have_8_bit_moments() -> None:
     model = Mixed()
     optimizer = make_optimizer(model, TRAIN)
     restore_state(optimizer, 3)

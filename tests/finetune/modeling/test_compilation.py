@@ -1,4 +1,4 @@
-"""When blocks are compiled, how many graphs that makes, and what of a block is computed again."""
+"""When blocks are compiled, how many graphs that makes, and which operations of a block are recomputed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_frozen_parameters_cost_two_thirds(tmp_path: Path) -> None:
         ([], "lengths differ"),
     ],
 )
-def test_auto_leaves_alone_what_would_not_work_and_says_why(
+def test_auto_does_not_compile_what_would_fail_and_reports_why(
     tmp_path: Path, gpu_machine: pytest.MonkeyPatch, more: list[tuple[str, str]], reason: str
 ) -> None:
     loaded = replace(large(Block), varies=None if more else "their lengths differ")
@@ -180,7 +180,7 @@ def test_products_that_selective_keeps_are_not_computed_again_in_compiled_blocks
         torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_what_the_compiler_cannot_do_is_explained() -> None:
+def test_errors_of_the_compiler_are_explained() -> None:
     def failing(*_: Any) -> Any:
         raise ValueError("no such instruction")
 

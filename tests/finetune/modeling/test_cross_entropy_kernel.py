@@ -47,7 +47,7 @@ def test_a_chunk_by_the_kernel_is_as_near_to_fp64_as_by_operations() -> None:
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])
-def test_it_compiles_for_gpus_and_rounds_to_the_nearest(capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_compiles_for_gpus_and_rounds_to_the_nearest(capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For logits in bf16 and a cap, with memory as torch aligns it; the assembler comes with Triton."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {"logits": "*bf16", "stride": "i32", "targets": "*i64", "losses": "*fp32", "hits": "*fp32", "words": "i32"}

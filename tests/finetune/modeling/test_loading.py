@@ -1,4 +1,4 @@
-"""From a base's files to trainable shards: every value arrives, everything that does not fit is named, adapters start the same anywhere."""
+"""Loading a base into trainable shards: every value is loaded, every mismatch is named, adapters start the same on any sharding."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ def test_a_demo_model_is_a_source_by_its_name(tmp_path: Path, monkeypatch: pytes
         ("gpt2", "no such folder, and not a hub name"),
     ],
 )
-def test_a_source_that_can_not_be_one(source: str | None, told: str) -> None:
+def test_an_impossible_source_is_refused(source: str | None, told: str) -> None:
     with pytest.raises(UserError, match=told):
         loading.resolve_source(source, None)
 
 
-def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"contains no config\.json, so it is not a model"):
         loading.resolve_source(str(tmp_path), None)
 
 
-def test_a_hub_that_can_not_deliver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_download_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UserError, match=r"model.source nobody/nothing: no such folder, and the download from the hub failed: \w+"):
@@ -131,7 +131,7 @@ SHAPING = (
 """What the loaders of transformers and of our recipes read."""
 
 
-def test_a_base_is_all_that_loaders_read_and_nothing_else(tmp_path: Path) -> None:
+def test_the_files_of_a_base_are_those_that_loaders_read(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base")
     beside = ("README.md", "LICENSE.txt", "model.safetensors.index.json", "trainer_state.json", "runs/me/exit.json", ".cache/refs.json")
     for name in (*SHAPING, *beside):
@@ -157,7 +157,7 @@ def test_every_file_of_a_tokenizer_of_transformers_is_of_a_type_that_counts() ->
     assert len(names) > 15 and {Path(name).suffix for name in names} <= loading.SHAPING
 
 
-def test_a_folder_without_config_json_is_no_base(tmp_path: Path) -> None:
+def test_a_folder_without_config_json_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contains no config.json, so it is not a model"):
         loading.file_digests(tmp_path)
 
@@ -168,7 +168,7 @@ def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:
         loading.tensor_files(tmp_path)
 
 
-def test_a_tensor_that_stands_in_two_files_is_named_with_both(tmp_path: Path) -> None:
+def test_a_tensor_in_two_files_is_named_with_both(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "model-1.safetensors")
     save_file({"b": torch.zeros(1)}, tmp_path / "model-2.safetensors")
     with pytest.raises(UserError, match=r"b is in model-1\.safetensors and in model-2\.safetensors \(1 such tensors\)"):
@@ -235,7 +235,7 @@ def meta(bias: bool = True) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 2, bias=bias), nn.Linear(2, 2, bias=bias))
 
 
-def test_what_is_frozen_is_kept_in_the_type_of_computation() -> None:
+def test_frozen_parameters_are_kept_in_the_compute_dtype() -> None:
     model = meta()
     loading.freeze(model, lambda name: name == "1.weight", torch.bfloat16)
     assert {name: (p.requires_grad, p.dtype) for name, p in model.named_parameters()} == {
@@ -255,7 +255,7 @@ def test_nothing_to_train_is_refused() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_adapters_alone_are_trained_in_fp32_and_start_as_nothing(tmp_path: Path, world: World, precision: str) -> None:
+def test_only_adapters_are_trained_in_fp32_and_start_at_zero(tmp_path: Path, world: World, precision: str) -> None:
     config = tiny.config_in(tmp_path, *tiny.LORA, ("train.precision", precision))
     loaded = sharded(config, world)
     values = fill(loaded, loaded.base)
@@ -287,12 +287,12 @@ def test_adapters_start_the_same_on_any_sharding_and_differ_by_name_and_seed(tmp
     assert len({float(first[name].detach().sum()) for name in down}) == 6
 
 
-def test_names() -> None:
+def test_base_name_removes_wrapper_names() -> None:
     wrapped = "blocks.0._checkpoint_wrapped_module.up.base_layer.weight"
     assert loading.base_name(wrapped) == "blocks.0.up.weight"
 
 
-def test_slices_of_a_plain_tensor_are_all_of_it() -> None:
+def test_the_slices_of_a_plain_tensor_cover_it() -> None:
     assert loading.local_slices(torch.ones(2, 3)) == ((2, 3), (slice(0, 2), slice(0, 3)))
     assert loading.local_slices(torch.tensor(1.0)) == ((), ())
 
@@ -336,7 +336,7 @@ if __name__ == "__main__":
 """
 
 
-def test_slices_say_where_the_part_of_each_rank_lies() -> None:
+def test_slices_locate_the_part_of_each_rank() -> None:
     """Also where tensor parallelism and `fully_shard` cut the same dimension, and the pieces are uneven or empty."""
     # Forks of this process could inherit a lock that one of torch's threads holds.
     done = fork_server.run_command("-c", EVERY_RANK)

@@ -1,4 +1,4 @@
-"""Adapters go where they are told, start as nothing, and merge as peft computes them."""
+"""Adapters are added to the configured layers, start at zero, and merge as peft computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def adapted_names(model: nn.Module) -> list[str]:
     return [name for name, _ in model.named_parameters() if lora_adapters.is_adapter(name)]
 
 
-def test_targets_of_the_config_go_before_the_recipes(tmp_path: Path) -> None:
+def test_targets_of_the_config_override_the_recipes(tmp_path: Path) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
     lora_adapters.inject_adapters(model, Lora(rank=2, targets="head"), tiny.RECIPE.lora_targets)
     assert adapted_names(model) == ["head.lora_A.default.weight", "head.lora_B.default.weight"]
@@ -35,7 +35,7 @@ def test_all_linear_layers_are_adapted_on_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("targets", ["haed", "blocks"])
-def test_targets_that_fit_nothing_are_named(tmp_path: Path, targets: str) -> None:
+def test_targets_that_match_nothing_are_named(tmp_path: Path, targets: str) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
     with pytest.raises(UserError, match=rf"model\.lora\.targets '{targets}' must match linear layers only"):
         lora_adapters.inject_adapters(model, Lora(targets=targets), tiny.RECIPE.lora_targets)
@@ -51,7 +51,7 @@ def test_a_start_is_keyed_by_name_and_seed_and_by_nothing_else() -> None:
     assert not lora_adapters.init_adapter("x.lora_B.default.weight", torch.Size((5, 6)), 3).any()
 
 
-def test_names() -> None:
+def test_adapter_names_are_recognized() -> None:
     names = ["a.b.lora_A.default.weight", "a.b.lora_B.default.weight", "a.b.lora_magnitude_vector.default.weight"]
     assert all(lora_adapters.is_adapter(name) and lora_adapters.layer_of(name) == "a.b" for name in names)
     assert [lora_adapters.is_magnitude(name) for name in names] == [False, False, True]
@@ -82,7 +82,7 @@ def test_a_merged_weight_is_what_peft_computes(lora: Lora) -> None:
     assert torch.allclose(own, stock, atol=1e-6) and not torch.allclose(own, base, atol=1e-2)
 
 
-def test_rows_merge_on_their_own() -> None:
+def test_rows_merge_independently() -> None:
     """Export merges block by block, so no row may need another."""
     lora = KINDS[-1]
     model, base = stock_layer(lora)

@@ -42,7 +42,7 @@ def full(linear: nn.Linear, hidden: Tensor, targets: Tensor, shaping: Shaping) -
         (1600, 2048, "cpu", 256),
     ],
 )
-def test_a_chunk_is_worth_starting(positions: int, words: int, device: str, rows: int) -> None:
+def test_chunks_have_a_minimum_size(positions: int, words: int, device: str, rows: int) -> None:
     assert rows_of_a_chunk(positions, words, device) == rows
 
 
@@ -100,7 +100,7 @@ def test_products_are_added_in_fp32_wherever_they_are(dtype: torch.dtype) -> Non
         assert device == "meta" or bool((total == 8).all())
 
 
-def test_what_is_frozen_gets_no_gradient_and_costs_none() -> None:
+def test_frozen_parameters_get_no_gradient_and_cost_none() -> None:
     linear, hidden, targets = head_and_data(40, dtype=torch.float32)
     linear.requires_grad_(False)
     nll, _ = LossHead(linear, Shaping())(hidden.requires_grad_(), targets)

@@ -1,4 +1,4 @@
-"""Muon: torch's own numbers on one process, the same update however a matrix is sharded, and what it is not for."""
+"""Muon: torch's own numbers on one process, the same update however a matrix is sharded, and the settings it refuses."""
 
 from __future__ import annotations
 
@@ -184,13 +184,13 @@ def test_a_matrix_that_only_some_ranks_share_is_refused(world: World) -> None:
         ([("parallel.offload", "true")], r"muon with parallel\.offload: .* on the host; use adamw or adamw_8bit"),
     ],
 )
-def test_what_muon_is_not_for_is_refused(tmp_path: Path, overrides: list[tuple[str, str]], problem: str) -> None:
+def test_settings_incompatible_with_muon_are_refused(tmp_path: Path, overrides: list[tuple[str, str]], problem: str) -> None:
     muon.check(tiny.config_in(tmp_path, *overrides))
     with pytest.raises(UserError, match=problem):
         muon.check(tiny.config_in(tmp_path, ("train.optimizer", "muon"), *overrides))
 
 
-def test_a_run_says_what_muon_updates_and_refuses_to_do_nothing() -> None:
+def test_the_parameters_that_muon_updates_are_reported_and_none_is_refused() -> None:
     model = Stack()
     assert (
         describe_rules(make_optimizer(model, Train(optimizer="muon"), (Block,)))

@@ -26,7 +26,7 @@ class Mixed(nn.Module):
         return self.frozen(self.linear(self.norm(self.embedding(ids)))).sum() * self.gate.sum()
 
 
-def test_cosine_landmarks() -> None:
+def test_the_cosine_schedule_has_known_values() -> None:
     train = Train(lr=2.0, warmup=0.1, final_lr=0.25)
     rates = [learning_rate(step, 100, train) for step in range(101)]
     assert rates[0] == pytest.approx(0.2) and rates[4] == pytest.approx(1.0)
@@ -36,12 +36,12 @@ def test_cosine_landmarks() -> None:
     assert all(a >= b for a, b in itertools.pairwise(rates[10:])) and min(rates) == rates[0]
 
 
-def test_constant_landmarks() -> None:
+def test_the_constant_schedule_has_known_values() -> None:
     train = Train(lr=2.0, warmup=0.05, schedule="constant")
     assert [learning_rate(step, 40, train) for step in (0, 1, 2, 39)] == [1.0, 2.0, 2.0, 2.0]
 
 
-def test_edges_of_the_schedule() -> None:
+def test_schedules_are_defined_at_their_edges() -> None:
     assert learning_rate(0, 1, Train(lr=1.0, warmup=0.0)) == 1.0
     assert learning_rate(0, 1, Train(lr=1.0, warmup=1.0)) == 1.0
     rounded_up = Train(lr=1.0, warmup=0.0015)
@@ -58,7 +58,7 @@ def test_only_matrices_decay() -> None:
     assert all(group["betas"] == (0.7, 0.8) and group["lr"] == 3.0 for group in optimizer.param_groups)
 
 
-def test_a_model_without_matrices_or_with_nothing_else_is_fine() -> None:
+def test_a_model_may_consist_of_matrices_or_of_vectors_alone() -> None:
     assert len(make_optimizer(nn.LayerNorm(3), Train()).param_groups) == 1
     assert len(make_optimizer(nn.Linear(3, 3, bias=False), Train()).param_groups) == 1
 
@@ -70,7 +70,7 @@ def test_a_shared_matrix_is_trained_once_and_as_an_embedding() -> None:
     assert [len(group["params"]) for group in groups] == [5]
 
 
-def test_restored_state_is_what_adamw_itself_makes() -> None:
+def test_restored_state_has_the_layout_of_adamw_s_own() -> None:
     """Canary: another key or type in a later torch would make a resumed run differ from one that was never stopped."""
     model = Mixed()
     optimizer = make_optimizer(model, Train(lr=1e-9))

@@ -54,7 +54,7 @@ def test_rounding_is_that_of_bitsandbytes() -> None:
     assert torch.equal(quantization.round_to_4_bits(linear.weight.detach()), dequantize_4bit(packed, state))
 
 
-def test_rows_quantize_on_their_own_and_take_four_and_a_half_bits() -> None:
+def test_rows_quantize_independently_and_take_four_and_a_half_bits() -> None:
     linear, found = layer()
     for ending, whole in ((".packed", found.packed), (".scales", found.scales)):
         parts = [quantization.bytes_of(ending, linear.weight.detach()[rows]) for rows in (slice(0, 5), slice(5, 12))]
@@ -75,7 +75,7 @@ def settings(folder: Path, *overrides: tuple[str, str]) -> Config:
         ((("model.lora", "{rank: 2, dora: true}"),), "DoRA needs the unquantized weights"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_reason(tmp_path: Path, overrides: tuple[tuple[str, str], ...], told: str) -> None:
+def test_incompatible_settings_are_refused_with_the_reason(tmp_path: Path, overrides: tuple[tuple[str, str], ...], told: str) -> None:
     with pytest.raises(UserError, match=told):
         quantization.check(settings(tmp_path, ("model.quantization", "nf4"), *overrides))
     quantization.check(settings(tmp_path))
@@ -130,7 +130,7 @@ def test_the_export_is_the_model_that_was_trained(trained: Path, tmp_path: Path)
     assert torch.equal(exported["model.embed_tokens.weight"], base["model.embed_tokens.weight"])
 
 
-def test_a_run_says_what_it_was_trained_on_and_goes_on_only_alike(trained: Path) -> None:
+def test_a_run_records_its_quantization_and_resumes_only_with_the_same(trained: Path) -> None:
     state = json.loads((trained / "run" / "checkpoints" / "step-00000003" / "state.json").read_text())
     assert state["quantization"] == "nf4"
     plain = settings(trained, ("model.lora", "{rank: 3, alpha: 6}"), ("run.dir", str(trained / "run")), ("train.steps", "4"))

@@ -1,4 +1,4 @@
-"""What trains, with and without LoRA."""
+"""Which parameters are trained, with and without LoRA."""
 
 from __future__ import annotations
 

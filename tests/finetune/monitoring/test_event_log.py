@@ -1,4 +1,4 @@
-"""What a run tells: lines that a crash can not spoil, a curve with ink, progress for people and trackers."""
+"""The log of a run: lines that survive a crash, a curve, and progress for consoles and trackers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, world: World, capsys: py
     assert "validation loss 3.0000" in capsys.readouterr().out
 
 
-def test_a_listener_hears_every_event_of_its_rank(tmp_path: Path, world: World) -> None:
+def test_a_listener_receives_every_event_of_its_rank(tmp_path: Path, world: World) -> None:
     heard = list[tuple[str, int, dict[str, object]]]()
     events = Events(tmp_path / "run", world.accelerator, 4, 0, {}, lambda *event: heard.append(event))
     events._main = False  # what is heard does not depend on who speaks
@@ -55,7 +55,7 @@ def test_a_listener_hears_every_event_of_its_rank(tmp_path: Path, world: World) 
     assert not events.log_path.exists()
 
 
-def test_answers_are_told_with_the_step_they_belong_to(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_logged_with_their_step(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     events = opened(tmp_path, world)
     events.answers(2, [("Who?", Answer("Me.\n*You*.")), ("When?", Answer(""))], [None, None])
     events.close()
@@ -65,7 +65,7 @@ def test_answers_are_told_with_the_step_they_belong_to(tmp_path: Path, world: Wo
     assert told["answers"] == [{"prompt": "Who?", "answer": "Me.\n*You*."}, {"prompt": "When?", "answer": ""}]
 
 
-def test_answers_to_be_heard_are_played_and_shown_in_tensorboard(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audio_answers_are_logged_to_tensorboard(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     tracked = type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(tmp_path / "run"))
@@ -125,7 +125,7 @@ def drawn(terminal: int, pattern: str) -> str:
     return shown
 
 
-def test_the_time_left_counts_from_where_the_run_went_on(
+def test_the_remaining_time_counts_from_the_resumed_step(
     tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
@@ -135,7 +135,7 @@ def test_the_time_left_counts_from_where_the_run_went_on(
     assert capsys.readouterr().out.endswith("  80 s left\n"), "two steps took 20 s, eight are left"
 
 
-def test_other_ranks_are_silent(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_log_nothing(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(world.accelerator), "is_main_process", property(lambda _: False))
     events = opened(tmp_path, world)
     events.note("started", 0)
@@ -145,7 +145,7 @@ def test_other_ranks_are_silent(tmp_path: Path, world: World, capsys: pytest.Cap
     assert capsys.readouterr().out == "" and not events.log_path.exists()
 
 
-def test_a_torn_line_is_dropped_and_a_step_told_twice_counts_once(tmp_path: Path, world: World) -> None:
+def test_a_torn_line_is_dropped_and_a_step_logged_twice_counts_once(tmp_path: Path, world: World) -> None:
     events = opened(tmp_path, world)
     for step, loss in ((1, 5.0), (2, 4.0), (3, 3.0)):
         events.step(step, {**NUMBERS, "loss": loss})
@@ -230,7 +230,7 @@ def test_a_tracker_gets_the_same_numbers(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in seen.Scalars("val/loss")] == [(2, 1.75)]
 
 
-def test_what_another_tracker_writes_lies_in_the_runs_folder(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_trackers_write_to_the_runs_folder(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(world.accelerator, "log_with", ["wandb"])
     monkeypatch.setattr(world.accelerator, "init_trackers", lambda *names, **settings: asked.append((*names, settings)))

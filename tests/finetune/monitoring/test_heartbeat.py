@@ -1,4 +1,4 @@
-"""The end of one rank is the end of all, and nothing short of that is; tests/reliability/test_stop.py kills real runs."""
+"""The end of one rank ends all ranks, and nothing else does; tests/reliability/test_stop.py kills real runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ with heartbeat.Heartbeat(world) as beating:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("who", "name"), [(1, "SIGKILL"), (0, "SIGKILL"), (1, "SIGSEGV")])
-def test_who_is_left_names_the_rank_and_what_ended_it(tmp_path: Path, who: int, name: str) -> None:
+def test_the_remaining_rank_names_the_dead_one_and_its_signal(tmp_path: Path, who: int, name: str) -> None:
     """Rank 0 holds the store of these ranks, so its death leaves nothing to ask. No parent collects their exit codes before the end."""
     with tiny.started(DEAD.replace("FOLDER", repr(str(tmp_path))).replace("WHO", str(who)).replace("NAME", name)) as processes:
         said, _ = processes[1 - who].communicate(timeout=90)
@@ -76,7 +76,7 @@ def test_who_is_left_names_the_rank_and_what_ended_it(tmp_path: Path, who: int, 
 
 
 @pytest.mark.slow
-def test_of_a_rank_on_another_machine_its_silence_is_named_and_not_the_broken_connection(tmp_path: Path) -> None:
+def test_a_silent_rank_of_another_machine_is_reported_as_missing(tmp_path: Path) -> None:
     far = "heartbeat.MISSING_SECONDS = 2.0\nheartbeat.identity = lambda: (f'machine {me}', '', '', os.getpid())\nwith heartbeat"
     script = DEAD.replace("with heartbeat", far, 1).replace("FOLDER", repr(str(tmp_path))).replace("WHO", "1").replace("NAME", "SIGKILL")
     with tiny.started(script) as (first, _):
@@ -86,13 +86,13 @@ def test_of_a_rank_on_another_machine_its_silence_is_named_and_not_the_broken_co
     assert message.startswith("rank 1 is missing: no heartbeat for 2 s on ")
 
 
-def test_all_are_gone_within_fifteen_seconds() -> None:
+def test_all_ranks_end_within_fifteen_seconds() -> None:
     """A beat may be almost due when its rank dies, its absence be seen a beat later, be read by others a beat after that."""
     assert MISSING_SECONDS + 3 * BEAT_SECONDS + PATIENCE_SECONDS <= 14
 
 
 @pytest.mark.slow
-def test_ranks_that_wait_or_fail_alike_end_by_themselves() -> None:
+def test_ranks_that_wait_or_fail_together_are_not_ended_by_the_heartbeat() -> None:
     for output in tiny.ranks(ALIVE):
         assert output.splitlines() == ["waited", "UserError", "NotFiniteError", "[]"]
 
@@ -100,6 +100,7 @@ def test_ranks_that_wait_or_fail_alike_end_by_themselves() -> None:
 STILL = """
 import os, signal, sys, time
 from pathlib import Path
+import torch.distributed as dist
 from finetune.monitoring import heartbeat
 from finetune.distributed.process_group import join
 
@@ -107,13 +108,13 @@ heartbeat.BEAT_SECONDS, heartbeat.MISSING_SECONDS = 0.1, 2.0
 world = join((), Path())
 with heartbeat.Heartbeat(world) as beating:
     beating.leave_traces_in(Path(FOLDER), lambda loss: print(loss.message, flush=True))
-    time.sleep(1.0)
+    dist.barrier(group=world.votes)
     os.kill(os.getpid(), signal.SIGSTOP) if world.is_main else time.sleep(600.0)
 """
 
 
 @pytest.mark.slow
-def test_who_asks_a_store_that_stands_still_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_a_rank_does_not_wait_forever_for_a_stopped_store(tmp_path: Path) -> None:
     """As that of a machine that is cut off: its connections stay open, and nothing answers."""
     with tiny.started(STILL.replace("FOLDER", repr(str(tmp_path)))) as (first, second):
         said, _ = second.communicate(timeout=240)
@@ -121,7 +122,7 @@ def test_who_asks_a_store_that_stands_still_does_not_wait_for_ever(tmp_path: Pat
     assert said.startswith("the launcher's store does not respond: ")
 
 
-def test_alone_it_only_keeps_the_traceback(world: World, tmp_path: Path) -> None:
+def test_a_single_rank_only_writes_its_traceback(world: World, tmp_path: Path) -> None:
     losses: list[RunFailure] = []
     with pytest.raises(KeyError), Heartbeat(world) as heartbeat:
         heartbeat.leave_traces_in(tmp_path, losses.append)
@@ -161,7 +162,7 @@ def test_a_mistake_of_the_user_is_kept_without_a_traceback(world: World, tmp_pat
         (None, 3, "exited with code 3 and without a message"),
     ],
 )
-def test_an_end_is_named_as_far_as_it_is_known(world: World, how: str | None, code: int | None, words: str) -> None:
+def test_the_end_of_a_rank_is_described_as_far_as_it_is_known(world: World, how: str | None, code: int | None, words: str) -> None:
     heartbeat = Heartbeat(world)
     heartbeat.note_event("step", 7, {})
     loss = heartbeat._describe_deaths([ProcessExit(1, 4711, how, code)])
@@ -169,7 +170,7 @@ def test_an_end_is_named_as_far_as_it_is_known(world: World, how: str | None, co
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_an_end_by_signal_is_said_once_and_leaves_word_where_nobody_can_read_it(is_open: bool) -> None:
+def test_an_end_by_signal_is_reported_once_even_without_a_terminal(is_open: bool) -> None:
     """A closed terminal takes stderr away."""
     script = """
 import os, signal, sys

@@ -1,4 +1,4 @@
-"""The end of a process on this machine is seen at once, with its signal as long as nobody has collected it."""
+"""The end of a process on this machine is detected at once, with its signal until its parent has waited for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_deaths_are_seen_in_their_order_with_their_signal(sleeping: list[subproc
     watch.close()
 
 
-def test_a_process_that_ends_by_itself_has_its_code() -> None:
+def test_the_exit_code_of_a_process_is_reported() -> None:
     ended = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE)
     watch = Peers(0, [peer_processes.identify_process(), beside(ended.pid)])
     ended.stdin.close()  # type: ignore[union-attr]
@@ -48,14 +48,14 @@ def test_a_process_that_ends_by_itself_has_its_code() -> None:
     ended.wait()
 
 
-def test_one_that_was_collected_has_nothing() -> None:
+def test_a_process_that_was_already_waited_for_has_no_exit_code() -> None:
     collected = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     watch = Peers(0, [peer_processes.identify_process(), beside(collected.pid)])
     collected.communicate()
     assert watch.wait(60) and watch.deaths == [ProcessExit(1, collected.pid, None, None)]
 
 
-def test_a_process_that_cannot_be_seen_is_not_taken_for_dead() -> None:
+def test_an_invisible_process_is_not_considered_dead() -> None:
     """It answered a moment ago: two machines that look the same would otherwise end a healthy run."""
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -76,7 +76,7 @@ def test_ranks_of_other_machines_and_containers_are_not_watched() -> None:
         assert not watch.all_near and watch._watched == {} and not watch.wait(0)
 
 
-def test_machines_of_one_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_machines_with_one_name_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     here = peer_processes.identify_process()
     monkeypatch.setattr(vital_signs, "boot_id", lambda: "another start")
     assert peer_processes.identify_process() == (here[0], "another start", *here[2:])

@@ -1,4 +1,4 @@
-"""What a rank recorded last says what became of it, to other ranks or to the next launch."""
+"""The last recorded signs of a rank explain its end, to other ranks or to the next launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def signs(**changes: object) -> RankStatus:
     )
 
 
-def test_what_is_recorded_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
+def test_recorded_signs_are_read_and_torn_files_are_ignored(tmp_path: Path) -> None:
     for one in (signs(rank=1, ranks=2), signs(ranks=2)):
         vital_signs.write_status(tmp_path, one)
         assert vital_signs.read_status(tmp_path, one.rank) == one
@@ -58,13 +58,15 @@ FAR = {"host": "another", "boot": "another"}
         ({"gpu_peak_gib": 70.5}, 4, "likely out of memory"),
     ],
 )
-def test_the_likely_cause(changes: dict[str, object], kills: int | None, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_likely_cause_of_a_kill_is_described(
+    changes: dict[str, object], kills: int | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(vital_signs, "out_of_memory_kills", lambda: kills)
     cause = vital_signs.explain_kill(signs(**changes))
     assert cause.startswith(words) and ("of GPU memory 70.5 GiB" in cause) == ("gpu_peak_gib" in changes)
 
 
-def test_an_account_of_a_launch_without_a_word(tmp_path: Path) -> None:
+def test_a_launch_without_an_exit_record_is_described(tmp_path: Path) -> None:
     assert vital_signs.describe_killed_launch(tmp_path) is None
     made = signs(time=1.7e9)
     vital_signs.write_status(tmp_path, made)
@@ -83,13 +85,13 @@ def test_an_account_of_a_launch_without_a_word(tmp_path: Path) -> None:
     )
 
 
-def test_this_machine_says_what_it_has() -> None:
+def test_signs_of_this_machine_are_plausible() -> None:
     assert vital_signs.boot_id() == vital_signs.boot_id() and 0 < vital_signs.peak_gib() < vital_signs.host_memory_gib()
     kills = vital_signs.out_of_memory_kills()
     assert kills is None or kills >= 0
 
 
-def test_free_host_memory_is_the_machine_s_or_what_the_control_group_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_host_memory_respects_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vital_signs, "CONTROL_GROUP", tmp_path)
     machine = vital_signs.free_host_memory()
     assert 0 < machine <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""What a traced step says is kept for the backward pass is what a real one keeps, counted by other means; and known formulas."""
+"""The traced memory of the backward pass is that of a real step, counted by other means, and that of known formulas."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ def keep_arguments(keep: Callable[[Tensor], Tensor]) -> Callable[..., None]:
     ("family", "batch", "dtype", "lora", "how"),
     [pytest.param(*case, marks=[] if case[:3] in QUICK else [pytest.mark.slow]) for case in CASES],
 )
-def test_what_is_kept_is_what_a_real_step_keeps(family: str, batch: str, dtype: torch.dtype, lora: bool, how: Recomputing) -> None:
+def test_the_traced_memory_is_that_of_a_real_step(family: str, batch: str, dtype: torch.dtype, lora: bool, how: Recomputing) -> None:
     tensors = BATCHES[batch]()
     told = predicted(FAMILIES[family], tensors, dtype, lora, how)
     assert told.kept == pytest.approx(really_kept(FAMILIES[family], tensors, dtype, lora, how), rel=0.10)
     assert told.flops > 0 and told.peak >= told.blocks > 0
 
 
-def test_there_are_enough_cases() -> None:
+def test_the_number_of_cases_is_known() -> None:
     assert len(CASES) == 68 and {case[0] for case in CASES} == set(FAMILIES)
 
 

@@ -1,4 +1,4 @@
-"""A run's needs are known from a folder that holds nothing but config.json; without a sketch, from the first rows of the data."""
+"""The needs of a run are estimated from a config.json alone; without a sketch, from the first rows of the data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_of(name: str, recipe: Recipe, folder: Path, config: dict[str, Any], *ove
     return resolve(name, recipe.Options, [find_recipe(name) / "config.yaml"], [*own, *overrides])
 
 
-def test_a_released_voice_model_by_its_config_alone(tmp_path: Path) -> None:
+def test_a_voice_model_is_estimated_from_its_config_alone(tmp_path: Path) -> None:
     whole = estimate_run(run_of("voice_clone", VOICE, tmp_path, make_released_config("1.7B")), VOICE)
     assert whole.outline.total == whole.outline.trained == 1_916_676_352
     assert whole.outline.blocks == 28 + 5
@@ -44,7 +44,7 @@ def test_a_released_voice_model_by_its_config_alone(tmp_path: Path) -> None:
     assert some.positions == 512 and some.blocks > 33 * 512 * 1024 * 20
 
 
-def test_a_language_model_and_its_adapters(tmp_path: Path) -> None:
+def test_a_language_model_with_adapters_is_estimated(tmp_path: Path) -> None:
     config = make_config(WORDS)
     full = estimate_run(run_of("llm_sft", LLM, tmp_path, config), LLM)
     lora = estimate_run(run_of("llm_sft", LLM, tmp_path, config, ("model.lora", "{rank: 4}")), LLM)
@@ -70,13 +70,13 @@ def test_shared_matrices_are_traced_narrow_and_refused_with_a_reason(tmp_path: P
     assert whole.blocks / 2 < half.blocks < whole.blocks and half.flops < whole.flops
 
 
-def test_a_recipe_without_a_sketch_is_planned_by_its_rows(tmp_path: Path) -> None:
+def test_a_recipe_without_a_sketch_is_estimated_from_its_rows(tmp_path: Path) -> None:
     found = estimate_run(tiny.config_in(tmp_path), tiny.RECIPE)
     assert found.outline.trained == found.outline.total > 0 and found.activations(64, "none", 1).blocks > 0
     assert not found.misfits
 
 
-def test_what_cannot_be_a_run_is_told(tmp_path: Path) -> None:
+def test_impossible_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         estimate_run(resolve("llm_sft", LLM.Options, [], [("model.source", "./nowhere")]), LLM)
     nothing = ("model.lora", "{targets: nothing_like_it}")
@@ -84,7 +84,7 @@ def test_what_cannot_be_a_run_is_told(tmp_path: Path) -> None:
         estimate_run(run_of("llm_sft", LLM, tmp_path, make_config(WORDS), nothing), LLM)
 
 
-def test_some_rows_say_how_long_all_are(tmp_path: Path) -> None:
+def test_the_lengths_of_all_rows_are_estimated_from_some(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path)
     rows = [("x" * (5 + row % 7)) for row in range(1000)]
     tiny.write_rows(tmp_path / "train.jsonl", rows)
@@ -107,7 +107,7 @@ def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_seventy_billion_parameters_by_their_config_alone(tmp_path: Path) -> None:
+def test_seventy_billion_parameters_are_estimated_from_the_config_alone(tmp_path: Path) -> None:
     recipe = load_recipe(find_recipe("llm_sft"))
     found = estimate_run(run_of("llm_sft", recipe, tmp_path, LLAMA_70B, ("train.activation_checkpointing", "full")), recipe)
     assert found.outline.trained == 70_553_706_496

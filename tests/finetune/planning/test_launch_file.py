@@ -1,4 +1,4 @@
-"""A launch file that a plan writes is one that accelerate reads, and one on which the run's config and the launch agree."""
+"""A launch file that a plan writes is one that accelerate reads, and agrees with the config of the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def written(folder: Path, arrangement: Arrangement, on: Cluster) -> Path:
 
 
 @pytest.mark.parametrize(("arrangement", "on", "kind"), CASES, ids=[str(case[0]) for case in CASES])
-def test_accelerate_reads_it(arrangement: Arrangement, on: Cluster, kind: str, tmp_path: Path) -> None:
+def test_accelerate_reads_the_launch_file(arrangement: Arrangement, on: Cluster, kind: str, tmp_path: Path) -> None:
     path = written(tmp_path, arrangement, on)
     read = load_config_from_file(str(path))
     assert (read.num_machines, read.num_processes, str(getattr(read.distributed_type, "value", read.distributed_type))) == (
@@ -59,7 +59,7 @@ def test_accelerate_reads_it(arrangement: Arrangement, on: Cluster, kind: str, t
 
 
 @pytest.mark.parametrize(("arrangement", "on", "kind"), CASES, ids=[str(case[0]) for case in CASES])
-def test_its_command_asks_for_what_was_chosen(arrangement: Arrangement, on: Cluster, kind: str) -> None:
+def test_the_command_sets_the_chosen_strategy(arrangement: Arrangement, on: Cluster, kind: str) -> None:
     said = format_overrides(verdict(arrangement, "selective")).split()
     overrides = [(key.removeprefix("--"), value) for key, value in zip(said[::2], said[1::2], strict=True)]
     config = resolve("llm_sft", Options, [], overrides)
@@ -70,7 +70,7 @@ def test_its_command_asks_for_what_was_chosen(arrangement: Arrangement, on: Clus
 
 
 @pytest.mark.slow
-def test_accelerate_starts_what_it_says(tmp_path: Path) -> None:
+def test_accelerate_starts_the_processes_of_the_launch_file(tmp_path: Path) -> None:
     path = written(tmp_path, Arrangement("fsdp", 2), MACHINE)
     script = tmp_path / "roll_call.py"
     script.write_text(ROLL_CALL, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The formulas of ZeRO, and its table, from counted parameters; and bytes that real ranks held."""
+"""The formulas of ZeRO and its table, from counted parameters, and the bytes of real ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def held(strategy: Strategy, ranks: int, parameters: int = 75 * BILLION // 10, *
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
-def test_the_stages_of_zero(ranks: int) -> None:
+def test_the_memory_of_each_zero_stage_follows_its_formula(ranks: int) -> None:
     """16Ψ; 4Ψ + 12Ψ/N; 2Ψ + 14Ψ/N; 16Ψ/N. Their first stage keeps weights and gradients in 16 bits whole and divides 12 bytes; here all
     16 are divided, and what is gathered for a step passes: the 16-bit weights, and in the first stage whole fp32 gradients."""
     psi, n = of_size(75 * BILLION // 10).total, ranks
@@ -49,7 +49,7 @@ def test_the_stages_of_zero(ranks: int) -> None:
     )
 
 
-def test_the_table_of_zero() -> None:
+def test_the_table_of_the_zero_paper_is_reproduced() -> None:
     """Rajbhandari et al. 2020, figure 1: 7.5 billion parameters on 64 GPUs, 120, 31.4, 16.6 and 1.9 GB."""
     psi, n = 7.5, 64
     whole, first, second, third = (held(strategy, 64) for strategy in ("ddp", "zero1", "zero2", "fsdp"))
@@ -60,7 +60,7 @@ def test_the_table_of_zero() -> None:
     assert third.lasting / BILLION == pytest.approx(1.9, abs=0.05)
 
 
-def test_copies_of_shards_and_shared_matrices() -> None:
+def test_replicas_and_tensor_parallel_shards_are_counted() -> None:
     assert held("hsdp", 16, replicate=2).lasting == held("fsdp", 8).lasting
     cut = ParameterOutline(64, 32, trained=True, at_rest=4, gathered=2, divided=1, in_block=True)
     alike = ParameterOutline(64, 1, trained=True, at_rest=4, gathered=2, in_block=True)
@@ -77,14 +77,14 @@ def test_offloaded_states_are_not_on_the_gpu() -> None:
     assert there.lasting == 0 and there.gathered > 0
 
 
-def test_terms_add_up() -> None:
+def test_the_terms_add_up() -> None:
     work = Activations(blocks=30, loss=20, working=10, kept=50, flops=1.0, positions=1)
     found = estimate_memory(of_size(BILLION), Arrangement("fsdp", 8), work, 2)
     assert (found.activations, found.loss, found.working) == (30, 20, 10)
     assert found.total == sum(found.terms.values()) == found.allocated + found.overhead
 
 
-def test_frozen_and_packed_parameters() -> None:
+def test_frozen_and_quantized_parameters_are_counted() -> None:
     model = nn.ModuleDict(
         {"packed": nn.Linear(8, 4, bias=False), "frozen": nn.Linear(8, 4, bias=False), "trained": nn.Linear(8, 4, bias=False)}
     )
@@ -102,7 +102,7 @@ def test_frozen_and_packed_parameters() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "muon"])
-def test_the_state_of_an_optimizer_is_what_it_holds(optimizer: Rule) -> None:
+def test_the_counted_optimizer_state_is_what_the_optimizer_holds(optimizer: Rule) -> None:
     """To the byte, but for AdamW's counts of steps."""
     model = nn.ModuleDict({"embedding": nn.Embedding(9, 256), "block": nn.Sequential(nn.Linear(300, 32), nn.Linear(32, 256))})
     counted = outline_model(model, (nn.Sequential,), torch.bfloat16, optimizer)
@@ -115,7 +115,7 @@ def test_the_state_of_an_optimizer_is_what_it_holds(optimizer: Rule) -> None:
     assert plain == 8 * counted.trained and (counted.state_bytes < plain) == (optimizer != "adamw")
 
 
-def test_what_ranks_held_by_the_benchmark_is_what_is_foreseen(tmp_path: Path) -> None:
+def test_the_estimate_is_within_bounds_of_the_benchmark(tmp_path: Path) -> None:
     """Every row of its table, of real runs on 1, 2 and 4 ranks: what lasts within 1 %, and what passes within 1 % too."""
     make(tmp_path)
     table = rows_of(ROOT / "benchmarks" / "results" / "strategy_bytes.md")
@@ -135,7 +135,7 @@ def test_what_ranks_held_by_the_benchmark_is_what_is_foreseen(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_ranks_held_is_what_was_foreseen(tmp_path: Path) -> None:
+def test_the_estimate_is_within_bounds_of_real_ranks(tmp_path: Path) -> None:
     """Real runs of every strategy on 1, 2 and 4 ranks: what lasts within 1 %, what passes within 5 %, and whose bytes they are."""
     found = measured(tmp_path, [1, 2, 4])
     assert len(found) == 3 * len(cases()) - 4

@@ -1,4 +1,4 @@
-"""The literature's textbook cases of choosing a strategy, and the reasons that are given."""
+"""The literature's textbook cases of choosing a strategy, and the reasons that the planner gives."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ TEXTBOOK = [
 
 
 @pytest.mark.parametrize(("of", "on", "right"), [case[1:] for case in TEXTBOOK], ids=[case[0] for case in TEXTBOOK])
-def test_textbook(of: Work, on: Cluster, right: str) -> None:
+def test_the_planner_chooses_the_textbook_strategy(of: Work, on: Cluster, right: str) -> None:
     best, *others = chosen(of, on)
     assert str(best.arrangement) == right and best.fits
     assert on.ranks == 1 or len(others) >= 3
@@ -91,11 +91,11 @@ def test_textbook(of: Work, on: Cluster, right: str) -> None:
         assert ("needs" in said) != other.fits and "GiB" in said
 
 
-def test_there_are_twelve() -> None:
+def test_there_are_twelve_textbook_cases() -> None:
     assert len(TEXTBOOK) == 12
 
 
-def test_what_cannot_fit_is_told_by_its_largest_term() -> None:
+def test_a_model_that_cannot_fit_is_refused_with_its_largest_term() -> None:
     """70B on eight GPUs: 16 · 70.6 / 8 = 141 GB of states alone."""
     best, *_ = chosen(work("70B", 4096, 2**19), H100S)
     assert not best.fits
@@ -113,7 +113,7 @@ def test_recomputation_is_proposed_when_nothing_else_helps() -> None:
     assert best.fits and best.recomputing != "none"
 
 
-def test_what_the_model_refuses_is_not_offered() -> None:
+def test_strategies_that_the_model_refuses_are_not_offered() -> None:
     offered = [each.tensor for each in list_arrangements(H100S, lambda size: "no" if size > 2 else None)]
     assert set(offered) == {1, 2}
     assert [str(each) for each in list_arrangements(TWO, lambda _: "no")] == ["ddp", "zero1", "zero2", "fsdp", "hsdp, 2 copies"]

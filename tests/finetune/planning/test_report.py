@@ -1,4 +1,4 @@
-"""A plan's words: what was chosen and why, what is in the way, and the largest micro-batch, which really fits."""
+"""The report of a plan: the choice and its reasons, the problems, and the largest micro-batch, which really fits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def text_of(prospect: RunPlan, problems: list[str]) -> str:
     return "\n".join(format_plan(prospect, "--recipe byte_model", prospect.look(tiny.RECIPE), problems))
 
 
-def test_a_plan_tells_all_that_was_asked(foreseen: RunEstimate) -> None:
+def test_a_report_shows_every_section(foreseen: RunEstimate) -> None:
     prospect = plan_run(foreseen, MACHINE)
     assert str(prospect.best.arrangement) == "ddp" and not prospect.configured
     said = text_of(prospect, ["one thing", "another"])
@@ -54,13 +54,13 @@ def test_a_plan_counts_the_host_memory_of_saves(foreseen: RunEstimate) -> None:
     assert "host memory" not in text_of(plan_run(waiting, MACHINE), [])
 
 
-def test_without_a_number_of_steps_some_rows_suggest_it(foreseen: RunEstimate) -> None:
+def test_without_a_number_of_steps_it_is_estimated_from_some_rows(foreseen: RunEstimate) -> None:
     train = foreseen.config.train.model_copy(update={"steps": None})
     said = text_of(plan_run(replace(foreseen, config=foreseen.config.model_copy(update={"train": train})), MACHINE), [])
     assert "3 epochs of about" in said and "estimated from 20 of 20 rows" in said and "no problems found" in said
 
 
-def test_what_is_asked_for_is_taken_or_refused(foreseen: RunEstimate) -> None:
+def test_a_requested_strategy_is_used_or_refused(foreseen: RunEstimate) -> None:
     prospect = plan_run(asking(foreseen, strategy="zero2"), MACHINE)
     assert prospect.configured and str(prospect.best.arrangement) == "zero2"
     assert all(str(each.arrangement) != "zero2" for each in prospect.verdicts[1:])
@@ -85,7 +85,7 @@ def test_the_largest_micro_batch_fits_and_more_does_not(foreseen: RunEstimate) -
     assert total(round(most * 0.97)) <= small.budget < total(round(most * 1.35))
 
 
-def test_what_does_not_fit_comes_with_advice(foreseen: RunEstimate) -> None:
+def test_a_plan_that_does_not_fit_comes_with_advice(foreseen: RunEstimate) -> None:
     prospect = plan_run(foreseen, Cluster("toy", Gpu(0.5, 1, 1, 1), 1))
     assert not prospect.best.fits and prospect.largest == 0
     (problem,) = [problem for problem in prospect.problems(None) if "out of memory" in problem]
@@ -102,6 +102,6 @@ def test_missing_weights_and_bad_rows_are_problems(tmp_path: Path) -> None:
     assert "contains no *.safetensors" in first and "train.jsonl:2" in second
 
 
-def test_bars_are_as_long_as_their_terms(foreseen: RunEstimate) -> None:
+def test_bars_are_proportional_to_their_terms(foreseen: RunEstimate) -> None:
     drawn = {line.split("  ")[1].strip(): line.count("█") for line in format_bars(plan_run(foreseen, MACHINE).best.memory)}
     assert max(drawn.values()) == 30 and min(drawn.values()) >= 1

@@ -1,4 +1,4 @@
-"""A Ray cluster that is not there is missed within seconds. What one that is there lacks: tests/launch/test_ray.py."""
+"""A missing Ray cluster is detected within seconds; tests/launch/test_ray.py has those of a running one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finetune.ray_cluster import cluster
 from tests import loopback
 
 
-def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with (
         pytest.raises(UserError, match=r"^Ray is not installed; `pip install 'overtone\[ray\]'`, on every machine"),
@@ -24,7 +24,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("address", [None, "", "auto", "local"])
-def test_ray_s_own_names_for_places_pass(address: str | None) -> None:
+def test_addresses_in_ray_s_own_forms_are_accepted(address: str | None) -> None:
     cluster.check_address(address)
 
 
@@ -36,13 +36,13 @@ def test_ray_s_own_names_for_places_pass(address: str | None) -> None:
         ("ray://10.0.0.1:10001", r"^ray://10\.0\.0\.1:10001: Ray Client is not supported; .* `ray job submit`"),
     ],
 )
-def test_what_is_no_address(address: str, told: str) -> None:
+def test_an_invalid_address_is_refused(address: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         cluster.check_address(address)
 
 
 @pytest.mark.parametrize("family", ["127.0.0.1:{}", "[::1]:{}", "no.such.machine.invalid:{}"])
-def test_nobody_answers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_cluster_is_refused(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", family.format(loopback.free_port()))
     began = time.monotonic()
     with pytest.raises(UserError, match=r"^no Ray cluster at .*`ray start --head`"), cluster.connect(None):
@@ -50,6 +50,6 @@ def test_nobody_answers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 60
 
 
-def test_a_machine_tells_what_it_does_not_see_and_what_it_runs(tmp_path: Path) -> None:
+def test_a_machine_reports_missing_files_and_its_versions(tmp_path: Path) -> None:
     seen = cluster.inspect_machine([str(tmp_path), str(tmp_path / "gone")])
     assert seen == {"missing": [str(tmp_path / "gone")], "version": finetune.__version__}

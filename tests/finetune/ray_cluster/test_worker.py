@@ -1,4 +1,4 @@
-"""What a worker hears and waits for; what it trains, and what Ray makes of its reports: tests/launch/test_ray.py."""
+"""The reports and waits of a Ray worker; its training is in tests/launch/test_ray.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_latest_numbers_are_kept_and_the_reason() -> None:
     assert reports.reason == "finished"
 
 
-def test_a_folder_that_a_predecessor_holds_is_waited_for(tmp_path: Path) -> None:
+def test_a_worker_waits_for_the_folder_of_its_predecessor(tmp_path: Path) -> None:
     await_release(tmp_path / "free")
     lock = files.lock_folder(tmp_path / "run")
     threading.Timer(0.5, os.close, (lock,)).start()
@@ -39,7 +39,7 @@ def test_a_folder_that_a_predecessor_holds_is_waited_for(tmp_path: Path) -> None
     os.close(files.lock_folder(tmp_path / "run"))
 
 
-def test_who_never_lets_go_is_left_to_the_run_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_stays_locked_is_reported_by_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "RELEASE_SECONDS", 0.1)
     lock = files.lock_folder(tmp_path / "run")
     await_release(tmp_path / "run")

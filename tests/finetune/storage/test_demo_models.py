@@ -1,4 +1,4 @@
-"""The demo models' archives: expanded once, whole or not at all, and never taken for something else."""
+"""The archives of the demo models: expanded once, completely or not at all, and never confused with another."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_was_packed_comes_out_and_says_what_it_is(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_packed_model_is_expanded_with_its_card(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = demo_models.folder_of("toy")
     assert contents(found) == contents(toy)
     assert "demo model toy" in capsys.readouterr().err
 
 
-def test_it_warns_once_in_a_process(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_demo_model_warns_once_in_a_process(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demo_models.folder_of("toy")
     demo_models.folder_of("toy")
     assert capsys.readouterr().err.count("demo model toy") == 1
@@ -56,7 +56,7 @@ def test_a_part_of_another_model_ships_once_and_is_in_both(toy: Path, tmp_path: 
     assert again != found and (again / "part" / "weights").read_bytes() == b"another sound"
 
 
-def test_a_part_whose_model_is_not_there_is_named(toy: Path) -> None:
+def test_a_part_of_a_missing_model_is_named(toy: Path) -> None:
     (toy / demo_models.BUILT_ON).write_text('{"part": "gone"}')
     (demo_models.HERE / "toy.zip").write_bytes(demo_models.pack(toy))
     with pytest.raises(UserError, match=r"gone\.zip is missing"):
@@ -73,7 +73,7 @@ def test_the_same_folder_gives_the_same_archive(toy: Path) -> None:
     assert demo_models.pack(toy) == first
 
 
-def test_it_is_expanded_once_and_by_many_at_a_time(toy: Path) -> None:
+def test_an_archive_is_expanded_once_by_concurrent_processes(toy: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(demo_models.folder_of, ["toy"] * 8))
     assert len(found) == 1

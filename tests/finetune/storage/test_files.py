@@ -1,4 +1,4 @@
-"""The disk holds the old content or the new one, whatever operation fails; what a failure leaves is hidden and swept."""
+"""A file has the old content or the new one, whichever operation fails; temporary files are hidden and swept."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def as_jsonl(path: Path) -> object:
 
 
 @pytest.mark.parametrize("write", [as_bytes, as_jsonl])
-def test_a_file_is_old_or_new_at_every_failure(tmp_path: Path, write: Callable[[Path], object]) -> None:
+def test_a_file_is_old_or_new_after_a_failure_at_any_operation(tmp_path: Path, write: Callable[[Path], object]) -> None:
     path = tmp_path / "file"
     write(path)
     new = path.read_bytes()
@@ -74,7 +74,7 @@ def test_a_file_is_old_or_new_at_every_failure(tmp_path: Path, write: Callable[[
     assert outcomes == ["write", "sync", "rename", "sync"]
 
 
-def test_a_new_file_is_absent_or_whole_and_its_folder_is_made(tmp_path: Path) -> None:
+def test_a_new_file_is_absent_or_complete_and_its_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     failed = 0
     for _, after in each_failure(lambda: files.write_bytes(path, b"new"), lambda: files.discard(tmp_path / "a")):
@@ -121,7 +121,7 @@ def test_a_commit_never_overwrites(tmp_path: Path, taken: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_delete_leaves_the_whole_or_something_hidden(tmp_path: Path, kind: str) -> None:
+def test_an_interrupted_delete_leaves_the_folder_complete_or_hidden(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "gone"
 
     def prepare() -> None:
@@ -143,7 +143,7 @@ def test_a_delete_leaves_the_whole_or_something_hidden(tmp_path: Path, kind: str
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sweep_removes_what_killed_processes_left_and_nothing_else(tmp_path: Path) -> None:
+def test_sweep_removes_files_of_killed_processes_only(tmp_path: Path) -> None:
     files.write_bytes(files.fresh_folder(tmp_path, "step-1") / "half", b"")
     (tmp_path / f".file{files.TEMPORARY}1234").write_text("half")
     (tmp_path / f".old{files.TRASH}1234").mkdir()
@@ -219,7 +219,7 @@ def test_copy_is_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [None, *files.WITHOUT_LINKS])
-def test_a_second_name_outlives_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None) -> None:
+def test_a_hard_link_outlives_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None) -> None:
     def none_here(*_: object) -> None:
         raise OSError(number, "no links")
 
@@ -232,7 +232,7 @@ def test_a_second_name_outlives_the_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "inner" / "second").read_bytes() == b"abc"
 
 
-def test_a_disk_that_gives_no_second_name_for_another_reason_says_so(tmp_path: Path) -> None:
+def test_another_error_of_a_hard_link_is_raised(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         files.link_into(tmp_path / "none", tmp_path / "second")
 
@@ -280,7 +280,7 @@ def test_paths_stay_under_their_root(tmp_path: Path) -> None:
             files.resolve_under(root, path)
 
 
-def test_what_is_no_path_is_refused_as_such(tmp_path: Path) -> None:
+def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for name in ("x\0y", "\ud800.wav", "a"):
@@ -294,7 +294,7 @@ def test_a_linked_root_is_still_the_root(tmp_path: Path) -> None:
     assert files.resolve_under(tmp_path / "link", "a") == tmp_path / "real" / "a"
 
 
-def test_space_is_asked_for_where_the_folder_will_be(tmp_path: Path) -> None:
+def test_free_space_is_measured_where_the_folder_will_be(tmp_path: Path) -> None:
     files.require_space(tmp_path / "not" / "yet" / "there", 1, "a test")
     with pytest.raises(
         UserError, match=r"the export needs 1,000,000,000,000,000,000 bytes at .*there, and [0-9,]+ are free; free some space"
@@ -320,13 +320,13 @@ def test_a_folder_that_cannot_be_owned_is_named_with_the_reason(tmp_path: Path, 
     assert words.format(folder=tmp_path) in str(caught.value)
 
 
-def test_of_two_words_the_first_is_kept(tmp_path: Path) -> None:
+def test_of_two_exit_records_the_first_is_kept(tmp_path: Path) -> None:
     assert files.write_if_absent(tmp_path / "new" / "word", b"one") and not files.write_if_absent(tmp_path / "new" / "word", b"two")
     assert (tmp_path / "new" / "word").read_bytes() == b"one" and [path.name for path in (tmp_path / "new").iterdir()] == ["word"]
 
 
 @pytest.mark.parametrize("code", files.WITHOUT_LINKS)
-def test_the_first_word_is_kept_on_a_disk_without_links(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_exit_record_is_kept_on_a_disk_without_links(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -335,7 +335,7 @@ def test_the_first_word_is_kept_on_a_disk_without_links(tmp_path: Path, code: in
     assert (tmp_path / "word").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_need_not_outlive_the_machine_is_replaced_whole(tmp_path: Path) -> None:
+def test_volatile_files_are_replaced_atomically_without_sync(tmp_path: Path) -> None:
     for content in (b"one", b"two"):
         seen = operations_of(lambda content=content: files.write_volatile(tmp_path / "new" / "signs", content))
         assert "sync" not in seen and (tmp_path / "new" / "signs").read_bytes() == content
@@ -378,7 +378,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", files.WITHOUT_LOCKS)
-def test_a_file_system_without_locks_is_told_with_its_risk(
+def test_a_file_system_without_locks_is_reported_with_its_risk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     def none_here(descriptor: int, operation: int) -> None:

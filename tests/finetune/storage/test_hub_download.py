@@ -1,4 +1,4 @@
-"""What is fetched of a repository is data, of one commit; tried with the hub's own client against a hub on this machine."""
+"""Downloads from the hub are data of one commit; tested with the hub's client against a hub on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(models.resolve_source("me/model", hub_download.commit_of(folder)))
 """
 
 
-def test_data_of_one_commit_comes_and_no_code(tmp_path: Path) -> None:
+def test_data_of_one_commit_is_downloaded_and_no_code(tmp_path: Path) -> None:
     with fake_hub.opened() as hub:
         hub.repositories["me/model"] = REPOSITORY
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}

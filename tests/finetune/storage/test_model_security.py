@@ -1,4 +1,4 @@
-"""The gate's clean copy: what is linked, what is dropped and reported, what is refused."""
+"""The checked copy of a model: which files are linked, dropped and reported, or refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_only_data_is_in_the_clean_copy_and_weights_take_no_room(tmp_path: Path)
     assert not clean.exists() and (folder / "model.safetensors").exists()
 
 
-def test_what_leads_to_code_is_dropped_and_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_that_lead_to_code_are_dropped_and_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {
         "model_type": "phi3",
         "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
@@ -134,7 +134,7 @@ def test_one_process_of_a_machine_reports(tmp_path: Path, capsys: pytest.Capture
         ("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), "is not JSON"),
     ],
 )
-def test_what_is_refused_before_a_library_sees_it(config: Any, message: str, tmp_path: Path) -> None:
+def test_unsafe_files_are_refused_before_a_library_reads_them(config: Any, message: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", config)
     with pytest.raises(UserError, match=rf"{folder}/config\.json.*{message}"), admit(folder, KIND):
         pytest.fail("admitted")
@@ -148,7 +148,7 @@ def test_a_part_of_another_type_is_refused_too(tmp_path: Path) -> None:
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(f".overtone-model*/{folder.name}"))
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"missing/config\.json: no model there"):
         check_config(tmp_path / "missing", KIND)
 
@@ -209,7 +209,7 @@ def _opens_others(config: type) -> bool:
     return any(isinstance(node, ast.Attribute) and node.attr == "from_pretrained" for node in ast.walk(tree))
 
 
-def test_settings_that_are_none_are_left_out_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_dropped_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_model(tmp_path / "model", {"model_type": "llama"}, **{"special_tokens_map.json": "[]", "generation_config.json": ""})
     with admit(folder, KIND) as clean:
         assert [path.name for path in clean.iterdir()] == ["config.json"]

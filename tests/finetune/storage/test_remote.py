@@ -1,4 +1,4 @@
-"""Files elsewhere: what arrives is what was sent, what changed is read again, and nothing half looks whole."""
+"""Remote files: uploads are complete, changed files are read again, and partial ones never look complete."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def test_what_is_a_url() -> None:
+def test_urls_are_distinguished_from_paths() -> None:
     assert all(map(is_url, ["s3://bucket/a", "file:///mnt/a", "memory://a"]))
     assert not any(map(is_url, ["a/b", "/a/b", "C:\\a", "s3:/bucket", "s3://", Path("s3://bucket"), None, 5]))
     assert name_of("s3://bucket/runs/me/") == "me"
 
 
-def test_what_is_sent_is_found_and_read_and_removed(place: str, folder: Path, tmp_path: Path) -> None:
+def test_uploaded_files_are_listed_read_and_removed(place: str, folder: Path, tmp_path: Path) -> None:
     assert remote.list_files(place) == {}
     remote.upload(folder, place, "manifest.json")
     found = remote.list_files(place)
@@ -49,7 +49,7 @@ def test_what_is_sent_is_found_and_read_and_removed(place: str, folder: Path, tm
     remote.remove(place, "manifest.json")
 
 
-def test_what_is_sent_replaces_all_that_was_there(place: str, folder: Path) -> None:
+def test_an_upload_replaces_the_previous_files(place: str, folder: Path) -> None:
     remote.write(f"{place}/of-an-older-one.bin", b"old")
     remote.write(f"{place}/manifest.json", b"old")
     remote.upload(folder, place, "manifest.json")
@@ -77,7 +77,7 @@ def test_the_last_file_goes_last_and_is_the_first_to_be_removed(folder: Path, tm
     assert next(name for kind, name in seen if kind == "removed") == "a.bin"
 
 
-def test_an_upload_that_breaks_off_leaves_none_that_looks_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_upload_does_not_look_complete(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, put, left = f"file://{tmp_path}/elsewhere", LocalFileSystem.put_file, [1]
 
     def broken(self: Any, *arguments: Any, **more: Any) -> Any:
@@ -93,7 +93,7 @@ def test_an_upload_that_breaks_off_leaves_none_that_looks_whole(folder: Path, tm
     assert sorted(remote.list_files(place)) == ["a.bin"]
 
 
-def test_what_arrived_short_is_noticed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_upload_is_noticed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalFileSystem, "put_file", lambda self, path, place, **_: self.pipe_file(place, Path(path).read_bytes()[:4000]))
     with pytest.raises(UserError, match="4,000 of 5,000 bytes arrived"):
         remote.send(folder / "a.bin", f"file://{tmp_path}/elsewhere/a.bin")
@@ -107,7 +107,7 @@ def test_an_object_is_created_once(place: str) -> None:
 # --- the cache
 
 
-def test_a_file_is_brought_once_and_again_when_it_has_changed(place: str, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once_and_again_after_a_change(place: str, tmp_path: Path) -> None:
     url, cache = f"{place}/train.jsonl", tmp_path / "cache"
     remote.write(url, b"one\n")
     first = remote.fetch(url, cache)
@@ -119,7 +119,7 @@ def test_a_file_is_brought_once_and_again_when_it_has_changed(place: str, tmp_pa
     assert second.read_bytes() == b"two\n" and first.read_bytes() == b"one\n"
 
 
-def test_a_file_of_the_same_size_and_times_is_brought_again(tmp_path: Path) -> None:
+def test_a_changed_file_of_the_same_size_and_times_is_downloaded_again(tmp_path: Path) -> None:
     path = tmp_path / "share" / "train.jsonl"
     files.write_bytes(path, b"one\n")
     times = path.stat()
@@ -130,7 +130,7 @@ def test_a_file_of_the_same_size_and_times_is_brought_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename"])
-def test_a_download_that_ends_early_is_begun_again(place: str, tmp_path: Path, operation: str) -> None:
+def test_a_download_that_ends_early_is_restarted(place: str, tmp_path: Path, operation: str) -> None:
     url, cache = f"{place}/train.jsonl", tmp_path / "cache"
     remote.write(url, b"one\n")
 
@@ -144,7 +144,7 @@ def test_a_download_that_ends_early_is_begun_again(place: str, tmp_path: Path, o
     assert remote.fetch(url, cache).read_bytes() == b"one\n" and files.list_unfinished(cache) == []
 
 
-def test_what_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_replaced_during_its_download_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "elsewhere.bin"
     path.write_bytes(b"12345")
     found = remote.find_file(f"file://{path}")
@@ -155,7 +155,7 @@ def test_what_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
             remote.download(f"file://{path}", found, tmp_path / "here" / "a.bin")
 
 
-def test_what_a_fetched_file_names_beside_itself_is_brought_once(place: str, tmp_path: Path) -> None:
+def test_files_that_a_downloaded_file_names_are_downloaded_once(place: str, tmp_path: Path) -> None:
     for name in ("train.jsonl", "clips/a.flac", "clips/b.flac"):
         remote.write(f"{place}/{name}", name.encode())
     fetched = remote.fetch(f"{place}/train.jsonl", tmp_path / "cache")
@@ -174,7 +174,7 @@ def test_what_a_fetched_file_names_beside_itself_is_brought_once(place: str, tmp
 # --- what a person can mend
 
 
-def test_bad_places_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_urls_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)  # as where it is not installed
     (tmp_path / "folder").mkdir()
     for url, words in {
@@ -188,7 +188,7 @@ def test_bad_places_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert str(caught.value).startswith(url) and words in str(caught.value)
 
 
-def test_a_place_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError("Access Denied")
 

@@ -1,4 +1,4 @@
-"""What is wrong with a JSON text comes as one sentence, and what would be lost of it is wrong."""
+"""Errors in a JSON text are one sentence, and values that would be lost are errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_values_are_those_of_json() -> None:
         ("", "Expecting value"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(raw: str | bytes, message: str) -> None:
+def test_values_that_json_cannot_keep_are_refused(raw: str | bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loads(raw)
 
@@ -70,7 +70,7 @@ def test_a_line_is_an_object() -> None:
             loads_object(raw)
 
 
-def test_whatever_stands_in_a_text_it_is_refused_or_can_be_kept() -> None:
+def test_any_text_is_refused_or_survives_a_round_trip() -> None:
     sound = json.dumps({"text": "ü \U0001f600", "messages": [{"role": "user", "content": "x"}], "n": [1, -2.5e3, None, True, {}]}).encode()
     ends: Counter[str] = Counter()
     for number in range(CASES):
@@ -85,6 +85,6 @@ def test_whatever_stands_in_a_text_it_is_refused_or_can_be_kept() -> None:
     assert min(ends["refused"], ends["kept"]) > CASES / 20, ends
 
 
-def test_what_others_say_becomes_a_part_of_one_line() -> None:
+def test_foreign_messages_are_quoted_in_one_line() -> None:
     assert one_line(ValueError("a\n  b\ud800")) == "a b\\ud800"
     assert one_line(FileNotFoundError(2, "No such file", "x")) == "No such file" and one_line(EOFError()) == "EOFError"

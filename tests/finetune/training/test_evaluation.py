@@ -21,7 +21,7 @@ from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, plain_terms, reference
 
 
-def test_evaluation_is_the_plain_mean_and_leaves_no_trace(tmp_path: Path, world: World) -> None:
+def test_evaluation_is_the_plain_mean_and_changes_no_state(tmp_path: Path, world: World) -> None:
     val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(13, seed=5))
     training, _ = tiny.built(
         world, tiny.config_in(tmp_path, ("data.val", str(val)), ("options.dropout", "0.5"), ("parallel.strategy", "fsdp"))
@@ -39,9 +39,7 @@ def test_evaluation_is_the_plain_mean_and_leaves_no_trace(tmp_path: Path, world:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_what_a_rank_without_rows_runs_along_counts_for_nothing(
-    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_the_filler_rows_of_a_rank_do_not_count(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Five micro-batches on two ranks or four: collectives need everyone, so who has none left runs a row again.
 
     The ranks take their turns here one after the other, since evaluation leaves no trace; what they would sum is summed by hand.

@@ -1,4 +1,4 @@
-"""Answers on the way come from a committed checkpoint, in a process that no run waits for and that no run leaves behind."""
+"""Answers during training come from a committed checkpoint, in a process that ends with the run and that the run never waits for."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def within(seconds: float, happens: Callable[[], bool]) -> bool:
     return happens()
 
 
-def test_it_begins_once_the_step_is_committed_and_never_waits(waiting: tuple[Sampler, Config]) -> None:
+def test_generation_starts_once_the_step_is_committed_and_never_waits(waiting: tuple[Sampler, Config]) -> None:
     sampler, config = waiting
     for step in range(1, 10):
         sampler.after_step(step)
@@ -146,7 +146,7 @@ def test_an_uncommitted_step_is_waited_for_at_later_steps(waiting: tuple[Sampler
     assert child_of(sampler)
 
 
-def test_its_checkpoint_outlives_pruning(waiting: tuple[Sampler, Config]) -> None:
+def test_the_checkpoint_in_use_survives_pruning(waiting: tuple[Sampler, Config]) -> None:
     sampler, config = waiting
     sampler.after_step(10)
     assert sampler._child is not None
@@ -154,7 +154,7 @@ def test_its_checkpoint_outlives_pruning(waiting: tuple[Sampler, Config]) -> Non
     assert checkpoint.read_state(sampler._child._folder / "step-00000010")["step"] == 10
 
 
-def test_a_stop_ends_it_at_once(waiting: tuple[Sampler, Config]) -> None:
+def test_a_stop_ends_generation_at_once(waiting: tuple[Sampler, Config]) -> None:
     sampler, config = waiting
     sampler.after_step(10)
     pid = child_of(sampler)
@@ -169,7 +169,7 @@ def test_a_stop_ends_it_at_once(waiting: tuple[Sampler, Config]) -> None:
     sampler._child = None
 
 
-def test_a_killed_run_takes_it_along(waiting: tuple[Sampler, Config]) -> None:
+def test_the_process_ends_with_a_killed_run(waiting: tuple[Sampler, Config]) -> None:
     script = f"""
 import os, sys, time
 from pathlib import Path
@@ -190,7 +190,7 @@ time.sleep(600)
 # --- failure
 
 
-def test_what_goes_wrong_is_told_and_stops_nothing(waiting: tuple[Sampler, Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_generation_is_logged_and_stops_nothing(waiting: tuple[Sampler, Config], capsys: pytest.CaptureFixture[str]) -> None:
     sampler, config = waiting
     sampler._config = config.model_copy(update={"recipe": "nowhere"})
     commit(config, 20, recipe="nowhere")
@@ -203,7 +203,7 @@ def test_what_goes_wrong_is_told_and_stops_nothing(waiting: tuple[Sampler, Confi
     assert sampler._child is None
 
 
-def test_a_disk_that_gives_no_room_is_told(waiting: tuple[Sampler, Config], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_logged(waiting: tuple[Sampler, Config], monkeypatch: pytest.MonkeyPatch) -> None:
     sampler, config = waiting
 
     def full(*_: object) -> None:
@@ -214,7 +214,7 @@ def test_a_disk_that_gives_no_room_is_told(waiting: tuple[Sampler, Config], monk
     assert sampler._child is None and "No space left" in sampled(config, "sampling failed")[0]["problem"]
 
 
-def test_only_the_main_rank_and_only_if_asked(tmp_path: Path, world: World) -> None:
+def test_only_the_main_rank_generates_and_only_if_configured(tmp_path: Path, world: World) -> None:
     config = config_in(tmp_path, ("log.trackers", "[]"))
     commit(config, 60)
     for asked, is_main in ((config, False), (config.model_copy(update={"sample": type(config.sample)()}), True)):
@@ -223,12 +223,12 @@ def test_only_the_main_rank_and_only_if_asked(tmp_path: Path, world: World) -> N
             assert sampler._child is None
 
 
-def test_a_checkpoint_is_made_where_answers_are_due(tmp_path: Path) -> None:
+def test_a_checkpoint_is_saved_where_answers_are_due(tmp_path: Path) -> None:
     config = config_in(tmp_path, ("sample.every", "20"), ("checkpoint.every", "50"))
     assert [step for step in range(1, 101) if save_due(config, step)] == [20, 40, 50, 60, 80, 100]
 
 
-def test_the_process_is_no_part_of_the_world() -> None:
+def test_the_process_is_not_a_rank() -> None:
     launched = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "x", "FSDP_VERSION": "2", "ACCELERATE_USE_FSDP": "true"}
     own = {"HOME": "/root", "LOCAL_SETTING": "kept"}
     found = generation_during_training.environment_of_child({**launched, **own, "OMP_NUM_THREADS": "16", "CUDA_VISIBLE_DEVICES": "0,1"}, "")
@@ -279,7 +279,7 @@ def test_the_cache_is_counted_of_all_decoders_of_a_config() -> None:
     assert generation_during_training.cache_bytes({"width": 64}) == 0
 
 
-def test_what_answering_takes_of_a_gpu(tmp_path: Path) -> None:
+def test_the_gpu_memory_of_answering_is_estimated(tmp_path: Path) -> None:
     (tmp_path / "speech_tokenizer").mkdir()
     (tmp_path / "runs").mkdir()
     (tmp_path / "config.json").write_text(json.dumps(DECODER))
@@ -355,7 +355,7 @@ def test_without_room_they_are_made_on_the_cpu_which_is_reported_once(
     ) in printed
 
 
-def test_what_fails_on_the_gpu_is_made_again_on_the_cpu(
+def test_samples_that_fail_on_the_gpu_are_generated_again_on_the_cpu(
     on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """There is no GPU here, so the share that the process is to keep to cannot be set."""

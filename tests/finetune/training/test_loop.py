@@ -1,4 +1,4 @@
-"""The loop saves, tells, evaluates and stops in time."""
+"""The training loop logs, evaluates, saves and stops at the configured steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finetune.training.step import Training
 from tests.finetune import tiny
 
 
-def test_a_validation_loss_that_is_not_one_stops_and_stays_out_of_the_log(tmp_path: Path, world: World) -> None:
+def test_a_nan_validation_loss_stops_the_run_and_is_not_logged(tmp_path: Path, world: World) -> None:
     def sick(model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
         return {
             name: Term(term.sum * (1.0 if model.training else math.nan), term.weight)
@@ -52,7 +52,7 @@ def of_kind(run: Path, kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
-def test_it_logs_evaluates_and_saves_when_it_should(tmp_path: Path, world: World, asynchronous: str) -> None:
+def test_the_loop_logs_evaluates_and_saves_at_its_intervals(tmp_path: Path, world: World, asynchronous: str) -> None:
     val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(5, seed=5))
     every = (("log.every", "2"), ("eval.every", "3"), ("checkpoint.every", "4"), ("checkpoint.asynchronous", asynchronous))
     config = tiny.config_in(tmp_path, ("train.steps", "7"), ("data.val", str(val)), *every)
@@ -65,7 +65,7 @@ def test_it_logs_evaluates_and_saves_when_it_should(tmp_path: Path, world: World
     assert checkpoint.read_state(checkpoint.find(config.run.dir))["validation_loss"] == last == progress.validation_loss
 
 
-def test_a_commit_that_is_late_is_told_as_its_own(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_commit_is_logged_with_its_own_step(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is slow: the first save ends just before the last one begins."""
     monkeypatch.setattr(checkpoint.Saver, "poll", lambda _: None)
     config = tiny.config_in(tmp_path, ("checkpoint.every", "4"))
@@ -73,7 +73,7 @@ def test_a_commit_that_is_late_is_told_as_its_own(tmp_path: Path, world: World, 
     assert of_kind(config.run.dir, "committed") == [4, 6]
 
 
-def test_a_signal_stops_after_the_step_with_a_checkpoint_and_the_rest_follows(tmp_path: Path, world: World) -> None:
+def test_a_signal_stops_after_the_step_with_a_checkpoint_that_resumes(tmp_path: Path, world: World) -> None:
     whole, _ = fitted(*tiny.built(world, tiny.config_in(tmp_path / "whole")), world)
     config = tiny.config_in(tmp_path / "stopped")
     requests = StopRequests()

@@ -1,4 +1,4 @@
-"""Out of memory is a sentence: the part that is larger than planned, and the three keys that help."""
+"""An out-of-memory error is explained: the part that is larger than planned, and three keys that help."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CPU = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't 
 @pytest.mark.parametrize(
     ("problem", "wanted"), [(CUDA, 2.5 * GIB), (CPU, 400), ("Tried to allocate 20.00 MiB", 20 * 2**20), ("CUDA error: out of memory", 0)]
 )
-def test_what_was_wanted(problem: str, wanted: float) -> None:
+def test_the_requested_size_is_read_from_the_error(problem: str, wanted: float) -> None:
     assert parse_failed_bytes(problem) == wanted
 
 
@@ -79,13 +79,13 @@ def test_the_part_that_is_larger_is_named(found: Used, larger: str) -> None:
     assert ("see nvidia-smi" in lines[-1]) == larger.startswith("outside")
 
 
-def test_if_none_is_larger_the_plan_is_and_its_largest_term_is_named() -> None:
+def test_if_no_part_is_larger_than_planned_the_largest_is_named() -> None:
     last = list(compare_with_plan(used(40, 15, 3), planned(masters=20, optimizer=20, activations=38, overhead=4)))[-1]
     assert last == "  as planned, and the plan needs 82.00 GiB of 80.00 GiB; its largest term is activations, 38.00 GiB"
     assert "the plan" not in " ".join(compare_with_plan(used(40, 15, 3), None))
 
 
-def test_three_keys_with_values(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_keys_are_suggested_with_values(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     training, _ = tiny.built(world, tiny.config_in(tmp_path, ("train.micro_tokens", "100")))
     longest = int(training.rows.lengths.max())
     batch = [
@@ -106,7 +106,7 @@ def test_three_keys_with_values(tmp_path: Path, world: World, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError(CUDA), RuntimeError(CPU)])
-def test_a_run_that_finds_no_room_leaves_word_of_it(
+def test_a_run_without_memory_leaves_an_exit_record(
     error: Exception, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = loop.train_step
@@ -129,7 +129,7 @@ def test_a_run_that_finds_no_room_leaves_word_of_it(
     assert (word["reason"], word["rank"], word["step"]) == ("out of memory", 0, 2) and text in word["message"]
 
 
-def test_no_room_for_the_weights_is_explained_too(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_memory_for_the_weights_is_explained_too(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError(CUDA)
 
@@ -140,7 +140,7 @@ def test_no_room_for_the_weights_is_explained_too(tmp_path: Path, world: World, 
     assert json.loads((config.run.dir / "exit.json").read_text())["reason"] == "out of memory"
 
 
-def test_without_a_plan_it_is_said_still(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_plan_the_error_is_still_explained(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def unplannable(*_: object) -> None:
         raise KeyError("shape")
 
@@ -156,7 +156,7 @@ def test_another_error_stays_what_it_is(tmp_path: Path, world: World) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "precision"), [("ddp", "fp32"), ("ddp", "bf16"), ("zero1", "fp32")])
-def test_what_lasts_is_counted_from_the_tensors(tmp_path: Path, world: World, strategy: str, precision: str) -> None:
+def test_lasting_memory_is_counted_from_the_tensors(tmp_path: Path, world: World, strategy: str, precision: str) -> None:
     """Between two steps; and under `ddp` in the middle of one too, where a device runs out of memory."""
     chosen = (("train.steps", "1"), ("parallel.strategy", strategy), ("train.precision", precision))
     training, _ = tiny.trained(world, tiny.config_in(tmp_path, *chosen))

@@ -1,4 +1,4 @@
-"""However a run ends, its log and exit.json say why; what fails beside the training is a warning."""
+"""However a run ends, its log and exit.json give the reason; failures beside the training are warnings."""
 
 from __future__ import annotations
 

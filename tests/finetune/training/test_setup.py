@@ -1,4 +1,4 @@
-"""From a config to a run that is ready: the right parameters train, the right checkpoint is adopted, a stranger's is refused."""
+"""From a config to a run that is ready: the right parameters are trained, and only a checkpoint of the same run is resumed."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_a_fresh_run_starts_at_the_base(tmp_path: Path, world: World) -> None:
     assert training.model.training
 
 
-def test_a_launch_environment_decides_where_the_config_does_not(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launch_environment_decides_what_the_config_leaves_open(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     assert tiny.built(world, tiny.config_in(tmp_path))[0].strategy == "fsdp"
     with pytest.raises(UserError, match="sets FSDP"):
         tiny.built(world, tiny.config_in(tmp_path, ("parallel.strategy", "ddp")))
 
 
-def test_full_or_adapters(tmp_path: Path, world: World) -> None:
+def test_full_fine_tuning_or_adapters_are_set_up(tmp_path: Path, world: World) -> None:
     full, _ = tiny.built(world, tiny.config_in(tmp_path / "full"))
     lora, _ = tiny.built(world, tiny.config_in(tmp_path / "lora", *tiny.LORA))
     count = [sum(p.requires_grad for p in training.model.parameters()) for training in (full, lora)]
@@ -68,7 +68,7 @@ def test_the_same_run_is_adopted_on_another_strategy(tmp_path: Path, world: Worl
         ([("model.source", "other")], r"base was .*base \(\w{12}…\), now .*other \(\w{12}…\): model.safetensors was changed"),
     ],
 )
-def test_a_checkpoint_of_another_run_is_refused_and_the_difference_named(
+def test_a_checkpoint_of_another_run_is_refused_with_the_difference(
     tmp_path: Path, world: World, overrides: list[tuple[str, str]], told: str
 ) -> None:
     tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path, world: Wor
     assert "optimizer: muon for 1,800 parameters, adamw for " in printed and "train.momentum: 0.95 → 0.9" in printed, printed
 
 
-def test_a_checkpoint_from_before_there_was_a_choice_is_of_adamw(tmp_path: Path, world: World) -> None:
+def test_a_checkpoint_without_an_optimizer_key_is_of_adamw(tmp_path: Path, world: World) -> None:
     tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
     path = tmp_path / "run" / "checkpoints" / "step-00000001"
     state = json.loads((path / "state.json").read_text())
@@ -166,7 +166,7 @@ def test_fewer_steps_than_the_run_has_taken_are_refused(tmp_path: Path, world: W
     assert tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "8")))[1].step == 8
 
 
-def test_a_damaged_newest_is_passed_over_aloud(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     config = tiny.config_in(tmp_path, ("checkpoint.every", "3"))
     tiny.trained(world, config)
     newest = checkpoint.find(config.run.dir)
@@ -194,7 +194,7 @@ def test_bad_rows_of_either_file_stop_the_run(tmp_path: Path, world: World) -> N
         tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(long))))
 
 
-def test_lengths_are_measured_anew_for_other_options_or_another_base(tmp_path: Path, world: World) -> None:
+def test_lengths_are_measured_again_for_other_options_or_another_base(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path)
     tiny.built(world, config)
     keys = [read_head(path)[0]["key"] for path in (config.run.dir / "cache").glob("*.index")]
@@ -236,7 +236,7 @@ def test_a_config_that_cannot_be_read_stops_no_run(tmp_path: Path, world: World,
     assert read_log(tmp_path / "run" / "log.jsonl")[-1]["event"] == "resumed"
 
 
-def test_the_introduction_says_what_will_happen(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_start_message_describes_the_run(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     training, progress = tiny.trained(world, tiny.config_in(tmp_path, *tiny.LORA))
     capsys.readouterr()
     training = replace(training, loaded=replace(training.loaded, remarks=("Bytes are learned.",)))

@@ -1,4 +1,4 @@
-"""One optimizer step is what the plain formula says, however the samples are cut."""
+"""One optimizer step follows the plain formula, however the samples are divided."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_cut_into_micro_batches_changes_nothing(tmp_path: Path, world: World
     assert all(float((gradients[name] - same_gradients[name]).norm() / same_gradients[name].norm()) < 1e-5 for name in gradients)
 
 
-def test_a_mean_of_means_is_another_number(tmp_path: Path, world: World) -> None:
+def test_a_mean_of_means_would_be_another_number(tmp_path: Path, world: World) -> None:
     """The fault that this loss avoids would be seen by the test above it: on these batches it is far outside the tolerance."""
     training, _ = tiny.built(world, tiny.config_in(tmp_path, ("options.dropout", "0")))
     model = reference(training)
@@ -118,7 +118,7 @@ def test_means_weigh_the_terms() -> None:
     assert compute_means({"a": 0.0}, {"a": 0.0}, {"a": 1.0})["loss"] == 0.0
 
 
-def test_dropout_is_drawn_by_the_micro_batch_alone(tmp_path: Path, world: World) -> None:
+def test_dropout_depends_on_the_micro_batch_alone(tmp_path: Path, world: World) -> None:
     training, _ = tiny.built(world, tiny.config_in(tmp_path, ("options.dropout", "0.5"), ("train.lr", "1e-12")))
     turns, _ = first_step(training)
     losses = []
@@ -130,7 +130,7 @@ def test_dropout_is_drawn_by_the_micro_batch_alone(tmp_path: Path, world: World)
     assert abs(train_step(training, other, 0)["next"] / losses[0] - 1) > 1e-4
 
 
-def test_a_seed_draws_what_torch_would_draw() -> None:
+def test_a_seed_gives_the_numbers_of_torch() -> None:
     torch.manual_seed(2**62 + 7)
     right = torch.rand(3)
     seed_generators(2**62 + 7, torch.device("cpu"))
@@ -175,7 +175,7 @@ def test_an_update_is_adamw_at_the_rate_of_its_step(tmp_path: Path, world: World
         torch.testing.assert_close(parameter.full_tensor().double(), expected[plain_name(name)], rtol=1e-3, atol=2e-4)
 
 
-def test_a_number_that_is_not_one_stops_before_the_update(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_stops_before_the_update(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     training, _ = tiny.built(world, tiny.config_in(tmp_path))
     turns, _ = first_step(training)
     before = {name: parameter.full_tensor().clone() for name, parameter in training.model.named_parameters()}
@@ -208,7 +208,7 @@ def test_batches_for_a_gpu_alone_are_pinned(tmp_path: Path, world: World, device
     assert found == {device == "cuda"}
 
 
-def test_what_the_loss_does_not_reach_is_told_before_the_first_update(tmp_path: Path, world: World) -> None:
+def test_parameters_that_the_loss_does_not_reach_are_reported_before_the_first_update(tmp_path: Path, world: World) -> None:
     def careless(model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
         terms = tiny.RECIPE.loss(model, batch)
         return {**terms, "after_next": Term(terms["after_next"].sum.detach(), 0.0)}
