@@ -155,7 +155,7 @@ class Synthesizer:
         """When the folder was exported, in seconds since the epoch."""
         return int((self.exported.folder / "config.json").stat().st_mtime)
 
-    def check_request(self, request: SpeechRequest) -> None:
+    def check(self, request: SpeechRequest) -> None:
         """Raise `UserError`, which lists what exists, for a request that this model cannot speak."""
         check_request(self.exported, request)
 
@@ -310,7 +310,7 @@ class ExportedVoice:
     def first_speaker(self) -> str | None:
         return next((speaker["name"] for speaker in self.exported.trained.get("speakers", [])), None)
 
-    def check_request(self, request: SpeechRequest) -> None:
+    def check(self, request: SpeechRequest) -> None:
         check_request(self.exported, request)
 
     def open(self) -> Synthesizer:

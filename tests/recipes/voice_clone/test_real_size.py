@@ -67,18 +67,18 @@ def room(tmp_path: Path) -> Iterator[Path]:
 def test_a_step_a_checkpoint_and_an_export(room: Path) -> None:
     with measured("base"):
         base = write_base(room / "base")
-    told = train_and_save(configure(room, base))
+    saved = train_and_save(configure(room, base))
     gc.collect()
     with measured("export"):
         exported = export.export(room / "run", room / "export", "custom_voice")
 
     assert count(shapes_in(base)) == WHOLE
-    assert told.trained == count(told.shapes) == TRAINED
-    assert told.peak <= 1.1 * told.before, f"saving took {told.before / GIB:.2f} GiB to {told.peak / GIB:.2f}"
+    assert saved.trained == count(saved.shapes) == TRAINED
+    assert saved.peak <= 1.1 * saved.before, f"saving took {saved.before / GIB:.2f} GiB to {saved.peak / GIB:.2f}"
     expected = {name: shape for name, shape in shapes_in(base).items() if not name.startswith("speaker_encoder.")}
-    assert shapes_in(exported) == expected == told.shapes
+    assert shapes_in(exported) == expected == saved.shapes
     assert expected["talker.model.text_embedding.weight"] == (151_936, 2048)
-    check_values(exported, base, told.values)
+    check_values(exported, base, saved.values)
 
 
 def check_values(exported: Path, base: Path, trained: dict[str, Tensor]) -> None:
@@ -94,7 +94,7 @@ def check_values(exported: Path, base: Path, trained: dict[str, Tensor]) -> None
 
 
 @dataclass(frozen=True)
-class Told:
+class SavedTraining:
     """What is left of a training that is over."""
 
     trained: int
@@ -107,7 +107,7 @@ class Told:
     """The most while it went on."""
 
 
-def train_and_save(config: Config) -> Told:
+def train_and_save(config: Config) -> SavedTraining:
     joined = process_group.join((), config.run.dir)
     try:
         with measured("build"):
@@ -118,7 +118,7 @@ def train_and_save(config: Config) -> Told:
             before = forget_peak()
             save(training, progress)
             peak = peak_memory()
-        return told_of(training.model, before, peak)
+        return summarize_training(training.model, before, peak)
     finally:
         process_group.leave()
 
@@ -140,11 +140,11 @@ def save(training: Training, progress: loop.Progress) -> None:
     saver.close()
 
 
-def told_of(model: nn.Module, before: int, peak: int) -> Told:
+def summarize_training(model: nn.Module, before: int, peak: int) -> SavedTraining:
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     values = {name: parameters[name].full_tensor().detach().to(torch.bfloat16) for name in LOOKED_AT}
     forms = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    return Told(sum(parameter.numel() for parameter in parameters.values()), forms, values, before, peak)
+    return SavedTraining(sum(parameter.numel() for parameter in parameters.values()), forms, values, before, peak)
 
 
 def configure(room: Path, base: Path) -> Config:

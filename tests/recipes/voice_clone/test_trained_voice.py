@@ -36,7 +36,7 @@ BRIEF = SpeechSampling(max_seconds=10)
 needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
 
 
-def said(system: systems.System, items: Sequence[Item], out: Path) -> dict[str, Samples]:
+def speak_items(system: systems.System, items: Sequence[Item], out: Path) -> dict[str, Samples]:
     """By the item's key."""
     return {take.item.key: read_clip(take.path) for take in systems.speak(SPEECH, system, system.folder, items, BRIEF, 16, out)}
 
@@ -49,7 +49,7 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Item, Samples
         for voice in VOICES
         for number, text in enumerate(UNSEEN[:5])
     ]
-    spoken = said(systems.untrained_system(SPEECH, demo_models.folder_of(pipeline.BASE)), items, tmp_path_factory.mktemp("clones"))
+    spoken = speak_items(systems.untrained_system(SPEECH, demo_models.folder_of(pipeline.BASE)), items, tmp_path_factory.mktemp("clones"))
     return [(item, spoken[item.key]) for item in items]
 
 
@@ -90,9 +90,9 @@ def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lengths(lessons: Path, run: Path) -> list[float]:
     """Seconds that the unseen sentences last, all together, after each of three epochs."""
-    told = {"model.source": pipeline.BASE, "data.train": lessons / "train.jsonl", "run.dir": run, "train.epochs": 3, "train.lr": "2e-4"}
-    told |= {"checkpoint.every": 1, "checkpoint.keep": 99}
-    words = [str(word) for key, value in told.items() for word in (f"--{key}", value)]
+    settings = {"model.source": pipeline.BASE, "data.train": lessons / "train.jsonl", "run.dir": run, "train.epochs": 3, "train.lr": "2e-4"}
+    settings |= {"checkpoint.every": 1, "checkpoint.keep": 99}
+    words = [str(word) for key, value in settings.items() for word in (f"--{key}", value)]
     assert train.main(["--recipe", "voice_clone", "--config", str(pipeline.HERE / "demo.yaml"), *words]) == 0
     epochs = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     steps = max(event["step"] for event in epochs if event["event"] == "step") // 3
@@ -101,7 +101,7 @@ def lengths(lessons: Path, run: Path) -> list[float]:
     for epoch in (1, 2, 3):
         made = export.export(run / "checkpoints" / f"step-{epoch * steps:08d}", run / f"epoch-{epoch}")
         system = systems.System(f"epoch {epoch}", made, "named")
-        found.append(sum(len(wave) for wave in said(system, items, run / f"said-{epoch}").values()) / MASTER_RATE)
+        found.append(sum(len(wave) for wave in speak_items(system, items, run / f"said-{epoch}").values()) / MASTER_RATE)
     return found
 
 

@@ -38,13 +38,13 @@ def test_greedy_speech_reproduces_the_memorized_clip(two_voices: Any, tmp_path: 
 def test_the_seed_determines_the_sampled_speech(fresh: Any, export: Any, tmp_path: Path) -> None:
     untrained = export(fresh, "custom_voice", tmp_path / "untrained")
 
-    def said(*more: str) -> bytes:
+    def speak(*more: str) -> bytes:
         RECIPE.inference.generate(
             untrained, ["--text", "New.", "--speaker", "bert", "--max-seconds", "1", "--out", str(tmp_path / "a.wav"), *more]
         )
         return (tmp_path / "a.wav").read_bytes()
 
-    assert said("--seed", "1") == said("--seed", "1") != said("--seed", "2")
+    assert speak("--seed", "1") == speak("--seed", "1") != speak("--seed", "2")
 
 
 def test_cut_off_speech_is_reported(one_voice: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

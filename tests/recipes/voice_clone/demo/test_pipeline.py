@@ -54,7 +54,7 @@ def test_the_demo_prints_its_results_and_fails_if_a_promise_is_broken(
     figures = {title: Figures(wer, 1.0, 0.9 if title != BEFORE else 0.5, 0.4, "awb") for title in SPOKEN}
     found = Outcome(figures, 0.02, {"clips": 50, "rejected": 3, "rejected_by_reason": {"low_snr": 3}}, (4.0, 1.0))
     monkeypatch.setattr(final_results, "measure_demo", lambda *given: found)
-    monkeypatch.setattr(spectrograms, "draw_spectrograms", lambda said: b"a picture")
+    monkeypatch.setattr(spectrograms, "draw_spectrograms", lambda clips: b"a picture")
     monkeypatch.setattr(comparison_clips, "read_clips", lambda *given: {title: [] for title in SPOKEN})
     monkeypatch.setattr(comparison_clips, "reconstruct_clips", lambda *given: [])
     assert pipeline.finish(tmp_path, {"voice": 1.5, "train": 2.0}) == (wer > 0.5)

@@ -13,7 +13,7 @@ from recipes.voice_clone.demo import spectrograms
 from recipes.voice_clone.demo.comparison_clips import SPOKEN, ComparisonClip
 
 
-def said(folder: Path, level: float) -> dict[str, list[ComparisonClip]]:
+def make_clips(folder: Path, level: float) -> dict[str, list[ComparisonClip]]:
     """Two sentences by each; the second is longer, and by the first system."""
     found = {}
     for at, title in enumerate(SPOKEN):
@@ -27,7 +27,7 @@ def said(folder: Path, level: float) -> dict[str, list[ComparisonClip]]:
 
 
 def test_the_image_has_three_spectrograms_of_the_longest_sentence_on_one_time_axis(tmp_path: Path) -> None:
-    image, silence = (imread(io.BytesIO(spectrograms.draw_spectrograms(said(tmp_path / str(level), level)))) for level in (0.1, 0.0))
+    image, silence = (imread(io.BytesIO(spectrograms.draw_spectrograms(make_clips(tmp_path / str(level), level)))) for level in (0.1, 0.0))
     assert image.shape[0] > 500 and image.shape[1] > 800 and silence.shape == image.shape
     rows, columns = np.nonzero(np.abs(image - silence).sum(-1) > 0.1)
     assert len(np.unique(rows)) > 150, "three spectrograms"

@@ -60,7 +60,7 @@ def test_the_synthesizer_disables_cudnn_attention(two_voices: Any) -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled(), "each batch has new sizes, and cuDNN would plan for each of them"
 
 
-def said(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
+def speak_codes(voice: Synthesizer, requests: list[Request]) -> list[list[list[int]]]:
     return [one.codes.tolist() for one in voice.speak(requests, GREEDY)]
 
 
@@ -76,7 +76,7 @@ def test_speech_of_named_voices_equals_the_stock_package(two_voices: Any, named:
     requests = [Request(text, speaker, "english", streamed_text=streamed) for text, speaker in zip(texts, speakers, strict=True)]
     spoken = voice.speak(requests, GREEDY)
     assert [one.codes.tolist() for one in spoken] == theirs.codes
-    assert [said(voice, [request])[0] for request in requests] == theirs.codes, "the same alone as in the batch"
+    assert [speak_codes(voice, [request])[0] for request in requests] == theirs.codes, "the same alone as in the batch"
     if not streamed:
         assert theirs.codes[:4] == [row["audio_codes"] for row in two_voices.rows] and all(one.ended for one in spoken[:4])
     for one, wave in zip(spoken, waves, strict=True):
@@ -87,8 +87,8 @@ def test_speech_of_named_voices_equals_the_stock_package(two_voices: Any, named:
 def test_sampling_settings_of_the_model_are_used(two_voices: Any, tmp_path: Path) -> None:
     """Without settings in the request, both packages use the folder's generation_config.json."""
     folder = shutil.copytree(two_voices.custom_voice, tmp_path / "export")
-    said = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps(said | {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 9.0}))
+    settings = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(settings | {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 9.0}))
     theirs = StockPackage(folder)
     theirs.tts.generate_custom_voice(TEXTS[:1], ["anna"], "english", non_streaming_mode=True, **MOST)
     with open_synthesizer(folder) as voice:
@@ -156,13 +156,13 @@ def test_a_changed_reference_clip_is_encoded_again(base: tuple[StockPackage, Syn
         noise = np.random.default_rng(seed).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
         soundfile.write(clip, np.cumsum(noise) * 0.02 if seed == 2 else noise, SAMPLE_RATE, subtype="PCM_16")
         os.utime(clip, (1, 1))
-        spoken.append(said(base[1], [Request(TEXTS[0], None, None, clip, "The boats.")]))
+        spoken.append(speak_codes(base[1], [Request(TEXTS[0], None, None, clip, "The boats.")]))
     assert spoken[0] != spoken[1], "the same size and time"
 
 
 def test_a_base_export_speaks_with_its_stored_voices(two_voices: Any, base: tuple[StockPackage, Synthesizer]) -> None:
     requests = [Request(row["text"], row["speaker"]) for row in two_voices.rows]
-    assert said(base[1], requests) == [row["audio_codes"] for row in two_voices.rows]
+    assert speak_codes(base[1], requests) == [row["audio_codes"] for row in two_voices.rows]
 
 
 def test_a_stream_equals_the_speech_generated_at_once(named: tuple[StockPackage, Synthesizer]) -> None:

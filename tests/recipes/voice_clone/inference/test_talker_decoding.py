@@ -51,7 +51,7 @@ class NanoModels:
         languages = [ids.languages.get(LANGUAGES[row]) for row in rows]
         return [embedder.embed(*one, streamed) for one in zip(tokens, languages, voices, strict=True)]
 
-    def said(self, prompts: list[PromptEmbeddings], choice: CodeSampler, seeds: list[int], most: int = MOST) -> list[DecodedCodes]:
+    def decode(self, prompts: list[PromptEmbeddings], choice: CodeSampler, seeds: list[int], most: int = MOST) -> list[DecodedCodes]:
         session = DecodingSession(self.decoder, prompts, FrameSampler(choice, choice), seeds, most)
         assert list(session.frames()) == list(range(1, session.frame_count + 1))
         return session.results()
@@ -66,21 +66,21 @@ def model(nano: Path) -> NanoModels:
 @pytest.mark.parametrize(("rows", "penalty"), [([0], 1.0), ([2], 1.3), ([0, 1, 2], 1.0), ([0, 1, 2], 1.3)])
 def test_greedy_codes_equal_those_of_the_stock_loop(model: NanoModels, rows: list[int], penalty: float, streamed: bool) -> None:
     expected = model.stock(rows, streamed, penalty)
-    found = model.said(model.prompts(rows, streamed), CodeSampler(True, repetition_penalty=penalty), [0] * len(rows))
+    found = model.decode(model.prompts(rows, streamed), CodeSampler(True, repetition_penalty=penalty), [0] * len(rows))
     assert [one.codes.tolist() for one in found] == expected
     assert [one.ended for one in found] == [len(codes) < MOST for codes in expected]
 
 
 def test_sampled_rows_do_not_depend_on_the_other_rows(model: NanoModels) -> None:
-    together = model.said(model.prompts([0, 1, 2]), SAMPLED, [5, 6, 7])
-    alone = [model.said(model.prompts([row]), SAMPLED, [seed])[0] for row, seed in ((0, 5), (1, 6), (2, 7))]
+    together = model.decode(model.prompts([0, 1, 2]), SAMPLED, [5, 6, 7])
+    alone = [model.decode(model.prompts([row]), SAMPLED, [seed])[0] for row, seed in ((0, 5), (1, 6), (2, 7))]
     assert [one.codes.tolist() for one in together] == [one.codes.tolist() for one in alone]
-    other = model.said(model.prompts([0]), SAMPLED, [6])[0]
+    other = model.decode(model.prompts([0]), SAMPLED, [6])[0]
     assert other.codes.tolist() != alone[0].codes.tolist()
 
 
 def test_a_lower_frame_limit_does_not_change_earlier_frames(model: NanoModels) -> None:
-    long, short = (model.said(model.prompts([0]), SAMPLED, [5], most)[0] for most in (MOST, 3))
+    long, short = (model.decode(model.prompts([0]), SAMPLED, [5], most)[0] for most in (MOST, 3))
     assert short.codes.equal(long.codes[:3]) and not short.ended
 
 

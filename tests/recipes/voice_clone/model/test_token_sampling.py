@@ -42,15 +42,15 @@ def test_filtered_scores_equal_those_of_transformers(
     theirs += [TopPLogitsWarper(top_p)] if top_p < 1 else []
     choice = CodeSampler(False, temperature, top_k, top_p, penalty)
     permitted = token_sampling.first_permitted_frames(VOCABULARY, SUPPRESSED, END)
-    before, said = torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, VOCABULARY, dtype=torch.bool)
+    before, generated = torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, VOCABULARY, dtype=torch.bool)
     for step, scores in enumerate(stream):
-        ours = choice.filter_scores(choice.penalize_repetition(scores, said).masked_fill(permitted > step, -torch.inf))
+        ours = choice.filter_scores(choice.penalize_repetition(scores, generated).masked_fill(permitted > step, -torch.inf))
         assert ours.equal(theirs(before, scores))
         chosen = choice.choose(
-            choice.penalize_repetition(scores, said).masked_fill(permitted > step, -torch.inf), torch.rand(3, dtype=torch.float64)
+            choice.penalize_repetition(scores, generated).masked_fill(permitted > step, -torch.inf), torch.rand(3, dtype=torch.float64)
         )
         assert torch.isfinite(ours.gather(1, chosen[:, None])).all(), "excluded codes are never chosen"
-        before, said = torch.cat([before, chosen[:, None]], 1), said.scatter(1, chosen[:, None], True)
+        before, generated = torch.cat([before, chosen[:, None]], 1), generated.scatter(1, chosen[:, None], True)
 
 
 def test_codes_are_chosen_with_their_probabilities(stream: torch.Tensor) -> None:

@@ -50,9 +50,9 @@ def books(clips: list[CodecClip]) -> Codebooks:
     return codebooks.fit_codebooks(torch.cat(vectors), seed=0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def model(books: Codebooks) -> object:
-    """Untrained, with the codebooks."""
+    """Untrained, with the codebooks; do not change its weights."""
     made = codec_model.build_model(seed=0)
     codec_model.round_to_fp16(made)
     codec_model.fill_codebooks(made, books)

@@ -16,18 +16,18 @@ from recipes.voice_clone.studio.corpus import grammar, make_new_voice
 
 
 @pytest.fixture(scope="module")
-def said() -> list[tuple[str, Samples]]:
+def spoken() -> list[tuple[str, Samples]]:
     """Held-out sentences of `rms`."""
     lines = (make_new_voice.FOLDER / "held_out.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines[:6]]
     return [(row["text"], read_audio(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
 
 
-def test_the_wer_is_low_for_the_right_texts_and_high_for_others(said: list[tuple[str, Samples]]) -> None:
+def test_the_wer_is_low_for_the_right_texts_and_high_for_others(spoken: list[tuple[str, Samples]]) -> None:
     measure = pocketsphinx_recognizer.load_recognizer()
-    assert measure(said) < 0.1
-    texts = [text for text, _ in said]
-    others = list(zip([*texts[1:], texts[0]], [samples for _, samples in said], strict=True))
+    assert measure(spoken) < 0.1
+    texts = [text for text, _ in spoken]
+    others = list(zip([*texts[1:], texts[0]], [samples for _, samples in spoken], strict=True))
     assert measure(others) > 0.7
 
 

@@ -22,7 +22,7 @@ def two_voices(monkeypatch: pytest.MonkeyPatch) -> tuple[SyntheticVoice, ...]:
     """Two voices that need no other package, and a lexicon of two words."""
     monkeypatch.setattr(make_corpus, "VOICES", ONLY_FLITE)
     monkeypatch.setattr(make_corpus, "KNOWN_VOICES", ONLY_FLITE[:1])
-    monkeypatch.setattr(make_corpus.grammar, "vocabulary", lambda: ["teacher", "garden"])
+    monkeypatch.setattr(make_corpus.grammar, "list_words", lambda: ["teacher", "garden"])
     return ONLY_FLITE
 
 

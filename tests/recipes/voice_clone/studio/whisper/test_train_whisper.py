@@ -42,8 +42,8 @@ def test_the_stock_whisper_computes_the_trained_logits(student: Student) -> None
     mels, tokens = torch.randn(1, 80, 3000), torch.tensor([student.used[:7]])
     with torch.no_grad():
         expected = stock(mels, tokens)
-        heard = student._encode(mels)
-        found, _ = student._decode(tokens, heard)
+        audio = student._encode(mels)
+        found, _ = student._decode(tokens, audio)
     scale = expected.std()
     assert (found[..., :-1] - expected[..., student.used]).abs().max() < 0.05 * scale + 0.02, "blocks in bf16"
     unused = sorted(set(range(DIMENSIONS["n_vocab"])) - set(student.used))
